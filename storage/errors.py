@@ -1,0 +1,57 @@
+"""The errors that warren raises, and what each of them promises.
+
+Two families, never mixed: a *data error* says that bytes on disk (or a message, or a setting) are not what they must
+be, and names the file, the offset and the reason; a *bug* in warren is a ``RuntimeError`` or an assertion and is
+never caught on the way up.
+"""
+
+from __future__ import annotations
+
+
+class WarrenError(Exception):
+    """Whatever warren raises on purpose; catch this to catch them all."""
+
+
+class DataError(WarrenError):
+    """Bytes that cannot be read as what they should be.
+
+    Arguments: the file's path, the offset of the record in it (bytes; ``None`` for the whole file) and the reason.
+    """
+
+    def __init__(self, path: str, offset: int | None, reason: str) -> None:
+        super().__init__(path, offset, reason)
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        where = self.path if self.offset is None else f"{self.path}, offset {self.offset}"
+        return f"{where}: {self.reason}"
+
+
+class TermError(WarrenError):
+    """Bytes that are no Erlang term, or one that warren refuses (too deep, too long, compressed too well)."""
+
+
+class MessageError(WarrenError):
+    """A term that is no message of RabbitMQ's, or a message that cannot be written as one."""
+
+
+class StorageError(WarrenError):
+    """The file system refused an operation; ``__cause__`` holds what it said."""
+
+
+class DiskFullError(StorageError):
+    """No room left on the device; nothing was written of what was being written, or a torn record at the end."""
+
+
+class DirectoryLockedError(WarrenError):
+    """Another process owns the data directory."""
+
+
+class SettingsError(WarrenError):
+    """A setting with a value that cannot work, or settings that contradict each other."""
+
+
+class UnknownMessageError(WarrenError):
+    """A body that the store does not have."""

@@ -1,0 +1,269 @@
+"""The file-system seam: all that warren ever does to a disk, as two small protocols.
+
+*Files without formats*: nothing here knows what the bytes mean. Engines are handed a :class:`FileSystem`; the real one
+stands below, one in memory that injects faults in :mod:`storage.memory`.
+
+Terms. A write is *issued* when ``append`` or ``pwrite`` returns: it survives the process, not the machine. It is
+*synced* when ``sync`` of that file has returned. A name (a file created, renamed or deleted) is synced when
+``sync_directory`` of its directory has returned.
+
+Paths are strings with ``/``; a path is whatever the file system was given, so relative ones work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+from storage.errors import DirectoryLockedError, DiskFullError, StorageError
+
+
+class File(Protocol):
+    """An open file. Reads go by position, writes to the end or (compaction only) to a position."""
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        """Write ``data`` at the end; returns the offset at which it begins."""
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write ``data`` at ``offset``, extending the file (with zeros) where needed."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` bytes, or extend it with zeros."""
+
+    def size(self) -> int:
+        """Bytes in the file, what was issued included."""
+
+    def sync(self) -> None:
+        """Make every issued write of this file survive a power loss."""
+
+    def close(self) -> None:
+        """Give the file up; closing twice is allowed."""
+
+
+class Lock(Protocol):
+    """A held lock; released by ``release`` or with the process."""
+
+    def release(self) -> None: ...
+
+
+@runtime_checkable
+class FileSystem(Protocol):
+    """What an engine may do to a disk. Every method raises :class:`StorageError` where the system refuses."""
+
+    def open_append(self, path: str) -> File:
+        """Open for reading and writing; created empty where it is missing."""
+
+    def open_read(self, path: str) -> File:
+        """Open for reading only; a missing file is an error."""
+
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name, replacing what had it."""
+
+    def delete(self, path: str) -> None:
+        """Delete a file; a missing one is an error."""
+
+    def delete_tree(self, path: str) -> None:
+        """Delete a directory with all that is in it; a missing one is none."""
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; a missing directory has none."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int:
+        """Bytes in the file of that name."""
+
+    def make_directories(self, path: str) -> None:
+        """Create a directory and those above it; existing ones are fine."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory survive a power loss."""
+
+    def lock(self, path: str, owner: str) -> Lock:
+        """Take the lock file ``path`` for this process, writing ``owner`` into it.
+
+        Raises :class:`DirectoryLockedError`, with what the present owner wrote, where somebody else holds it.
+        """
+
+
+def write_file(files: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
+    """Replace the file at ``path`` by ``data`` in one step: whoever looks sees the old bytes or the new ones."""
+    scratch = path + ".new"
+    if files.exists(scratch):
+        files.delete(scratch)
+    handle = files.open_append(scratch)
+    try:
+        handle.append(data)
+        if sync:
+            handle.sync()
+    finally:
+        handle.close()
+    files.rename(scratch, path)
+    if sync:
+        files.sync_directory(os.path.dirname(path))
+
+
+@contextlib.contextmanager
+def _system_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+        raise kind(f"{path}: {error.strerror or error}") from error
+
+
+class RealFile:
+    """A file of the operating system, by its descriptor."""
+
+    __slots__ = ("_descriptor", "_end", "path")
+
+    def __init__(self, path: str, flags: int) -> None:
+        self.path = path
+        self._descriptor = -1
+        with _system_errors(path):
+            self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+            self._end = os.fstat(self._descriptor).st_size
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        start = self._end
+        self.pwrite(data, start)
+        return start
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        view = memoryview(data)
+        with _system_errors(self.path):
+            while view:
+                written = os.pwrite(self._descriptor, view, offset)
+                offset += written
+                self._end = max(self._end, offset)
+                view = view[written:]
+
+    def pread(self, size: int, offset: int) -> bytes:
+        with _system_errors(self.path):
+            data = os.pread(self._descriptor, size, offset)
+            if len(data) == size or not data:
+                return data
+            parts = [data]
+            missing = size - len(data)
+            while missing and (more := os.pread(self._descriptor, missing, offset + size - missing)):
+                parts.append(more)
+                missing -= len(more)
+            return b"".join(parts)
+
+    def truncate(self, size: int) -> None:
+        with _system_errors(self.path):
+            os.ftruncate(self._descriptor, size)
+            self._end = size
+
+    def size(self) -> int:
+        return self._end
+
+    def sync(self) -> None:
+        with _system_errors(self.path):
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with _system_errors(self.path):
+                os.close(descriptor)
+
+
+class RealLock:
+    """An ``flock`` on a file that says who holds it; the system drops it with the process."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: str, owner: str) -> None:
+        with _system_errors(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
+            os.close(descriptor)
+            raise DirectoryLockedError(f"{path}: in use by {holder or 'another process'}") from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, owner.encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class RealFileSystem:
+    """The operating system's files."""
+
+    __slots__ = ()
+
+    def open_append(self, path: str) -> RealFile:
+        return RealFile(path, os.O_RDWR | os.O_CREAT)
+
+    def open_read(self, path: str) -> RealFile:
+        return RealFile(path, os.O_RDONLY)
+
+    def read(self, path: str) -> bytes:
+        handle = self.open_read(path)
+        try:
+            return handle.pread(handle.size(), 0)
+        finally:
+            handle.close()
+
+    def rename(self, source: str, target: str) -> None:
+        with _system_errors(source):
+            os.rename(source, target)
+
+    def delete(self, path: str) -> None:
+        with _system_errors(path):
+            os.unlink(path)
+
+    def delete_tree(self, path: str) -> None:
+        with _system_errors(path), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def list(self, path: str) -> list[str]:
+        with _system_errors(path):
+            try:
+                return sorted(os.listdir(path))
+            except FileNotFoundError:
+                return []
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        with _system_errors(path):
+            return os.stat(path).st_size
+
+    def make_directories(self, path: str) -> None:
+        with _system_errors(path):
+            os.makedirs(path, exist_ok=True)
+
+    def sync_directory(self, path: str) -> None:
+        with _system_errors(path):
+            descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def lock(self, path: str, owner: str) -> RealLock:
+        return RealLock(path, owner)

@@ -1,0 +1,90 @@
+"""The engine's settings, under RabbitMQ's own names.
+
+Defaults are the numbers of the notes that the project started from (16384-entry segments, a journal of 65536, io
+batches of 2048); :data:`RABBITMQ_3_10` holds that version's numbers and habits, so that an engine under this profile
+answers as a RabbitMQ 3.10.8 does, call by call and byte by byte.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from storage.errors import SettingsError
+
+REL_SEQ_BITS = 14
+"""A segment record numbers its message in 14 bits: a segment cannot hold more than 16384."""
+
+
+def _positive(_: object, attribute: attrs.Attribute[int], value: int) -> None:
+    if value < 1:
+        raise SettingsError(f"{attribute.name} must be at least 1, not {value}")
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """What an engine can be told. Sizes in bytes, counts in messages or actions, times in seconds."""
+
+    segment_entry_count: int = attrs.field(default=16384)
+    """Messages a segment file holds; an existing vhost's own ``.config`` goes before it."""
+
+    queue_index_max_journal_entries: int = attrs.field(default=65536, validator=_positive)
+    """More unflushed actions than this flush the journal into the segments."""
+
+    queue_index_embed_msgs_below: int = attrs.field(default=4096)
+    """Payload and encoded properties together below this: the message lives in the index, not in the store."""
+
+    msg_store_io_batch_size: int = attrs.field(default=2048)
+    """Betas are pushed to delta only where at least this many are too many."""
+
+    msg_store_credit_disc_bound: tuple[int, int] = attrs.field(default=(4000, 800))
+    """Credit a queue has towards a store: what it starts with, and how much is given back at a time."""
+
+    msg_store_file_size_limit: int = attrs.field(default=16_777_216, validator=_positive)
+    """A store file that has reached this is closed and the next one opened."""
+
+    msg_store_garbage_fraction: float = 0.5
+    """Garbage above this share of the files lets two of them be combined."""
+
+    queue_explicit_gc_run_operation_threshold: int = 0
+    """Publishing and requeueing calls that pass before one reduces memory use; 0: every one does."""
+
+    reduce_after_every_operation: bool = True
+    """Fetch, ack and drop reduce memory use too."""
+
+    deliver_with_publish: bool = False
+    """The deliver record is written with the publish (3.10), not when the message is delivered."""
+
+    previous_ram_counts: bool = True
+    """ram_duration averages with the counts of the report before (3.10 leaves them at 0)."""
+
+    delta_read_max: int | None = None
+    """Messages that one load from delta reads at most; ``None``: all to the segment's end."""
+
+    delta_read_ahead: int = 0
+    """Messages that delta loads ahead of the fetch that needs them: Q3 is refilled once it holds no more than this."""
+
+    rate_average_half_life_s: float = 5.0
+    rate_calculation_threshold: int = 100
+    """Messages in and out after which the rates are calculated anew without waiting for a report."""
+
+    def __attrs_post_init__(self) -> None:
+        if not 1 <= self.segment_entry_count <= 1 << REL_SEQ_BITS:
+            raise SettingsError(f"segment_entry_count must be 1 … {1 << REL_SEQ_BITS}, not {self.segment_entry_count}")
+        initial, more_after = self.msg_store_credit_disc_bound
+        if not 0 < more_after <= initial:
+            raise SettingsError(f"msg_store_credit_disc_bound must be (initial, more_after) with 0 < more_after <= initial, not {(initial, more_after)}")
+
+
+RABBITMQ_3_10 = Settings(
+    segment_entry_count=2048,
+    queue_index_max_journal_entries=32768,
+    msg_store_io_batch_size=4096,
+    queue_explicit_gc_run_operation_threshold=1000,
+    reduce_after_every_operation=False,
+    deliver_with_publish=True,
+    previous_ram_counts=False,
+    delta_read_max=2048,
+)
+"""The profile ``rabbitmq-3.10``."""
+
+PROFILES = {"default": Settings(), "rabbitmq-3.10": RABBITMQ_3_10}
