@@ -24,7 +24,10 @@ from storage.errors import DirectoryLockedError, DiskFullError, StorageError
 
 
 class File(Protocol):
-    """An open file. Reads go by position, writes to the end or (compaction only) to a position."""
+    """An open file. Reads go by position, writes to the end or (compaction only) to a position.
+
+    A file has one writer at a time and any number of readers. A write that failed may have left a prefix of its data.
+    """
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
         """Write ``data`` at the end; returns the offset at which it begins."""
@@ -143,7 +146,7 @@ class RealFile:
         return start
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        view = memoryview(data)
+        view = memoryview(data).cast("B")  # by bytes, whatever the items of an array's buffer are
         with _system_errors(self.path):
             while view:
                 written = os.pwrite(self._descriptor, view, offset)
@@ -169,9 +172,12 @@ class RealFile:
             self._end = size
 
     def size(self) -> int:
-        return self._end
+        with _system_errors(self.path):
+            return os.fstat(self._descriptor).st_size  # not _end: a reader's file grows under it
 
     def sync(self) -> None:
+        if self._descriptor < 0:  # fsync calls a bad descriptor a ValueError, all others an OSError
+            raise StorageError(f"{self.path}: closed")
         with _system_errors(self.path):
             os.fsync(self._descriptor)
 
@@ -191,14 +197,22 @@ class RealLock:
         with _system_errors(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
+            with _system_errors(path):
+                self._take(descriptor, path, owner)
+        except BaseException:
             os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    @staticmethod
+    def _take(descriptor: int, path: str, owner: str) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
             raise DirectoryLockedError(f"{path}: in use by {holder or 'another process'}") from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, owner.encode(), 0)
-        self._descriptor = descriptor
 
     def release(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1

@@ -1,0 +1,151 @@
+"""Reads bodies: from the buffer, or from the file where the index says they lie.
+
+Reading changes nothing in the store and needs no turn of the writer. It may happen in another thread while the writer
+flushes, compacts or deletes: the index says old place or new place, a message is in the buffer until it has a place,
+and the record itself says whose it is. So a read that fails looks again, once with a fresh handle, and only what fails
+twice at the same place is damaged.
+
+Terms: a *run* is a stretch of a file with several wanted records close together, read at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from msg_store.locations import Location, Locations, unpack
+from msg_store.rdq_format import decode_record, path_of
+from msg_store.write_buffer import WriteBuffer
+from storage.errors import DataError, StorageError, UnknownMessageError
+from storage.filesystem import File, FileSystem
+
+OPEN_HANDLES = 64
+"""Files that are kept open for reading."""
+
+RUN_BYTES = 1 << 20
+GAP_BYTES = 16 * 1024
+"""A run's length at most, and the unwanted bytes that are cheaper to read than to pass over."""
+
+
+@attrs.define
+class ReadHandles:
+    """The files of a store, opened as they are needed; the least recently used are closed again."""
+
+    files: FileSystem
+    directory: str
+    capacity: int = OPEN_HANDLES
+    _open: OrderedDict[int, File] = attrs.field(factory=OrderedDict)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def path(self, number: int) -> str:
+        """The path of a file."""
+        return path_of(self.directory, number)
+
+    def pread(self, number: int, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes of a file from ``offset``."""
+        handle = self._open.get(number)
+        if handle is None:
+            handle = self._add(number)
+        else:
+            with contextlib.suppress(KeyError):  # another thread closed it just now; the read will tell
+                self._open.move_to_end(number)
+        return handle.pread(size, offset)
+
+    def drop(self, number: int) -> None:
+        """Close a file that is about to go, or one whose handle may be of an older file of that name."""
+        handle = self._open.pop(number, None)
+        if handle is not None:
+            handle.close()
+
+    def close(self) -> None:
+        """Close them all."""
+        for number in list(self._open):
+            self.drop(number)
+
+    def _add(self, number: int) -> File:
+        handle = self.files.open_read(self.path(number))
+        winner = self._open.setdefault(number, handle)
+        if winner is not handle:
+            handle.close()
+        while len(self._open) > self.capacity:
+            self._open.popitem(last=False)[1].close()
+        return winner
+
+
+@attrs.define
+class BodyReader:
+    """Looks up and reads; owns nothing but the handles."""
+
+    _buffer: WriteBuffer
+    _locations: Locations
+    handles: ReadHandles
+
+    def read(self, msg_id: bytes) -> bytes:
+        """The body of a message. Raises :class:`UnknownMessageError`, and :class:`DataError` for a damaged record."""
+        failed: Location | None = None
+        while True:
+            body = self._buffer.messages.get(msg_id)
+            if body is not None:
+                return body
+            location = self._locations.find(msg_id)
+            if location is None:
+                raise UnknownMessageError(msg_id.hex())
+            try:
+                return self._read_at(location, msg_id)
+            except (DataError, StorageError):
+                if location == failed:
+                    raise
+                failed = location
+                self.handles.drop(location.file)
+
+    def read_many(self, msg_ids: Sequence[bytes]) -> list[bytes]:
+        """:meth:`read` for many, in file order and several records at a time; the bodies in the order asked for."""
+        bodies: list[bytes | None] = list(map(self._buffer.messages.get, msg_ids))
+        places = [
+            (place, position)
+            for position, msg_id in enumerate(msg_ids)
+            if bodies[position] is None and (place := self._locations.places.get(msg_id)) is not None
+        ]
+        places.sort()
+        for run in _runs([(unpack(place), position) for place, position in places]):
+            self._read_run(run, msg_ids, bodies)
+        return [self.read(msg_id) if body is None else body for msg_id, body in zip(msg_ids, bodies, strict=True)]
+
+    def _read_at(self, location: Location, msg_id: bytes) -> bytes:
+        file, offset, size = location
+        return decode_record(self.handles.pread(file, size, offset), msg_id, self.handles.path(file), offset, size)
+
+    def _read_run(self, run: list[tuple[Location, int]], msg_ids: Sequence[bytes], bodies: list[bytes | None]) -> None:
+        """Fill in what can be read; what cannot is left for :meth:`read` to look at again."""
+        file, start, _ = run[0][0]
+        end = max(location.offset + location.size for location, _ in run)
+        path = self.handles.path(file)
+        try:
+            data = self.handles.pread(file, end - start, start)
+            for (_, offset, size), position in run:
+                record = data[offset - start : offset - start + size]
+                bodies[position] = decode_record(record, msg_ids[position], path, offset, size)
+        except (DataError, StorageError):
+            return
+
+
+def _runs(wanted: list[tuple[Location, int]]) -> Iterator[list[tuple[Location, int]]]:
+    """Split locations in file order into runs."""
+    run: list[tuple[Location, int]] = []
+    for item in wanted:
+        location = item[0]
+        if run:
+            first, last = run[0][0], run[-1][0]
+            apart = location.offset - (last.offset + last.size)
+            together = location.offset + location.size - first.offset
+            if location.file != first.file or apart > GAP_BYTES or together > RUN_BYTES:
+                yield run
+                run = []
+        run.append(item)
+    if run:
+        yield run

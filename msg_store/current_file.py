@@ -1,0 +1,73 @@
+"""The current file of a store: the highest-numbered one, the only one that grows.
+
+It is written to in one append for many messages. When it has reached the size limit the store *rolls*: the file is
+synced and closed, and the next number opened. So every file but the current one is on the disk whole, and its name too
+once the next sync has returned.
+
+Invariant: what stands in the file up to ``size_bytes`` is whole records; behind that may be the torn end of a write
+that failed, which the next write cuts off. After an fsync that failed nothing tells which bytes are on the disk:
+``failure`` says so, and nothing more is written or confirmed.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from msg_store.rdq_format import path_of
+from storage.errors import StorageError
+from storage.filesystem import File, FileSystem
+
+
+@attrs.define
+class CurrentFile:
+    """The open end of a store. ``durable`` false: it need not survive, so nothing is ever fsynced."""
+
+    _files: FileSystem
+    _directory: str
+    number: int
+    size_bytes: int
+    durable: bool
+    _unsynced: bool
+    """Whether the file may have bytes that are not on the disk."""
+    _name_unsynced: bool
+    failure: str | None = attrs.field(default=None, init=False)
+    _handle: File = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._handle = self._files.open_append(path_of(self._directory, self.number))
+
+    def write(self, records: bytes) -> None:
+        """Append whole records. Raises :class:`StorageError`; nothing counts as written then."""
+        if self._handle.size() > self.size_bytes:
+            self._handle.truncate(self.size_bytes)
+        self._unsynced = True
+        self._handle.append(records)
+        self.size_bytes += len(records)
+
+    def sync(self) -> None:
+        """Bring what was written, and the file's name, to the disk."""
+        if not self.durable:
+            return
+        try:
+            if self._unsynced:
+                self._handle.sync()
+            if self._name_unsynced:
+                self._files.sync_directory(self._directory)
+        except StorageError as error:
+            self.failure = f"an fsync failed: {error}"
+            raise
+        self._unsynced = self._name_unsynced = False
+
+    def roll(self) -> None:
+        """Close the file, synced, and go on with the next one."""
+        self.sync()
+        following = self._files.open_append(path_of(self._directory, self.number + 1))
+        self._handle.close()
+        self._handle = following
+        self.number += 1
+        self.size_bytes = 0
+        self._name_unsynced = True
+
+    def close(self) -> None:
+        """Give the file up as it is."""
+        self._handle.close()

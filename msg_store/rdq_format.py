@@ -1,0 +1,205 @@
+"""A message store file, ``<n>.rdq``: records one behind the other, and nothing else.
+
+    size u64 = 16 + len(message) · msg_id 16 bytes · message · 0xFF          (big-endian; size + 9 bytes in all)
+
+A *scan* walks the records from the front. It stops where the file ends, at zeros, at a record that runs past the end
+and at a size below 16, which no record has; what stands behind that cannot be told from anything else. A record whose
+last byte is not 0xFF is *bad*: it was not written whole, and is passed over.
+
+A file's *number* says how old its messages are. A compaction that crashed leaves ``<n>.rdt``, records in the same
+format; it is numbered ``-1 - n`` here, so that one integer names any file of a store.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+import attrs
+
+from storage.errors import DataError
+from storage.filesystem import File
+
+MSG_ID_BYTES = 16
+END_MARKER = b"\xff"
+
+HEADER = Struct(f">Q{MSG_ID_BYTES}s")
+"""size, msg_id"""
+
+SIZE_BYTES = HEADER.size - MSG_ID_BYTES
+OVERHEAD_BYTES = HEADER.size + len(END_MARKER)
+"""What a record takes beside its message."""
+
+UNCOUNTED_BYTES = OVERHEAD_BYTES - MSG_ID_BYTES
+"""What ``size`` leaves out of the record's bytes: itself and the marker."""
+
+SCAN_CHUNK_BYTES = 128 * 1024
+"""Memory that a scan holds; and the messages above it are passed over without being read."""
+
+
+def encode_record(msg_id: bytes, message: bytes) -> bytes:
+    """The record that stores ``message`` under ``msg_id`` (16 bytes)."""
+    return b"".join(record_parts(msg_id, message))
+
+
+def record_parts(msg_id: bytes, message: bytes) -> tuple[bytes, bytes, bytes]:
+    """:func:`encode_record` in pieces, for a gathered write that copies each message once."""
+    return HEADER.pack(MSG_ID_BYTES + len(message), msg_id), message, END_MARKER
+
+
+def decode_record(record: bytes, msg_id: bytes, path: str, offset: int, size: int) -> bytes:
+    """The message in ``record``, which was read from ``offset`` of ``path``.
+
+    Raises :class:`DataError` where it is not ``size`` bytes long, whole, and under ``msg_id``.
+    """
+    if len(record) < size:
+        raise DataError(path, offset, f"the file ends {size - len(record)} bytes before the record does")
+    found_size, found_id = HEADER.unpack_from(record)
+    if found_id != msg_id:
+        raise DataError(path, offset, f"holds message {found_id.hex()}, not {msg_id.hex()}")
+    if found_size + UNCOUNTED_BYTES != size:
+        raise DataError(path, offset, f"a record of {found_size + UNCOUNTED_BYTES} bytes, not {size}")
+    if record[-1:] != END_MARKER:
+        raise DataError(path, offset, "the record does not end in 0xFF")
+    return record[HEADER.size : -1]
+
+
+class Record(NamedTuple):
+    """Where a record stands; ``size`` counts all of its bytes on disk."""
+
+    offset: int
+    size: int
+    msg_id: bytes
+    good: bool
+
+
+class EndReason(enum.Enum):
+    """Why a scan stopped; the value is for people."""
+
+    CLEAN = "the end of the file"
+    ZEROS = "zeros"
+    PAST_END = "a record that runs past the end of the file"
+    TOO_SMALL = f"a size below {MSG_ID_BYTES}, which no record has"
+
+
+@attrs.frozen
+class ScanEnd:
+    """Where and why a scan stopped, in a file of ``file_size`` bytes."""
+
+    offset: int
+    reason: EndReason
+    file_size: int
+
+    @property
+    def unread_bytes(self) -> int:
+        """What stands behind the scan's end."""
+        return self.file_size - self.offset
+
+
+class Scan(Iterator[Record]):
+    """The records of a file, in order; once they are used up, ``end`` says where they stopped and why.
+
+    Holds ``SCAN_CHUNK_BYTES`` of the file at a time, whatever sizes its records claim. Damage ends it, without an
+    exception.
+    """
+
+    __slots__ = ("_records", "end", "path")
+
+    def __init__(self, file: File, path: str, start: int) -> None:
+        self.path = path
+        self.end: ScanEnd | None = None
+        self._records = self._walk(file, start)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self._records
+
+    def __next__(self) -> Record:
+        return next(self._records)
+
+    def finish(self) -> ScanEnd:
+        """Pass over the records that are left."""
+        for _ in self._records:
+            pass
+        if self.end is None:
+            raise RuntimeError(f"{self.path}: the scan was broken off by an error")
+        return self.end
+
+    def _walk(self, file: File, offset: int) -> Iterator[Record]:
+        file_size = file.size()
+        unpack, header_size, end_byte = HEADER.unpack_from, HEADER.size, END_MARKER[0]
+        chunk, chunk_start = b"", offset
+        while offset + OVERHEAD_BYTES <= file_size:
+            start = offset - chunk_start
+            if start + header_size > len(chunk):
+                chunk, chunk_start, start = file.pread(SCAN_CHUNK_BYTES, offset), offset, 0
+                if len(chunk) < header_size:
+                    break  # the file was cut under the scan
+            size, msg_id = unpack(chunk, start)
+            size += UNCOUNTED_BYTES
+            if size < OVERHEAD_BYTES or offset + size > file_size:
+                break
+            last = start + size - 1
+            if last >= len(chunk):
+                chunk_start, last = offset + size - 1, 0
+                chunk = file.pread(SCAN_CHUNK_BYTES, chunk_start) or b"\0"
+            yield Record(offset, size, msg_id, chunk[last] == end_byte)
+            offset += size
+        rest = file.pread(max(min(SIZE_BYTES, file_size - offset), 0), offset)
+        self.end = ScanEnd(offset, _end_reason(rest), file_size)
+
+
+def _end_reason(rest: bytes) -> EndReason:
+    """Why no record begins with ``rest``, the first bytes (8 where there are so many) behind the last record."""
+    if not rest:
+        return EndReason.CLEAN
+    if not any(rest):
+        return EndReason.ZEROS
+    if len(rest) == SIZE_BYTES and int.from_bytes(rest) < MSG_ID_BYTES:
+        return EndReason.TOO_SMALL
+    return EndReason.PAST_END
+
+
+def scan(file: File, path: str, *, start: int = 0) -> Scan:
+    """The records of ``file`` from offset ``start``, where one must begin; ``path`` is for messages."""
+    return Scan(file, path, start)
+
+
+def scan_end(file: File, path: str, *, start: int = 0) -> ScanEnd:
+    """Where a scan of ``file`` stops, and why."""
+    return scan(file, path, start=start).finish()
+
+
+def leftover_of(number: int) -> int:
+    """The number that stands for ``<number>.rdt``; and back."""
+    return -1 - number
+
+
+def file_name(number: int) -> str:
+    """The name of a file of a store by its number."""
+    return f"{number}.rdq" if number >= 0 else f"{leftover_of(number)}.rdt"
+
+
+def path_of(directory: str, number: int) -> str:
+    """The path of a file of the store in ``directory``."""
+    return f"{directory}/{file_name(number)}"
+
+
+def file_number(name: str) -> int | None:
+    """The number of a store's file by its name; ``None`` for any other file."""
+    stem, _, extension = name.rpartition(".")
+    if extension not in ("rdq", "rdt") or not stem.isdecimal():
+        return None
+    number = int(stem) if extension == "rdq" else leftover_of(int(stem))
+    return number if file_name(number) == name else None
+
+
+def in_age_order(names: list[str]) -> list[int]:
+    """The numbers of a store's files among ``names``: oldest first, each ``.rdt`` behind its ``.rdq``.
+
+    Where a message stands in several of them, the last place is the one to trust: a compaction leaves the originals
+    in the ``.rdt``, or in the younger file, until the copy in the older one is synced.
+    """
+    numbers = [number for name in names if (number := file_number(name)) is not None]
+    return sorted(numbers, key=lambda number: (number, 0) if number >= 0 else (leftover_of(number), 1))

@@ -1,0 +1,111 @@
+"""Finds out what a store holds by scanning its files: after a crash, and wherever shortcuts cannot be trusted.
+
+1. What a crashed compaction left is brought in: ``<n>.rdt`` goes to where the scan of ``<n>.rdq`` stops. (Behind
+   that may be zeros, of a file that was extended and not filled yet; what was good there is in the ``.rdt``.)
+2. All files are scanned, oldest first. Where a message stands several times, the last place counts.
+3. The highest-numbered file is cut behind its last good record, so that what is appended can be found by a scan.
+
+A crash in here changes nothing: the ``.rdt`` goes only after its copy is synced, and each step may be taken twice.
+
+What is found damaged is reported, not repaired, and nothing is deleted on its account. Zeros at a file's end are no
+damage. Reference counts are not on disk; what is found here is uncounted.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from msg_store.file_summary import FileSummary
+from msg_store.locations import Locations, pack
+from msg_store.rdq_format import EndReason, Scan, file_number, in_age_order, leftover_of, path_of, scan, scan_end
+from storage.errors import DataError
+from storage.filesystem import File, FileSystem
+
+DAMAGE_REPORTED = 100
+"""More damaged records of a file than these are not listed one by one."""
+
+COPY_BYTES = 1 << 20
+
+
+@attrs.define
+class Recovered:
+    """What was found: places, files, and whatever was not as it must be."""
+
+    locations: Locations
+    summary: FileSummary
+    damage: list[DataError] = attrs.field(factory=list)
+
+
+def recover(files: FileSystem, directory: str) -> Recovered:
+    """Find out what the store in ``directory`` holds; brings leftovers in and cuts the highest file."""
+    _bring_in_leftovers(files, directory)
+    found = Recovered(Locations(counted=False), FileSummary())
+    numbers = in_age_order(files.list(directory))
+    for number in numbers:
+        _take_in(files, directory, number, found, is_current=number == numbers[-1])
+    for location in found.locations.locations():
+        found.summary.validate(location.file, location.size)
+    return found
+
+
+def report_damage(scanned: Scan, bad_offsets: list[int], damage: list[DataError]) -> None:
+    """Add what a finished scan met to ``damage``."""
+    for offset in bad_offsets[:DAMAGE_REPORTED]:
+        damage.append(DataError(scanned.path, offset, "the record does not end in 0xFF"))
+    if len(bad_offsets) > DAMAGE_REPORTED:
+        more = len(bad_offsets) - DAMAGE_REPORTED
+        damage.append(DataError(scanned.path, None, f"{more} more records do not end in 0xFF"))
+    end = scanned.finish()
+    if end.reason in (EndReason.PAST_END, EndReason.TOO_SMALL):
+        reason = f"{end.reason.value}; {end.unread_bytes} bytes cannot be read"
+        damage.append(DataError(scanned.path, end.offset, reason))
+
+
+def _take_in(files: FileSystem, directory: str, number: int, found: Recovered, *, is_current: bool) -> None:
+    path = path_of(directory, number)
+    handle = files.open_append(path) if is_current else files.open_read(path)
+    try:
+        places, bad_offsets, good_end = found.locations.places, list[int](), 0
+        scanned = scan(handle, path)
+        for offset, size, msg_id, good in scanned:
+            if good:
+                places[msg_id] = pack(number, offset, size)
+                good_end = offset + size
+            else:
+                bad_offsets.append(offset)
+        report_damage(scanned, bad_offsets, found.damage)
+        size = handle.size()
+        if is_current and size > good_end:
+            handle.truncate(good_end)
+            size = good_end
+        found.summary.add(number, size)
+    finally:
+        handle.close()
+
+
+def _bring_in_leftovers(files: FileSystem, directory: str) -> None:
+    leftovers = [number for name in files.list(directory) if (number := file_number(name)) is not None and number < 0]
+    for leftover in leftovers:
+        source = files.open_read(path_of(directory, leftover))
+        try:
+            size = scan_end(source, path_of(directory, leftover)).offset
+            if size:
+                _append(files, path_of(directory, leftover_of(leftover)), source, size)
+        finally:
+            source.close()
+    if leftovers:
+        files.sync_directory(directory)
+    for leftover in leftovers:
+        files.delete(path_of(directory, leftover))
+
+
+def _append(files: FileSystem, path: str, source: File, size: int) -> None:
+    """Copy the first ``size`` bytes of a leftover to the end of what can be read of its file."""
+    target = files.open_append(path)
+    try:
+        target.truncate(scan_end(target, path).offset)
+        for offset in range(0, size, COPY_BYTES):
+            target.append(source.pread(min(COPY_BYTES, size - offset), offset))
+        target.sync()
+    finally:
+        target.close()

@@ -1,0 +1,120 @@
+"""Acking and requeueing: what becomes of delivered messages.
+
+An ack does away with a message: an index record if its position is on disk, a removal if its payload is in a store. A
+requeue brings messages back to their old places, so that no order is lost: those below Q3's first into Q4 (as alphas, read
+back), those below delta's start into Q3 (as betas), the rest into delta (written).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from queue_index.paging import drop_payloads
+from queue_index.run import Run
+from queue_index.state import QueueState
+
+Tags = Sequence[int | range]
+"""Ack tags (seq_ids), singly or as ranges, in the order in which they are acked."""
+
+
+def tag_ranges(tags: Tags) -> list[range]:
+    """Tags as ascending ranges, neighbours joined, in order."""
+    ranges: list[range] = []
+    for tag in tags:
+        part = range(tag, tag + 1) if isinstance(tag, int) else tag
+        if not part:
+            continue
+        if part.step != 1:
+            ranges += tag_ranges(list(part))
+        elif ranges and ranges[-1].stop == part.start:
+            ranges[-1] = range(ranges[-1].start, part.stop)
+        else:
+            ranges.append(part)
+    return ranges
+
+
+def ack(s: QueueState, tags: Tags) -> list[Run]:
+    """Ack delivered messages in one call; returns those that were pending, in the order of the tags."""
+    ranges = tag_ranges(tags)
+    runs = [run for part in ranges for run in s.take_pending(part.start, part.stop)]
+    s.forget(runs, descending=True)
+    for run in runs:
+        s.count(run, before=run.in_ram, after=False, unacked=-1)
+    asked = sum(map(len, ranges))
+    if asked > 1 or runs:
+        s.rates.ack_out_count += asked
+    return runs
+
+
+def requeue(s: QueueState, tags: Tags) -> list[Run]:
+    """Bring delivered messages back to their places; returns them in seq_id order."""
+    runs = [run for part in tag_ranges(_sorted(tags)) for run in s.take_pending(part.start, part.stop)]
+    beta_limit = s.q3.first_seq_id if s.q3 else None
+    rest = runs
+    if s.mode == "default":
+        alphas, rest = _below(rest, beta_limit)
+        s.q4.merge([_requeued_alpha(s, run) for run in alphas])
+    betas, rest = _below(rest, None if s.delta.blank else s.delta.start)
+    s.q3.merge([_requeued_beta(s, run) for run in betas])
+    for run in rest:
+        s.write_payloads(run)
+        s.batch_positions(run)
+        s.delta.expand(run.start, run.count, transient=not run.persistent)
+        s.count(run, before=run.in_ram, after=False, ready=1, unacked=-1, to_delta=True)
+    s.rates.in_count += sum(run.count for run in runs)
+    s.end_batch()
+    return runs
+
+
+def _requeued_alpha(s: QueueState, run: Run) -> Run:
+    alpha = run if run.in_ram else run.with_terms(s.read_terms(run))
+    s.count(alpha, before=run.in_ram, after=True, ready=1, unacked=-1)
+    return alpha
+
+
+def _requeued_beta(s: QueueState, run: Run) -> Run:
+    before = run.in_ram
+    beta = drop_payloads(s, run)
+    s.count(beta, before=before, after=beta.in_ram, ready=1, unacked=-1)
+    return beta
+
+
+def _below(runs: list[Run], limit: int | None) -> tuple[list[Run], list[Run]]:
+    """Cut runs, in order, at a seq_id: those below it, and the rest."""
+    if limit is None:
+        return runs, []
+    low: list[Run] = []
+    high: list[Run] = []
+    for run in runs:
+        if run.end <= limit:
+            low.append(run)
+        elif run.start >= limit:
+            high.append(run)
+        else:
+            low.append(run.window(0, limit - run.start))
+            high.append(run.window(limit - run.start, run.end - limit))
+    return low, high
+
+
+def _sorted(tags: Tags) -> list[int | range]:
+    """Tags in seq_id order; ranges stay whole where they can."""
+    parts = tag_ranges(tags)
+    if all(left.stop <= right.start for left, right in zip(parts, parts[1:], strict=False)):
+        return list(parts)
+    return sorted({tag for part in parts for tag in part})
+
+
+def purge_acks(s: QueueState, *, keep_persistent: bool) -> None:
+    """Forget the pending acks; ack them on disk, or (``keep_persistent``, a clean stop) leave the persistent ones there.
+
+    All counters keep them, as the original's do.
+    """
+    runs = [run for pending in (s.ram_pending, s.disk_pending, s.index_pending) for run in pending.clear()]
+    if keep_persistent:
+        s.remove_bodies([run for run in runs if not run.persistent])
+    else:
+        s.forget(runs, descending=True)
+
+
+def ids_of(runs: Iterable[Run]) -> list[bytes]:
+    return [msg_id for run in runs for msg_id in run.msg_ids()]

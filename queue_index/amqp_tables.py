@@ -1,0 +1,329 @@
+"""AMQP's tables: the headers of a message, as Python values, as bytes, as Erlang keeps them, as JSON.
+
+The bytes (everything big-endian)::
+
+    table    u32 bytes · (name: u8 length · bytes, value)*
+    array    u32 bytes · value*
+    value    one byte that says what it is · it
+
+Decoded, the broker keeps a table as a list of ``{Name, Type, Value}`` and an array as a list of ``{Type, Value}``.
+
+The leaves go through pamqp. Not its tables and arrays, which recurse without a bound and copy the rest of the data for
+each value; not its timestamps, which become dates and take numbers above 2**32 for milliseconds; not the choice of a
+number's width when writing (a ``float`` would lose half its digits).
+
+A number's width is the one thing that does not survive reading and writing again: what fits is written as a signed
+32-bit integer, else 64 bits, as pika and the broker's own clients do. Of equal names in a table the last one counts.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+from pamqp import decode, encode
+
+from storage.erlang_terms import Term
+from storage.errors import MessageError
+
+MAX_DEPTH: Final = 64
+"""Levels of tables and arrays in a message's headers."""
+
+Value: TypeAlias = (
+    "bool | int | float | Decimal | str | bytes | datetime | Sequence[Value] | Mapping[str, Value] | None"
+)
+Table: TypeAlias = Mapping[str, Value]
+
+
+class Timestamp(int):
+    """A header's timestamp: whole seconds since the Unix epoch, 0 … 2**64 - 1."""
+
+
+class LongString(bytes):
+    """A header's string that is not UTF-8 (``bytes`` alone are AMQP's binary)."""
+
+
+_U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
+
+# ── bytes → table ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_table(data: bytes, position: int, limit: int, depth_left: int = MAX_DEPTH) -> tuple[dict[str, Value], int]:
+    """The table at ``position`` that ends before ``limit``, and the offset behind it; raises :class:`MessageError`."""
+    start, end = _read_length(data, position, limit)
+    table: dict[str, Value] = {}
+    position = start
+    while position < end:
+        name_start = position + 1
+        name_end = within(name_start + data[position], end)
+        name = data[name_start:name_end].decode("utf-8", "surrogateescape")
+        table[name], position = _read_value(data, name_end, end, depth_left)
+    return table, end
+
+
+def _read_array(data: bytes, position: int, limit: int, depth_left: int) -> tuple[list[Value], int]:
+    start, end = _read_length(data, position, limit)
+    array: list[Value] = []
+    position = start
+    while position < end:
+        value, position = _read_value(data, position, end, depth_left)
+        array.append(value)
+    return array, end
+
+
+_LEAVES: Final[dict[int, tuple[int, Callable[[bytes], tuple[int, Any]]]]] = {
+    ord("t"): (1, decode.boolean),
+    ord("b"): (1, decode.short_short_int),
+    ord("B"): (1, decode.short_short_uint),
+    ord("s"): (2, decode.short_int),
+    ord("u"): (2, decode.short_uint),
+    ord("I"): (4, decode.long_int),
+    ord("i"): (4, decode.long_uint),
+    ord("l"): (8, decode.long_long_int),
+    ord("L"): (8, decode.long_long_int),
+    ord("f"): (4, decode.floating_point),
+    ord("d"): (8, decode.double),
+    ord("D"): (5, decode.decimal),
+    ord("V"): (0, decode.void),
+}
+"""Values of one width: bytes, and what reads them; the rest is in :func:`_read_value`."""
+
+
+def _read_value(data: bytes, position: int, limit: int, depth_left: int) -> tuple[Value, int]:
+    if not depth_left:
+        raise MessageError(f"headers nested deeper than {MAX_DEPTH} levels")
+    start = within(position + 1, limit)
+    tag = data[position]
+    if tag in _LEAVES:
+        width, read = _LEAVES[tag]
+        end = within(start + width, limit)
+        return read(data[start:end])[1], end
+    match chr(tag):
+        case "S":
+            content, end = _read_length(data, start, limit)
+            return _long_string(data[content:end]), end
+        case "x":
+            content, end = _read_length(data, start, limit)
+            return data[content:end], end
+        case "T":
+            end = within(start + 8, limit)
+            return Timestamp(_U64.unpack_from(data, start)[0]), end
+        case "F":
+            return read_table(data, start, limit, depth_left - 1)
+        case "A":
+            return _read_array(data, start, limit, depth_left - 1)
+        case unknown:
+            raise MessageError(f"a header's value of the unknown type {unknown!r}")
+
+
+def _read_length(data: bytes, position: int, limit: int) -> tuple[int, int]:
+    """Start and end of what a u32 at ``position`` counts the bytes of."""
+    start = within(position + 4, limit)
+    return start, within(start + _U32.unpack_from(data, position)[0], limit)
+
+
+def within(end: int, limit: int) -> int:
+    """``end``, where it does not lie behind ``limit``; else raises :class:`MessageError`."""
+    if end > limit:
+        raise MessageError("properties that are cut short")
+    return end
+
+
+def text(data: bytes) -> str | bytes:
+    """``data`` as text where it is UTF-8, else as it is."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _long_string(data: bytes) -> str | LongString:
+    said = text(data)
+    return said if isinstance(said, str) else LongString(said)
+
+
+# ── table → bytes ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_table(table: Table, depth_left: int = MAX_DEPTH) -> bytes:
+    """The table as bytes; raises :class:`MessageError`, ``ValueError`` or ``TypeError`` for what none can hold."""
+    if not isinstance(table, Mapping):
+        raise TypeError("not a table")
+    return _counted(
+        b"".join([write_short_string(name) + _write_value(value, depth_left) for name, value in table.items()])
+    )
+
+
+def write_short_string(value: str | bytes) -> bytes:
+    """At most 255 bytes behind their number; raises as :func:`write_table` does."""
+    if not isinstance(value, str | bytes):
+        raise TypeError("not a string")
+    encoded = value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
+    return bytes([len(encoded)]) + encoded
+
+
+def _write_value(value: Value, depth_left: int) -> bytes:
+    if not depth_left:
+        raise MessageError(f"headers nested deeper than {MAX_DEPTH} levels")
+    match value:
+        case None:
+            return b"V"
+        case str():
+            return b"S" + encode.long_string(value)
+        case LongString():
+            return b"S" + _counted(value)
+        case bytes() | bytearray():
+            return b"x" + _counted(bytes(value))
+        case Mapping():
+            return b"F" + write_table(value, depth_left - 1)
+        case list() | tuple():
+            return b"A" + _counted(b"".join([_write_value(element, depth_left - 1) for element in value]))
+        case datetime():
+            return b"T" + encode.timestamp(value)
+        case _:
+            return _write_number(value)
+
+
+def _write_number(value: Value) -> bytes:
+    match value:
+        case bool():
+            return b"t" + encode.boolean(value)
+        case Timestamp():
+            return b"T" + _U64.pack(value)
+        case int() if -(1 << 31) <= value < 1 << 31:
+            return b"I" + encode.long_int(value)
+        case int():
+            return b"l" + encode.long_long_int(value)
+        case float():
+            return b"d" + encode.double(value)
+        case Decimal():
+            return b"D" + _write_decimal(value)
+        case _:
+            raise TypeError(f"a header cannot be a {type(value).__name__}")
+
+
+def _write_decimal(value: Decimal) -> bytes:
+    """Scale u8 · unscaled i32; checked first, because pamqp would count out any exponent and round any mantissa."""
+    exponent = value.as_tuple().exponent
+    if not isinstance(exponent, int) or not -255 <= exponent <= 10 or len(value.as_tuple().digits) > 10:
+        raise ValueError(f"{value} does not fit a decimal of 32 bits")
+    return bytes(encode.decimal(value))
+
+
+def _counted(data: bytes) -> bytes:
+    return _U32.pack(len(data)) + data
+
+
+# ── term → table ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def table_from_term(term: Term, depth_left: int = MAX_DEPTH) -> dict[str, Value]:
+    """The table that a decoded one holds; raises :class:`MessageError`."""
+    table: dict[str, Value] = {}
+    for entry in _list(term):
+        match entry:
+            case (bytes(name), str(kind), value):
+                table[name.decode("utf-8", "surrogateescape")] = _value_from_term(kind, value, depth_left)
+            case _:
+                raise MessageError(f"{entry!r:.100} in a table")
+    return table
+
+
+def _array_from_term(term: Term, depth_left: int) -> list[Value]:
+    array: list[Value] = []
+    for entry in _list(term):
+        match entry:
+            case (str(kind), value):
+                array.append(_value_from_term(kind, value, depth_left))
+            case _:
+                raise MessageError(f"{entry!r:.100} in an array")
+    return array
+
+
+_INTEGERS = frozenset({"signedint", "unsignedint", "short", "unsignedshort", "byte", "unsignedbyte", "long"})
+
+
+def _value_from_term(kind: str, value: Term, depth_left: int) -> Value:
+    if not depth_left:
+        raise MessageError(f"headers nested deeper than {MAX_DEPTH} levels")
+    match kind, value:
+        case "longstr", bytes():
+            return _long_string(value)
+        case ("bool", bool(plain)) | ("binary", bytes(plain)) | ("float" | "double", float(plain)):
+            return plain
+        case "void", _:
+            return None
+        case "timestamp", _:
+            return Timestamp(checked_integer(value, 64))
+        case "decimal", (scale, unscaled):
+            return _decimal_from_term(checked_integer(scale, 8), unscaled)
+        case "table", _:
+            return table_from_term(value, depth_left - 1)
+        case "array", _:
+            return _array_from_term(value, depth_left - 1)
+        case _, int() if kind in _INTEGERS and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63:
+            return value
+        case _:
+            raise MessageError(f"a header of type {kind} is {value!r:.100}")
+
+
+def _decimal_from_term(scale: int, unscaled: Term) -> Decimal:
+    """The broker reads AMQP's signed number as an unsigned one, and writes the same bytes again."""
+    value = checked_integer(unscaled, 32)
+    signed = value - (1 << 32) if value >> 31 else value
+    return Decimal((signed < 0, tuple(int(digit) for digit in str(abs(signed))), -scale))
+
+
+def checked_integer(value: Term, bits: int) -> int:
+    """``value``, where it is an unsigned integer of so many bits; else raises :class:`MessageError`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << bits:
+        raise MessageError(f"{value!r:.100} in place of an integer of {bits} bits")
+    return value
+
+
+def _list(term: Term) -> list[Term]:
+    if not isinstance(term, list):
+        raise MessageError(f"{term!r:.100} in place of a list")
+    return term
+
+
+# ── table → JSON ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def table_to_json(table: Table) -> dict[str, Any]:
+    """The table as JSON has it, by the rules of :func:`value_to_json`; names that are not UTF-8 with backslashes."""
+    return {
+        name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"): value_to_json(value)
+        for name, value in table.items()
+    }
+
+
+def value_to_json(value: Value) -> Any:
+    """Timestamps are numbers of seconds, decimals (and floats that JSON has no number for) text, bytes that are not
+    UTF-8 ``{"base64": …}``, voids ``null``; tables are objects, arrays lists.
+    """
+    match value:
+        case None | bool() | str():
+            return value
+        case int():
+            return int(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case Decimal():
+            return str(value)
+        case datetime():
+            return _U64.unpack(encode.timestamp(value))[0]
+        case bytes() | bytearray():
+            said = text(bytes(value))
+            return said if isinstance(said, str) else {"base64": base64.b64encode(said).decode("ascii")}
+        case Mapping():
+            return table_to_json(value)
+        case list() | tuple():
+            return [value_to_json(element) for element in value]
+        case _:
+            raise MessageError(f"a {type(value).__name__} cannot be said in JSON")

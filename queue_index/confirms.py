@@ -1,0 +1,48 @@
+"""Publisher confirms: which publishes have become safe.
+
+A persistent message is confirmed when its position and, if that is in a store, its payload are safe. Index and store
+number what they are handed (*tickets*) and say up to which ticket all is safe; so a publish waits for two numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from queue_index.state import QueueState
+
+
+class _Publish(NamedTuple):
+    seq_ids: range
+    index_ticket: int
+    store_ticket: int
+
+
+class Confirms:
+    """Publishes that wait to be confirmed, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Publish] = deque()
+
+    def __len__(self) -> int:
+        return sum(len(publish.seq_ids) for publish in self._waiting)
+
+    def expect(self, s: QueueState, seq_ids: range) -> None:
+        """Watch messages that have just been published."""
+        store = s.persistent_store
+        self._waiting.append(
+            _Publish(seq_ids, s.index.written_ticket, 0 if store is None else store.store.written_ticket)
+        )
+
+    def drain(self, s: QueueState) -> list[range]:
+        """The seq_ids that have become safe since the last call, in order."""
+        store = s.persistent_store
+        confirmed = []
+        while self._waiting:
+            first = self._waiting[0]
+            if first.index_ticket > s.index.safe_ticket:
+                break
+            if store is not None and first.store_ticket > store.store.synced_ticket:
+                break
+            confirmed.append(self._waiting.popleft().seq_ids)
+        return confirmed

@@ -1,0 +1,70 @@
+"""Credit: how a queue is kept from outrunning a message store.
+
+A sender starts with some credit and spends one for every message that it hands over. The receiver gives back
+``more_after`` for every ``more_after`` messages that it has taken; those *grants* reach the sender later. A sender whose
+credit comes to exactly 0 is blocked until a grant makes it positive again. Blocking is a request to stop paging; what
+has to be written (a persistent publish) is written all the same and takes the credit below 0.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.define
+class CreditFlow:
+    """One sender's credit towards one receiver, and what the receiver has not granted yet."""
+
+    initial: int
+    more_after: int
+    credit: int = attrs.field(default=attrs.Factory(lambda self: self.initial, takes_self=True))
+    blocked: bool = False
+    _until_grant: int = attrs.field(default=attrs.Factory(lambda self: self.more_after, takes_self=True))
+    _grants: int = 0
+
+    def spend(self, count: int) -> None:
+        """Hand ``count`` messages over; the receiver takes them at once and grants when it is time."""
+        if self.credit > 0 >= self.credit - count:
+            self.blocked = True
+        self.credit -= count
+        self._until_grant -= count
+        while self._until_grant <= 0:
+            self._until_grant += self.more_after
+            self._grants += 1
+
+    def receive_grant(self) -> bool:
+        """Let one grant arrive; returns whether there was one."""
+        if not self._grants:
+            return False
+        self._grants -= 1
+        self.credit += self.more_after
+        if self.credit > 0:
+            self.blocked = False
+        return True
+
+    def settle(self) -> None:
+        """Let every grant arrive."""
+        while self.receive_grant():
+            pass
+
+    def restart(self) -> None:
+        """A new sender at the same receiver: fresh credit; the receiver goes on counting where it was."""
+        self.credit = self.initial
+        self.blocked = False
+        self._grants = 0
+
+
+class UnlimitedCredit:
+    """The credit of a sender that writes into the store itself and so cannot outrun it."""
+
+    blocked = False
+    credit = 1 << 62
+
+    def spend(self, count: int) -> None:
+        pass
+
+    def receive_grant(self) -> bool:
+        return False
+
+
+Credit = CreditFlow | UnlimitedCredit

@@ -1,0 +1,52 @@
+"""Delta: the messages of which nothing is in RAM, as one term.
+
+``start … end-1`` is where they stand, ``count`` how many of these positions are taken (the others are acked, pending or
+were lost), ``transient`` how many of them are transient. It is *blank* when nothing is left between start and end; the
+bounds are ``None`` until the first message comes.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.define
+class Delta:
+    """A queue's messages on disk only."""
+
+    start: int | None = None
+    count: int = 0
+    transient: int = 0
+    end: int | None = None
+
+    @property
+    def blank(self) -> bool:
+        return self.start == self.end
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Start and end of a delta that is not blank."""
+        if self.start is None or self.end is None:
+            raise RuntimeError("a blank delta has no bounds")
+        return self.start, self.end
+
+    def expand(self, start: int, count: int, *, transient: bool) -> None:
+        """Take in the messages ``start … start+count-1``: before, behind or between those that are here."""
+        end = start + count
+        if self.start is None or self.end is None or self.blank:
+            self.start, self.end, self.count, self.transient = start, end, 0, 0
+        self.start = min(self.start, start)
+        self.end = max(self.end, end)
+        self.count += count
+        self.transient += count * transient
+
+    def clear(self) -> None:
+        self.start = self.end = None
+        self.count = self.transient = 0
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where more messages are counted than there are positions."""
+        if (self.start is None) != (self.end is None) or not 0 <= self.transient <= self.count:
+            raise RuntimeError(f"{self} is not a delta")
+        if self.start is not None and self.end is not None and self.start + self.count > self.end:
+            raise RuntimeError(f"{self} counts more messages than positions")

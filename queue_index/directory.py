@@ -1,0 +1,89 @@
+"""Names on disk: which directory is whose.
+
+A vhost lives in ``base36(md5(vhost))``, a queue in ``queues/base36(md5("queue" + vhost + name))`` below it; both hold a
+file that says the name in clear. A level of a priority queue is a queue of its own, named ``name NUL level`` (one raw
+byte).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+from storage.errors import DataError
+
+JOURNAL_NAME: Final = "journal.jif"
+SEGMENT_SUFFIX: Final = ".idx"
+QUEUE_NAME_FILE: Final = ".queue_name"
+VHOST_NAME_FILE: Final = ".vhost"
+VHOST_CONFIG_FILE: Final = ".config"
+RECOVERY_TERMS_FILE: Final = "recovery.dets"
+QUEUES_DIRECTORY: Final = "queues"
+DEFAULT_SEGMENT_ENTRY_COUNT: Final = 16384
+"""What a vhost without a ``.config`` has."""
+
+_DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_CONFIG = re.compile(rb"\{\s*segment_entry_count\s*,\s*(\d+)\s*\}\s*\.")
+_SEGMENT = re.compile(r"(\d+)\.idx")
+
+
+def base36(number: int) -> str:
+    """Upper-case, without leading zeros."""
+    digits = []
+    while number:
+        number, digit = divmod(number, 36)
+        digits.append(_DIGITS[digit])
+    return "".join(reversed(digits)) or "0"
+
+
+def _name(data: bytes) -> str:
+    return base36(int.from_bytes(hashlib.md5(data, usedforsecurity=False).digest(), "big"))
+
+
+def vhost_directory_name(vhost: bytes) -> str:
+    return _name(vhost)
+
+
+def queue_directory_name(vhost: bytes, queue: bytes) -> str:
+    return _name(b"queue" + vhost + queue)
+
+
+def level_name(queue: bytes, level: int) -> bytes:
+    """The name under which a level of a priority queue is stored."""
+    return queue + b"\0" + bytes([level])
+
+
+def queue_name_file(vhost: bytes, queue: bytes) -> bytes:
+    return b"VHOST: " + vhost + b"\nQUEUE: " + queue + b"\n"
+
+
+def parse_queue_name_file(data: bytes, path: str) -> tuple[bytes, bytes]:
+    """The vhost and the queue that a ``.queue_name`` names; the queue's name may hold any byte, a newline too."""
+    vhost, separator, queue = data.partition(b"\nQUEUE: ")
+    if not (separator and vhost.startswith(b"VHOST: ") and queue.endswith(b"\n")):
+        raise DataError(path, 0, "not of the form 'VHOST: …', 'QUEUE: …'")
+    return vhost[7:], queue[:-1]
+
+
+def vhost_config(segment_entry_count: int) -> bytes:
+    return b"%% This file is auto-generated! Edit at your own risk!\n{segment_entry_count, %d}." % segment_entry_count
+
+
+def parse_vhost_config(data: bytes, path: str) -> int:
+    """The ``segment_entry_count`` that a ``.config`` sets."""
+    lines = b"\n".join(line for line in data.splitlines() if not line.lstrip().startswith(b"%"))
+    match = _CONFIG.search(lines)
+    if match is None or not 1 <= int(match[1]) <= DEFAULT_SEGMENT_ENTRY_COUNT:
+        raise DataError(path, 0, "says no segment_entry_count of 1 … 16384")
+    return int(match[1])
+
+
+def segment_number(file_name: str) -> int | None:
+    """The number of the segment that a file of that name holds; ``None`` for any other file."""
+    match = _SEGMENT.fullmatch(file_name)
+    return int(match[1]) if match else None
+
+
+def segment_name(number: int) -> str:
+    return f"{number}{SEGMENT_SUFFIX}"

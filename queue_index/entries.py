@@ -1,0 +1,194 @@
+"""What is known of each position of a segment, and how the journal and the segment file add up.
+
+An *entry* is a set of three facts, as bits: PUBLISHED, DELIVERED, ACKED. The segment file knows some of them, the journal
+the others; a position is *unacked* where it is published and not acked. All that can meet is in three tables; a pair
+that is not in its table cannot come about, and is reported rather than guessed at.
+
+* :data:`ADD`: an action meets what the journal knows (in memory). Published, delivered and acked within one journal
+  leaves nothing behind.
+* :data:`PLUS`: the segment file plus the journal, for reading.
+* :data:`MINUS`: the journal less what the segment file says already, after a crash between the two steps of a flush.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+import numpy as np
+
+from queue_index.record_format import Bools, Columns, Ints, Octets
+
+NOTHING: Final = 0
+PUBLISHED: Final = 1
+DELIVERED: Final = 2
+ACKED: Final = 4
+_P, _D, _A = PUBLISHED, DELIVERED, ACKED
+IMPOSSIBLE: Final = 255
+
+
+def _table(cases: Mapping[tuple[int, int], int]) -> Octets:
+    table = np.full((8, 8), IMPOSSIBLE, np.uint8)
+    for (left, right), result in cases.items():
+        table[left, right] = result
+    return table
+
+
+ADD: Final = _table(
+    {
+        # (in the journal, action): in the journal from now on
+        (NOTHING, _P): _P,
+        (NOTHING, _D): _D,
+        (NOTHING, _A): _A,
+        (_P, _D): _P | _D,
+        (_D, _A): _D | _A,
+        (_P | _D, _A): NOTHING,
+    }
+)
+
+PLUS: Final = _table(
+    {
+        # (in the segment, in the journal): together
+        **{(segment, NOTHING): segment for segment in (NOTHING, _P, _P | _D, _P | _D | _A)},
+        (NOTHING, _P): _P,
+        (NOTHING, _P | _D): _P | _D,
+        (_P, _D): _P | _D,
+        (_P, _D | _A): _P | _D | _A,
+        (_P | _D, _A): _P | _D | _A,
+    }
+)
+
+MINUS: Final = _table(
+    {
+        # (in the journal, in the segment): left in the journal
+        **{(NOTHING, segment): NOTHING for segment in (NOTHING, _P, _P | _D, _P | _D | _A)},
+        # the segment has heard nothing of it
+        (_P, NOTHING): _P,
+        (_P | _D, NOTHING): _P | _D,
+        # the flush that crashed had written it
+        (_P, _P): NOTHING,
+        (_P | _D, _P | _D): NOTHING,
+        (_P | _D, _P): _D,
+        # delivered or acked since
+        (_D, _P): _D,
+        (_D, _P | _D): NOTHING,
+        (_D | _A, _P): _D | _A,
+        (_D | _A, _P | _D): _A,
+        (_D | _A, _P | _D | _A): NOTHING,
+        (_A, _P | _D): _A,
+        (_A, _P | _D | _A): NOTHING,
+        # published nowhere: its segment was deleted by the flush that crashed
+        (_D, NOTHING): NOTHING,
+        (_A, NOTHING): NOTHING,
+        (_D | _A, NOTHING): NOTHING,
+        (_D, _P | _D | _A): NOTHING,
+    }
+)
+
+
+@attrs.frozen
+class Finding:
+    """Something in an index file that a sound one does not have. ``offset`` is the file's; ``None``: not one place."""
+
+    kind: str
+    offset: int | None
+    detail: str
+
+
+@attrs.define
+class SegmentEntries:
+    """One segment file's entries, by rel_seq. ``body_at`` and ``embedded`` hold where published, else nonsense."""
+
+    facts: Octets
+    persistent: Bools
+    body_at: Ints
+    embedded: Ints
+
+    @property
+    def unacked(self) -> int:
+        return int(((self.facts & (PUBLISHED | ACKED)) == PUBLISHED).sum())
+
+
+def no_entries(segment_entry_count: int) -> SegmentEntries:
+    return SegmentEntries(
+        facts=np.zeros(segment_entry_count, np.uint8),
+        persistent=np.zeros(segment_entry_count, np.bool_),
+        body_at=np.zeros(segment_entry_count, np.int64),
+        embedded=np.zeros(segment_entry_count, np.int64),
+    )
+
+
+def segment_entries(columns: Columns, segment_entry_count: int) -> tuple[SegmentEntries, list[Finding]]:
+    """Put a segment file's records in place, and report those that have none.
+
+    Of two publishes of one position the first holds; of short records for it the first two; without a publish none.
+    """
+    entries = no_entries(segment_entry_count)
+    findings: list[Finding] = []
+    numbers, shorts = columns.publish_numbers, columns.delivers
+    for number, at in zip(numbers[numbers >= segment_entry_count], columns.body_at[numbers >= segment_entry_count], strict=True):
+        findings.append(Finding("position out of range", int(at) - 2, f"publish of rel_seq {number} of {segment_entry_count}"))
+    _, firsts = np.unique(numbers, return_index=True)
+    if len(firsts) != len(numbers):
+        for index in np.setdiff1d(np.arange(len(numbers)), firsts):
+            findings.append(Finding("double publish", int(columns.body_at[index]) - 2, f"rel_seq {numbers[index]}"))
+    firsts = firsts[numbers[firsts] < segment_entry_count]
+    places = numbers[firsts]
+    entries.facts[places] = PUBLISHED
+    entries.persistent[places] = columns.publish_persistent[firsts]
+    entries.body_at[places] = columns.body_at[firsts]
+    entries.embedded[places] = columns.embedded_sizes[firsts]
+    counts = np.bincount(shorts, minlength=segment_entry_count)
+    for number in np.flatnonzero(counts[segment_entry_count:]) + segment_entry_count:
+        findings.append(Finding("position out of range", None, f"short record of rel_seq {number} of {segment_entry_count}"))
+    counts = counts[:segment_entry_count]
+    published = entries.facts == PUBLISHED
+    for number in np.flatnonzero(counts.astype(np.bool_) & ~published):
+        findings.append(Finding("entry without publish", None, f"{counts[number]} short records of rel_seq {number}"))
+    for number in np.flatnonzero(published & (counts > 2)):
+        findings.append(Finding("too many records", None, f"{counts[number]} short records of rel_seq {number}"))
+    entries.facts[published & (counts >= 1)] |= DELIVERED
+    entries.facts[published & (counts >= 2)] |= ACKED
+    if columns.reason != "complete":
+        findings.append(Finding("torn record", columns.end, f"the file goes on with something that is {_REASONS[columns.reason]}"))
+    return entries, findings
+
+
+_REASONS: Final = {"torn": "not a whole record", "zeros": "all zeros", "not a record": "not a record"}
+
+
+def journal_entries(columns: Columns, segment_entry_count: int) -> tuple[dict[int, SegmentEntries], list[Finding]]:
+    """A journal file's records by segment; what was published, delivered and acked within it is gone."""
+    segments: dict[int, SegmentEntries] = {}
+    findings: list[Finding] = []
+
+    def places(seq_ids: Ints) -> list[tuple[SegmentEntries, Ints, Ints]]:
+        numbers = seq_ids // segment_entry_count
+        result = []
+        for number in np.unique(numbers):
+            if int(number) not in segments:
+                segments[int(number)] = no_entries(segment_entry_count)
+            chosen = np.flatnonzero(numbers == number)
+            result.append((segments[int(number)], chosen, seq_ids[chosen] % segment_entry_count))
+        return result
+
+    for entries, chosen, rel_seqs in places(columns.publish_numbers):
+        _, firsts = np.unique(rel_seqs, return_index=True)
+        if len(firsts) != len(rel_seqs):
+            for index in np.setdiff1d(np.arange(len(rel_seqs)), firsts):
+                at = int(columns.body_at[chosen[index]]) - 8
+                findings.append(Finding("double publish", at, f"seq_id {columns.publish_numbers[chosen[index]]}"))
+        spots, origin = rel_seqs[firsts], chosen[firsts]
+        entries.facts[spots] = PUBLISHED
+        entries.persistent[spots] = columns.publish_persistent[origin]
+        entries.body_at[spots] = columns.body_at[origin]
+        entries.embedded[spots] = columns.embedded_sizes[origin]
+    for bit, seq_ids in ((DELIVERED, columns.delivers), (ACKED, columns.acks)):
+        for entries, _, rel_seqs in places(seq_ids):
+            entries.facts[rel_seqs] |= bit
+    for entries in segments.values():
+        entries.facts[entries.facts == (PUBLISHED | DELIVERED | ACKED)] = NOTHING
+    if columns.reason == "torn" or columns.reason == "not a record":
+        findings.append(Finding("torn record", columns.end, f"the journal goes on with something that is {_REASONS[columns.reason]}"))
+    return segments, findings

@@ -1,0 +1,245 @@
+"""Fetching: messages leave at the head.
+
+From Q4; if it is empty from Q3, whose last message brings in what comes behind it: Q1 where delta is empty, else a load
+from delta. A message is *redelivered* where its seq_id is below next_deliver_seq_id when it is taken (or where the index
+has a deliver record of its own, unless these are written with the publish).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+
+from queue_index.message_format import Message, decode_message
+from queue_index.paging import load_from_delta
+from queue_index.recovering import recover_all
+from queue_index.run import DELIVERED, Run
+from queue_index.run_queue import RunQueue
+from queue_index.state import QueueState
+from queue_index.terms import bodies_of
+
+
+@attrs.frozen
+class MessageProperties:
+    """What a predicate of :func:`drop_while` and :func:`fetch_while` sees: expiry in µs since the epoch (0: none), size."""
+
+    expiry_us: int
+    size: int
+
+
+@attrs.frozen
+class Fetched:
+    """Messages that were fetched together: consecutive seq_ids, all redelivered or none."""
+
+    seq_ids: range
+    redelivered: bool
+    _run: Run
+    _terms: Sequence[bytes] | None
+
+    @property
+    def count(self) -> int:
+        return len(self.seq_ids)
+
+    @property
+    def msg_ids(self) -> list[bytes]:
+        return self._run.msg_ids()
+
+    @property
+    def terms(self) -> list[bytes]:
+        """The encoded messages."""
+        return self._run.terms() if self._terms is None else list(self._terms)
+
+    def bodies(self) -> list[bytes]:
+        """The payloads alone; the cheap way."""
+        return bodies_of(self._run, self._terms)
+
+    def messages(self) -> list[Message]:
+        """The messages decoded."""
+        return [decode_message(term) for term in self.terms]
+
+
+def queue_out(s: QueueState, count: int) -> Run | None:
+    """Take at most ``count`` messages off the head, as many as are one run; ``None`` from an empty queue."""
+    if s.mode == "lazy":
+        while not s.q3:
+            if not s.delta.count:
+                return None
+            load_from_delta(s)
+        return s.q3.take_left(count)
+    if s.q4:
+        return s.q4.take_left(count)
+    if not s.q3:
+        return None
+    run = s.q3.take_left(count)
+    if not s.q3:
+        if not s.delta.count:
+            s.q4, s.q1 = s.q1, RunQueue()
+        else:
+            load_from_delta(s)
+    elif len(s.q3) <= s.settings.delta_read_ahead and s.delta.count:
+        load_from_delta(s)
+    return run
+
+
+def fetch_many(s: QueueState, count: int, *, ack_required: bool) -> list[Fetched]:
+    """At most ``count`` messages from the head."""
+    fetched: list[Fetched] = []
+    while count and (run := queue_out(s, count)) is not None:
+        count -= run.count
+        fetched += _hand_over(s, run, ack_required=ack_required)
+    s.update_rates_if_due()
+    return fetched
+
+
+def _hand_over(s: QueueState, run: Run, *, ack_required: bool) -> Iterator[Fetched]:
+    """Give a run that was taken to a consumer."""
+    terms = None if run.in_ram else s.read_terms(run)
+    for part, redelivered in _by_redelivery(s, run):
+        offset = part.start - run.start
+        piece = None if terms is None else terms[offset : offset + part.count]
+        shown = part.window(0, part.count)
+        _leave(s, part, ack_required=ack_required)
+        yield Fetched(range(shown.start, shown.end), redelivered, shown, piece)
+
+
+def drop_one(s: QueueState, *, ack_required: bool) -> tuple[int, bytes] | None:
+    """Take one message off the head without reading it; its seq_id and msg_id."""
+    run = queue_out(s, 1)
+    if run is None:
+        return None
+    answer = run.start, run.msg_ids()[0]
+    _leave(s, run, ack_required=ack_required)
+    s.update_rates_if_due()
+    return answer
+
+
+def _by_redelivery(s: QueueState, run: Run) -> Iterator[tuple[Run, bool]]:
+    """Cut a run where its messages begin to be delivered for the first time."""
+    before = min(max(s.next_deliver_seq_id - run.start, 0), run.count)
+    if before:
+        yield run.window(0, before), True
+    if before < run.count:
+        own = bool(run.flags & DELIVERED) and not s.settings.deliver_with_publish
+        yield run.window(before, run.count - before), own
+
+
+def _leave(s: QueueState, run: Run, *, ack_required: bool) -> None:
+    """A run goes to a consumer: into the pending acks, or away at once."""
+    if ack_required:
+        s.mark_delivered([run])
+        s.count(run, before=run.in_ram, after=run.in_ram, ready=-1, unacked=1)
+        s.hold_pending(run)
+    else:
+        s.forget([run], descending=False)
+        s.count(run, before=run.in_ram, after=False, ready=-1)
+    s.note_delivered(run.start, run.count)
+    s.rates.out_count += run.count
+
+
+Predicate = Callable[[MessageProperties], bool]
+
+
+def collect_while(s: QueueState, predicate: Predicate) -> tuple[list[Run], MessageProperties | None]:
+    """Take messages off the head as long as the predicate holds; also the properties of the one that ended it."""
+    collected: list[Run] = []
+    while (head := _head(s)) is not None:
+        passed = _prefix(head, predicate)
+        run = queue_out(s, passed or 1)
+        if run is None:
+            raise RuntimeError("the head of a queue was seen and could not be taken")
+        if not passed:
+            _put_back(s, run)
+            return collected, MessageProperties(run.batch.expiry(run.low), run.batch.size(run.low))
+        collected.append(run)
+    return collected, None
+
+
+def _head(s: QueueState) -> Run | None:
+    """The run at the head, left where it is."""
+    if s.mode == "lazy" and not s.q3:
+        load_from_delta(s)
+    queue = s.q4 or s.q3
+    return queue.head if queue else None
+
+
+def _prefix(run: Run, predicate: Predicate) -> int:
+    """How many messages at a run's head the predicate holds for."""
+    batch = run.batch
+    if isinstance(batch.expiries, int) and isinstance(batch.sizes, int):
+        return run.count if predicate(MessageProperties(batch.expiries, batch.sizes)) else 0
+    for index in range(run.low, run.high):
+        if not predicate(MessageProperties(batch.expiry(index), batch.size(index))):
+            return index - run.low
+    return run.count
+
+
+def _put_back(s: QueueState, run: Run) -> None:
+    """Return one message that was taken to the head.
+
+    To Q4 if its payload is in RAM or Q4 holds any (then it is read), else to Q3; lazy: to Q3, or, where that is empty, to
+    delta.
+    """
+    if s.mode == "lazy":
+        if s.q3:
+            s.q3.prepend(run)
+            return
+        s.write_payloads(run)
+        s.write_position(run)
+        s.count(run, before=run.in_ram, after=False, paged=True, to_delta=True)
+        s.delta.expand(run.start, 1, transient=not run.persistent)
+    elif run.in_ram:
+        s.q4.prepend(run)
+    elif s.q4:
+        alpha = run.with_terms(s.read_terms(run))
+        s.count(alpha, before=False, after=True, paged=True)
+        s.q4.prepend(alpha)
+    else:
+        s.q3.prepend(run)
+
+
+def drop_while(s: QueueState, predicate: Predicate) -> MessageProperties | None:
+    """Ack messages at the head, unread, as long as the predicate holds; the properties of the one that ended it."""
+    runs, stopper = collect_while(s, predicate)
+    remove_entries(s, runs)
+    s.rates.out_count += sum(run.count for run in runs)
+    s.update_rates_if_due()
+    return stopper
+
+
+def remove_entries(s: QueueState, runs: list[Run], *, ack: bool = True) -> None:
+    """Do away with ready messages that were taken out of their list; ``ack``: in the index too."""
+    if ack:
+        s.forget(runs, descending=True)
+    else:
+        s.remove_bodies(runs)
+    for run in runs:
+        s.note_delivered(run.start, run.count)
+        s.count(run, before=run.in_ram, after=False, ready=-1)
+
+
+def fetch_while(s: QueueState, predicate: Predicate) -> tuple[list[Fetched], MessageProperties | None]:
+    """Fetch messages, with acks required, as long as the predicate holds; also the properties of the one that ended it."""
+    runs, stopper = collect_while(s, predicate)
+    fetched = [part for run in runs for part in _hand_over(s, run, ack_required=True)]
+    s.update_rates_if_due()
+    return fetched, stopper
+
+
+def purge(s: QueueState) -> int:
+    """Do away with every ready message; returns how many. Without pending acks the index is deleted altogether."""
+    recover_all(s)
+    purged, ack = s.length, s.pending_ack_count > 0
+    remove_entries(s, list(s.q4), ack=ack)
+    s.q4 = RunQueue()
+    if s.mode == "lazy":
+        load_from_delta(s, ack_lost=ack)
+    while s.q3:
+        runs, s.q3 = list(s.q3), RunQueue()
+        remove_entries(s, runs, ack=ack)
+        load_from_delta(s, ack_lost=ack)
+    remove_entries(s, list(s.q1), ack=ack)
+    s.q1 = RunQueue()
+    if not ack:
+        s.index.reset()
+    return purged

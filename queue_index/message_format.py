@@ -1,0 +1,328 @@
+"""The encoded message: what RabbitMQ keeps of a message, in the index's records and in the store's files.
+
+It is one Erlang term (:mod:`storage.erlang_terms`)::
+
+    {basic_message, Exchange, [RoutingKey], Content, MsgId, IsPersistent}
+        Exchange = {resource, VHost, exchange, Name}
+        Content  = {content, 60, none, Properties, rabbit_framing_amqp_0_9_1, [Fragment]}      as it was published
+                 | {content, 60, {'P_basic', …}, none, none, [Fragment]}                       changed by the broker
+
+and nearly every one has the *plain shape*: properties as bytes, one routing key, at most one fragment. Of it all but
+the body and its id is the same for all messages of one publisher, so it is cut once into a *template*::
+
+    131 {basic_message, {resource, <vhost>, exchange, <exchange>}, [<routing key>],     ┐
+        {content, 60, none, <properties>, rabbit_framing_amqp_0_9_1,                    ┘ head
+            [ u32 1 · <body: u32 size · bytes> ]      or [] where the body is empty
+        }, <msg_id: 16 bytes>, true | false }
+
+Writing fills a template in; reading walks a plain one by its lengths, and leaves every other shape to the general
+decoder. A body longer than a frame carries comes in *fragments*, the last one first.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import attrs
+
+from queue_index.properties import Properties, decode_properties, properties_from_term
+from storage.erlang_terms import Atom, Term, decode, encode
+from storage.errors import MessageError, TermError
+
+MSG_ID_BYTES: Final = 16
+
+MAX_FRAGMENT_BYTES: Final = 131_064
+"""A frame of 131,072 bytes less its own 8: the broker's default, and so the longest fragment that clients send it."""
+
+HEADER_ESTIMATE_BYTES: Final = 100
+"""What one header counts where the broker estimates the size of decoded properties."""
+
+_MAX_DEPTH = 160
+"""Each level of a header's table takes two levels of the term; AMQP's tables are read to 64."""
+
+_U32 = struct.Struct(">I")
+_BINARY, _LIST, _NIL = b"m", b"l", b"j"
+
+
+def _atom(name: str) -> bytes:
+    return encode(Atom(name))[1:]
+
+
+# The constants of the plain shape, in their order; in between stand a length and as many bytes each.
+_TO_VHOST = b"\x83h\x06" + _atom("basic_message") + b"h\x04" + _atom("resource") + _BINARY
+_TO_EXCHANGE = _atom("exchange") + _BINARY
+_ONE_ELEMENT = _LIST + _U32.pack(1) + _BINARY
+_TO_PROPERTIES = _NIL + b"h\x06" + _atom("content") + b"a\x3c" + _atom("none") + _BINARY
+_TO_FRAGMENTS = _atom("rabbit_framing_amqp_0_9_1")
+_TAIL = _NIL + _BINARY + _U32.pack(MSG_ID_BYTES)
+_PERSISTENT, _TRANSIENT = _atom("true"), _atom("false")
+_ENDS = frozenset({_PERSISTENT, _TRANSIENT})
+
+# From the start of a constant to the start of the bytes whose length follows it.
+_VHOST_START = len(_TO_VHOST) + 4
+_EXCHANGE_START = len(_TO_EXCHANGE) + 4
+_ELEMENT_START = len(_ONE_ELEMENT) + 4
+_PROPERTIES_START = len(_TO_PROPERTIES) + 4
+
+
+@attrs.frozen
+class Template:
+    """An encoded message but for its body and its id.
+
+    With a body of one fragment it is ``head + u32 size + body + tail + msg_id + end``, without one
+    ``empty_head + tail + msg_id + end``.
+    """
+
+    empty_head: bytes
+    head: bytes
+    tail: bytes
+    end: bytes
+
+    def encoded_size(self, body_size: int) -> int:
+        """Bytes of the encoded message with a body of ``body_size`` bytes."""
+        fragments = -(-body_size // MAX_FRAGMENT_BYTES)
+        lists = len(_ONE_ELEMENT) + 4 + (fragments - 1) * (len(_BINARY) + 4) if fragments else 0
+        return len(self.empty_head) + lists + body_size + len(self.tail) + MSG_ID_BYTES + len(self.end)
+
+
+@attrs.frozen(slots=False, cache_hash=True)  # slots would leave no room for the cached template
+class Envelope:
+    """All of a message but its body and its id; hashable, so that many messages can share one."""
+
+    vhost: bytes
+    exchange: bytes
+    routing_keys: tuple[bytes, ...]
+    """The message's own first, then those of its headers CC and BCC; at least one."""
+    properties: bytes
+    """AMQP's basic properties, encoded (:func:`queue_index.properties.encode_properties`)."""
+    persistent: bool
+
+    @functools.cached_property
+    def template(self) -> Template:
+        """What its encoded messages have in common; raises :class:`MessageError` without a routing key."""
+        if not self.routing_keys:
+            raise MessageError("a message without a routing key")
+        parts = [_TO_VHOST, _counted(self.vhost), _TO_EXCHANGE, _counted(self.exchange)]
+        parts += [_list_of(self.routing_keys), _TO_PROPERTIES, _counted(self.properties), _TO_FRAGMENTS]
+        empty_head = b"".join(parts)
+        end = _PERSISTENT if self.persistent else _TRANSIENT
+        return Template(empty_head=empty_head, head=empty_head + _ONE_ELEMENT, tail=_TAIL, end=end)
+
+
+@attrs.frozen
+class Message:
+    """A decoded message."""
+
+    msg_id: bytes
+    vhost: bytes
+    exchange: bytes
+    routing_keys: tuple[bytes, ...]
+    properties: Properties
+    body: bytes
+    persistent: bool
+    """As the publisher said it, whatever the queue."""
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def encode_message(envelope: Envelope, msg_id: bytes, body: bytes) -> bytes:
+    """One encoded message; raises :class:`MessageError` for a ``msg_id`` that is not 16 bytes long."""
+    return encode_many(envelope, msg_id, (body,))[0]
+
+
+def encode_many(envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> list[bytes]:
+    """The encoded messages of ``bodies``, whose ids (16 bytes each) follow one another in ``msg_ids``.
+
+    Raises :class:`MessageError` unless there are as many ids as bodies.
+    """
+    if len(msg_ids) != MSG_ID_BYTES * len(bodies):
+        raise MessageError(f"{len(msg_ids)} bytes of ids for {len(bodies)} bodies")
+    template = envelope.template
+    head, tail, end = template.head, template.tail, template.end
+    pack = _U32.pack
+    terms = []
+    position = 0
+    for body in bodies:
+        next_position = position + MSG_ID_BYTES
+        msg_id = msg_ids[position:next_position]
+        position = next_position
+        if 0 < len(body) <= MAX_FRAGMENT_BYTES:
+            terms.append(b"".join((head, pack(len(body)), body, tail, msg_id, end)))
+        else:
+            terms.append(b"".join((template.empty_head, _fragments(body), tail, msg_id, end)))
+    return terms
+
+
+def _fragments(body: bytes) -> bytes:
+    """A body's fragments as a list without its end; nothing for an empty body."""
+    starts = range(0, len(body), MAX_FRAGMENT_BYTES)
+    return _list_of([body[start : start + MAX_FRAGMENT_BYTES] for start in reversed(starts)])
+
+
+def _list_of(binaries: Sequence[bytes]) -> bytes:
+    """A list of binaries without its end; nothing for an empty one, which is only an end."""
+    if not binaries:
+        return b""
+    return _LIST + _U32.pack(len(binaries)) + b"".join([_BINARY + _counted(binary) for binary in binaries])
+
+
+def _counted(data: bytes) -> bytes:
+    return _U32.pack(len(data)) + data
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Plain(NamedTuple):
+    """Where the parts of a term in the plain shape begin and end: offsets in it."""
+
+    vhost: int
+    vhost_end: int
+    exchange: int
+    exchange_end: int
+    routing_key: int
+    routing_key_end: int
+    properties: int
+    properties_end: int
+    body: int
+    body_end: int
+    msg_id: int
+    end: int
+
+
+def decode_message(term: bytes) -> Message:
+    """The message that ``term`` holds; raises :class:`MessageError` for whatever is none."""
+    plain = _locate(term)
+    if plain is None:
+        return _General.of(term).message()
+    return Message(
+        term[plain.msg_id : plain.end],
+        term[plain.vhost : plain.vhost_end],
+        term[plain.exchange : plain.exchange_end],
+        (term[plain.routing_key : plain.routing_key_end],),
+        decode_properties(term[plain.properties : plain.properties_end]),
+        term[plain.body : plain.body_end],
+        term.endswith(_PERSISTENT),
+    )
+
+
+def locate_body(term: bytes) -> tuple[int, int, int] | None:
+    """Offset and length of the body, and the offset of the msg_id, in a term of the plain shape; else ``None``."""
+    plain = _locate(term)
+    if plain is None:
+        return None
+    return plain.body, plain.body_end - plain.body, plain.msg_id
+
+
+def properties_size(term: bytes) -> int:
+    """What the broker adds to the body's size (bytes) where it decides whether a message fits into the index.
+
+    That is the size of encoded properties, and an estimate for decoded ones. Raises :class:`MessageError`.
+    """
+    plain = _locate(term)
+    if plain is not None:
+        return plain.properties_end - plain.properties
+    return _General.of(term).properties_size()
+
+
+def _locate(term: bytes) -> _Plain | None:
+    """The parts of ``term``, or ``None`` where its shape is not the plain one.
+
+    No length is compared with what is there: one that leads astray finds no constant behind it.
+    """
+    u32_at, starts_with = _U32.unpack_from, term.startswith
+    try:
+        vhost = _VHOST_START
+        vhost_end = vhost + u32_at(term, vhost - 4)[0]
+        exchange = vhost_end + _EXCHANGE_START
+        exchange_end = exchange + u32_at(term, exchange - 4)[0]
+        routing_key = exchange_end + _ELEMENT_START
+        routing_key_end = routing_key + u32_at(term, routing_key - 4)[0]
+        properties = routing_key_end + _PROPERTIES_START
+        properties_end = properties + u32_at(term, properties - 4)[0]
+        body = body_end = properties_end + len(_TO_FRAGMENTS)
+        if starts_with(_ONE_ELEMENT, body):
+            body += _ELEMENT_START
+            body_end = body + u32_at(term, body - 4)[0]
+    except struct.error:
+        return None
+    msg_id = body_end + len(_TAIL)
+    end = msg_id + MSG_ID_BYTES
+    if (
+        starts_with(_TO_VHOST)
+        and starts_with(_TO_EXCHANGE, vhost_end)
+        and starts_with(_ONE_ELEMENT, exchange_end)
+        and starts_with(_TO_PROPERTIES, routing_key_end)
+        and starts_with(_TO_FRAGMENTS, properties_end)
+        and starts_with(_TAIL, body_end)
+        and term[end:] in _ENDS
+    ):
+        return _Plain(
+            vhost, vhost_end, exchange, exchange_end, routing_key, routing_key_end, properties, properties_end,
+            body, body_end, msg_id, end,
+        )  # fmt: skip
+    return None
+
+
+@attrs.frozen
+class _General:
+    """The parts of a message in any shape."""
+
+    vhost: bytes
+    exchange: bytes
+    routing_keys: tuple[bytes, ...]
+    decoded: Term
+    encoded: Term
+    fragments: list[bytes]
+    msg_id: bytes
+    persistent: bool
+
+    @classmethod
+    def of(cls, term: bytes) -> _General:
+        """Raises :class:`MessageError` where ``term`` has not the shape of a message."""
+        try:
+            decoded = decode(term, max_depth=_MAX_DEPTH)
+        except TermError as error:
+            raise MessageError(f"no message: {error}") from error
+        match decoded:
+            case (
+                "basic_message",
+                ("resource", bytes(vhost), "exchange", bytes(exchange)),
+                list(keys),
+                ("content", 60, properties, encoded, _, list(fragments)),
+                bytes(msg_id),
+                bool(persistent),
+            ) if keys and len(msg_id) == MSG_ID_BYTES:
+                routing_keys = tuple(_binaries(keys, "routing keys"))
+                return cls(
+                    vhost, exchange, routing_keys, properties, encoded, _binaries(fragments, "body"), msg_id, persistent
+                )
+            case _:
+                raise MessageError("a term that is no message")
+
+    def message(self) -> Message:
+        """Raises :class:`MessageError` where the properties, however they stand there, cannot be read."""
+        encoded = self.encoded
+        properties = decode_properties(encoded) if isinstance(encoded, bytes) else properties_from_term(self.decoded)
+        body = b"".join(reversed(self.fragments))
+        return Message(self.msg_id, self.vhost, self.exchange, self.routing_keys, properties, body, self.persistent)
+
+    def properties_size(self) -> int:
+        if isinstance(self.encoded, bytes):
+            return len(self.encoded)
+        match self.decoded:
+            case ("P_basic", _, _, list(headers), *_):
+                return HEADER_ESTIMATE_BYTES * len(headers)
+            case _:
+                return 0
+
+
+def _binaries(elements: list[Term], what: str) -> list[bytes]:
+    binaries = [element for element in elements if isinstance(element, bytes)]
+    if len(binaries) != len(elements):
+        raise MessageError(f"{what} that are not binaries")
+    return binaries

@@ -1,0 +1,240 @@
+"""Paging: keeping a queue within its target_ram_count.
+
+*Reducing* moves alphas to betas (payloads go to disk) and betas to delta (positions too), as many as the target asks and
+at most a bound at a time, so that a queue stays responsive; what the bound cut off is done soon after (``waiting_bump``).
+*Loading* is the way back: one stretch of delta, at most to the end of its segment, into Q3.
+
+The work is done in runs: a run is cut where the quota, the target, the credit or a boundary ends it.
+"""
+
+from __future__ import annotations
+
+from queue_index.run import EMBEDDED, IN_RAM, IN_STORE, PERSISTENT, Run
+from queue_index.run_queue import RunQueue
+from queue_index.recovering import recover_more, recover_to
+from queue_index.state import QueueState
+
+
+def excess(current: int, permitted: int | None) -> int:
+    """How many of ``current`` are more than permitted; ``None`` permits any number."""
+    return 0 if permitted is None or permitted >= current else current - permitted
+
+
+def reduce_after_operation(s: QueueState, *, publishing: bool) -> None:
+    """Reduce memory use if this call is one that has to."""
+    if not publishing and not s.settings.reduce_after_every_operation:
+        return
+    if s.calls_since_reduce >= s.settings.queue_explicit_gc_run_operation_threshold:
+        reduce_memory_use(s)
+        s.calls_since_reduce = 0
+    else:
+        s.calls_since_reduce += 1
+
+
+def reduce_memory_use(s: QueueState) -> None:
+    """Page until the queue is within its target, or the bound or a store's credit ends it."""
+    if s.target_ram_count is None:
+        return
+    if s.mode == "lazy":
+        _reduce_lazy(s)
+        return
+    bound = 2 * s.settings.msg_store_credit_disc_bound[0]
+    again = False
+    alphas = excess(s.ram_msg_count + len(s.ram_pending), s.target_ram_count)
+    if alphas:
+        quota = min(alphas, bound)
+        if s.rates.acks_grow_faster:
+            quota = _push_alphas_to_betas(s, page_pending_acks(s, quota))
+        else:
+            quota = page_pending_acks(s, _push_alphas_to_betas(s, quota))
+        again = quota == 0 and alphas > bound
+    betas = excess(len(s.q2) + len(s.q3), _permitted_betas(s))
+    if betas >= s.io_batch_size:
+        _push_betas_to_delta(s, min(betas, bound))
+        again = again or betas > bound
+    s.index.flush()
+    if again and not s.blocked:
+        s.waiting_bump = True
+
+
+def _reduce_lazy(s: QueueState) -> None:
+    surplus = excess(s.ram_msg_count + len(s.ram_pending), s.target_ram_count)
+    if surplus:
+        page_pending_acks(s, surplus)
+    betas = excess(len(s.q3), _permitted_betas(s))
+    if betas:
+        _push_tail_to_delta(s, betas, floor=s.q3.first_seq_id)
+    s.index.flush()
+
+
+def _permitted_betas(s: QueueState) -> int | None:
+    """How many messages Q2 and Q3 may hold; ``None``: any number."""
+    target = s.target_ram_count
+    if not s.length or target is None:
+        return None
+    if s.mode == "lazy":
+        return target
+    segment = s.index.segment_entry_count
+    if target == 0:
+        return min(len(s.q3), segment)
+    beta_delta = s.length - len(s.q1) - len(s.q4)
+    return max(segment, beta_delta - beta_delta * beta_delta // (beta_delta + target))
+
+
+def page_pending_acks(s: QueueState, quota: int) -> int:
+    """Drop the payloads of pending acks from the highest seq_id down; returns the quota that is left."""
+    while quota and len(s.ram_pending):
+        run = s.ram_pending.pop_largest(quota)
+        quota -= run.count
+        s.write_payloads(run)
+        s.count(run, before=True, after=False)
+        s.disk_pending.add(run.paged(run.flags))
+    s.end_batch()
+    return quota
+
+
+def _push_alphas_to_betas(s: QueueState, quota: int) -> int:
+    """Q1 from its head to the tail of Q3 or Q2, then Q4 from its tail to the head of Q3; returns what is left."""
+    behind = s.q2 if s.delta.count else s.q3
+    quota = _push_alphas(s, quota, s.q1, behind, from_head=True)
+    return _push_alphas(s, quota, s.q4, s.q3, from_head=False)
+
+
+def _push_alphas(s: QueueState, quota: int, source: RunQueue, target: RunQueue, *, from_head: bool) -> int:
+    while quota and source and not s.blocked:
+        surplus = excess(s.ram_msg_count, s.target_ram_count)
+        if not surplus:
+            break
+        flags = (source.head if from_head else source.tail).flags
+        take = quota
+        if not flags & EMBEDDED:
+            take = min(take, surplus)  # each drops a payload, so no more than are too many
+            if not flags & IN_STORE:
+                client = s.transient_store if not flags & PERSISTENT else s.persistent_store
+                take = min(take, client.credit.credit) if client is not None and client.credit.credit > 0 else take
+        run = source.take_left(take) if from_head else source.take_right(take)
+        quota -= run.count
+        beta = drop_payloads(s, run)
+        s.count(beta, before=True, after=beta.in_ram, paged=True)
+        if from_head:
+            target.append(beta)
+        else:
+            target.prepend(beta)
+    s.end_batch()
+    return quota
+
+
+def drop_payloads(s: QueueState, run: Run) -> Run:
+    """Make betas of a run: payloads on disk and out of RAM, but embedded ones keep theirs."""
+    s.write_payloads(run)
+    return run if run.flags & EMBEDDED or not run.flags & IN_RAM else run.paged(run.flags)
+
+
+def _push_betas_to_delta(s: QueueState, quota: int) -> None:
+    if s.q3:
+        quota = _push_tail_to_delta(s, quota, floor=s.index.next_segment_boundary(s.q3.first_seq_id))
+    if not s.q2:
+        return
+    while quota and s.q2:
+        run = s.q2.take_left(quota)
+        quota -= run.count
+        _into_delta(s, run, descending=False)
+    s.end_batch()
+
+
+def _push_tail_to_delta(s: QueueState, quota: int, *, floor: int) -> int:
+    """Q3 from its tail into delta, but nothing below ``floor``; returns the quota that is left."""
+    if s.q3.last_seq_id < floor:
+        return quota
+    while quota and s.q3 and s.q3.last_seq_id >= floor:
+        run = s.q3.take_right(min(quota, s.q3.last_seq_id - floor + 1))
+        quota -= run.count
+        _into_delta(s, run, descending=True)
+    s.end_batch()
+    return quota
+
+
+def _into_delta(s: QueueState, run: Run, *, descending: bool) -> None:
+    s.batch_positions(run, descending=descending)
+    s.count(run, before=run.in_ram, after=False, paged=True, to_delta=True)
+    s.delta.expand(run.start, run.count, transient=not run.persistent)
+
+
+def load_from_delta(s: QueueState, *, ack_lost: bool = True) -> None:
+    """Load the next stretch of delta that has a message into Q3; Q2 joins when delta is used up.
+
+    Transient messages from before the last restart are acked on the way (``ack_lost``), pending ones skipped.
+    """
+    delta, index = s.delta, s.index
+    while not delta.blank:
+        start, delta_end = delta.bounds
+        end = min(index.next_segment_boundary(start), delta_end)
+        if s.settings.delta_read_max is not None:
+            end = min(end, start + s.settings.delta_read_max)
+        recover_to(s, end)
+        loaded, lost = _sift(s, index.read(start, end))
+        _lose(s, lost, ack=ack_lost)
+        count = sum(run.count for run in loaded)
+        for run in loaded:
+            if run.in_ram:
+                s.disk_read_count += run.count
+            s.count(run, before=False, after=run.in_ram, paged=True)
+            if not run.persistent:
+                delta.transient -= run.count
+                s.delta_transient_bytes -= run.bytes
+            s.q3.append(run)
+        if not count:
+            delta.start = end
+            continue
+        delta.count -= count
+        if not delta.count:
+            recover_more(s)
+        if delta.count:
+            delta.start = end
+        else:
+            delta.clear()
+            s.delta_transient_bytes = 0
+            s.q3.extend(s.q2)
+            s.q2 = RunQueue()
+        return
+
+
+def _sift(s: QueueState, runs: list[Run]) -> tuple[list[Run], list[Run]]:
+    """What of a stretch of delta comes back, and what was lost in a restart; pending messages are neither."""
+    loaded: list[Run] = []
+    lost: list[Run] = []
+    for run in runs:
+        if not run.persistent and run.start < s.transient_threshold:
+            lost.append(run.take_left(min(run.count, s.transient_threshold - run.start)))
+            if not run.count:
+                continue
+        loaded += parts_not_pending(s, run)
+    return loaded, lost
+
+
+def parts_not_pending(s: QueueState, run: Run) -> list[Run]:
+    """The parts of a run of which no ack is pending."""
+    taken = [
+        (max(piece.start, run.start), min(piece.end, run.end))
+        for pending in (s.ram_pending, s.disk_pending, s.index_pending)
+        if pending.covers_any(run.start, run.end)
+        for piece in pending.within(run.start, run.end)
+    ]
+    parts = []
+    for low, high in sorted(taken):
+        if low > run.start:
+            parts.append(run.take_left(low - run.start))
+        if run.count:
+            run.take_left(min(high - run.start, run.count))
+    if run.count:
+        parts.append(run)
+    return parts
+
+
+def _lose(s: QueueState, lost: list[Run], *, ack: bool) -> None:
+    """Ack transient messages from before the restart; the next delivery moves by one at most over them."""
+    if any(run.start <= s.next_deliver_seq_id < run.end for run in lost):
+        s.next_deliver_seq_id += 1
+    if lost and ack:
+        s.mark_delivered(lost)
+        s.index.ack([range(run.start, run.end) for run in lost])

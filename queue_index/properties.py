@@ -1,0 +1,182 @@
+"""AMQP's basic properties of a message: as a publisher sets them, as bytes, as Erlang keeps them, as JSON.
+
+The bytes (everything big-endian)::
+
+    flags u16            bit 15: content_type … bit 2: cluster_id; bits 1 and 0 mean nothing
+    each one that is set, in the order of the flags:
+        headers                     a table (:mod:`queue_index.amqp_tables`)
+        delivery_mode, priority     u8
+        timestamp                   u64, seconds
+        the others                  u8 length · bytes
+
+A broker decodes them where it has to change a message, and from then on keeps the tuple ``'P_basic'``: their values
+in the same order, ``undefined`` for what is not set.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+from pamqp import encode
+
+from queue_index.amqp_tables import (
+    Table,
+    checked_integer,
+    read_table,
+    table_from_term,
+    table_to_json,
+    text,
+    value_to_json,
+    within,
+    write_short_string,
+    write_table,
+)
+from storage.erlang_terms import Atom, Term
+from storage.errors import MessageError
+
+
+@attrs.frozen(kw_only=True)
+class Properties:
+    """A message's properties under AMQP's names; ``None``: not set. Strings that are not UTF-8 are ``bytes``."""
+
+    content_type: str | bytes | None = None
+    content_encoding: str | bytes | None = None
+    headers: Table | None = None
+    delivery_mode: int | None = None
+    """1: transient, 2: persistent."""
+    priority: int | None = None
+    correlation_id: str | bytes | None = None
+    reply_to: str | bytes | None = None
+    expiration: str | bytes | None = None
+    """Milliseconds, as text."""
+    message_id: str | bytes | None = None
+    timestamp: int | None = None
+    """Seconds since the Unix epoch."""
+    type: str | bytes | None = None
+    user_id: str | bytes | None = None
+    app_id: str | bytes | None = None
+    cluster_id: str | bytes | None = None
+
+
+NAMES: Final = tuple(field.name for field in attrs.fields(Properties))
+"""In AMQP's order, which is that of the flags, of the bytes and of ``'P_basic'``."""
+
+_U16, _U64 = struct.Struct(">H"), struct.Struct(">Q")
+_HEADERS_BIT = 0x20  # of the first byte
+_OCTETS = frozenset({"delivery_mode", "priority"})
+_CACHED_BYTES = 32
+"""So short, and without headers: decoded once, for most messages of a queue have the same few."""
+
+
+def decode_properties(data: bytes) -> Properties:
+    """The properties that ``data`` holds, nothing behind them; raises :class:`MessageError`."""
+    if len(data) < 2:
+        raise MessageError("properties that are cut short")
+    if len(data) <= _CACHED_BYTES and not data[0] & _HEADERS_BIT:
+        return _decode_cached(data)
+    return _decode(data)
+
+
+def _decode(data: bytes) -> Properties:
+    position = 2
+    values: dict[str, Any] = {}
+    for name, read in _readers(_U16.unpack_from(data)[0]):
+        values[name], position = read(data, position)
+    if position != len(data):
+        raise MessageError(f"{len(data) - position} bytes behind the properties")
+    return Properties(**values)
+
+
+_decode_cached = functools.lru_cache(maxsize=1024)(_decode)
+
+
+@functools.lru_cache(maxsize=256)
+def _readers(flags: int) -> list[tuple[str, Callable[[bytes, int], tuple[Any, int]]]]:
+    """The properties that are set, each with what reads it."""
+    special = {"headers": _read_headers, "timestamp": _read_timestamp} | dict.fromkeys(_OCTETS, _read_octet)
+    return [(name, special.get(name, _read_short_string)) for bit, name in enumerate(NAMES) if flags & 0x8000 >> bit]
+
+
+def _read_short_string(data: bytes, position: int) -> tuple[str | bytes, int]:
+    start = within(position + 1, len(data))
+    end = within(start + data[position], len(data))
+    return text(data[start:end]), end
+
+
+def _read_octet(data: bytes, position: int) -> tuple[int, int]:
+    end = within(position + 1, len(data))
+    return data[position], end
+
+
+def _read_timestamp(data: bytes, position: int) -> tuple[int, int]:
+    end = within(position + 8, len(data))
+    return _U64.unpack_from(data, position)[0], end
+
+
+def _read_headers(data: bytes, position: int) -> tuple[Table, int]:
+    return read_table(data, position, len(data))
+
+
+def encode_properties(properties: Properties) -> bytes:
+    """The properties as bytes; raises :class:`MessageError` for a value that has no place in them."""
+    flags = 0
+    parts = [b""]
+    for bit, name in enumerate(NAMES):
+        value = getattr(properties, name)
+        if value is None:
+            continue
+        flags |= 0x8000 >> bit
+        try:
+            parts.append(_write_property(name, value))
+        except (TypeError, ValueError, struct.error) as error:
+            raise MessageError(f"{name} cannot be {value!r:.100}: {error}") from error
+    parts[0] = _U16.pack(flags)
+    return b"".join(parts)
+
+
+def _write_property(name: str, value: Any) -> bytes:
+    if name == "headers":
+        return write_table(value)
+    if name == "timestamp":
+        return _U64.pack(value)
+    if name in _OCTETS:
+        return bytes(encode.octet(value))
+    return write_short_string(value)
+
+
+def properties_from_term(term: Term) -> Properties:
+    """The properties that stand decoded in a ``'P_basic'`` tuple; raises :class:`MessageError`."""
+    if not isinstance(term, tuple) or len(term) != 1 + len(NAMES) or term[0] != Atom("P_basic"):
+        raise MessageError("properties that are neither bytes nor a 'P_basic'")
+    fields = zip(NAMES, term[1:], strict=True)
+    return Properties(**{name: _property_from_term(name, value) for name, value in fields if _is_set(value)})
+
+
+def _is_set(value: Term) -> bool:
+    return not (isinstance(value, Atom) and value == "undefined")
+
+
+def _property_from_term(name: str, value: Term) -> Any:
+    if name == "headers":
+        return table_from_term(value)
+    if name == "timestamp":
+        return checked_integer(value, 64)
+    if name in _OCTETS:
+        return checked_integer(value, 8)
+    if not isinstance(value, bytes):
+        raise MessageError(f"{name} is {value!r:.100}")
+    return text(value)
+
+
+def to_json(properties: Properties) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """What JSON can say of the properties: those that are set, without headers; and the headers or ``None``.
+
+    ``timestamp`` is a number of seconds; see :func:`queue_index.amqp_tables.value_to_json` for the other values.
+    """
+    plain = {name: getattr(properties, name) for name in NAMES if name != "headers"}
+    headers = None if properties.headers is None else table_to_json(properties.headers)
+    return {name: value_to_json(value) for name, value in plain.items() if value is not None}, headers

@@ -1,0 +1,166 @@
+"""Publishing: a message enters the queue.
+
+Into Q4 where Q3 is empty, else into Q1; in lazy mode to disk and into delta. A persistent message is written at once,
+payload and position, and the payload goes into the index record where it is small.
+
+A batch of messages of one length becomes its journal records in one matrix: constant columns are written once, ids, seq_ids
+and bodies as columns of their own. The same bytes then are the journal's write, the flush's source and the payloads in
+RAM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from queue_index.message_format import MAX_FRAGMENT_BYTES, Envelope, encode_many, encode_message
+from queue_index.record_format import BODY, BODY_SIZE, journal_publish_head
+from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, PERSISTENT, Batch, PackedTerms, Run, open_batch
+from queue_index.state import QueueState
+
+_ID_SIZE = 16
+_HEAD_SIZE = 8
+_SMALL_STRETCH = 8  # fewer messages than this are not worth a matrix
+
+
+def flags_of(s: QueueState, envelope: Envelope, size: int) -> int:
+    """The kind of a message of that size as it comes from its publisher."""
+    limit = s.settings.queue_index_embed_msgs_below
+    flags = IN_RAM
+    if s.durable and envelope.persistent:
+        flags |= PERSISTENT
+    if size < limit and size + len(envelope.properties) < limit:
+        flags |= EMBEDDED
+    return flags
+
+
+def publish(s: QueueState, envelope: Envelope, msg_id: bytes, body: bytes, expiry_us: int, *, delivered: bool) -> int:
+    """One message; returns its seq_id."""
+    seq_id, flags = s.next_seq_id, flags_of(s, envelope, len(body))
+    term = encode_message(envelope, msg_id, body)
+    run = Run(seq_id, open_batch(msg_id, len(body), expiry_us, term), 0, 1, flags)
+    if delivered:
+        s.note_delivered(seq_id, 1)
+        run.flags |= DELIVERED
+    _enter(s, run, envelope, batch=False)
+    s.rates.in_count += 1
+    return seq_id
+
+
+def publish_delivered(s: QueueState, envelope: Envelope, msg_id: bytes, body: bytes, expiry_us: int) -> int:
+    """One message that a consumer gets at once; the queue is empty. Returns its seq_id."""
+    seq_id, flags = s.next_seq_id, flags_of(s, envelope, len(body)) | DELIVERED
+    term = encode_message(envelope, msg_id, body)
+    run = Run(seq_id, open_batch(msg_id, len(body), expiry_us, term), 0, 1, flags)
+    s.next_seq_id += 1
+    if run.persistent or s.mode == "lazy":
+        s.write_payloads(run)
+        s.write_position(run)
+    s.hold_pending(run)
+    s.count(run, before=False, after=True, unacked=1)
+    s.note_delivered(seq_id, 1)
+    s.rates.in_count += 1
+    s.rates.out_count += 1
+    return seq_id
+
+
+def publish_many(
+    s: QueueState, envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes], expiries: int | list[int]
+) -> range:
+    """A batch of messages with one envelope; returns their seq_ids."""
+    first = s.next_seq_id
+    sizes = list(map(len, bodies))
+    low = 0
+    while low < len(bodies):
+        high = min(len(bodies), low + s.index.next_segment_boundary(s.next_seq_id) - s.next_seq_id)
+        size = sizes[low]
+        if sizes.count(size) == len(sizes):
+            alike = True
+        else:
+            high, alike = _stretch(s, envelope, sizes, low, high)
+        flags = flags_of(s, envelope, size)
+        ids = msg_ids[low * _ID_SIZE : high * _ID_SIZE]
+        times = expiries if isinstance(expiries, int) else expiries[low:high]
+        if alike and flags & EMBEDDED and size and high - low >= _SMALL_STRETCH:
+            batch = _matrix_batch(s.next_seq_id, envelope, ids, bodies[low:high], times, flags)
+        else:
+            terms = encode_many(envelope, ids, bodies[low:high])
+            batch = Batch(high - low, ids, size if alike else sizes[low:high], times, terms)
+        _enter(s, Run(s.next_seq_id, batch, 0, high - low, flags), envelope, batch=True)
+        low = high
+    s.end_batch()
+    s.rates.in_count += len(bodies)
+    return range(first, s.next_seq_id)
+
+
+def _stretch(s: QueueState, envelope: Envelope, sizes: list[int], low: int, high: int) -> tuple[int, bool]:
+    """Where the stretch of one kind that begins at ``low`` ends, and whether all of it has one size."""
+    size, flags, end = sizes[low], flags_of(s, envelope, sizes[low]), low + 1
+    while end < high and sizes[end] == size:
+        end += 1
+    if end == high or end - low >= _SMALL_STRETCH:
+        return end, True
+    while end < high and flags_of(s, envelope, sizes[end]) == flags:
+        end += 1
+    return end, False
+
+
+def _matrix_batch(
+    start: int, envelope: Envelope, ids: bytes, bodies: Sequence[bytes], expiries: int | list[int], flags: int
+) -> Batch:
+    """The columns of messages of one length, on top of their finished journal records."""
+    count, size = len(bodies), len(bodies[0])
+    sample = encode_message(envelope, bytes(_ID_SIZE), bytes(size))
+    id_at = len(sample) - len(envelope.template.end) - _ID_SIZE
+    body_at = id_at - len(envelope.template.tail) - size
+    one = journal_publish_head(0, persistent=bool(flags & PERSISTENT)) + BODY.pack(b"", 0, size, len(sample)) + sample
+    matrix = np.empty((count, len(one)), np.uint8)
+    matrix[:] = np.frombuffer(one, np.uint8)
+    heads = np.arange(start, start + count, dtype=np.uint64) | np.uint64(int.from_bytes(one[:_HEAD_SIZE], "big"))
+    id_column = np.frombuffer(ids, np.uint8).reshape(count, _ID_SIZE)
+    term_at = _HEAD_SIZE + BODY_SIZE
+    matrix[:, :_HEAD_SIZE] = heads.astype(">u8").view(np.uint8).reshape(count, _HEAD_SIZE)
+    matrix[:, _HEAD_SIZE : _HEAD_SIZE + _ID_SIZE] = id_column
+    matrix[:, term_at + id_at : term_at + id_at + _ID_SIZE] = id_column
+    if expiries:
+        times = np.broadcast_to(np.asarray(expiries, ">u8"), (count,))
+        matrix[:, 24:32] = np.ascontiguousarray(times).view(np.uint8).reshape(count, 8)
+    matrix[:, term_at + body_at : term_at + body_at + size] = np.frombuffer(b"".join(bodies), np.uint8).reshape(
+        count, size
+    )
+    record = len(one)
+    terms = PackedTerms(matrix.tobytes(), range(term_at, count * record, record), len(sample))
+    return Batch(count, ids, size, expiries, terms, record_size=record, first_seq_id=start)
+
+
+def _enter(s: QueueState, run: Run, envelope: Envelope, *, batch: bool) -> None:
+    """Write a run where it has to be written, and put it in its place."""
+    s.next_seq_id += run.count
+    lazy = s.mode == "lazy"
+    if lazy or run.persistent:
+        s.write_payloads(run)
+        (s.batch_positions if batch else s.write_position)(run)
+    if lazy:
+        s.delta.expand(run.start, run.count, transient=not envelope.persistent)
+        s.count(run, before=False, after=False, ready=1, paged=True, to_delta=True)
+        return
+    queue = s.q1 if s.q3 else s.q4
+    tail = queue.tail if queue else None
+    if (
+        run.count == 1
+        and tail is not None
+        and tail.end == run.start
+        and tail.flags == run.flags
+        and tail.high == tail.batch.count
+        and isinstance(tail.batch.ids, bytearray)
+        and run.start % s.index.segment_entry_count
+    ):
+        tail.batch.append(bytes(run.batch.ids), run.batch.size(0), run.batch.expiry(0), run.batch.term(0))
+        queue.grow_tail()
+    else:
+        queue.append(run)
+    s.count(run, before=False, after=True, ready=1)
+
+
+__all__ = ["MAX_FRAGMENT_BYTES", "flags_of", "publish", "publish_delivered", "publish_many"]

@@ -1,0 +1,363 @@
+"""One queue's index: where each message stands, on disk.
+
+The index owns a directory with a journal and segment files (:mod:`queue_index.record_format`). What happens (publish,
+deliver, ack) is appended to the journal; a *flush* moves what the journal holds into the segments and empties it; a
+*sync* makes the journal safe.
+
+* Writes to the journal wait in memory until a sync, a ``write_out``, or a stop; a flush drops what waits, because the
+  segments then say it. The file lags, never leads.
+* In memory stands, for every segment that is known, how many of its messages are unacked, and what the journal says.
+* A *batch* of publishes is written as all publishes, then all delivers: when as many wait as a segment holds, and at
+  the batch's end.
+* A flush deletes a segment file without unacked messages and appends to the others; then the journal is cut to 0.
+
+A crash leaves: a journal that ends in the middle of a record (dropped); or, from a flush, segments that say what the
+journal says too (:data:`queue_index.entries.MINUS`), the last of them perhaps torn. With ``sync`` the segments are synced
+before the journal is cut and the cut before anything is appended, so that no mixture of old and new journal can appear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import attrs
+import numpy as np
+
+from queue_index import directory as names
+from queue_index.entries import ACKED, DELIVERED, PLUS, PUBLISHED
+from queue_index.record_format import ACK, BODY, DELIVER, journal_publish_head, journal_shorts
+from queue_index.run import DELIVERED as RUN_DELIVERED
+from queue_index.run import PackedTerms, Run
+from queue_index.segment_file import SegmentFile, published, read_segment
+from queue_index.segment_journal import PackedRecords, Records, SegmentJournal
+from storage.errors import DataError
+from storage.filesystem import File, FileSystem
+from storage.settings import Settings
+
+UNBOUNDED: Final = None
+
+
+@attrs.define
+class _Waiting:
+    """A batch of publishes that waits to be written: its records, and the ranges to be marked delivered."""
+
+    count: int = 0
+    records: list[bytes] = attrs.Factory(list)
+    delivers: list[range] = attrs.Factory(list)
+
+
+class QueueIndex:
+    """The journal and the segments of one queue. Not thread-safe; files are handed in."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        path: str,
+        settings: Settings,
+        *,
+        vhost: bytes,
+        queue: bytes,
+        sync: bool = True,
+    ) -> None:
+        self.path = path
+        self.settings = settings
+        self.segment_entry_count = settings.segment_entry_count
+        self.segments: dict[int, SegmentJournal] = {}
+        self.dirty_count = 0
+        """Actions since the last flush."""
+        self.written_ticket = 0
+        """Rises with every record; what was written up to ``safe_ticket`` survives what ``sync`` promises."""
+        self.safe_ticket = 0
+        self._files = files
+        self._name_file = names.queue_name_file(vhost, queue)
+        self._sync = sync
+        self._journal: File | None = None
+        self._buffered: list[bytes] = []
+        self._waiting = _Waiting()
+        self._last_read: tuple[int, SegmentFile] | None = None
+
+    # ── what happens ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, run: Run, target_ram_count: int | None) -> None:
+        """Write positions alone: publish, then a deliver record where the message has been delivered."""
+        self._append(self._add_publishes(run))
+        self._flush_if_above(target_ram_count)
+        if self._marks_delivered(run):
+            self.deliver([range(run.start, run.end)])
+
+    def pre_publish(self, run: Run, target_ram_count: int | None, *, descending: bool = False) -> None:
+        """Let positions join the batch that waits; ``descending``: taken from their highest on."""
+        rest = Run(run.start, run.batch, run.low, run.count, run.flags)
+        while rest.count:
+            room = self.segment_entry_count - self._waiting.count
+            take = min(room, rest.count)
+            part = rest.take_right(take) if descending else rest.take_left(take)
+            self._waiting.records += self._add_publishes(part)
+            self._waiting.count += take
+            if self._marks_delivered(part):
+                self._waiting.delivers.append(range(part.start, part.end))
+            if self._waiting.count >= self.segment_entry_count:
+                self.end_batch(target_ram_count)
+
+    def end_batch(self, target_ram_count: int | None) -> None:
+        """Write the batch that waits, even an empty one; flush where too much is unflushed."""
+        waiting, self._waiting = self._waiting, _Waiting()
+        if waiting.records:
+            self._append(waiting.records)
+        if waiting.delivers:
+            self.deliver(waiting.delivers)
+        self._flush_if_above(target_ram_count)
+
+    def deliver(self, ranges: Sequence[range]) -> None:
+        """Mark positions as delivered."""
+        self._mark(DELIVER, DELIVERED, ranges)
+
+    def ack(self, ranges: Sequence[range]) -> None:
+        """Ack positions; the records are written in the order of the ranges."""
+        self._mark(ACK, ACKED, ranges)
+
+    def _mark(self, kind: int, fact: int, ranges: Sequence[range]) -> None:
+        if not ranges:
+            return
+        numbers = [np.arange(part.start, part.stop, part.step, dtype=np.int64) for part in ranges]
+        self._append([journal_shorts(kind, np.concatenate(numbers) if len(numbers) > 1 else numbers[0])])
+        for part in ranges:
+            low, high = (part.start, part.stop) if part.step > 0 else (part[-1], part.start + 1)
+            self._add(fact, low, high)
+        self._flush_if_above(UNBOUNDED)
+
+    def _marks_delivered(self, run: Run) -> bool:
+        return self.settings.deliver_with_publish or bool(run.flags & RUN_DELIVERED)
+
+    def _add(self, fact: int, low: int, high: int) -> None:
+        """One action on ``low … high-1``, segment by segment."""
+        size = self.segment_entry_count
+        self.dirty_count += high - low
+        self.written_ticket += high - low
+        while low < high:
+            number, rel_seq = divmod(low, size)
+            end = min(high, (number + 1) * size)
+            self._segment(number).add(fact, rel_seq, rel_seq + end - low)
+            low = end
+
+    def _add_publishes(self, run: Run) -> list[bytes]:
+        """Note positions as published; returns what the journal gets."""
+        number, rel_seq = divmod(run.start, self.segment_entry_count)
+        records = journal_records(run)
+        self._add(PUBLISHED, run.start, run.end)
+        self._segment(number).hold(rel_seq, records)
+        return records if isinstance(records, list) else [records.blob]
+
+    def _segment(self, number: int) -> SegmentJournal:
+        segment = self.segments.get(number)
+        if segment is None:
+            segment = self.segments[number] = SegmentJournal(number, self.segment_entry_count)
+        return segment
+
+    # ── the journal's file ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _append(self, parts: Iterable[bytes]) -> None:
+        if self._journal is None:
+            self._open_journal()
+        self._buffered += parts
+
+    def _open_journal(self) -> File:
+        if self._journal is None:
+            files = self._files
+            name_path = f"{self.path}/{names.QUEUE_NAME_FILE}"
+            if not files.exists(name_path):
+                files.make_directories(self.path)
+                handle = files.open_append(name_path)
+                handle.append(self._name_file)
+                if self._sync:
+                    handle.sync()
+                handle.close()
+            self._journal = files.open_append(f"{self.path}/{names.JOURNAL_NAME}")
+            if self._sync:
+                files.sync_directory(self.path)
+                files.sync_directory(self.path.rpartition("/")[0])
+        return self._journal
+
+    def write_out(self) -> None:
+        """Hand the operating system what waits: it then survives the process."""
+        if self._buffered:
+            data = self._buffered[0] if len(self._buffered) == 1 else b"".join(self._buffered)
+            self._open_journal().append(data)
+            self._buffered.clear()
+        if not self._sync:
+            self.safe_ticket = self.written_ticket
+
+    def sync(self) -> None:
+        """Make what was written safe, as safe as this index was told to be."""
+        if self._journal is None:
+            return
+        self.write_out()
+        if self._sync and self.safe_ticket < self.written_ticket:
+            self._journal.sync()
+        self.safe_ticket = self.written_ticket
+
+    def _flush_if_above(self, target_ram_count: int | None) -> None:
+        dirty = self.dirty_count
+        if dirty > self.settings.queue_index_max_journal_entries or (
+            target_ram_count is not None and dirty > target_ram_count
+        ):
+            self.flush()
+
+    def flush(self, *, even_if_clean: bool = False) -> None:
+        """Move what the journal holds into the segments; nothing to do where nothing is unflushed."""
+        if not self.dirty_count and not even_if_clean:
+            return
+        for number in sorted(self.segments):
+            segment = self.segments[number]
+            if not segment.unacked:
+                path = self._segment_path(number)
+                if self._files.exists(path):
+                    self._files.delete(path)
+                del self.segments[number]
+            elif not segment.empty:
+                self._append_to_segment(number, segment.segment_bytes())
+                segment.forget()
+            else:
+                segment.forget()
+        self._last_read = None
+        journal = self._open_journal()
+        if self._sync:
+            self._files.sync_directory(self.path)
+        self._buffered.clear()
+        journal.truncate(0)
+        if self._sync:
+            journal.sync()
+        self.dirty_count = 0
+        self.safe_ticket = self.written_ticket
+
+    def _append_to_segment(self, number: int, data: bytes) -> None:
+        handle = self._files.open_append(self._segment_path(number))
+        try:
+            handle.append(data)
+            if self._sync:
+                handle.sync()
+        finally:
+            handle.close()
+
+    def _segment_path(self, number: int) -> str:
+        return f"{self.path}/{names.segment_name(number)}"
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def next_segment_boundary(self, seq_id: int) -> int:
+        """The first seq_id of the segment behind the one of ``seq_id``."""
+        return (seq_id // self.segment_entry_count + 1) * self.segment_entry_count
+
+    def bounds(self) -> tuple[int, int]:
+        """The first position of the lowest segment known, and the one behind the highest's last; (0, 0) for none."""
+        if not self.segments:
+            return 0, 0
+        return min(self.segments) * self.segment_entry_count, (max(self.segments) + 1) * self.segment_entry_count
+
+    def read(self, start: int, end: int) -> list[Run]:
+        """The unacked messages of ``start … end-1``, as runs in order."""
+        size = self.segment_entry_count
+        runs: list[Run] = []
+        for number in range(start // size, (end - 1) // size + 1) if start < end else ():
+            low, high = max(start - number * size, 0), min(end - number * size, size)
+            runs += self._read_segment(number, low, high)
+        return runs
+
+    def _read_segment(self, number: int, low: int, high: int) -> list[Run]:
+        size = self.segment_entry_count
+        segment = self._segment(number)
+        if self._last_read is not None and self._last_read[0] == number:
+            file = self._last_read[1]
+        else:
+            file = read_segment(self._files, self._segment_path(number), size)
+        self._last_read = (number, file) if high < size else None
+        facts = self.together(segment, file)
+        wanted = (facts & (PUBLISHED | ACKED)) == PUBLISHED
+        wanted[:low] = False
+        wanted[high:] = False
+        in_file = published(file.entries)
+        runs = file.runs(number * size, wanted & in_file, facts)
+        for written in segment.written:
+            if written.rel_seq < high and written.end > low:
+                runs += written.runs(number * size, wanted & ~in_file, facts & DELIVERED)
+        runs.sort(key=lambda run: run.start)
+        return runs
+
+    def together(self, segment: SegmentJournal, file: SegmentFile) -> np.ndarray:  # type: ignore[type-arg]
+        """What the file and the journal know of a segment's positions together."""
+        facts = PLUS[file.entries.facts, segment.facts] if not segment.empty else file.entries.facts
+        if (facts > PUBLISHED | DELIVERED | ACKED).any():
+            rel_seq = int(np.argmax(facts > PUBLISHED | DELIVERED | ACKED))
+            raise DataError(
+                self._segment_path(segment.number),
+                None,
+                f"rel_seq {rel_seq}: the file says {file.entries.facts[rel_seq]}, the journal {segment.facts[rel_seq]}",
+            )
+        return facts.copy() if facts is file.entries.facts else facts
+
+    # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> tuple[tuple[int, int], ...]:
+        """Stop cleanly: write the journal out, give the files up. Returns (segment, unacked) for the recovery terms."""
+        self.sync()
+        self.release()
+        counts = tuple((number, segment.unacked) for number, segment in sorted(self.segments.items()))
+        self.segments = {}
+        return counts
+
+    def release(self) -> None:
+        """Give up file handles and what was read ahead; they come back when needed."""
+        self._last_read = None
+        if self._journal is not None and not self._buffered:
+            self._journal.close()
+            self._journal = None
+
+    def reset(self) -> None:
+        """Forget everything and delete the directory: nothing of the queue is left."""
+        self._buffered.clear()
+        self._waiting = _Waiting()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+        self._files.delete_tree(self.path)
+        self.segments = {}
+        self.dirty_count = 0
+        self.safe_ticket = self.written_ticket
+        self._last_read = None
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where counts contradict what the journal holds."""
+        for number, segment in self.segments.items():
+            if segment.number != number or not 0 <= segment.unacked <= self.segment_entry_count:
+                raise RuntimeError(f"segment {number}: {segment.unacked} unacked")
+        if self.safe_ticket > self.written_ticket or self.dirty_count < 0:
+            raise RuntimeError("more is safe than was written")
+
+
+def journal_records(run: Run) -> Records:
+    """The finished journal records of a run's publishes."""
+    batch = run.batch
+    if batch.record_size and isinstance(batch.terms, PackedTerms) and batch.first_seq_id + run.low == run.start:
+        size = batch.record_size
+        blob = batch.terms.blob
+        if run.count * size != len(blob):
+            blob = blob[run.low * size : run.high * size]
+        return PackedRecords(blob, size)
+    persistent, ids, low = run.persistent, batch.ids, run.low
+    terms = run.terms() if run.embedded else [b""] * run.count
+    return [
+        b"".join(
+            (
+                journal_publish_head(run.start + index, persistent=persistent),
+                BODY.pack(
+                    ids[(low + index) * 16 : (low + index + 1) * 16],
+                    batch.expiry(low + index),
+                    batch.size(low + index),
+                    len(term),
+                ),
+                term,
+            )
+        )
+        for index, term in enumerate(terms)
+    ]

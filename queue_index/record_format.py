@@ -1,0 +1,366 @@
+"""The bytes of a queue's index: the journal's records and the segments'.
+
+All integers are big-endian; ``p`` is 1 for a persistent message.
+
+Journal (``journal.jif``), in the order in which things happened::
+
+     0        2                64         0 0 | seq_id   publish, persistent     1 0 | seq_id   deliver
+    ┌────────┬─────────────────┐          0 1 | seq_id   publish, transient      1 1 | seq_id   ack
+    │ kind 2 │    seq_id 62    │ + body of a publish
+    └────────┴─────────────────┘
+
+Segment (``<n>.idx``), in any order but publish < deliver < ack for each message::
+
+     0        2                16         1 p | rel_seq  publish
+    ┌────────┬─────────────────┐          0 1 | rel_seq  the first for that rel_seq: deliver; the second: ack
+    │ kind 2 │   rel_seq 14    │ + body of a publish
+    └────────┴─────────────────┘
+
+Body of a publish, the same in both::
+
+     0          16          24        28              32
+    ┌──────────┬───────────┬─────────┬───────────────┬──────────────────────────┐
+    │  msg_id  │ expiry µs │  size   │ embedded_size │ embedded (the message)   │
+    └──────────┴───────────┴─────────┴───────────────┴──────────────────────────┘
+
+An *expiry* of 0 means none; an *embedded_size* of 0 means that the message is in the store under its msg_id.
+
+Reading is columnar. A broker writes long stretches of records of one length; :func:`parse` takes such a stretch as a
+matrix and checks it column by column, and falls back to one record at a time where lengths vary. The order of records
+of one message carries nothing beyond publish < deliver < ack, so what comes out are three columns of numbers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, Literal, NamedTuple
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from storage.filesystem import File
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Octets = npt.NDArray[np.uint8]
+
+ID_SIZE: Final = 16
+BODY = struct.Struct(">16sQLL")
+BODY_SIZE: Final = BODY.size
+NO_EXPIRY: Final = 0
+PERSISTENT_PUBLISH, TRANSIENT_PUBLISH, DELIVER, ACK = range(4)
+SEGMENT_SHORT: Final = 1
+SEGMENT_PUBLISH: Final = 2
+SEQ_ID_MASK: Final = (1 << 62) - 1
+REL_SEQ_MASK: Final = (1 << 14) - 1
+READ_WINDOW_BYTES: Final = 8 << 20
+
+_STRETCH_FIRST_GUESS: Final = 32
+_ALIKE_BEFORE_STRETCH: Final = 8  # a matrix costs as much as some twenty single records: first see that they are alike
+_HEAD_CODES: Final = {2: "H", 8: "Q"}
+
+
+@attrs.frozen
+class Layout:
+    """What differs between the two files."""
+
+    name: str
+    head: str  # dtype of a record's head
+    number_bits: int
+    publish_kinds: tuple[int, ...]
+    persistent_kind: int
+    short_kinds: tuple[int, ...]
+    zero_record_ends: bool
+
+    @property
+    def head_size(self) -> int:
+        return np.dtype(self.head).itemsize
+
+
+JOURNAL = Layout(
+    name="journal",
+    head=">u8",
+    number_bits=62,
+    publish_kinds=(PERSISTENT_PUBLISH, TRANSIENT_PUBLISH),
+    persistent_kind=PERSISTENT_PUBLISH,
+    short_kinds=(DELIVER, ACK),
+    zero_record_ends=True,
+)
+SEGMENT = Layout(
+    name="segment",
+    head=">u2",
+    number_bits=14,
+    publish_kinds=(2, 3),
+    persistent_kind=3,
+    short_kinds=(SEGMENT_SHORT,),
+    zero_record_ends=False,
+)
+
+EndReason = Literal["complete", "torn", "zeros", "not a record"]
+
+
+@attrs.define
+class Columns:
+    """Records as columns. ``body_at`` is the file offset of a publish's body; numbers are seq_ids or rel_seqs."""
+
+    publish_numbers: Ints
+    publish_persistent: Bools
+    body_at: Ints
+    embedded_sizes: Ints
+    delivers: Ints
+    """Deliver records; in a segment, every short record."""
+    acks: Ints
+    end: int
+    """File offset behind the last good record."""
+    reason: EndReason
+
+    @property
+    def record_count(self) -> int:
+        return len(self.publish_numbers) + len(self.delivers) + len(self.acks)
+
+
+class PublishBody(NamedTuple):
+    """A publish's body, less what is embedded behind it."""
+
+    msg_id: bytes
+    expiry_us: int
+    size: int
+    embedded_size: int
+
+
+def body_at(data: bytes | memoryview, offset: int) -> PublishBody:
+    """The publish body at ``offset``; the embedded message follows it."""
+    return PublishBody(*BODY.unpack_from(data, offset))
+
+
+def journal_publish_head(seq_id: int, *, persistent: bool) -> bytes:
+    return (seq_id | (0 if persistent else TRANSIENT_PUBLISH << 62)).to_bytes(8, "big")
+
+
+def segment_publish_head(rel_seq: int, *, persistent: bool) -> bytes:
+    return (0x8000 | (persistent << 14) | rel_seq).to_bytes(2, "big")
+
+
+def journal_shorts(kind: int, seq_ids: Ints) -> bytes:
+    """Deliver or ack records for ``seq_ids``, in their order."""
+    return (seq_ids.astype(np.uint64) | np.uint64(kind << 62)).astype(">u8").tobytes()
+
+
+class _Collector:
+    """Columns under construction, as lists of arrays (stretches) and lists of numbers (single records)."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.publishes: list[tuple[Ints, Bools, Ints, Ints]] = []
+        self.shorts: dict[int, list[Ints]] = {kind: [] for kind in layout.short_kinds}
+        self.single_publishes: list[tuple[int, bool, int, int]] = []
+        self.single_shorts: list[tuple[int, int]] = []
+
+    def columns(self, end: int, reason: EndReason) -> Columns:
+        if self.single_publishes:
+            numbers, persistent, at, embedded = zip(*self.single_publishes, strict=True)
+            self.publishes.append(
+                (
+                    np.array(numbers, np.int64),
+                    np.array(persistent, np.bool_),
+                    np.array(at, np.int64),
+                    np.array(embedded, np.int64),
+                )
+            )
+        for kind in self.shorts:
+            self.shorts[kind].append(np.array([n for k, n in self.single_shorts if k == kind], np.int64))
+        empty = np.empty(0, np.int64)
+        joined = [np.concatenate(column) for column in zip(*self.publishes, strict=True)] or [
+            empty,
+            empty.astype(np.bool_),
+            empty,
+            empty,
+        ]
+        shorts = [np.concatenate(parts) for parts in self.shorts.values()]
+        return Columns(
+            publish_numbers=joined[0],
+            publish_persistent=joined[1].astype(np.bool_),
+            body_at=joined[2],
+            embedded_sizes=joined[3],
+            delivers=shorts[0],
+            acks=shorts[1] if len(shorts) > 1 else empty,
+            end=end,
+            reason=reason,
+        )
+
+
+class Parser:
+    """Reads one file's records, window by window: ``feed`` what comes next, then ask for ``columns``.
+
+    ``feed`` returns how many bytes it consumed; the rest belongs in front of the next window.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._collected = _Collector(layout)
+        self._base = 0
+        self._reason: EndReason | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Nothing behind what was consumed can be read as a record."""
+        return self._reason is not None
+
+    def columns(self) -> Columns:
+        return self._collected.columns(self._base, self._reason or "complete")
+
+    def feed(self, data: bytes, *, final: bool) -> int:
+        layout, collected = self._layout, self._collected
+        head_size, shift, mask = layout.head_size, layout.number_bits, (1 << layout.number_bits) - 1
+        publish_size = head_size + BODY_SIZE
+        read_publish = struct.Struct(">" + _HEAD_CODES[head_size] + "28xL").unpack_from
+        add_publish, add_short = collected.single_publishes.append, collected.single_shorts.append
+        first_publish_kind, last_publish_kind = layout.publish_kinds
+        persistent_kind, short_kinds, zeros_end = layout.persistent_kind, layout.short_kinds, layout.zero_record_ends
+        position, size, base = 0, len(data), self._base
+        alike, last_embedded, short_streak = 0, -1, 0
+        reason: EndReason | None = None
+        while True:
+            body = position + head_size
+            if body > size:
+                reason = "torn" if position < size else None
+                break
+            kind = data[position] >> 6
+            if first_publish_kind <= kind <= last_publish_kind:
+                end = body + BODY_SIZE
+                if end > size:
+                    reason = "torn"
+                    break
+                head, embedded = read_publish(data, position)
+                if zeros_end and not head and not embedded and not any(data[body:end]):
+                    reason = "zeros"
+                    break
+                end += embedded
+                if end > size:
+                    reason = "torn"
+                    break
+                short_streak = 0
+                alike = alike + 1 if embedded == last_embedded else 0
+                last_embedded = embedded
+                if alike >= _ALIKE_BEFORE_STRETCH:
+                    alike = 0
+                    if taken := self._stretch_of_publishes(data, position, publish_size + embedded):
+                        position += taken
+                        continue
+                add_publish((head & mask, kind == persistent_kind, base + body, embedded))
+                position = end
+            elif kind in short_kinds:
+                short_streak += 1
+                if short_streak > _ALIKE_BEFORE_STRETCH:
+                    short_streak = 0
+                    position += self._stretch_of_shorts(data, position)
+                else:
+                    add_short((kind, int.from_bytes(data[position:body], "big") & mask))
+                    position = body
+            else:
+                reason = "not a record"
+                break
+        self._base += position
+        if reason is not None and (final or reason != "torn"):
+            self._reason = reason
+        return position
+
+    def _stretch_of_publishes(self, data: bytes, position: int, record_size: int) -> int:
+        """Take the stretch of equal publishes that begins here; returns its bytes, 0 where it is not worth it.
+
+        A unit is a publish with the short records of the same message right behind it. Row k of the matrix is a unit if
+        all rows above it are, so the prefix of rows that look like the first one is exactly what single reading finds.
+        """
+        layout = self._layout
+        head_size, shift = layout.head_size, layout.number_bits
+        mask = (1 << shift) - 1
+        head_dtype = np.dtype(layout.head)
+        number = int.from_bytes(data[position : position + head_size], "big") & mask
+        kind = int.from_bytes(data[position : position + head_size], "big") >> shift
+        shorts: list[int] = []
+        unit = record_size
+        while len(shorts) < 2:
+            follower = data[position + unit : position + unit + head_size]
+            head = int.from_bytes(follower, "big")
+            if len(follower) < head_size or head >> shift not in layout.short_kinds or head & mask != number:
+                break
+            shorts.append(head >> shift)
+            unit += head_size
+        guess, available = _STRETCH_FIRST_GUESS, (len(data) - position) // unit
+        taken = 0
+        while True:
+            rows = min(guess, available)
+            matrix = np.frombuffer(data, np.uint8, rows * unit, position).reshape(rows, unit)
+            heads = matrix[:, :head_size].copy().view(head_dtype).ravel().astype(np.uint64)
+            same = heads >> np.uint64(shift) == kind
+            size_at = head_size + BODY_SIZE - 4
+            same &= (matrix[:, size_at : size_at + 4] == matrix[0, size_at : size_at + 4]).all(axis=1)
+            if layout.zero_record_ends and kind == 0:
+                same &= heads != 0
+                same[0] = True  # the caller has looked at this one itself
+            numbers = heads & np.uint64(mask)
+            for index, short in enumerate(shorts):
+                at = record_size + index * head_size
+                follower_heads = matrix[:, at : at + head_size].copy().view(head_dtype).ravel().astype(np.uint64)
+                same &= follower_heads == (numbers | np.uint64(short << shift))
+            taken = rows if same.all() else int(np.argmin(same))
+            if taken < rows or rows == available:
+                break
+            guess *= 8
+        if taken < _ALIKE_BEFORE_STRETCH:
+            return 0
+        column = numbers[:taken].astype(np.int64)
+        at = self._base + position + head_size + unit * np.arange(taken, dtype=np.int64)
+        embedded = np.full(taken, record_size - head_size - BODY_SIZE, np.int64)
+        self._collected.publishes.append((column, np.full(taken, kind == layout.persistent_kind), at, embedded))
+        for short in shorts:
+            self._collected.shorts[short].append(column)
+        return taken * unit
+
+    def _stretch_of_shorts(self, data: bytes, position: int) -> int:
+        """Take all the short records that stand here one behind the other; returns their bytes."""
+        layout = self._layout
+        guess, available = _STRETCH_FIRST_GUESS, (len(data) - position) // layout.head_size
+        while True:
+            count = min(guess, available)
+            heads = np.frombuffer(data, layout.head, count, position).astype(np.uint64)
+            kinds = heads >> np.uint64(layout.number_bits)
+            short = np.isin(kinds, layout.short_kinds)
+            taken = count if short.all() else int(np.argmin(short))
+            if taken < count or count == available:
+                break
+            guess *= 8
+        numbers = (heads[:taken] & np.uint64((1 << layout.number_bits) - 1)).astype(np.int64)
+        for kind, parts in self._collected.shorts.items():
+            parts.append(numbers[kinds[:taken] == kind])
+        return taken * layout.head_size
+
+
+def parse(layout: Layout, data: bytes) -> Columns:
+    """The records of a whole file that is in memory."""
+    parser = Parser(layout)
+    parser.feed(data, final=True)
+    return parser.columns()
+
+
+def parse_file(layout: Layout, file: File) -> Columns:
+    """The records of a file of any size, read in windows: the bodies do not stay in memory."""
+    parser = Parser(layout)
+    for data, final in _windows(parser, file):
+        parser.feed(data, final=final)
+    return parser.columns()
+
+
+def _windows(parser: Parser, file: File) -> Iterator[tuple[bytes, bool]]:
+    size, window = file.size(), READ_WINDOW_BYTES
+    while not parser.finished:
+        start = parser._base
+        data = file.pread(window, start)
+        final = start + len(data) >= size
+        yield data, final
+        if final:
+            return
+        if parser._base == start:  # one record is larger than the window
+            window *= 2

@@ -1,0 +1,230 @@
+"""Bringing an index back from its files.
+
+After a clean stop the recovery terms say how many messages of each segment are unacked, and the journal is read back as
+unflushed. Else every segment is scanned, in numbered steps:
+
+1. Read the journal; drop a torn end, and what its segments say already (a flush that crashed).
+2. Scan the segments that the journal speaks of, the highest ones down to the first that still has messages (now
+   ``next_seq_id`` is known).
+3. Scan the others from the lowest on, one a call of :meth:`DirtyRecovery.step`, while the queue works already.
+4. Flush: segments with nothing left are deleted.
+
+Scanning a segment counts what is unacked, and acks (in memory) what does not survive: transient messages, and those
+whose body the persistent store does not have. Memory is one segment at a time, whatever the backlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import attrs
+import numpy as np
+
+from queue_index import directory as names
+from queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED, SegmentEntries, journal_entries
+from queue_index.queue_index import QueueIndex
+from queue_index.record_format import JOURNAL, Columns, Ints, Octets, parse
+from queue_index.segment_file import SegmentFile, published, read_segment
+from queue_index.segment_journal import SegmentJournal, Written
+from storage.errors import DataError
+from storage.filesystem import FileSystem
+
+HasBody = Callable[[bytes], bool]
+"""Whether the persistent store has a body of that msg_id."""
+
+
+@attrs.define
+class _Journal:
+    data: bytes
+    columns: Columns
+    segments: dict[int, SegmentEntries]
+
+
+def _read_journal(files: FileSystem, index: QueueIndex, *, strict: bool) -> _Journal:
+    path = f"{index.path}/{names.JOURNAL_NAME}"
+    data = files.read(path) if files.exists(path) else b""
+    columns = parse(JOURNAL, data)
+    segments, findings = journal_entries(columns, index.segment_entry_count)
+    for finding in findings:
+        if strict or finding.kind != "torn record":
+            raise DataError(path, finding.offset, f"{finding.kind}: {finding.detail}")
+    return _Journal(data, columns, segments)
+
+
+def _hold(segment: SegmentJournal, journal: _Journal, entries: SegmentEntries) -> None:
+    """Let a segment's journal hold the publish records of the positions that ``segment.facts`` says are published."""
+    for rel_seq in np.flatnonzero(segment.facts & PUBLISHED).tolist():
+        body = int(entries.body_at[rel_seq])
+        end = body + 32 + int(entries.embedded[rel_seq])
+        segment.hold(rel_seq, [journal.data[body - 8 : end]])
+
+
+def open_clean(files: FileSystem, index: QueueIndex, counts: Iterable[tuple[int, int]]) -> None:
+    """Take an index up after a clean stop; ``counts``: (segment, unacked) of its recovery terms.
+
+    Raises :class:`DataError` where the journal is not whole: then it was not stopped cleanly.
+    """
+    journal = _read_journal(files, index, strict=True)
+    for number, entries in journal.segments.items():
+        segment = SegmentJournal(number, index.segment_entry_count)
+        segment.set_facts(entries.facts)
+        _hold(segment, journal, entries)
+        known = entries.facts
+        segment.unacked = int((known & PUBLISHED > 0).sum()) - int(((known & (PUBLISHED | ACKED)) == ACKED).sum())
+        index.segments[number] = segment
+    for number, unacked in counts:
+        if number not in index.segments:
+            index.segments[number] = SegmentJournal(number, index.segment_entry_count)
+        index.segments[number].unacked = unacked
+    index.dirty_count = journal.columns.record_count
+    if journal.columns.record_count or journal.data:
+        index._open_journal()
+
+
+class DirtyRecovery:
+    """Recovery by scanning; ``step`` until it returns False."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        index: QueueIndex,
+        has_body: HasBody,
+        on_references: Callable[[list[bytes]], None] | None = None,
+    ) -> None:
+        self._found_messages = 0
+        self._found_bytes = 0
+        self._files = files
+        self._index = index
+        self._has_body = has_body
+        self._on_references = on_references
+        self._journal = _read_journal(files, index, strict=False)
+        numbers = {number for name in files.list(index.path) if (number := names.segment_number(name)) is not None}
+        self._unscanned = sorted(numbers | set(self._journal.segments))
+        for number in sorted(self._journal.segments):
+            self._scan(number)
+        while self._unscanned and not self._has_messages_above(self._unscanned[-1]):
+            self._scan(self._unscanned[-1])
+        self._release_journal()
+
+    def take_found(self) -> tuple[int, int]:
+        """Messages, and their bytes, found since the last call; all of them persistent."""
+        found = self._found_messages, self._found_bytes
+        self._found_messages = self._found_bytes = 0
+        return found
+
+    @property
+    def finished(self) -> bool:
+        return not self._unscanned
+
+    @property
+    def scanned_to(self) -> int:
+        """Everything below this seq_id is known."""
+        if self._unscanned:
+            return self._unscanned[0] * self._index.segment_entry_count
+        return self._index.bounds()[1]
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The lowest known position that has a message, and the one behind the highest segment's that has one."""
+        size = self._index.segment_entry_count
+        alive = [number for number, segment in self._index.segments.items() if segment.unacked]
+        if not alive:
+            return 0, 0
+        return min(alive) * size, (max(alive) + 1) * size
+
+    def _has_messages_above(self, number: int) -> bool:
+        return any(other > number and segment.unacked for other, segment in self._index.segments.items())
+
+    def step(self) -> bool:
+        """Scan the lowest segment that was not yet; returns whether there are more."""
+        if self._unscanned:
+            self._scan(self._unscanned[0])
+        return bool(self._unscanned)
+
+    def _release_journal(self) -> None:
+        self._journal = _Journal(b"", self._journal.columns, {})
+
+    def _scan(self, number: int) -> None:
+        index, size = self._index, self._index.segment_entry_count
+        self._unscanned.remove(number)
+        path = f"{index.path}/{names.segment_name(number)}"
+        file = read_segment(self._files, path, size)
+        if file.good_bytes < len(file.data):
+            self._cut(path, file.good_bytes)
+        segment = SegmentJournal(number, size)
+        if entries := self._journal.segments.get(number):
+            segment.set_facts(self._less_known(path, entries.facts, file.entries.facts))
+            _hold(segment, self._journal, entries)
+        index.segments[number] = segment
+        facts = index.together(segment, file)
+        unacked = (facts & (PUBLISHED | ACKED)) == PUBLISHED
+        survives = self._surviving(number, file, segment, unacked)
+        segment.unacked = int(unacked.sum())
+        index.dirty_count += int((segment.facts > 0).sum()) if not segment.empty else 0
+        self._ack_lost(number, np.flatnonzero(unacked & ~survives), facts)
+        self._found_messages += segment.unacked
+
+    def _less_known(self, path: str, in_journal: Octets, in_file: Octets) -> Octets:
+        left: Octets = MINUS[in_journal, in_file]
+        if (left == IMPOSSIBLE).any():
+            rel_seq = int(np.argmax(left == IMPOSSIBLE))
+            raise DataError(path, None, f"rel_seq {rel_seq}: journal {in_journal[rel_seq]}, file {in_file[rel_seq]}")
+        return left
+
+    def _cut(self, path: str, size: int) -> None:
+        """Drop a segment's torn end, or what is appended next could not be read."""
+        handle = self._files.open_append(path)
+        handle.truncate(size)
+        handle.sync()
+        handle.close()
+
+    def _surviving(self, number: int, file: SegmentFile, segment: SegmentJournal, unacked: Octets) -> Octets:
+        """Which of the unacked messages a restart keeps; counts their bytes, and tells who needs a body."""
+        survives = np.zeros(len(unacked), np.bool_)
+        in_file = published(file.entries)
+        references: list[bytes] = []
+
+        def keep(rel_seqs: Ints, ids: bytes, sizes: int | list[int]) -> None:
+            """Store-bound ones: only those that the store has."""
+            for place, rel_seq in enumerate(rel_seqs.tolist()):
+                msg_id = bytes(ids[place * 16 : place * 16 + 16])
+                if self._has_body(msg_id):
+                    references.append(msg_id)
+                    survives[rel_seq] = True
+                    self._found_bytes += sizes if isinstance(sizes, int) else sizes[place]
+
+        candidates = unacked & in_file & file.entries.persistent
+        embedded = np.flatnonzero(candidates & (file.entries.embedded > 0))
+        if len(embedded):
+            survives[embedded] = True
+            self._found_bytes += file.total_size(embedded)
+        bound = np.flatnonzero(candidates & (file.entries.embedded == 0))
+        if len(bound):
+            batch = file.columns(bound)
+            keep(bound, batch.ids, batch.sizes)
+        for written in segment.written:
+            for run in written.runs(0, unacked & ~in_file, segment.facts & DELIVERED):
+                if not run.persistent:
+                    continue
+                rel_seqs = np.arange(run.start, run.end)
+                if run.embedded:
+                    survives[rel_seqs] = True
+                    self._found_bytes += run.bytes
+                else:
+                    keep(rel_seqs, run.batch.ids, run.batch.sizes)
+        if references and self._on_references is not None:
+            self._on_references(references)
+        return survives
+
+    def _ack_lost(self, number: int, rel_seqs: Ints, facts: Octets) -> None:
+        """Ack, in memory only, what does not come back."""
+        segment = self._index.segments[number]
+        for rel_seq in rel_seqs.tolist():
+            if not facts[rel_seq] & DELIVERED:
+                segment.add(DELIVERED, rel_seq, rel_seq + 1)
+                self._index.dirty_count += 1
+            segment.add(ACKED, rel_seq, rel_seq + 1)
+            self._index.dirty_count += 1
+
+
+__all__ = ["DirtyRecovery", "HasBody", "Written", "open_clean"]

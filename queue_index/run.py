@@ -1,0 +1,218 @@
+"""Runs: stretches of consecutive messages of one kind, with columns instead of an object a message.
+
+A :class:`Batch` holds the columns of messages that came together (published in one call, loaded from one segment). It
+never changes, but for the open batch at a queue's tail that single publishes join. A :class:`Run` is a window on a
+batch: seq_ids ``start … start+count-1``, all of one kind. Cutting a run in two is two windows on the same columns.
+
+*Kind* (``flags``) says what of a message lies where:
+
+=============  ====================================================================================================
+PERSISTENT     written, payload and position, as soon as it is published; comes back after a restart
+EMBEDDED       its payload belongs in the index record (else in the message store)
+IN_RAM         its payload is here, in the batch's ``terms``
+IN_STORE       its payload is in the message store
+INDEXED        its position is on disk (the journal counts)
+DELIVERED      the index has, or will get with the position, a deliver record
+=============  ====================================================================================================
+
+An alpha is IN_RAM and was never moved; a beta is not INDEXED; a gamma is. A run never crosses a segment boundary.
+
+A window keeps its whole batch alive, so a small remainder of a large batch is copied out (:meth:`Run.settle`): a batch
+is never more than twice as large as what the windows cut from it still need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+PERSISTENT: Final = 1
+EMBEDDED: Final = 2
+IN_RAM: Final = 4
+IN_STORE: Final = 8
+INDEXED: Final = 16
+DELIVERED: Final = 32
+
+_SMALL_BATCH: Final = 64  # not worth copying out of
+
+
+@attrs.frozen
+class PackedTerms:
+    """Encoded messages that lie in one buffer: a journal write, or a segment as it was read."""
+
+    blob: bytes
+    offsets: Sequence[int]
+    lengths: int | Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def one(self, index: int) -> bytes:
+        at = self.offsets[index]
+        return self.blob[at : at + (self.lengths if isinstance(self.lengths, int) else self.lengths[index])]
+
+    def many(self, low: int, high: int) -> list[bytes]:
+        blob = self.blob
+        if isinstance(self.lengths, int):
+            length = self.lengths
+            return [blob[at : at + length] for at in self.offsets[low:high]]
+        pairs = zip(self.offsets[low:high], self.lengths[low:high], strict=True)
+        return [blob[at : at + length] for at, length in pairs]
+
+
+@attrs.define
+class Batch:
+    """Columns. ``ids``: 16 bytes a message; ``sizes`` and ``expiries``: one number for all, or one each (expiry µs, 0 none)."""
+
+    count: int
+    ids: bytes | bytearray
+    sizes: int | list[int]
+    expiries: int | list[int]
+    terms: list[bytes] | PackedTerms | None
+    record_size: int = 0
+    """Above 0: ``terms`` lie in a buffer of finished journal records of this many bytes each, for ``first_seq_id`` on."""
+    first_seq_id: int = 0
+
+    def size(self, index: int) -> int:
+        return self.sizes if isinstance(self.sizes, int) else self.sizes[index]
+
+    def expiry(self, index: int) -> int:
+        return self.expiries if isinstance(self.expiries, int) else self.expiries[index]
+
+    def term(self, index: int) -> bytes:
+        terms = self.terms
+        if isinstance(terms, list):
+            return terms[index]
+        if terms is None:
+            raise RuntimeError("the payload of a paged message was asked of its batch")
+        return terms.one(index)
+
+    def slice_terms(self, low: int, high: int) -> list[bytes]:
+        terms = self.terms
+        if isinstance(terms, list):
+            return terms[low:high]
+        if terms is None:
+            raise RuntimeError("the payloads of paged messages were asked of their batch")
+        return terms.many(low, high)
+
+    def copy(self, low: int, high: int, *, terms: list[bytes] | None) -> Batch:
+        return Batch(
+            count=high - low,
+            ids=bytes(self.ids[low * 16 : high * 16]),
+            sizes=self.sizes if isinstance(self.sizes, int) else self.sizes[low:high],
+            expiries=self.expiries if isinstance(self.expiries, int) else self.expiries[low:high],
+            terms=terms,
+        )
+
+    def append(self, msg_id: bytes, size: int, expiry_us: int, term: bytes) -> None:
+        """Let one more message join; for the open batch only, whose columns are lists."""
+        if not (isinstance(self.ids, bytearray) and isinstance(self.sizes, list) and isinstance(self.expiries, list)):
+            raise RuntimeError("a sealed batch was appended to")
+        self.ids += msg_id
+        self.sizes.append(size)
+        self.expiries.append(expiry_us)
+        if isinstance(self.terms, list):
+            self.terms.append(term)
+        self.count += 1
+
+
+def open_batch(msg_id: bytes, size: int, expiry_us: int, term: bytes) -> Batch:
+    """A batch of one message that others may join."""
+    return Batch(count=1, ids=bytearray(msg_id), sizes=[size], expiries=[expiry_us], terms=[term])
+
+
+class Run:
+    """A window on a batch; see the module's prose."""
+
+    __slots__ = ("batch", "count", "flags", "low", "start")
+
+    def __init__(self, start: int, batch: Batch, low: int, count: int, flags: int) -> None:
+        self.start = start
+        self.batch = batch
+        self.low = low
+        self.count = count
+        self.flags = flags
+
+    def __repr__(self) -> str:
+        return f"Run({self.start}…{self.end - 1}, flags={self.flags:#04x})"
+
+    @property
+    def end(self) -> int:
+        """The seq_id behind the last one."""
+        return self.start + self.count
+
+    @property
+    def high(self) -> int:
+        return self.low + self.count
+
+    @property
+    def in_ram(self) -> bool:
+        return bool(self.flags & IN_RAM)
+
+    @property
+    def persistent(self) -> bool:
+        return bool(self.flags & PERSISTENT)
+
+    @property
+    def embedded(self) -> bool:
+        return bool(self.flags & EMBEDDED)
+
+    @property
+    def bytes(self) -> int:
+        """The messages' sizes, added up."""
+        sizes = self.batch.sizes
+        return sizes * self.count if isinstance(sizes, int) else sum(sizes[self.low : self.high])
+
+    def msg_ids(self) -> list[bytes]:
+        ids, low = self.batch.ids, self.low * 16
+        return [bytes(ids[at : at + 16]) for at in range(low, low + self.count * 16, 16)]
+
+    def terms(self) -> list[bytes]:
+        return self.batch.slice_terms(self.low, self.high)
+
+    def window(self, offset: int, count: int) -> Run:
+        """A run of its own over ``count`` messages from the ``offset``-th on."""
+        return Run(self.start + offset, self.batch, self.low + offset, count, self.flags)
+
+    def take_left(self, count: int) -> Run:
+        """Cut the first ``count`` messages off; this run keeps the rest."""
+        taken = self.window(0, count)
+        self.start += count
+        self.low += count
+        self.count -= count
+        return taken
+
+    def take_right(self, count: int) -> Run:
+        """Cut the last ``count`` messages off; this run keeps the rest."""
+        self.count -= count
+        return self.window(self.count, count)
+
+    def settle(self) -> Run:
+        """Copy the window out of a batch of which it needs less than half."""
+        batch = self.batch
+        if batch.count > _SMALL_BATCH and self.count * 2 < batch.count:
+            terms = self.terms() if batch.terms is not None and self.in_ram else None
+            self.batch = batch.copy(self.low, self.high, terms=terms)
+            self.low = 0
+        return self
+
+    def paged(self, flags: int) -> Run:
+        """The same messages without their payloads, as ``flags``."""
+        batch = self.batch.copy(self.low, self.high, terms=None)
+        return Run(self.start, batch, 0, self.count, flags & ~IN_RAM)
+
+    def with_terms(self, terms: list[bytes]) -> Run:
+        """The same messages with their payloads read back."""
+        batch = self.batch.copy(self.low, self.high, terms=terms)
+        return Run(self.start, batch, 0, self.count, self.flags | IN_RAM)
+
+    def continues(self, other: Run) -> bool:
+        """Whether ``other`` goes on in the same batch where this run ends, as the same kind."""
+        return (
+            other.batch is self.batch
+            and other.low == self.high
+            and other.start == self.end
+            and other.flags == self.flags
+        )

@@ -1,0 +1,127 @@
+"""A queue of runs: what Q1, Q2, Q3 and Q4 are.
+
+Messages stand in seq_id order, head first; between runs there may be gaps, never overlaps. Counting, looking at either
+end, and cutting a stretch off either end cost the same however long the queue is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from queue_index.run import Run
+
+
+class RunQueue:
+    """Runs in seq_id order. Truth value: whether it holds a message."""
+
+    __slots__ = ("_count", "_runs")
+
+    def __init__(self, runs: Iterable[Run] = ()) -> None:
+        self._runs: deque[Run] = deque()
+        self._count = 0
+        for run in runs:
+            self.append(run)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    @property
+    def first_seq_id(self) -> int:
+        return self._runs[0].start
+
+    @property
+    def last_seq_id(self) -> int:
+        return self._runs[-1].end - 1
+
+    @property
+    def head(self) -> Run:
+        return self._runs[0]
+
+    @property
+    def tail(self) -> Run:
+        return self._runs[-1]
+
+    def append(self, run: Run) -> None:
+        """Put a run behind the last one."""
+        self._count += run.count
+        if self._runs and self._runs[-1].continues(run):
+            self._runs[-1].count += run.count
+        else:
+            self._runs.append(run)
+
+    def prepend(self, run: Run) -> None:
+        """Put a run before the first one."""
+        self._count += run.count
+        if self._runs and run.continues(self._runs[0]):
+            run.count += self._runs[0].count
+            self._runs[0] = run
+        else:
+            self._runs.appendleft(run)
+
+    def grow_tail(self) -> None:
+        """Count one message that joined the last run's open batch."""
+        self._runs[-1].count += 1
+        self._count += 1
+
+    def take_left(self, count: int) -> Run:
+        """Cut at most ``count`` messages off the head: as many of them as are one run."""
+        run = self._runs[0]
+        if run.count <= count:
+            self._runs.popleft()
+        else:
+            rest, run = run, run.take_left(count)
+            rest.settle()
+        self._count -= run.count
+        return run
+
+    def take_right(self, count: int) -> Run:
+        """Cut at most ``count`` messages off the tail: as many of them as are one run."""
+        run = self._runs[-1]
+        if run.count <= count:
+            self._runs.pop()
+        else:
+            rest, run = run, run.take_right(count)
+            rest.settle()
+        self._count -= run.count
+        return run
+
+    def extend(self, other: RunQueue) -> None:
+        """Put all of another queue behind this one."""
+        for run in other:
+            self.append(run)
+
+    def merge(self, incoming: list[Run]) -> None:
+        """Put runs, in seq_id order, each in its place between those that are here."""
+        if not incoming:
+            return
+        old, self._runs, self._count = self._runs, deque(), 0
+        for run in incoming:
+            while old and old[0].start < run.start:
+                if old[0].end <= run.start:
+                    self.append(old.popleft())
+                else:
+                    self.append(old[0].take_left(run.start - old[0].start))
+            self.append(run)
+        for run in old:
+            self.append(run)
+
+    def check_invariants(self, segment_entry_count: int) -> None:
+        """Raise ``RuntimeError`` where runs are empty, out of order, overlapping or across a segment boundary."""
+        position = -1
+        total = 0
+        for run in self._runs:
+            if run.count < 1 or run.start <= position or run.high > run.batch.count:
+                raise RuntimeError(f"{run} is out of order, empty or outside its batch")
+            if run.start // segment_entry_count != (run.end - 1) // segment_entry_count:
+                raise RuntimeError(f"{run} crosses a segment boundary")
+            position = run.end - 1
+            total += run.count
+        if total != self._count:
+            raise RuntimeError(f"{self._count} messages counted, {total} there")

@@ -1,0 +1,516 @@
+"""A file system in memory that can die, lose power, run full, fail and rot, all from a seed.
+
+It owns a tree of nodes. A :class:`FileNode` holds its bytes twice: *issued* (what every reader sees) and *durable*
+(what the disk surely has), with the writes *pending* between them; ``sync`` brings them over. A :class:`Directory`
+holds its names twice likewise; the changes pending between them stand in the file system, in order, for a rename may
+touch two directories. Which faults are fair, and what they leave to guarantee: :mod:`storage.faults`.
+
+Invariants: durable bytes with the pending writes applied are the issued bytes, unless a ``sync`` of that file failed;
+durable names with the pending changes applied are the issued names.
+
+What a crash leaves. After a crash of the process: everything issued, pending as before. After a power loss: the durable
+state, and of what was pending whatever the generator chose; all of it durable now. Either is a *new* file system (the
+only deep copies made here); the old one, with all its handles, is dead and raises :class:`SimulatedCrash`. It can be
+asked again, for another outcome of the same moment.
+
+Stricter than a real system: a second writer of a file is a ``RuntimeError``, directories cannot be renamed, a synced
+file is lost with an unsynced directory. Relative paths begin at ``/``.
+"""
+
+from __future__ import annotations
+
+import copy
+import posixpath
+import random
+from collections.abc import Iterator
+from typing import NoReturn
+
+import attrs
+
+from storage.errors import DirectoryLockedError, DiskFullError, StorageError
+from storage.faults import FaultPlan, FaultRules, Strike, Write, surviving_changes, surviving_writes
+
+
+def _apply(content: bytearray, offset: int, chunk: bytes | None) -> None:
+    """Write ``chunk`` at ``offset``, or truncate there; what is missing in between is zeros."""
+    if offset > len(content):
+        content.extend(bytes(offset - len(content)))
+    if chunk is None:
+        del content[offset:]
+    else:
+        content[offset : offset + len(chunk)] = chunk
+
+
+@attrs.define(eq=False)
+class FileNode:
+    """A file's bytes, whatever its names."""
+
+    issued: bytearray = attrs.field(factory=bytearray)
+    durable: bytearray = attrs.field(factory=bytearray)
+    pending: list[Write] = attrs.field(factory=list)
+    sync_failed: bool = False
+
+    def change(self, offset: int, chunk: bytes | None) -> None:
+        """Issue a write or a truncation."""
+        if chunk is not None and offset == len(self.issued):
+            self.issued += chunk  # nearly every write there is
+        else:
+            _apply(self.issued, offset, chunk)
+        self.pending.append((offset, chunk))
+
+    def sync(self) -> None:
+        """Bring the pending writes to the disk."""
+        for offset, chunk in self.pending:
+            _apply(self.durable, offset, chunk)
+        self.pending.clear()
+        # Only after a failed sync is anything missing: the size is the file's, the bytes never came.
+        self.durable.extend(bytes(len(self.issued) - len(self.durable)))
+
+    def fail_sync(self) -> None:
+        """Forget the pending bytes as Linux does: readers see them until the power goes, no later sync writes them."""
+        self.pending = [(size, chunk) for size, chunk in self.pending if chunk is None]
+        self.sync_failed = True
+
+    def lose_power(self, rng: random.Random, rules: FaultRules) -> None:
+        """Fall back to the durable bytes and what ``rng`` leaves of the pending ones."""
+        for offset, chunk in surviving_writes(self.pending, rng, rules):
+            _apply(self.durable, offset, chunk)
+        self.pending.clear()
+        self.issued = bytearray(self.durable)
+        self.sync_failed = False
+
+    def __deepcopy__(self, memo: dict[int, object]) -> FileNode:
+        return FileNode(bytearray(self.issued), bytearray(self.durable), self.pending.copy(), self.sync_failed)
+
+    def check_invariants(self, path: str) -> None:
+        """Raise ``RuntimeError`` where issued, pending and durable bytes contradict each other."""
+        content = bytearray(self.durable)
+        for offset, chunk in self.pending:
+            _apply(content, offset, chunk)
+        if content != self.issued and not self.sync_failed:
+            raise RuntimeError(f"{path}: durable and pending bytes do not add up to the issued ones")
+
+
+@attrs.define(eq=False)
+class Directory:
+    """Names, each of a file or of another directory."""
+
+    issued: dict[str, Node] = attrs.field(factory=dict)
+    durable: dict[str, Node] = attrs.field(factory=dict)
+
+
+Node = FileNode | Directory
+
+
+Change = dict[tuple[Directory, str], Node | None]
+"""One step of the tree, whole or not at all: names, and what they stand for from now on (``None``: nothing)."""
+
+
+def _make_durable(change: Change) -> None:
+    for (parent, name), node in change.items():
+        if node is None:
+            parent.durable.pop(name, None)
+        else:
+            parent.durable[name] = node
+
+
+class MemoryFile:
+    """A handle on a file node."""
+
+    __slots__ = ("_end", "_node", "_open", "_owner", "_plan", "_writable", "path")
+
+    def __init__(self, owner: MemoryFileSystem, path: str, node: FileNode, *, writable: bool) -> None:
+        self.path = path
+        self._owner = owner
+        self._plan = owner.plan
+        self._node = node
+        self._end = len(node.issued)
+        self._writable = writable
+        self._open = True
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        start = self._end
+        if start != len(self._node.issued) and self._writable:
+            raise RuntimeError(f"{self.path}: has another writer beside the one that appends")
+        self._write("append", bytes(data), start)
+        return start
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        self._write("pwrite", bytes(data), offset)
+
+    def _write(self, kind: str, chunk: bytes, offset: int) -> None:
+        if not self._writable or offset < 0:
+            self._refuse(kind)
+        strike = self._plan.begin(kind, self.path)
+        if strike is not None:
+            chunk = chunk[: self._plan.kept(strike, len(chunk))]
+        elif self._owner.capacity_bytes is not None:
+            growth = offset + len(chunk) - len(self._node.issued)
+            if (missing := growth - self._owner.room_bytes) > 0:
+                strike = Strike(DiskFullError(f"{self.path}: no space left on device"), self._owner.rules.torn_writes)
+                chunk = chunk[: max(len(chunk) - missing, 0)] if strike.torn else b""
+        if chunk:
+            self._node.change(offset, chunk)
+            self._end = len(self._node.issued)
+        if strike is not None:
+            raise strike.error
+
+    def pread(self, size: int, offset: int) -> bytes:
+        if not self._open or size < 0 or offset < 0:
+            self._refuse("pread")
+        self._plan.begin_read("pread", self.path)
+        return bytes(self._node.issued[offset : offset + size])
+
+    def truncate(self, size: int) -> None:
+        if not self._writable or size < 0:
+            self._refuse("truncate")
+        self._plan.begin_whole("truncate", self.path)
+        growth = size - len(self._node.issued)
+        if growth > 0 and self._owner.capacity_bytes is not None and growth > self._owner.room_bytes:
+            raise DiskFullError(f"{self.path}: no space left on device")
+        self._node.change(size, None)
+        self._end = size
+
+    def size(self) -> int:
+        if not self._open:
+            self._refuse("size")
+        self._plan.live(self.path)
+        return len(self._node.issued)
+
+    def sync(self) -> None:
+        if not self._open:
+            self._refuse("sync")
+        strike = self._plan.begin("sync", self.path)
+        if strike is None:
+            self._node.sync()
+            return
+        if isinstance(strike.error, StorageError):
+            self._node.fail_sync()
+        raise strike.error
+
+    def close(self) -> None:
+        self._open = self._writable = False
+
+    def _refuse(self, kind: str) -> NoReturn:
+        self._plan.live(self.path)
+        raise StorageError(f"{self.path}: {kind} refused: closed, read-only, or a negative position")
+
+
+@attrs.frozen
+class MemoryLock:
+    """A held lock."""
+
+    _held: set[FileNode]
+    _node: FileNode
+
+    def release(self) -> None:
+        self._held.discard(self._node)
+
+
+def _generator(seed: random.Random | int) -> random.Random:
+    return seed if isinstance(seed, random.Random) else random.Random(seed)
+
+
+@attrs.define(eq=False)
+class MemoryFileSystem:
+    """A :class:`storage.filesystem.FileSystem` in memory.
+
+    ``rng`` is the generator that every fault is drawn from, or a seed for one; ``capacity_bytes`` bounds the bytes in
+    all files together (``None``: no bound) and may be changed at any time.
+    """
+
+    rng: random.Random = attrs.field(factory=lambda: random.Random(0), converter=_generator)
+    rules: FaultRules = attrs.field(default=FaultRules(), kw_only=True)
+    capacity_bytes: int | None = attrs.field(default=None, kw_only=True)
+    plan: FaultPlan = attrs.field(init=False, default=attrs.Factory(lambda fs: FaultPlan(fs.rules, fs.rng), True))
+    _root: Directory = attrs.field(init=False, factory=Directory)
+    _changes: list[Change] = attrs.field(init=False, factory=list)
+    _locked: set[FileNode] = attrs.field(init=False, factory=set)
+
+    # Faults
+
+    @property
+    def operations(self) -> int:
+        """Operations until now, failed ones included; the last 10,000 stand in ``plan.log`` as (kind, path)."""
+        return self.plan.operations
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in all files, as issued."""
+        return sum(len(node.issued) for _, node in _files(self._root))
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that the disk still has room for; only where it has a capacity."""
+        if self.capacity_bytes is None:
+            raise ValueError("a disk without a capacity has room for anything")
+        return max(self.capacity_bytes - self.used_bytes, 0)
+
+    def crash_at(self, operation: int, *, torn: bool = False) -> None:
+        """Raise :class:`SimulatedCrash` from the ``operation``-th operation from now (1: the next).
+
+        It takes no effect or, with ``torn``, a write leaves a prefix of its data (perhaps none, perhaps all).
+        """
+        self.plan.crash_at(operation, torn=torn)
+
+    def fail(
+        self,
+        kind: str,
+        path_pattern: str = "*",
+        *,
+        error: type[StorageError] = StorageError,
+        skip: int = 0,
+        times: int = 1,
+    ) -> None:
+        """Let ``times`` operations of ``kind`` on such paths (fnmatch) fail, after ``skip`` that pass."""
+        self.plan.fail(kind, path_pattern, error=error, skip=skip, times=times)
+
+    def flip_bit(self, path: str, offset: int, bit: int) -> None:
+        """Turn bit ``bit`` (0 … 7) of the byte at ``offset`` over, on the disk too. Needs ``rules.damage``."""
+        self.rules.demand(self.rules.damage, f"a flipped bit in {path}")
+        node = self._file(path)
+        if not (0 <= offset < len(node.issued) and 0 <= bit < 8):
+            raise ValueError(f"{path} has no bit {bit} at offset {offset}")
+        rotten = bytes([node.issued[offset] ^ 1 << bit])
+        if offset < len(node.durable):
+            _apply(node.durable, offset, rotten)
+        node.change(offset, rotten)
+
+    def flip_any_bit(self, path: str, rng: random.Random) -> tuple[int, int]:
+        """Flip a bit that ``rng`` chooses; returns its offset and bit."""
+        offset, bit = rng.randrange(self.size(path)), rng.randrange(8)
+        self.flip_bit(path, offset, bit)
+        return offset, bit
+
+    def cut(self, path: str, size: int) -> None:
+        """Let the file end at ``size``, as a tear just there would. Below ``synced_size`` it needs ``rules.damage``."""
+        node = self._file(path)
+        if not 0 <= size <= len(node.issued):
+            raise ValueError(f"{path} cannot be cut to {size} bytes: it has {len(node.issued)}")
+        self.rules.demand(self.rules.damage or size >= len(node.durable), f"losing synced bytes of {path}")
+        node.change(size, None)
+        del node.durable[size:]
+
+    def synced_size(self, path: str) -> int:
+        """Bytes of the file that are on the disk for sure."""
+        return len(self._file(path).durable)
+
+    def sync_all(self) -> None:
+        """Make everything durable, as ``sync(1)`` does; not counted as an operation."""
+        for change in self._changes:
+            _make_durable(change)
+        self._changes.clear()
+        for _, node in _files(self._root):
+            node.sync()
+
+    def after_process_crash(self) -> MemoryFileSystem:
+        """The disk as the next process finds it: every issued write is there, no more durable than it was."""
+        self.plan.dead = True
+        heir = MemoryFileSystem(
+            random.Random(self.rng.getrandbits(64)), rules=self.rules, capacity_bytes=self.capacity_bytes
+        )
+        heir._root, heir._changes = copy.deepcopy((self._root, self._changes))
+        return heir
+
+    def after_power_loss(self, rng: random.Random) -> MemoryFileSystem:
+        """The disk after the machine stopped: all that is durable, and of what was pending what ``rng`` chooses."""
+        heir = self.after_process_crash()
+        for number in surviving_changes(heir._changes, rng, self.rules):
+            _make_durable(heir._changes[number])
+        heir._changes.clear()
+        _settle(heir._root)
+        for _, node in _files(heir._root):
+            node.lose_power(rng, self.rules)
+        return heir
+
+    def contents(self) -> dict[str, bytes]:
+        """Every file's issued bytes by absolute path, in order; of a dead file system too."""
+        return {path: bytes(node.issued) for path, node in _files(self._root)}
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where what is issued, pending and durable contradicts itself."""
+        for path, file in _files(self._root):
+            file.check_invariants(path)
+        names = {(d, name): node for d in _directories(self._root) for name, node in d.durable.items()}
+        for change in self._changes:
+            for key, node in change.items():
+                names.pop(key, None)
+                if node is not None:
+                    names[key] = node
+        reachable = set(_directories(self._root))
+        expected = {(d, name): node for d in reachable for name, node in d.issued.items()}
+        if {key: node for key, node in names.items() if key[0] in reachable} != expected:
+            raise RuntimeError("durable names and pending changes do not add up to the issued ones")
+
+    # The protocol
+
+    def open_append(self, path: str) -> MemoryFile:
+        parent, name = self._place(path)
+        node = parent.issued.get(name)
+        if node is None:
+            self.plan.begin_whole("create", path)
+            node = FileNode()
+            self._change({(parent, name): node})
+        if isinstance(node, Directory):
+            raise StorageError(f"{path}: is a directory")
+        return MemoryFile(self, path, node, writable=True)
+
+    def open_read(self, path: str) -> MemoryFile:
+        return MemoryFile(self, path, self._file(path), writable=False)
+
+    def read(self, path: str) -> bytes:
+        node = self._file(path)
+        self.plan.begin_read("read", path)
+        return bytes(node.issued)
+
+    def rename(self, source: str, target: str) -> None:
+        node = self._file(source)
+        old, new = self._place(source), self._place(target)
+        if isinstance(new[0].issued.get(new[1]), Directory):
+            raise StorageError(f"{target}: is a directory")
+        self.plan.begin_whole("rename", source)
+        if old != new:
+            self._change({new: node, old: None})
+
+    def delete(self, path: str) -> None:
+        self._file(path)
+        self.plan.begin_whole("delete", path)
+        self._change({self._place(path): None})
+
+    def delete_tree(self, path: str) -> None:
+        tree = self._find(path)
+        if tree is None:
+            return
+        if not isinstance(tree, Directory):
+            raise StorageError(f"{path}: is not a directory")
+        parent, name = self._place(path)
+        for entry in sorted(tree.issued):
+            inner = f"{path}/{entry}"
+            if isinstance(tree.issued[entry], Directory):
+                self.delete_tree(inner)
+            else:
+                self.plan.begin_whole("delete_tree", inner)
+                self._change({(tree, entry): None})
+        self.plan.begin_whole("delete_tree", path)
+        self._change({(parent, name): None})
+
+    def exists(self, path: str) -> bool:
+        return self._find(path) is not None
+
+    def is_directory(self, path: str) -> bool:
+        return isinstance(self._find(path), Directory)
+
+    def size(self, path: str) -> int:
+        return len(self._file(path).issued)
+
+    def make_directories(self, path: str) -> None:
+        at, so_far = self._root, ""
+        for name in _split(path):
+            so_far = f"{so_far}/{name}"
+            node = at.issued.get(name)
+            if node is None:
+                self.plan.begin_whole("make_directory", so_far)
+                node = Directory()
+                self._change({(at, name): node})
+            if not isinstance(node, Directory):
+                raise StorageError(f"{path}: {name} is a file")
+            at = node
+
+    def sync_directory(self, path: str) -> None:
+        directory = self._find(path)
+        if not isinstance(directory, Directory):
+            raise StorageError(f"{path}: no such directory")
+        self.plan.begin_whole("sync_directory", path)
+        kept: list[Change] = []
+        taken: list[Change] = []
+        names: set[tuple[Directory, str]] = set()
+        # Backwards: a change goes to the disk with all earlier ones of the same names.
+        for change in reversed(self._changes):
+            if any(parent is directory for parent, _ in change) or not names.isdisjoint(change):
+                names.update(change)
+                taken.append(change)
+            else:
+                kept.append(change)
+        for change in reversed(taken):
+            _make_durable(change)
+        self._changes = kept[::-1]
+
+    def lock(self, path: str, owner: str) -> MemoryLock:
+        parent, name = self._place(path)
+        node = parent.issued.get(name)
+        if isinstance(node, Directory):
+            raise StorageError(f"{path}: is a directory")
+        if node in self._locked:
+            holder = node.issued[:200].decode("utf-8", "replace").strip()
+            raise DirectoryLockedError(f"{path}: in use by {holder or 'another process'}")
+        self.plan.begin_whole("lock", path)
+        if node is None:
+            node = FileNode()
+            self._change({(parent, name): node})
+        node.change(0, None)
+        node.change(0, owner.encode())
+        self._locked.add(node)
+        return MemoryLock(self._locked, node)
+
+    def list(self, path: str) -> list[str]:
+        directory = self._find(path)
+        if isinstance(directory, FileNode):
+            raise StorageError(f"{path}: is not a directory")
+        return [] if directory is None else sorted(directory.issued)
+
+    # The tree
+
+    def _change(self, change: Change) -> None:
+        for (parent, name), node in change.items():
+            if node is None:
+                del parent.issued[name]
+            else:
+                parent.issued[name] = node
+        self._changes.append(change)
+
+    def _find(self, path: str) -> Node | None:
+        self.plan.live(path)
+        node: Node | None = self._root
+        for name in _split(path):
+            node = node.issued.get(name) if isinstance(node, Directory) else None
+        return node
+
+    def _file(self, path: str) -> FileNode:
+        node = self._find(path)
+        if not isinstance(node, FileNode):
+            raise StorageError(f"{path}: {'no such file' if node is None else 'is a directory'}")
+        return node
+
+    def _place(self, path: str) -> tuple[Directory, str]:
+        *above, name = _split(path) or [""]
+        parent = self._find("/".join(above))
+        if not isinstance(parent, Directory) or not name:
+            raise StorageError(f"{path}: no such directory")
+        return parent, name
+
+
+def _split(path: str) -> list[str]:
+    return [name for name in posixpath.normpath("/" + path).split("/") if name]
+
+
+def _files(directory: Directory, above: str = "") -> Iterator[tuple[str, FileNode]]:
+    for name, node in sorted(directory.issued.items()):
+        if isinstance(node, FileNode):
+            yield f"{above}/{name}", node
+        else:
+            yield from _files(node, f"{above}/{name}")
+
+
+def _directories(directory: Directory) -> Iterator[Directory]:
+    yield directory
+    for node in directory.issued.values():
+        if isinstance(node, Directory):
+            yield from _directories(node)
+
+
+def _settle(directory: Directory) -> None:
+    """Fall back to the durable names; what they do not reach is gone."""
+    directory.issued = dict(directory.durable)
+    for node in directory.issued.values():
+        if isinstance(node, Directory):
+            _settle(node)

@@ -1,0 +1,59 @@
+"""Names of queues and vhosts as text, and as JSON.
+
+On disk a name is bytes. Nearly all are UTF-8; a level of a priority queue of 128 and above is not, and old clients could
+declare others. The text form is UTF-8 with ``surrogateescape``: bytes that are not UTF-8 become the code points U+DC80 …
+U+DCFF, each byte one. No two names have the same text, text becomes the name again, and it is the form in which Python
+hands over such bytes from a command line. JSON says those code points as ``\\udc80`` … ``\\udcff``.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+
+
+def to_text(name: bytes) -> str:
+    """The text form of a name."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def from_text(text: str) -> bytes:
+    """The name whose text form ``text`` is."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def split_level(name: bytes) -> tuple[bytes, int | None]:
+    """A queue's bare name and its level, where ``name`` is that of a priority queue's level (``name NUL level``).
+
+    Nothing else tells a level from a plain queue whose name ends in a NUL and one more byte.
+    """
+    if len(name) >= 2 and name[-2] == 0:
+        return name[:-2], name[-1]
+    return name, None
+
+
+def shown(name: bytes) -> str:
+    """A name for people: a level is said in words, what cannot be printed is escaped."""
+    bare, level = split_level(name)
+    text = "".join(character if _is_printable(character) else _escaped(character) for character in to_text(bare))
+    return text if level is None else f"{text} (priority {level})"
+
+
+def _is_printable(character: str) -> bool:
+    return not unicodedata.category(character).startswith("C")
+
+
+def _escaped(character: str) -> str:
+    return ascii(character)[1:-1].replace("\\udc", "\\x")
+
+
+def to_json(value: Json) -> bytes:
+    """``value`` as JSON, in UTF-8, on one line."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(", ", ": ")).encode()
+    except UnicodeEncodeError:  # surrogates, of bytes that are not UTF-8: there is no other way to say them
+        return json.dumps(value).encode()

@@ -1,0 +1,106 @@
+"""What inspect, export and verify ask of one queue's directory, whatever the format of its files.
+
+A format is one class that answers :class:`QueueDirectory`; :mod:`warren.salvage.vhost` chooses it by what lies in the
+directory. Everything is read anew with each call and comes as a stream: a directory may be larger than memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal, NamedTuple, Protocol
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from warren.salvage.names import Json
+
+Severity = Literal["damage", "leftover"]
+
+MsgIds = npt.NDArray[np.bytes_]
+MSG_IDS: Final = np.dtype("S16")
+"""Compares as bytes do. It hides NULs at the end, which is harmless while every id is 16 bytes."""
+
+
+@attrs.frozen
+class Finding:
+    """Something that a sound directory does not have (damage), or need not have (leftover)."""
+
+    kind: str
+    severity: Severity
+    path: str
+    """Of the file, below the source's root."""
+    offset: int | None
+    """Bytes; ``None`` where it is not one place."""
+    detail: str
+
+    def __str__(self) -> str:
+        where = self.path if self.offset is None else f"{self.path}, offset {self.offset}"
+        return f"{where}: {self.kind}: {self.detail}"
+
+
+class StoredMessage(NamedTuple):
+    """A message as it is kept; a million of them pass, so it is a tuple."""
+
+    seq_id: int
+    msg_id: bytes
+    persistent: bool
+    redelivered: bool
+    acked: bool
+    expiry_us: int
+    """Microseconds since the epoch; 0: none."""
+    encoded: bytes
+    """The message: see :mod:`queue_index.message_format`."""
+    path: str
+    """The index file that has it, and where."""
+    offset: int
+
+
+@attrs.frozen
+class Summary:
+    """A queue in numbers. ``details`` are the format's own."""
+
+    ready: int
+    """Messages that a restarted broker would deliver."""
+    payload_bytes: int
+    """Of their payloads."""
+    details: dict[str, Json]
+
+
+class BodySource(Protocol):
+    """A message store, as far as a queue needs it."""
+
+    def contains(self, msg_id: bytes) -> bool: ...
+
+    def read(self, msg_id: bytes) -> bytes:
+        """Raises :class:`storage.errors.UnknownMessageError`, or :class:`storage.errors.DataError`."""
+
+
+class QueueDirectory(Protocol):
+    """One queue's directory. A level of a priority queue is a queue of its own."""
+
+    @property
+    def kind(self) -> str:
+        """The format, for people and programs: ``rabbitmq-classic-v1``."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def name(self) -> bytes:
+        """As it is stored: the name of a priority queue's level ends in NUL and the level."""
+
+    def summary(self) -> Summary:
+        """Counts what :meth:`messages` would give, without reading bodies."""
+
+    def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
+        """What a restarted broker would deliver, in order; a message that cannot be had is a finding in its place.
+
+        ``include_acked``: acked persistent messages too, as far as they are still there; missing ones are no finding.
+        """
+
+    def references(self, *, persistent: bool) -> Iterator[MsgIds]:
+        """The bodies in the vhost's store (of persistent or of transient messages) that unacked messages need."""
+
+    def findings(self) -> Iterator[Finding]:
+        """All that is damaged or left over in this directory, bodies that are missing in the store included."""

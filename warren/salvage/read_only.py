@@ -1,0 +1,84 @@
+"""A file system that can only be read, and that forgets where an archive was unpacked.
+
+Everything that salvage does to a disk goes through here, so that no mistake elsewhere can change a foreign directory.
+Paths are relative to a root, and errors and findings name files so: the temporary directory that an archive is unpacked
+to says nothing to its owner. A directory's files have no root; they are named as the user named the directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+import attrs
+
+from storage.errors import StorageError
+from storage.filesystem import File, FileSystem
+
+_Result = TypeVar("_Result")
+
+
+@attrs.frozen
+class ReadOnlyFileSystem(FileSystem):
+    """``inner``, below ``root`` if there is one; whatever would write raises :class:`StorageError`."""
+
+    inner: FileSystem
+    root: str = ""
+
+    def open_read(self, path: str) -> File:
+        return self._ask(self.inner.open_read, path)
+
+    def read(self, path: str) -> bytes:
+        return self._ask(self.inner.read, path)
+
+    def exists(self, path: str) -> bool:
+        return self.inner.exists(self._at(path))
+
+    def is_directory(self, path: str) -> bool:
+        return self.inner.is_directory(self._at(path))
+
+    def size(self, path: str) -> int:
+        return self._ask(self.inner.size, path)
+
+    def open_append(self, path: str) -> NoReturn:
+        _refuse(path)
+
+    def rename(self, source: str, target: str) -> NoReturn:
+        _refuse(source)
+
+    def delete(self, path: str) -> NoReturn:
+        _refuse(path)
+
+    def delete_tree(self, path: str) -> NoReturn:
+        _refuse(path)
+
+    def make_directories(self, path: str) -> NoReturn:
+        _refuse(path)
+
+    def sync_directory(self, path: str) -> NoReturn:
+        _refuse(path)
+
+    def lock(self, path: str, owner: str) -> NoReturn:
+        _refuse(path)
+
+    def list(self, path: str) -> list[str]:
+        return self._ask(self.inner.list, path)
+
+    def _at(self, path: str) -> str:
+        return below(self.root, path) if path else self.root
+
+    def _ask(self, operation: Callable[[str], _Result], path: str) -> _Result:
+        """Do it there; an error names the path that was asked for."""
+        try:
+            return operation(self._at(path))
+        except StorageError as error:
+            raise type(error)(str(error).replace(self._at(path), path or ".", 1)) from error
+
+
+def below(place: str, name: str) -> str:
+    """The path of ``name`` in the directory ``place``; the root's path is empty."""
+    return f"{place}/{name}" if place else name
+
+
+def _refuse(path: str) -> NoReturn:
+    raise StorageError(f"{path}: opened read-only")

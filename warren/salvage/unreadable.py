@@ -1,0 +1,31 @@
+"""A queue's directory in a format that is not read: it is named and reported, and nothing comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from warren.salvage.queue_directory import Finding, MsgIds, StoredMessage, Summary
+
+
+@attrs.frozen
+class UnreadableQueue:
+    """Answers :class:`warren.salvage.queue_directory.QueueDirectory` with one finding."""
+
+    kind: str
+    path: str
+    name: bytes
+    reason: str
+
+    def summary(self) -> Summary:
+        return Summary(0, 0, {"unreadable": self.reason})
+
+    def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
+        yield from self.findings()
+
+    def references(self, *, persistent: bool) -> Iterator[MsgIds]:
+        return iter(())
+
+    def findings(self) -> Iterator[Finding]:
+        yield Finding("unreadable queue", "damage", self.path, None, self.reason)

@@ -1,0 +1,203 @@
+"""One vhost's directory: what it is called, how it was stopped, its stores, and its queues.
+
+Whatever of this cannot be read is a finding, and something stands in for it, so that the rest can be saved:
+
+=====================  ==========================================================================================
+the vhost's name       what the queues' ``.queue_name`` files say, else the directory's name
+``.config``            16384 entries a segment, as where it is missing
+``recovery.dets``      no terms: the queues count as not stopped cleanly, every message as redelivered
+a queue's name         its directory's name
+=====================  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+from msg_store.store_reader import StoreReader
+from queue_index import directory as disk
+from queue_index.recovery_terms import RecoveryTerms, read_recovery_terms
+from storage.errors import DataError, StorageError, WarrenError
+from warren.salvage.classic_v1 import ClassicV1Directory
+from warren.salvage.names import to_text
+from warren.salvage.queue_directory import Finding, QueueDirectory
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.unreadable import UnreadableQueue
+
+PERSISTENT_STORE: Final = "msg_store_persistent"
+TRANSIENT_STORE: Final = "msg_store_transient"
+STORES: Final = (PERSISTENT_STORE, TRANSIENT_STORE)
+
+_V2_SUFFIXES = (".qi", ".qs")
+
+
+@attrs.define
+class Vhost:
+    """A vhost, or the part of it that one queue needs."""
+
+    files: ReadOnlyFileSystem
+    path: str
+    """``""``: a queue's folder that lies in no vhost."""
+    name: bytes
+    segment_entry_count: int
+    terms: dict[str, RecoveryTerms]
+    """By directory; without those that were not stopped cleanly."""
+    queues: list[QueueDirectory]
+    """In order of their names."""
+    is_whole: bool
+    """Whether all of its queues are there: only then can be said what of the store is needed."""
+    problems: list[Finding]
+    """What could not be read so far, or contradicts itself."""
+    _stores: dict[str, StoreReader] = attrs.field(factory=dict)
+
+    @classmethod
+    def open(cls, files: ReadOnlyFileSystem, path: str | None, *, only: str | None = None) -> Vhost:
+        """The vhost in the directory ``path``, of its queues perhaps ``only`` the one in that directory.
+
+        ``path`` is ``None`` where that queue lies alone.
+        """
+        vhost = cls(files, path or "", b"", disk.DEFAULT_SEGMENT_ENTRY_COUNT, {}, [], only is None, [])
+        if path is not None:
+            vhost._read_settings()
+        directories = [only] if only is not None else vhost._queue_directories()
+        named = [vhost._queue_name(directory) for directory in directories]
+        if not vhost.name:
+            vhost.name = next((of for of, _ in named if of), vhost.directory.encode())
+        for directory, (_, name) in zip(directories, named, strict=True):
+            vhost.queues.append(vhost._queue(directory, name))
+        vhost.queues.sort(key=lambda queue: (queue.name, queue.path))
+        return vhost
+
+    @property
+    def directory(self) -> str:
+        """Its directory's own name."""
+        return posixpath.basename(self.path)
+
+    def store(self, name: str) -> StoreReader:
+        """One of :data:`STORES`, scanned when it is first asked for; a store that cannot be scanned is empty."""
+        if name not in self._stores:
+            path = below(self.path, name)
+            try:
+                self._stores[name] = StoreReader.open(self.files, path)
+            except StorageError as error:
+                self._report("unreadable store", path, error)
+                self._stores[name] = StoreReader.open(self.files, below(path, "missing"))
+        return self._stores[name]
+
+    def close(self) -> None:
+        """Close the stores' files."""
+        for store in self._stores.values():
+            store.close()
+
+    def _read_settings(self) -> None:
+        if (name := self._read(disk.VHOST_NAME_FILE)) is not None:
+            self.name = name
+            if disk.vhost_directory_name(name) != self.directory:
+                detail = f"{to_text(name)!r} belongs in {disk.vhost_directory_name(name)}"
+                self._add("wrong directory", below(self.path, disk.VHOST_NAME_FILE), detail)
+        else:
+            self._add("missing name", below(self.path, disk.VHOST_NAME_FILE), "no file says what this vhost is called")
+        if (config := self._read(disk.VHOST_CONFIG_FILE)) is not None:
+            path = below(self.path, disk.VHOST_CONFIG_FILE)
+            try:
+                self.segment_entry_count = disk.parse_vhost_config(config, path)
+            except DataError as error:
+                self._report("damaged settings", path, error)
+        if (terms := self._read(disk.RECOVERY_TERMS_FILE)) is not None:
+            path = below(self.path, disk.RECOVERY_TERMS_FILE)
+            try:
+                self.terms = read_recovery_terms(terms, path)
+            except DataError as error:
+                self._report("damaged recovery terms", path, error)
+
+    def _queue_directories(self) -> list[str]:
+        queues = below(self.path, disk.QUEUES_DIRECTORY)
+        if not self.files.is_directory(queues):
+            return []
+        found = []
+        for name in self.files.list(queues):
+            directory = below(queues, name)
+            if not self.files.is_directory(directory):
+                self._add("leftover file", directory, "a file among the queues' directories")
+            elif not self.files.list(directory):
+                self._add("leftover directory", directory, "a queue's directory with nothing in it")
+            else:
+                found.append(directory)
+        return found
+
+    def _queue_name(self, directory: str) -> tuple[bytes, bytes]:
+        """What its ``.queue_name`` says: vhost (empty: nothing) and queue."""
+        path = below(directory, disk.QUEUE_NAME_FILE)
+        nameless = b"", posixpath.basename(directory).encode()
+        try:
+            vhost, queue = disk.parse_queue_name_file(self.files.read(path), path)
+        except DataError as error:
+            self._report("damaged name", path, error)
+            return nameless
+        except StorageError:
+            self._add("missing name", path, "no file says what this queue is called")
+            return nameless
+        if disk.queue_directory_name(vhost, queue) != posixpath.basename(directory):
+            self._add("wrong directory", path, f"it belongs in {disk.queue_directory_name(vhost, queue)}")
+        if self.name and vhost != self.name:
+            self._add("wrong vhost", path, f"it belongs to the vhost {to_text(vhost)!r}")
+        return vhost, queue
+
+    def _queue(self, path: str, name: bytes) -> QueueDirectory:
+        """What reads the queue in that directory; here further formats come in."""
+        if any(file.endswith(_V2_SUFFIXES) for file in self.files.list(path)) or name.endswith(b"\nINDEX: v2"):
+            return UnreadableQueue("rabbitmq-classic-v2", path, name, "a classic queue v2, which is not read yet")
+        return ClassicV1Directory(
+            files=self.files,
+            path=path,
+            name=name,
+            segment_entry_count=self.segment_entry_count,
+            terms=self.terms.get(posixpath.basename(path)),
+            bodies=_LazyStore(self, PERSISTENT_STORE),
+        )
+
+    def _read(self, name: str) -> bytes | None:
+        """A small file of the vhost; ``None`` where there is none, or where it cannot be read (a finding)."""
+        path = below(self.path, name)
+        if not self.files.exists(path):
+            return None
+        try:
+            return self.files.read(path)
+        except StorageError as error:
+            self._report("unreadable file", path, error)
+            return None
+
+    def _report(self, kind: str, path: str, error: WarrenError) -> None:
+        if isinstance(error, DataError):
+            self._add(kind, error.path, error.reason, error.offset)
+        else:
+            self._add(kind, path, str(error))
+
+    def _add(self, kind: str, path: str, detail: str, offset: int | None = None) -> None:
+        severity = "leftover" if kind.startswith("leftover") else "damage"
+        self.problems.append(Finding(kind, severity, path, offset, detail))
+
+
+@attrs.frozen
+class _LazyStore:
+    """A store that is scanned only when the first body is asked for: not every queue has one in it."""
+
+    _vhost: Vhost
+    _name: str
+
+    def contains(self, msg_id: bytes) -> bool:
+        return self._vhost.store(self._name).contains(msg_id)
+
+    def read(self, msg_id: bytes) -> bytes:
+        return self._vhost.store(self._name).read(msg_id)
+
+
+def references(vhost: Vhost, store: str) -> Iterator[bytes]:
+    """The msg_ids of the bodies in a store that the vhost's queues need; each once for each queue that needs it."""
+    for queue in vhost.queues:
+        for ids in queue.references(persistent=store == PERSISTENT_STORE):
+            yield from ids.tolist()
