@@ -46,9 +46,10 @@ def ack(s: QueueState, tags: Tags) -> list[Run]:
     return runs
 
 
-def requeue(s: QueueState, tags: Tags) -> list[Run]:
-    """Bring delivered messages back to their places; returns them in seq_id order."""
+def requeue(s: QueueState, tags: Tags) -> list[bytes]:
+    """Bring delivered messages back to their places; returns their msg_ids in seq_id order."""
     runs = [run for part in tag_ranges(_sorted(tags)) for run in s.take_pending(part.start, part.stop)]
+    requeued = ids_of(runs)  # now: a run may grow when it joins its neighbours in a list
     beta_limit = s.q3.first_seq_id if s.q3 else None
     rest = runs
     if s.mode == "default":
@@ -61,9 +62,9 @@ def requeue(s: QueueState, tags: Tags) -> list[Run]:
         s.batch_positions(run)
         s.delta.expand(run.start, run.count, transient=not run.persistent)
         s.count(run, before=run.in_ram, after=False, ready=1, unacked=-1, to_delta=True)
-    s.rates.in_count += sum(run.count for run in runs)
+    s.rates.in_count += len(requeued)
     s.end_batch()
-    return runs
+    return requeued
 
 
 def _requeued_alpha(s: QueueState, run: Run) -> Run:

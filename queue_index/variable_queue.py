@@ -262,10 +262,10 @@ class VariableQueue:
     def requeue(self, tags: acking.Tags) -> list[bytes]:
         """Bring delivered messages back to their old places; their msg_ids, highest seq_id first."""
         s = self._state
-        runs = acking.requeue(s, tags)
+        requeued = acking.requeue(s, tags)
         s.update_rates_if_due()
         paging.reduce_after_operation(s, publishing=True)
-        return acking.ids_of(runs)[::-1]
+        return requeued[::-1]
 
     def purge(self) -> int:
         """Do away with every ready message; returns how many."""

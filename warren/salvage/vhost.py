@@ -13,7 +13,6 @@ a queue's name         its directory's name
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
 from typing import Final
 
 import attrs
@@ -33,6 +32,7 @@ TRANSIENT_STORE: Final = "msg_store_transient"
 STORES: Final = (PERSISTENT_STORE, TRANSIENT_STORE)
 
 _V2_SUFFIXES = (".qi", ".qs")
+_V2_LINE = b"\nINDEX: v2\n"
 
 
 @attrs.define
@@ -134,7 +134,10 @@ class Vhost:
         path = below(directory, disk.QUEUE_NAME_FILE)
         nameless = b"", posixpath.basename(directory).encode()
         try:
-            vhost, queue = disk.parse_queue_name_file(self.files.read(path), path)
+            data = self.files.read(path)
+            if data.endswith(_V2_LINE):
+                data = data.removesuffix(_V2_LINE) + b"\n"
+            vhost, queue = disk.parse_queue_name_file(data, path)
         except DataError as error:
             self._report("damaged name", path, error)
             return nameless
@@ -149,7 +152,7 @@ class Vhost:
 
     def _queue(self, path: str, name: bytes) -> QueueDirectory:
         """What reads the queue in that directory; here further formats come in."""
-        if any(file.endswith(_V2_SUFFIXES) for file in self.files.list(path)) or name.endswith(b"\nINDEX: v2"):
+        if any(file.endswith(_V2_SUFFIXES) for file in self.files.list(path)):
             return UnreadableQueue("rabbitmq-classic-v2", path, name, "a classic queue v2, which is not read yet")
         return ClassicV1Directory(
             files=self.files,
@@ -194,10 +197,3 @@ class _LazyStore:
 
     def read(self, msg_id: bytes) -> bytes:
         return self._vhost.store(self._name).read(msg_id)
-
-
-def references(vhost: Vhost, store: str) -> Iterator[bytes]:
-    """The msg_ids of the bodies in a store that the vhost's queues need; each once for each queue that needs it."""
-    for queue in vhost.queues:
-        for ids in queue.references(persistent=store == PERSISTENT_STORE):
-            yield from ids.tolist()

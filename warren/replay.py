@@ -1,0 +1,418 @@
+"""``warren replay``: run a recorded trace of operations on a fresh queue and say the state after each.
+
+A trace (made by driving a real broker's queue, one call at a time) holds ``params``, ``steps`` with an ``op`` each, and what
+the real one answered; the answers are never looked at, and a file without them runs as well. Time, rates and store credit
+are in the trace's hand: the clock stands still but where an operation says otherwise, and credit is granted between calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+
+from queue_index.body_store import StoreClient
+from queue_index.credit import CreditFlow
+from queue_index.fetching import Fetched, MessageProperties
+from queue_index.message_format import Envelope
+from queue_index.run_queue import RunQueue
+from queue_index.variable_queue import QueueFiles, VariableQueue
+from storage.errors import WarrenError
+from storage.memory import MemoryFileSystem
+from storage.settings import RABBITMQ_3_10, Settings
+
+State = dict[str, Any]
+Answer = dict[str, Any]
+_QUEUE = b"q"
+_PATH = "queue"
+_PERSISTENT, _TRANSIENT = b"\x10\x00\x02", b"\x10\x00\x01"
+_REFERENCE = b"replay's own ref"
+
+
+class TraceError(WarrenError):
+    """A trace that says something that cannot be run."""
+
+
+@attrs.define
+class _Bodies:
+    """A message store in memory. It keeps running when the queue restarts, as the trace's stores did."""
+
+    references: dict[bytes, int] = attrs.Factory(dict)
+    bodies: dict[bytes, bytes] = attrs.Factory(dict)
+    written_ticket: int = 0
+
+    @property
+    def synced_ticket(self) -> int:
+        return self.written_ticket
+
+    def write_many(self, msg_ids: Iterable[bytes], messages: Iterable[bytes]) -> None:
+        for msg_id, message in zip(msg_ids, messages, strict=True):
+            self.bodies[msg_id] = message
+            self.references[msg_id] = self.references.get(msg_id, 0) + 1
+            self.written_ticket += 1
+
+    def remove_many(self, msg_ids: Iterable[bytes]) -> None:
+        for msg_id in msg_ids:
+            self.references[msg_id] -= 1
+            if not self.references[msg_id]:
+                del self.references[msg_id], self.bodies[msg_id]
+
+    def read_many(self, msg_ids: Iterable[bytes]) -> list[bytes]:
+        return [self.bodies[msg_id] for msg_id in msg_ids]
+
+    def contains(self, msg_id: bytes) -> bool:
+        return msg_id in self.bodies
+
+    def sync(self) -> None:
+        pass
+
+
+def _number(msg_id: bytes) -> int:
+    return int.from_bytes(msg_id[8:], "big")
+
+
+def to_ranges(numbers: Iterable[int]) -> list[list[int]]:
+    """Numbers as [first, last] of each ascending stretch, in the order seen."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] + 1 == number:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ranges
+
+
+def _tags(op: dict[str, Any]) -> list[range]:
+    return [range(tag[0], tag[1] + 1, tag[2] if len(tag) > 2 else 1) for tag in op["tags"]]
+
+
+class Replay:
+    """One trace being run."""
+
+    def __init__(self, trace: dict[str, Any]) -> None:
+        params = trace["params"]
+        initial, more_after = params["credit_disc_bound"]
+        self.settings: Settings = attrs.evolve(
+            RABBITMQ_3_10,
+            segment_entry_count=params["segment_entry_count"],
+            msg_store_io_batch_size=params["io_batch_size"],
+            msg_store_credit_disc_bound=(initial, more_after),
+            queue_explicit_gc_run_operation_threshold=params["reduce_every"],
+            queue_index_max_journal_entries=params["max_journal_entries"],
+        )
+        self._files = MemoryFileSystem()
+        self._now_ns = 0
+        self._published = 0
+        self._vhost = str(trace.get("vhost", "")).encode()
+        transient = StoreClient(_Bodies(), CreditFlow(initial, more_after))
+        persistent = StoreClient(_Bodies(), CreditFlow(initial, more_after)) if params["durable"] else None
+        self._flows = [c.credit for c in (persistent, transient) if c is not None and isinstance(c.credit, CreditFlow)]
+        self._parts = QueueFiles(
+            files=self._files,
+            path=_PATH,
+            vhost=self._vhost,
+            queue=_QUEUE,
+            settings=self.settings,
+            persistent_store=persistent,
+            transient_store=transient,
+            clock=lambda: self._now_ns,
+            wait_for_grant=self._grant_one,
+        )
+        self.queue = VariableQueue.create(self._parts)
+        self._force_rates(1.0, 0.0, 0.0, 0.0)
+
+    # ── what the trace holds in its hand ────────────────────────────────────────────────────────────────────────
+
+    def _grant_one(self) -> None:
+        if not any([flow.receive_grant() for flow in self._flows if flow.blocked]):
+            raise TraceError("blocked, and the stores owe no credit")
+
+    def _settle_credit(self) -> None:
+        for flow in self._flows:
+            flow.settle()
+
+    def _force_rates(self, ingress: float, egress: float, ack_ingress: float, ack_egress: float) -> None:
+        rates = self.queue.state.rates
+        rates.ingress, rates.egress = float(ingress), float(egress)
+        rates.ack_ingress, rates.ack_egress = float(ack_ingress), float(ack_egress)
+
+    def _next_messages(self, op: dict[str, Any]) -> tuple[Envelope, list[tuple[bytes, bytes]]]:
+        count, size, persistent = op.get("n", 1), op["size"], op["persistent"]
+        envelope = Envelope(self._vhost, b"", (_QUEUE,), _PERSISTENT if persistent else _TRANSIENT, persistent)
+        messages = []
+        for n in range(self._published, self._published + count):
+            text = b"%d:" % n
+            messages.append((b"msgtrace" + n.to_bytes(8, "big"), (text * (size // len(text) + 1))[:size]))
+        self._published += count
+        return envelope, messages
+
+    # ── operations ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, op: dict[str, Any]) -> Answer | None:
+        """Run one operation; what it answers, if it answers anything."""
+        operation = getattr(self, f"_op_{op['op']}", None)
+        if operation is None:
+            raise TraceError(f"unknown operation {op['op']!r}")
+        answer: Answer | None = operation(op)
+        self._settle_credit()
+        return answer
+
+    def _op_publish(self, op: dict[str, Any]) -> None:
+        envelope, messages = self._next_messages(op)
+        for msg_id, body in messages:
+            self.queue.publish(
+                envelope, msg_id, body, expiry_us=op.get("expiry", 0), delivered=bool(op.get("delivered", False))
+            )
+            self._settle_credit()
+
+    def _op_batch_publish(self, op: dict[str, Any]) -> None:
+        envelope, messages = self._next_messages(op)
+        ids = b"".join(msg_id for msg_id, _ in messages)
+        self.queue.publish_many(envelope, ids, [body for _, body in messages], expiries_us=op.get("expiry", 0))
+
+    def _op_publish_delivered(self, op: dict[str, Any]) -> Answer:
+        envelope, messages = self._next_messages(op)
+        tags = []
+        for msg_id, body in messages:
+            tags.append(self.queue.publish_delivered(envelope, msg_id, body, expiry_us=op.get("expiry", 0)))
+            self._settle_credit()
+        return {"ack_tags": to_ranges(tags)}
+
+    def _op_fetch(self, op: dict[str, Any]) -> Answer:
+        fetched: list[Fetched] = []
+        for _ in range(op["n"]):
+            one = self.queue.fetch(ack_required=op["ack_required"])
+            if one is None:
+                break
+            fetched.append(one)
+        return {
+            "messages": to_ranges(_number(msg_id) for one in fetched for msg_id in one.msg_ids),
+            "redelivered": to_ranges(_number(msg_id) for one in fetched if one.redelivered for msg_id in one.msg_ids),
+            "ack_tags": to_ranges(tag for one in fetched for tag in one.seq_ids) if op["ack_required"] else [],
+            "empty": op["n"] - len(fetched),
+        }
+
+    def _op_drop(self, op: dict[str, Any]) -> Answer:
+        dropped = []
+        for _ in range(op["n"]):
+            one = self.queue.drop(ack_required=op["ack_required"])
+            if one is None:
+                break
+            dropped.append(one)
+        return {
+            "messages": to_ranges(_number(msg_id) for _, msg_id in dropped),
+            "ack_tags": to_ranges(tag for tag, _ in dropped) if op["ack_required"] else [],
+            "empty": op["n"] - len(dropped),
+        }
+
+    def _op_ack(self, op: dict[str, Any]) -> Answer:
+        return {"messages": to_ranges(map(_number, self.queue.ack(_tags(op))))}
+
+    def _op_ack_each(self, op: dict[str, Any]) -> None:
+        for part in _tags(op):
+            for tag in part:
+                self.queue.ack([tag])
+
+    def _op_requeue(self, op: dict[str, Any]) -> Answer:
+        return {"messages_returned_order": to_ranges(map(_number, self.queue.requeue(_tags(op))))}
+
+    def _op_requeue_each(self, op: dict[str, Any]) -> None:
+        for part in _tags(op):
+            for tag in part:
+                self.queue.requeue([tag])
+                self._settle_credit()
+
+    def _op_set_duration(self, op: dict[str, Any]) -> None:
+        duration = op["duration"]
+        self.queue.set_ram_duration_target(None if duration == "infinity" else float(duration))
+
+    def _op_set_rates(self, op: dict[str, Any]) -> None:
+        self._force_rates(op["in"], op["out"], op["ack_in"], op["ack_out"])
+
+    def _op_ram_duration(self, op: dict[str, Any]) -> Answer:
+        rates, state = self.queue.state.rates, self.queue.state
+        rates.in_count, rates.out_count = op["in"], op["out"]
+        rates.ack_in_count, rates.ack_out_count = op["ack_in"], op["ack_out"]
+        elapsed_us = op.get("measured_elapsed_us", op["elapsed_us"])
+        self._now_ns = rates.timestamp_ns + round(elapsed_us * 1000)
+        duration = self.queue.ram_duration()
+        return {
+            "measured_elapsed_us": elapsed_us,
+            "duration": "infinity" if duration is None else duration,
+            "rates": [rates.ingress, rates.egress, rates.ack_ingress, rates.ack_egress],
+            "ram_msg_count_prev": state.ram_msg_count_prev,
+            "ram_ack_count_prev": state.ram_ack_count_prev,
+        }
+
+    def _op_resume(self, op: dict[str, Any]) -> None:
+        self.queue.resume()
+
+    def _op_bump(self, op: dict[str, Any]) -> None:
+        self.queue.bump()
+
+    def _op_settle(self, op: dict[str, Any]) -> Answer:
+        resumes = 0
+        while True:
+            self.queue.bump()
+            resumes += 1
+            blocked = self.queue.state.blocked
+            self._settle_credit()
+            if not self.queue.state.waiting_bump and not blocked:
+                return {"resumes": resumes}
+
+    def _op_purge(self, op: dict[str, Any]) -> Answer:
+        return {"purged": self.queue.purge()}
+
+    def _op_purge_acks(self, op: dict[str, Any]) -> None:
+        self.queue.purge_acks()
+
+    def _op_set_mode(self, op: dict[str, Any]) -> None:
+        self.queue.set_mode(op["mode"])
+
+    def _op_ackfold(self, op: dict[str, Any]) -> Answer:
+        found = self.queue.read_pending(_tags(op))
+        return {"messages": to_ranges(self._numbers_of(seq_id for seq_id, _ in found))}
+
+    def _numbers_of(self, seq_ids: Iterable[int]) -> list[int]:
+        state = self.queue.state
+        windows = [
+            run
+            for seq_id in seq_ids
+            for pending in (state.ram_pending, state.disk_pending, state.index_pending)
+            if (run := pending.find(seq_id)) is not None
+        ]
+        return [_number(run.msg_ids()[0]) for run in windows]
+
+    def _op_fold(self, op: dict[str, Any]) -> Answer:
+        seen = list(self.queue.browse())
+        return {
+            "messages": to_ranges(_number(one.msg_id) for one in seen),
+            "unacked": to_ranges(_number(one.msg_id) for one in seen if one.unacked),
+        }
+
+    def _op_dropwhile(self, op: dict[str, Any]) -> Answer:
+        stopper = self.queue.drop_while(_expires_below(op["expiry_below"]))
+        return {"stopped_at_expiry": (stopper.expiry_us or None) if stopper else None}
+
+    def _op_fetchwhile(self, op: dict[str, Any]) -> Answer:
+        fetched, _ = self.queue.fetch_while(_expires_below(op["expiry_below"]))
+        return {
+            "messages": to_ranges(_number(msg_id) for one in fetched for msg_id in one.msg_ids),
+            "ack_tags": to_ranges(tag for one in fetched for tag in one.seq_ids),
+        }
+
+    def _op_flush(self, op: dict[str, Any]) -> None:
+        self.queue.flush()
+
+    def _op_sync(self, op: dict[str, Any]) -> None:
+        self.queue.sync_index()
+
+    def _op_index_files(self, op: dict[str, Any]) -> Answer:
+        return {"files": self._index_files()}
+
+    def _index_files(self) -> list[dict[str, Any]]:
+        files = []
+        for name in self._files.list(_PATH):
+            if name.endswith((".idx", ".jif")):
+                data = self._files.read(f"{_PATH}/{name}")
+                files.append({"name": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()})
+        return files
+
+    def _op_restart(self, op: dict[str, Any]) -> Answer:
+        clean = op["kind"] == "clean"
+        terms = self.queue.close(_REFERENCE)
+        answer: Answer = {"files": self._index_files()}
+        answer["recovery_terms"] = _shown_terms(terms) if clean else None
+        for flow in self._flows:
+            flow.restart()
+        self.queue = VariableQueue.recover(self._parts, terms if clean else None)
+        self._force_rates(1.0, 0.0, 0.0, 0.0)
+        return answer
+
+    # ── state ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def state(self) -> State:
+        """What the trace's recorder says of a queue."""
+        s = self.queue.state
+        delta, persistent, transient = s.delta, s.persistent_store, s.transient_store
+        return {
+            "bytes": s.bytes,
+            "calls_since_reduce": s.calls_since_reduce,
+            "credit": [None if persistent is None else persistent.credit.credit, transient.credit.credit],
+            "delta": [delta.start, delta.count, delta.transient, delta.end],
+            "delta_transient_bytes": s.delta_transient_bytes,
+            "disk_reads": s.disk_read_count,
+            "disk_writes": s.disk_write_count,
+            "index_dirty_count": s.index.dirty_count,
+            "index_segments": [[n, seg.unacked, seg.highest] for n, seg in sorted(s.index.segments.items())],
+            "len": s.length,
+            "mode": s.mode,
+            "next_deliver_seq_id": s.next_deliver_seq_id,
+            "next_seq_id": s.next_seq_id,
+            "pending_acks": [len(s.ram_pending), len(s.disk_pending), len(s.index_pending)],
+            "persistent_bytes": s.persistent_bytes,
+            "persistent_count": s.persistent_count,
+            "q1": _shown_queue(s.q1),
+            "q2": _shown_queue(s.q2),
+            "q3": _shown_queue(s.q3),
+            "q4": _shown_queue(s.q4),
+            "ram_ack_count": s.ram_ack_count,
+            "ram_bytes": s.ram_bytes,
+            "ram_msg_count": s.ram_msg_count,
+            "target_ram_count": "infinity" if s.target_ram_count is None else s.target_ram_count,
+            "transient_threshold": s.transient_threshold,
+            "unacked_bytes": s.unacked_bytes,
+            "waiting_bump": s.waiting_bump,
+        }
+
+
+def _expires_below(limit_us: int) -> Any:
+    def expires(properties: MessageProperties) -> bool:
+        return 0 < properties.expiry_us < limit_us
+
+    return expires
+
+
+def _shown_queue(queue: RunQueue) -> list[int | None]:
+    return [len(queue), queue.first_seq_id, queue.last_seq_id] if queue else [0, None, None]
+
+
+def _shown_terms(terms: Any) -> dict[str, Any]:
+    return {
+        "segments": [list(pair) for pair in terms.segments],
+        "next_seq_id": terms.next_seq_id,
+        "next_deliver_seq_id": terms.next_deliver_seq_id,
+        "persistent_count": terms.persistent_count,
+        "persistent_bytes": terms.persistent_bytes,
+        "persistent_ref": None,  # a random id: it says nothing
+    }
+
+
+def _with_measured_time(step: dict[str, Any]) -> dict[str, Any]:
+    """An operation that lets time pass, with the time that really passed when it was recorded.
+
+    The recorder notes it beside its answers, but it is an input: what the clock said.
+    """
+    measured = (step.get("result") or {}).get("measured_elapsed_us")
+    return step["op"] if measured is None else {**step["op"], "measured_elapsed_us": measured}
+
+
+def replay(trace: dict[str, Any]) -> list[dict[str, Any]]:
+    """Run a trace; ``[{"op", "state", "result"}]``, ``result`` null where the operation answers nothing."""
+    running = Replay(trace)
+    shown = []
+    for step in trace["steps"]:
+        result = running.run(_with_measured_time(step))
+        shown.append({"op": step["op"], "state": running.state(), "result": result})
+        running.queue.check_invariants()
+    return shown
+
+
+def replay_file(path: str) -> list[dict[str, Any]]:
+    """Run the trace in a JSON file."""
+    with open(path, encoding="utf-8") as file:
+        trace: dict[str, Any] = json.load(file)
+    return replay(trace)
