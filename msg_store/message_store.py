@@ -60,7 +60,7 @@ class StoreStatus:
     synced_ticket: int
     counted: bool
     compacting: bool
-    damage: tuple[DataError, ...]
+    unreadable: tuple[DataError, ...]
 
 
 @attrs.define
@@ -76,8 +76,8 @@ class MessageStore:
     _current: CurrentFile
     clean: bool
     """Whether it was opened with the shortcut of a clean stop, reference counts included."""
-    damage: list[DataError]
-    """What was found damaged in the files, when the store was opened or compacted."""
+    unreadable: list[DataError]
+    """What could not be read when the store was opened or compacted; after a crash, torn ends too."""
     written_ticket: int = attrs.field(default=0, init=False)
     synced_ticket: int = attrs.field(default=0, init=False)
     _buffer: WriteBuffer = attrs.field(factory=WriteBuffer, init=False)
@@ -100,7 +100,7 @@ class MessageStore:
         summary = FileSummary()
         summary.add(0, 0)
         current = CurrentFile(files, directory, 0, 0, durable=False, unsynced=False, name_unsynced=False)
-        return cls(files, directory, settings, buffer_bytes, Locations(), summary, current, clean=True, damage=[])
+        return cls(files, directory, settings, buffer_bytes, Locations(), summary, current, clean=True, unreadable=[])
 
     @classmethod
     def open(
@@ -115,7 +115,7 @@ class MessageStore:
         """Open the store in ``directory``, which is made where it is missing.
 
         With the ``token`` that the last clean stop was given, and nothing changed since, it is ready (``clean``).
-        Otherwise it was scanned, and wants :meth:`set_references`. Damage does not stop it: see ``damage``.
+        Otherwise it was scanned, and wants :meth:`set_references`. Damage does not stop it: see ``unreadable``.
         """
         if not files.is_directory(directory):
             files.make_directories(directory)
@@ -135,7 +135,7 @@ class MessageStore:
             files, directory, highest, size_bytes, durable=True, unsynced=not clean, name_unsynced=not clean
         )
         return cls(
-            files, directory, settings, buffer_bytes, found.locations, found.summary, current, clean, found.damage
+            files, directory, settings, buffer_bytes, found.locations, found.summary, current, clean, found.unreadable
         )
 
     def close(self, token: bytes | None = None) -> None:
@@ -352,7 +352,7 @@ class MessageStore:
             raise
         self._compaction = None
         if compaction.damage is not None:
-            self.damage.append(compaction.damage)
+            self.unreadable.append(compaction.damage)
         for number in (compaction.left, compaction.right):
             if number in self._summary:
                 self._delete_if_empty(number)
@@ -375,7 +375,7 @@ class MessageStore:
             synced_ticket=self.synced_ticket,
             counted=self._locations.counted,
             compacting=self._compaction is not None,
-            damage=tuple(self.damage),
+            unreadable=tuple(self.unreadable),
         )
 
     def check_invariants(self) -> None:

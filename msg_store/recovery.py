@@ -7,8 +7,9 @@
 
 A crash in here changes nothing: the ``.rdt`` goes only after its copy is synced, and each step may be taken twice.
 
-What is found damaged is reported, not repaired, and nothing is deleted on its account. Zeros at a file's end are no
-damage. Reference counts are not on disk; what is found here is uncounted.
+What cannot be read is reported, not repaired, and nothing is deleted on its account. After a crash that may be torn
+ends that nobody relied on: whether something is lost turns out when the references come. Zeros at a file's end are not
+even reported. Reference counts are not on disk; what is found here is uncounted.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from msg_store.rdq_format import EndReason, Scan, file_number, in_age_order, lef
 from storage.errors import DataError
 from storage.filesystem import File, FileSystem
 
-DAMAGE_REPORTED = 100
-"""More damaged records of a file than these are not listed one by one."""
+BAD_RECORDS_REPORTED = 100
+"""More bad records of a file than these are not listed one by one."""
 
 COPY_BYTES = 1 << 20
 
 
 @attrs.define
 class Recovered:
-    """What was found: places, files, and whatever was not as it must be."""
+    """What was found: places, files, and what could not be read."""
 
     locations: Locations
     summary: FileSummary
-    damage: list[DataError] = attrs.field(factory=list)
+    unreadable: list[DataError] = attrs.field(factory=list)
 
 
 def recover(files: FileSystem, directory: str) -> Recovered:
@@ -48,17 +49,17 @@ def recover(files: FileSystem, directory: str) -> Recovered:
     return found
 
 
-def report_damage(scanned: Scan, bad_offsets: list[int], damage: list[DataError]) -> None:
-    """Add what a finished scan met to ``damage``."""
-    for offset in bad_offsets[:DAMAGE_REPORTED]:
-        damage.append(DataError(scanned.path, offset, "the record does not end in 0xFF"))
-    if len(bad_offsets) > DAMAGE_REPORTED:
-        more = len(bad_offsets) - DAMAGE_REPORTED
-        damage.append(DataError(scanned.path, None, f"{more} more records do not end in 0xFF"))
+def report_unreadable(scanned: Scan, bad_offsets: list[int], unreadable: list[DataError]) -> None:
+    """Add what a scan, now at its end, met to ``unreadable``."""
+    for offset in bad_offsets[:BAD_RECORDS_REPORTED]:
+        unreadable.append(DataError(scanned.path, offset, "the record does not end in 0xFF"))
+    if len(bad_offsets) > BAD_RECORDS_REPORTED:
+        more = len(bad_offsets) - BAD_RECORDS_REPORTED
+        unreadable.append(DataError(scanned.path, None, f"{more} more records do not end in 0xFF"))
     end = scanned.finish()
     if end.reason in (EndReason.PAST_END, EndReason.TOO_SMALL):
         reason = f"{end.reason.value}; {end.unread_bytes} bytes cannot be read"
-        damage.append(DataError(scanned.path, end.offset, reason))
+        unreadable.append(DataError(scanned.path, end.offset, reason))
 
 
 def _take_in(files: FileSystem, directory: str, number: int, found: Recovered, *, is_current: bool) -> None:
@@ -73,7 +74,7 @@ def _take_in(files: FileSystem, directory: str, number: int, found: Recovered, *
                 good_end = offset + size
             else:
                 bad_offsets.append(offset)
-        report_damage(scanned, bad_offsets, found.damage)
+        report_unreadable(scanned, bad_offsets, found.unreadable)
         size = handle.size()
         if is_current and size > good_end:
             handle.truncate(good_end)

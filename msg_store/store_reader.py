@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from msg_store.body_reader import ReadHandles
 from msg_store.rdq_format import MSG_ID_BYTES, Record, ScanEnd, decode_record, file_name, in_age_order, scan
-from msg_store.recovery import report_damage
+from msg_store.recovery import report_unreadable
 from storage.errors import DataError, UnknownMessageError
 from storage.filesystem import FileSystem
 
@@ -43,14 +43,15 @@ class StoreReader:
     _table: _Table
     ends: dict[str, ScanEnd]
     """File name → where its scan stopped, oldest first."""
-    damage: list[DataError]
+    unreadable: list[DataError]
+    """What the scans met and could not read; after a crash, torn ends too."""
 
     @classmethod
     def open(cls, files: FileSystem, directory: str) -> StoreReader:
-        """Scan the files in ``directory``; one that is missing has none. Damage is reported in ``damage``."""
+        """Scan the files in ``directory``; one that is missing has none. Damage does not stop it."""
         handles = ReadHandles(files, directory)
         ends: dict[str, ScanEnd] = {}
-        damage: list[DataError] = []
+        unreadable: list[DataError] = []
         ids, numbers, offsets, sizes = bytearray(), array("i"), array("q"), array("q")
         for number in in_age_order(files.list(directory)):
             handle = files.open_read(handles.path(number))
@@ -65,10 +66,10 @@ class StoreReader:
                     else:
                         bad_offsets.append(offset)
                 ends[file_name(number)] = scanned.finish()
-                report_damage(scanned, bad_offsets, damage)
+                report_unreadable(scanned, bad_offsets, unreadable)
             finally:
                 handle.close()
-        return cls(files, handles, _sorted_table(ids, numbers, offsets, sizes), ends, damage)
+        return cls(files, handles, _sorted_table(ids, numbers, offsets, sizes), ends, unreadable)
 
     def __len__(self) -> int:
         """Different messages."""

@@ -127,8 +127,12 @@ def segment_entries(columns: Columns, segment_entry_count: int) -> tuple[Segment
     entries = no_entries(segment_entry_count)
     findings: list[Finding] = []
     numbers, shorts = columns.publish_numbers, columns.delivers
-    for number, at in zip(numbers[numbers >= segment_entry_count], columns.body_at[numbers >= segment_entry_count], strict=True):
-        findings.append(Finding("position out of range", int(at) - 2, f"publish of rel_seq {number} of {segment_entry_count}"))
+    for number, at in zip(
+        numbers[numbers >= segment_entry_count], columns.body_at[numbers >= segment_entry_count], strict=True
+    ):
+        findings.append(
+            Finding("position out of range", int(at) - 2, f"publish of rel_seq {number} of {segment_entry_count}")
+        )
     _, firsts = np.unique(numbers, return_index=True)
     if len(firsts) != len(numbers):
         for index in np.setdiff1d(np.arange(len(numbers)), firsts):
@@ -141,7 +145,9 @@ def segment_entries(columns: Columns, segment_entry_count: int) -> tuple[Segment
     entries.embedded[places] = columns.embedded_sizes[firsts]
     counts = np.bincount(shorts, minlength=segment_entry_count)
     for number in np.flatnonzero(counts[segment_entry_count:]) + segment_entry_count:
-        findings.append(Finding("position out of range", None, f"short record of rel_seq {number} of {segment_entry_count}"))
+        findings.append(
+            Finding("position out of range", None, f"short record of rel_seq {number} of {segment_entry_count}")
+        )
     counts = counts[:segment_entry_count]
     published = entries.facts == PUBLISHED
     for number in np.flatnonzero(counts.astype(np.bool_) & ~published):
@@ -151,7 +157,9 @@ def segment_entries(columns: Columns, segment_entry_count: int) -> tuple[Segment
     entries.facts[published & (counts >= 1)] |= DELIVERED
     entries.facts[published & (counts >= 2)] |= ACKED
     if columns.reason != "complete":
-        findings.append(Finding("torn record", columns.end, f"the file goes on with something that is {_REASONS[columns.reason]}"))
+        findings.append(
+            Finding("torn record", columns.end, f"the file goes on with something that is {_REASONS[columns.reason]}")
+        )
     return entries, findings
 
 
@@ -190,5 +198,9 @@ def journal_entries(columns: Columns, segment_entry_count: int) -> tuple[dict[in
     for entries in segments.values():
         entries.facts[entries.facts == (PUBLISHED | DELIVERED | ACKED)] = NOTHING
     if columns.reason == "torn" or columns.reason == "not a record":
-        findings.append(Finding("torn record", columns.end, f"the journal goes on with something that is {_REASONS[columns.reason]}"))
+        findings.append(
+            Finding(
+                "torn record", columns.end, f"the journal goes on with something that is {_REASONS[columns.reason]}"
+            )
+        )
     return segments, findings

@@ -125,12 +125,12 @@ class DirtyRecovery:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The lowest known position that has a message, and the one behind the highest segment's that has one."""
+        """The first position of the lowest segment that may have a message, and the one behind the highest's that has."""
         size = self._index.segment_entry_count
         alive = [number for number, segment in self._index.segments.items() if segment.unacked]
         if not alive:
             return 0, 0
-        return min(alive) * size, (max(alive) + 1) * size
+        return min(alive + self._unscanned) * size, (max(alive) + 1) * size
 
     def _has_messages_above(self, number: int) -> bool:
         return any(other > number and segment.unacked for other, segment in self._index.segments.items())

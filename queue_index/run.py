@@ -74,6 +74,8 @@ class Batch:
     record_size: int = 0
     """Above 0: ``terms`` lie in a buffer of finished journal records of this many bytes each, for ``first_seq_id`` on."""
     first_seq_id: int = 0
+    body_place: tuple[int, int] | None = None
+    """Where the body lies in every one of the terms, and its size; ``(-1, 0)``: not in one place. Found when needed."""
 
     def size(self, index: int) -> int:
         return self.sizes if isinstance(self.sizes, int) else self.sizes[index]
@@ -97,7 +99,15 @@ class Batch:
             raise RuntimeError("the payloads of paged messages were asked of their batch")
         return terms.many(low, high)
 
-    def copy(self, low: int, high: int, *, terms: list[bytes] | None) -> Batch:
+    def packed_terms(self, low: int, high: int) -> list[bytes] | PackedTerms:
+        """Terms in a buffer of their own, where they have one length."""
+        terms = self.slice_terms(low, high)
+        if not isinstance(self.terms, PackedTerms) or not isinstance(self.terms.lengths, int):
+            return terms
+        length = self.terms.lengths
+        return PackedTerms(b"".join(terms), range(0, len(terms) * length, length), length)
+
+    def copy(self, low: int, high: int, *, terms: list[bytes] | PackedTerms | None) -> Batch:
         return Batch(
             count=high - low,
             ids=bytes(self.ids[low * 16 : high * 16]),
@@ -193,8 +203,9 @@ class Run:
         """Copy the window out of a batch of which it needs less than half."""
         batch = self.batch
         if batch.count > _SMALL_BATCH and self.count * 2 < batch.count:
-            terms = self.terms() if batch.terms is not None and self.in_ram else None
+            terms = batch.packed_terms(self.low, self.high) if self.in_ram else None
             self.batch = batch.copy(self.low, self.high, terms=terms)
+            self.batch.body_place = batch.body_place
             self.low = 0
         return self
 

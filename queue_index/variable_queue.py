@@ -58,9 +58,7 @@ class QueueFiles:
     """Called where a change of mode has to wait for a store's credit; must let one grant arrive."""
 
     def new_index(self) -> QueueIndex:
-        return QueueIndex(
-            self.files, self.path, self.settings, vhost=self.vhost, queue=self.queue, sync=self.sync
-        )
+        return QueueIndex(self.files, self.path, self.settings, vhost=self.vhost, queue=self.queue, sync=self.sync)
 
     def new_state(self, index: QueueIndex) -> QueueState:
         return QueueState(

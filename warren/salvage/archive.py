@@ -12,7 +12,7 @@ import os
 import tarfile
 import zlib
 from pathlib import PurePosixPath
-from typing import IO, Final, cast
+from typing import IO, Final
 
 import attrs
 
@@ -39,7 +39,7 @@ class _BoundedHeader(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _BoundedHeader:
-        header = cast(_BoundedHeader, super().frombuf(buf, encoding, errors))
+        header = super().frombuf(buf, encoding, errors)
         if header.type in _HEADER_TYPES and header.size > _MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {header.size} bytes")
         return header

@@ -1,40 +1,27 @@
 """A classic queue's directory, version 1: journal and segments, read as a restarting broker reads them.
 
-What a position is comes from two places. The segment file says what was flushed, the journal what happened since; after
-a crash in a flush it repeats what the segment says (:mod:`queue_index.entries`). Positions are taken up segment by
-segment, so memory is that of one segment and the journal's numbers. Of what cannot come about, every fact that stands
-anywhere is believed: an acked message does not come back because of a damaged record.
-
 A restarted broker delivers a queue's persistent, unacked messages in the order of their seq_ids, below ``next_seq_id``
 where a clean stop left terms. It has delivered before what lies below ``next_deliver_seq_id``, and all of it where there
-are no terms.
+are no terms. Positions are taken up segment by segment, so that memory is that of one segment and the journal's numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 import attrs
 import numpy as np
 
 from queue_index import directory as disk
-from queue_index.entries import (
-    ACKED,
-    DELIVERED,
-    IMPOSSIBLE,
-    MINUS,
-    NOTHING,
-    PLUS,
-    PUBLISHED,
-    SegmentEntries,
-    journal_entries,
-    no_entries,
-    segment_entries,
-)
-from queue_index.record_format import JOURNAL, SEGMENT, Bools, Columns, Ints, Layout, Octets
+from queue_index.record_format import BODY_SIZE, JOURNAL, SEGMENT, Bools, Ints
 from queue_index.recovery_terms import RecoveryTerms
 from storage.errors import DataError, StorageError, UnknownMessageError
-from warren.salvage.index_file import Bodies, IndexFile
+from warren.salvage import classic_v1_findings
+from warren.salvage.index_file import IndexFile
+from warren.salvage.names import Json
+from warren.salvage.positions import JournalBySegment, Positions
 from warren.salvage.queue_directory import (
     MSG_IDS,
     BodySource,
@@ -42,54 +29,155 @@ from warren.salvage.queue_directory import (
     MsgIds,
     StoredMessage,
     Summary,
+    missing_body,
+    unreadable_file,
 )
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
+KIND: Final = "rabbitmq-classic-v1"
 
-@attrs.frozen(eq=False)
-class Segment:
-    """All that is known of a segment's positions; columns by rel_seq."""
 
-    number: int
-    first_seq_id: int
-    file: IndexFile
-    columns: Columns
-    in_file: SegmentEntries
-    journal: IndexFile
-    in_journal: SegmentEntries
-    """Less what was published, delivered and acked within the journal."""
-    published_in_journal: Bools
-    """With what was."""
-    facts: Octets
-    """File and journal together."""
+@attrs.frozen(eq=False, kw_only=True)
+class ClassicV1Directory:
+    """Answers :class:`warren.salvage.queue_directory.QueueDirectory`."""
+
+    files: ReadOnlyFileSystem
+    path: str
+    name: bytes
+    segment_entry_count: int
+    terms: RecoveryTerms | None
+    """``None``: the queue was not stopped cleanly."""
+    bodies: BodySource
+    """The vhost's persistent store."""
 
     @property
-    def unacked(self) -> Bools:
-        return (self.facts & (PUBLISHED | ACKED)) == PUBLISHED
+    def kind(self) -> str:
+        return KIND
 
-    @property
-    def acked(self) -> Bools:
-        """What is acked and not gone yet."""
-        together = (self.facts & (PUBLISHED | ACKED)) == (PUBLISHED | ACKED)
-        return together | (self.published_in_journal & (self.facts == NOTHING))
+    def summary(self) -> Summary:
+        ready = payload_bytes = 0
+        segments: list[Json] = []
+        with self.journal() as journal:
+            for positions in self.segments(journal):
+                columns = positions.file.columns
+                shorts = np.bincount(columns.delivers)
+                segments.append(
+                    {
+                        "number": positions.number,
+                        "publish": len(columns.publish_numbers),
+                        "deliver": int((shorts >= 1).sum()),
+                        "ack": int((shorts >= 2).sum()),
+                        "unacked": int(positions.unacked.sum()),
+                    }
+                )
+                sizes = self._deliverable_sizes(positions)
+                ready += len(sizes)
+                payload_bytes += int(sizes.sum())
+            columns, size = journal.file.columns, journal.file.size
+            persistent = int(columns.publish_persistent.sum())
+            counts: dict[str, Json] = {
+                "publish_persistent": persistent,
+                "publish_transient": len(columns.publish_numbers) - persistent,
+                "deliver": len(columns.delivers),
+                "ack": len(columns.acks),
+                "torn_bytes": size - columns.end,
+            }
+        return Summary(ready, payload_bytes, {"journal": counts, "segments": segments})
 
-    @property
-    def from_file(self) -> Bools:
-        """Where the publish record is the file's; else it is the journal's."""
-        return (self.in_file.facts & PUBLISHED) != 0
+    def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
+        with self.journal() as journal:
+            if journal.file.problem is not None:
+                yield unreadable_file(journal.file.path, journal.file.problem)
+            for positions in self.segments(journal):
+                if positions.file.problem is not None:
+                    yield unreadable_file(positions.file.path, positions.file.problem)
+                yield from self._messages_of(positions, include_acked=include_acked)
 
-    @property
-    def persistent(self) -> Bools:
-        return np.where(self.from_file, self.in_file.persistent, self.in_journal.persistent)
+    def references(self, *, persistent: bool) -> Iterator[MsgIds]:
+        with self.journal() as journal:
+            for positions in self.segments(journal):
+                wanted = positions.unacked & (positions.persistent == persistent) & (positions.embedded_sizes == 0)
+                yield positions.bodies(np.flatnonzero(wanted))["msg_id"].astype(MSG_IDS)
 
-    @property
-    def embedded(self) -> Ints:
-        return np.where(self.from_file, self.in_file.embedded, self.in_journal.embedded)
+    def findings(self) -> Iterator[Finding]:
+        return classic_v1_findings.of_directory(self)
 
-    def bodies(self, rel_seqs: Ints) -> Bodies:
-        """The publish records' bodies at these positions."""
-        found = np.empty(len(rel_seqs), Bodies)
-        from_file = self.from_file[rel_seqs]
-        found[from_file] = self.file.bodies(self.in_file.body_at[rel_seqs[from_file]])
-        found[~from_file] = self.journal.bodies(self.in_journal.body_at[rel_seqs[~from_file]])
-        return found
+    @contextmanager
+    def journal(self) -> Iterator[JournalBySegment]:
+        """The journal, open."""
+        file = IndexFile.open(self.files, below(self.path, disk.JOURNAL_NAME), JOURNAL)
+        try:
+            yield JournalBySegment(file, self.segment_entry_count)
+        finally:
+            file.close()
+
+    def segments(self, journal: JournalBySegment) -> Iterator[Positions]:
+        """The segments that have a file or that the journal publishes to, in order; each is open until the next."""
+        for number in sorted(self.segment_files() | journal.published):
+            file = IndexFile.open(self.files, below(self.path, disk.segment_name(number)), SEGMENT)
+            try:
+                yield Positions.of(number, file, journal, self.segment_entry_count)
+            finally:
+                file.close()
+
+    def segment_files(self) -> set[int]:
+        """The numbers of the segment files there are."""
+        numbers = ((name, disk.segment_number(name)) for name in self.files.list(self.path))
+        return {number for name, number in numbers if number is not None and disk.segment_name(number) == name}
+
+    def seen(self, positions: Positions) -> Bools:
+        """Which positions a restarted broker looks at: those below ``next_seq_id``."""
+        seen = np.ones(self.segment_entry_count, np.bool_)
+        if self.terms is not None and self.terms.next_seq_id is not None:
+            seen[max(self.terms.next_seq_id - positions.first_seq_id, 0) :] = False
+        return seen
+
+    def _deliverable_sizes(self, positions: Positions) -> Ints:
+        """The payloads' sizes of what would be delivered."""
+        rel_seqs = np.flatnonzero(positions.unacked & positions.persistent & self.seen(positions))
+        bodies = positions.bodies(rel_seqs)
+        there = positions.embedded_sizes[rel_seqs] > 0
+        for index in np.flatnonzero(~there).tolist():
+            there[index] = self.bodies.contains(bodies["msg_id"][index].tobytes())
+        sizes: Ints = bodies["size"][there].astype(np.int64)
+        return sizes
+
+    def _messages_of(self, positions: Positions, *, include_acked: bool) -> Iterator[StoredMessage | Finding]:
+        wanted = positions.unacked | positions.acked if include_acked else positions.unacked
+        rel_seqs = np.flatnonzero(wanted & positions.persistent & self.seen(positions))
+        bodies = positions.bodies(rel_seqs)
+        files, offsets = positions.places(rel_seqs)
+        redelivered_below = self._redelivered_below()
+        columns = zip(
+            rel_seqs.tolist(),
+            positions.acked[rel_seqs].tolist(),
+            bodies["msg_id"].tolist(),
+            bodies["expiry_us"].tolist(),
+            positions.embedded_sizes[rel_seqs].tolist(),
+            files,
+            offsets,
+            strict=True,
+        )
+        first_seq_id = positions.first_seq_id
+        for rel_seq, acked, msg_id, expiry_us, embedded_size, file, offset in columns:
+            seq_id = first_seq_id + rel_seq
+            head_at = offset - file.layout.head_size
+            if embedded_size:
+                encoded = file.read(embedded_size, offset + BODY_SIZE)
+            else:
+                try:
+                    encoded = self.bodies.read(msg_id)
+                except (DataError, StorageError, UnknownMessageError) as error:
+                    if not acked:
+                        yield missing_body(file.path, head_at, seq_id, msg_id, error)
+                    continue
+            redelivered = redelivered_below is None or seq_id < redelivered_below
+            yield StoredMessage(seq_id, msg_id, True, redelivered, acked, expiry_us, encoded, file.path, head_at)
+
+    def _redelivered_below(self) -> int | None:
+        """The first seq_id that was not delivered before; ``None``: all were, as far as one can know."""
+        if self.terms is None:
+            return None
+        if self.terms.next_deliver_seq_id is not None:
+            return self.terms.next_deliver_seq_id
+        return self.terms.next_seq_id

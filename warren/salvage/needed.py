@@ -7,13 +7,24 @@ from itertools import islice
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
 from msg_store.rdq_format import Record
+from msg_store.store_reader import StoreReader
+from queue_index.record_format import Bools, Ints
 from warren.salvage.queue_directory import MSG_IDS, MsgIds
 from warren.salvage.vhost import PERSISTENT_STORE, Vhost
 
 _BATCH = 8192
+
+
+@attrs.define
+class FileTally:
+    """A store file in numbers."""
+
+    messages: int = 0
+    """Good records."""
+    valid_bytes: int = 0
+    """Of the records that are needed, each message counted once, where it would be read: at its last place."""
 
 
 @attrs.frozen(eq=False)
@@ -28,20 +39,39 @@ class NeededBodies:
         parts = [ids for queue in vhost.queues for ids in queue.references(persistent=store == PERSISTENT_STORE)]
         return cls(np.unique(np.concatenate([np.empty(0, MSG_IDS), *parts])))
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
     def mark(self, records: Iterable[tuple[str, Record]]) -> Iterator[tuple[str, Record, bool]]:
         """Every record of a store (file name, record), and whether its message is needed."""
+        for batch, is_needed, _ in self._looked_up(records):
+            for (name, record), needed in zip(batch, is_needed.tolist(), strict=True):
+                yield name, record, needed
+
+    def tally(self, store: StoreReader) -> dict[str, FileTally]:
+        """The store's files by name, oldest first."""
+        names = list(store.ends)
+        numbers = {name: number for number, name in enumerate(names)}
+        tallies = [FileTally() for _ in names]
+        file_of, size_of = np.zeros(len(self._ids), np.int64), np.zeros(len(self._ids), np.int64)
+        good = ((name, record) for name, record in store.records() if record.good)
+        for batch, is_needed, rows in self._looked_up(good):
+            files = [numbers[name] for name, _ in batch]
+            for file, count in enumerate(np.bincount(files, minlength=len(names)).tolist()):
+                tallies[file].messages += count
+            # where a row comes twice, the last assignment holds
+            file_of[rows[is_needed]] = np.array(files, np.int64)[is_needed]
+            size_of[rows[is_needed]] = np.array([record.size for _, record in batch], np.int64)[is_needed]
+        for file, tally in enumerate(tallies):
+            tally.valid_bytes = int(size_of[file_of == file].sum())
+        return dict(zip(names, tallies, strict=True))
+
+    def _looked_up(
+        self, records: Iterable[tuple[str, Record]]
+    ) -> Iterator[tuple[list[tuple[str, Record]], Bools, Ints]]:
+        """Records in batches: which of them are needed, and their ids' places in the set."""
         pending = iter(records)
         while batch := list(islice(pending, _BATCH)):
-            ids = np.frombuffer(b"".join(record.msg_id for _, record in batch), MSG_IDS)
-            for (name, record), is_needed in zip(batch, self._has(ids).tolist(), strict=True):
-                yield name, record, is_needed
-
-    def _has(self, ids: MsgIds) -> npt.NDArray[np.bool_]:
-        if not len(self._ids):
-            return np.zeros(len(ids), np.bool_)
-        places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
-        found: npt.NDArray[np.bool_] = self._ids[places] == ids
-        return found
+            ids = np.frombuffer(b"".join([record.msg_id for _, record in batch]), MSG_IDS)
+            if not len(self._ids):
+                yield batch, np.zeros(len(batch), np.bool_), np.zeros(len(batch), np.int64)
+                continue
+            rows: Ints = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+            yield batch, self._ids[rows] == ids, rows

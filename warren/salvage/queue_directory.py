@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from storage.errors import StorageError, UnknownMessageError
 from warren.salvage.names import Json
 
 Severity = Literal["damage", "leftover"]
@@ -104,3 +105,15 @@ class QueueDirectory(Protocol):
 
     def findings(self) -> Iterator[Finding]:
         """All that is damaged or left over in this directory, bodies that are missing in the store included."""
+
+
+def missing_body(path: str, offset: int, seq_id: int, msg_id: bytes, error: Exception) -> Finding:
+    """The store cannot give the body that the index record at ``offset`` of ``path`` wants."""
+    if isinstance(error, UnknownMessageError):
+        return Finding("missing body", "damage", path, offset, f"message {seq_id}: the store has no {msg_id.hex()}")
+    return Finding("unreadable body", "damage", path, offset, f"message {seq_id}, {msg_id.hex()}: {error}")
+
+
+def unreadable_file(path: str, error: StorageError) -> Finding:
+    """The system does not give the file at ``path`` away."""
+    return Finding("unreadable file", "damage", path, None, str(error))

@@ -22,12 +22,12 @@ from storage.errors import DataError, StorageError
 from storage.filesystem import RealFileSystem
 from warren.salvage.archive import unpack
 from warren.salvage.read_only import ReadOnlyFileSystem, below
-from warren.salvage.vhost import PERSISTENT_STORE, TRANSIENT_STORE, Vhost
+from warren.salvage.vhost import STORES, Vhost
 
 KIND: Final = "rabbitmq-classic-v1"
 
 _VHOSTS_PLACES = ("msg_stores/vhosts", "vhosts")
-_VHOST_NAMES = (disk.VHOST_NAME_FILE, disk.VHOST_CONFIG_FILE, disk.RECOVERY_TERMS_FILE, PERSISTENT_STORE, TRANSIENT_STORE)
+_VHOST_NAMES = (disk.VHOST_NAME_FILE, disk.VHOST_CONFIG_FILE, disk.RECOVERY_TERMS_FILE, *STORES)
 _MAX_DEPTH = 8
 """Levels of an archive that are searched."""
 

@@ -23,7 +23,7 @@ from queue_index.recovery_terms import RecoveryTerms, read_recovery_terms
 from storage.errors import DataError, StorageError, WarrenError
 from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.names import to_text
-from warren.salvage.queue_directory import Finding, QueueDirectory
+from warren.salvage.queue_directory import Finding, QueueDirectory, Severity
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.unreadable import UnreadableQueue
 
@@ -181,7 +181,7 @@ class Vhost:
             self._add(kind, path, str(error))
 
     def _add(self, kind: str, path: str, detail: str, offset: int | None = None) -> None:
-        severity = "leftover" if kind.startswith("leftover") else "damage"
+        severity: Severity = "leftover" if kind.startswith("leftover") else "damage"
         self.problems.append(Finding(kind, severity, path, offset, detail))
 
 

@@ -1,0 +1,221 @@
+"""A crash at every operation: what was synced and is referred to is there afterwards, and nothing is half there."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+
+import attrs
+import pytest
+
+from msg_store.message_store import MessageStore
+from msg_store.store_reader import StoreReader
+from storage.errors import DataError, StorageError
+from storage.faults import SimulatedCrash
+from storage.memory import MemoryFileSystem
+from storage.settings import Settings
+
+DIRECTORY = "/vhost/store"
+SETTINGS = Settings(msg_store_file_size_limit=1000)
+TOKEN = b"token"
+
+
+def key(n: int) -> bytes:
+    return n.to_bytes(16, "big")
+
+
+def body(n: int) -> bytes:
+    return f"<{n}>".encode().ljust(60 + n * 7 % 50, b".")
+
+
+@attrs.define
+class Promises:
+    """What the store said so far: written to the system, synced, and what was asked to go."""
+
+    handed_over: set[int] = attrs.field(factory=set)
+    issued: set[int] = attrs.field(factory=set)
+    synced: set[int] = attrs.field(factory=set)
+    removed: set[int] = attrs.field(factory=set)
+
+
+@attrs.define
+class Life:
+    """A store at work, and the promises that it made."""
+
+    store: MessageStore
+    promises: Promises
+
+    def write(self, *numbers: int) -> None:
+        self.promises.handed_over |= set(numbers)
+        self.store.write_many([key(n) for n in numbers], [body(n) for n in numbers])
+
+    def flush(self) -> None:
+        self.store.flush()
+        self.promises.issued |= self.promises.handed_over
+
+    def sync(self) -> None:
+        self.store.sync()
+        self.promises.issued |= self.promises.handed_over
+        self.promises.synced |= self.promises.handed_over
+
+    def remove(self, *numbers: int) -> None:
+        self.promises.removed |= set(numbers)
+        self.store.remove_many([key(n) for n in numbers])
+
+
+def roll_over(life: Life) -> None:
+    """Files fill up, with a sync in the middle of one."""
+    life.write(*range(100, 108))
+    life.sync()
+    life.write(*range(108, 125))
+    life.flush()
+    life.write(*range(125, 130))
+    life.sync()
+
+
+def empty_a_file(life: Life) -> None:
+    """Closed files lose all they have."""
+    life.write(*range(100, 135))
+    life.sync()
+    life.remove(*range(100, 122))
+    life.write(*range(135, 140))
+    life.flush()
+    life.remove(*range(122, 130))
+    life.sync()
+
+
+def compact_all(life: Life) -> None:
+    """Pair after pair is combined, with and without holes in the left file, while the store is written to."""
+    life.write(*range(100, 160))
+    life.sync()
+    life.remove(*(n for n in range(100, 160) if n % 4 > 0 and n not in (101, 102)))
+    more = 200
+    while life.store.compact(max_steps=3):
+        life.write(more)
+        life.flush()
+        more += 1
+    life.sync()
+
+
+def stop(life: Life) -> None:
+    """A clean stop, with everything still in the buffer."""
+    life.write(*range(100, 115))
+    life.remove(100, 101)
+    life.store.close(TOKEN)
+    life.promises.issued |= life.promises.handed_over
+    life.promises.synced |= life.promises.handed_over
+
+
+def begin(files: MemoryFileSystem) -> Life:
+    """A store that has been there for a while: two closed files with holes and a current one."""
+    store = MessageStore.open(files, DIRECTORY, SETTINGS)
+    store.set_references([])
+    life = Life(store, Promises())
+    life.write(*range(30))
+    life.sync()
+    life.remove(3, 4, 11, 12, 13, 14)
+    life.sync()
+    files.sync_all()
+    return life
+
+
+def crashes(work: Callable[[Life], None], *, torn: bool) -> Iterator[tuple[MemoryFileSystem, Promises]]:
+    """``work`` cut off at each of its operations, one after the other."""
+    operation = 0
+    while True:
+        operation += 1
+        files = MemoryFileSystem(operation)
+        life = begin(files)
+        files.crash_at(operation, torn=torn)
+        try:
+            work(life)
+        except SimulatedCrash:
+            yield files, life.promises
+        else:
+            return
+
+
+def recover(files: MemoryFileSystem, promises: Promises, kept: set[int]) -> MessageStore:
+    """Open what a crash left; the queues refer to ``kept`` for sure, and to the rest as it happens."""
+    reader = StoreReader.open(files, DIRECTORY)
+    for n in promises.handed_over:
+        if n in kept or reader.contains(key(n)):
+            assert reader.read(key(n)) == body(n)
+    store = MessageStore.open(files, DIRECTORY, SETTINGS, token=TOKEN)
+    if not store.clean:
+        referenced = sorted(promises.handed_over - promises.removed)
+        missing = store.set_references((key(n), 1) for n in referenced)
+        assert not {key(n) for n in kept} & set(missing)
+    store.check_invariants()
+    for n in promises.handed_over:
+        if n in kept or store.contains(key(n)):
+            assert store.read(key(n)) == body(n)
+    return store
+
+
+def assert_it_goes_on(store: MessageStore) -> None:
+    numbers = range(300, 330)
+    store.write_many([key(n) for n in numbers], [body(n) for n in numbers])
+    store.compact()
+    store.sync()
+    store.check_invariants()
+    assert store.read_many([key(n) for n in numbers]) == [body(n) for n in numbers]
+
+
+WORKS = [roll_over, empty_a_file, compact_all, stop]
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("work", WORKS)
+def test_what_was_issued_survives_the_process(work: Callable[[Life], None], torn: bool) -> None:
+    for files, promises in crashes(work, torn=torn):
+        after = files.after_process_crash()
+        assert_it_goes_on(recover(after, promises, promises.issued - promises.removed))
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_what_was_synced_survives_a_power_loss(work: Callable[[Life], None]) -> None:
+    for files, promises in crashes(work, torn=True):
+        for seed in range(6):
+            after = files.after_power_loss(random.Random(seed))
+            recover(after, promises, promises.synced - promises.removed)
+
+
+@pytest.mark.parametrize("work", [compact_all, empty_a_file])
+def test_a_recovery_may_crash_too(work: Callable[[Life], None]) -> None:
+    for number, (files, promises) in enumerate(crashes(work, torn=True)):
+        kept = promises.synced - promises.removed
+        after = files.after_power_loss(random.Random(number))
+        operation = 0
+        while True:
+            operation += 1
+            attempt = after.after_process_crash()
+            attempt.crash_at(operation, torn=True)
+            try:
+                recover(attempt, promises, kept)
+            except SimulatedCrash:
+                recover(attempt.after_power_loss(random.Random(operation)), promises, kept)
+            else:
+                break
+
+
+def test_a_failed_operation_comes_out_and_loses_nothing() -> None:
+    for skip in range(12):
+        for kind in ("append", "sync", "sync_directory", "create", "truncate", "pwrite", "delete"):
+            files = MemoryFileSystem(skip)
+            life = begin(files)
+            files.fail(kind, skip=skip)
+            with contextlib.suppress(StorageError):
+                compact_all(life)
+            life.store.abandon()
+            recover(files, life.promises, life.promises.issued - life.promises.removed)
+
+
+def test_a_torn_record_in_a_closed_file_is_damage() -> None:
+    files = MemoryFileSystem()
+    begin(files).store.abandon()
+    handle = files.open_append(f"{DIRECTORY}/0.rdq")
+    handle.truncate(handle.size() - 1)
+    store = MessageStore.open(files, DIRECTORY, SETTINGS)
+    assert [type(error) for error in store.unreadable] == [DataError]

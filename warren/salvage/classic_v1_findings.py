@@ -1,0 +1,232 @@
+"""What is damaged or left over in a classic queue's directory, version 1.
+
+*Leftovers* are what a crash in a flush leaves (formats: "From journal to segment"): a journal that repeats what its
+segments say, acks of a segment that was deleted, zeros at a journal's end, a segment of zeros alone. Everything else
+that a sound directory does not have is *damage*.
+
+In a durable queue every record's persistent bit equals its message's; in another queue all records say transient. A
+directory with any persistent record is a durable queue's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from queue_index import directory as disk
+from queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
+from queue_index.message_format import decode_message
+from queue_index.record_format import BODY_SIZE, Ints
+from storage.errors import DataError, MessageError, StorageError, UnknownMessageError
+from warren.salvage.index_file import IndexFile
+from warren.salvage.positions import JournalBySegment, Positions
+from warren.salvage.queue_directory import Finding, missing_body, unreadable_file
+from warren.salvage.read_only import below
+
+if TYPE_CHECKING:
+    from warren.salvage.classic_v1 import ClassicV1Directory
+
+_KNOWN_FILES: Final = frozenset({disk.QUEUE_NAME_FILE, disk.JOURNAL_NAME})
+
+
+def of_directory(queue: ClassicV1Directory) -> Iterator[Finding]:
+    """Everything that is to be said of a queue's directory."""
+    yield from _strange_files(queue)
+    with queue.journal() as journal:
+        yield from _journal_as_a_whole(journal)
+        is_durable = bool(journal.file.columns.publish_persistent.any())
+        unacked: dict[int, int] = {}
+        persistent_unacked = 0
+        for positions in queue.segments(journal):
+            is_durable = is_durable or bool(positions.file.columns.publish_persistent.any())
+            yield from _segment_file(positions)
+            yield from _journal_against_segment(positions)
+            yield from _messages(queue, positions, is_durable=is_durable)
+            yield from _unseen(queue, positions)
+            unacked[positions.number] = int(positions.unacked.sum())
+            persistent_unacked += int((positions.unacked & positions.persistent).sum())
+        yield from _journal_without_segment(journal, set(unacked))
+        yield from _terms(queue, unacked, persistent_unacked)
+
+
+def _damage(kind: str, file: IndexFile, offset: int | None, detail: str) -> Finding:
+    return Finding(kind, "damage", file.path, offset, detail)
+
+
+def _leftover(kind: str, file: IndexFile, offset: int | None, detail: str) -> Finding:
+    return Finding(kind, "leftover", file.path, offset, detail)
+
+
+def _strange_files(queue: ClassicV1Directory) -> Iterator[Finding]:
+    segments = {disk.segment_name(number) for number in queue.segment_files()}
+    for name in queue.files.list(queue.path):
+        if name not in _KNOWN_FILES and name not in segments:
+            yield Finding("leftover file", "leftover", below(queue.path, name), None, "no file of a queue's index")
+
+
+def _journal_as_a_whole(journal: JournalBySegment) -> Iterator[Finding]:
+    file, columns = journal.file, journal.file.columns
+    if file.problem is not None:
+        yield unreadable_file(file.path, file.problem)
+    behind = file.size - columns.end
+    if columns.reason == "zeros" and not file.has_bytes_behind(columns.end):
+        yield _leftover("leftover zeros", file, columns.end, f"{behind} zero bytes, as a dirty shutdown may leave them")
+    elif columns.reason == "zeros":
+        yield _damage("bytes behind zeros", file, columns.end, f"a record of zeros ends the journal, {behind} bytes early")
+    elif behind:
+        yield _damage("torn record", file, columns.end, f"{behind} bytes that hold no whole record")
+    for what, numbers in (("deliver", columns.delivers), ("ack", columns.acks)):
+        seq_ids, counts = np.unique(numbers, return_counts=True)
+        for seq_id, count in zip(seq_ids[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
+            yield _damage("too many records", file, None, f"{count} {what} records of seq_id {seq_id}")
+
+
+def _segment_file(positions: Positions) -> Iterator[Finding]:
+    file = positions.file
+    if file.problem is not None:
+        yield unreadable_file(file.path, file.problem)
+    if file.only_zeros:
+        yield _leftover("leftover zeros", file, 0, "a segment of zero bytes alone")
+    for finding in positions.file_findings:
+        yield _damage(finding.kind, file, finding.offset, finding.detail)
+
+
+def _journal_against_segment(positions: Positions) -> Iterator[Finding]:
+    """What the journal says of positions of a segment that it publishes to, or that has a file."""
+    file, known, said = positions.journal, positions.in_file.facts, positions.in_journal.facts
+    for finding in positions.journal_findings:
+        yield _damage(finding.kind, file, finding.offset, finding.detail)
+
+    left = MINUS[said, known]
+    impossible = (left == IMPOSSIBLE) | (PLUS[known, np.where(left == IMPOSSIBLE, 0, left)] == IMPOSSIBLE)
+    for rel_seq in np.flatnonzero(impossible).tolist():
+        detail = f"seq_id {positions.first_seq_id + rel_seq}: {_words(said[rel_seq])} here, {_words(known[rel_seq])} in its segment"
+        yield _damage("contradicting records", file, _publish_at(positions, rel_seq), detail)
+
+    nowhere = (said != NOTHING) & ((said | known) & PUBLISHED == 0) & ~impossible
+    lost = nowhere if positions.file.exists else nowhere & (said & ACKED == 0)
+    for rel_seq in np.flatnonzero(lost).tolist():
+        yield _damage("entry without publish", file, None, _without_publish(positions.first_seq_id + rel_seq, said[rel_seq]))
+    yield from _repeated("leftover acks", positions, np.flatnonzero(nowhere & ~lost), "of messages that are gone already")
+
+    twice = np.flatnonzero((said & known & PUBLISHED != 0) & ~impossible)
+    if len(twice):
+        here = file.bodies(positions.in_journal.body_at[twice])
+        there = positions.file.bodies(positions.in_file.body_at[twice])
+        differ = here != there
+        for rel_seq in twice[differ].tolist():
+            detail = f"seq_id {positions.first_seq_id + rel_seq}: another message than in its segment"
+            yield _damage("double publish", file, _publish_at(positions, rel_seq), detail)
+        yield from _repeated("leftover publish", positions, twice[~differ], "that the segment has already")
+    heard = (said & PUBLISHED == 0) & (said != NOTHING) & (known & PUBLISHED != 0) & (left != said) & ~impossible
+    yield from _repeated("leftover acks", positions, np.flatnonzero(heard), "that the segment has already")
+
+
+def _repeated(kind: str, positions: Positions, rel_seqs: Ints, detail: str) -> Iterator[Finding]:
+    """One finding for all of them: a crash in a flush repeats the whole journal."""
+    if len(rel_seqs):
+        first = int(rel_seqs[0])
+        seq_ids = f"{len(rel_seqs)} from seq_id {positions.first_seq_id + first} on, {detail}"
+        yield _leftover(kind, positions.journal, _publish_at(positions, first), seq_ids)
+
+
+def _journal_without_segment(journal: JournalBySegment, visited: set[int]) -> Iterator[Finding]:
+    """Acks and delivers of segments of which nothing else is left."""
+    columns, count = journal.file.columns, journal.segment_entry_count
+    gone = list(journal.mentioned - visited)
+    acks = columns.acks[np.isin(columns.acks // count, gone)]
+    delivers = columns.delivers[np.isin(columns.delivers // count, gone)]
+    for seq_id in np.setdiff1d(delivers, acks).tolist():
+        yield _damage("entry without publish", journal.file, None, _without_publish(seq_id, DELIVERED))
+    if len(acks):
+        detail = f"{len(acks)} from seq_id {acks.min()} on, of segments that are gone already"
+        yield _leftover("leftover acks", journal.file, None, detail)
+
+
+def _messages(queue: ClassicV1Directory, positions: Positions, *, is_durable: bool) -> Iterator[Finding]:
+    """Each message that is here, and each body that an unacked one needs, against its record."""
+    rel_seqs = np.flatnonzero((positions.facts & PUBLISHED != 0) | positions.published_in_journal)
+    bodies = positions.bodies(rel_seqs)
+    columns = zip(
+        rel_seqs.tolist(),
+        positions.persistent[rel_seqs].tolist(),
+        positions.unacked[rel_seqs].tolist(),
+        positions.embedded_sizes[rel_seqs].tolist(),
+        bodies["msg_id"].tolist(),
+        bodies["size"].tolist(),
+        *positions.places(rel_seqs),
+        strict=True,
+    )
+    for rel_seq, is_persistent, is_unacked, embedded_size, msg_id, size, file, offset in columns:
+        seq_id, head_at = positions.first_seq_id + rel_seq, offset - file.layout.head_size
+        if embedded_size:
+            encoded = file.read(embedded_size, offset + BODY_SIZE)
+        elif is_unacked and is_persistent:
+            try:
+                encoded = queue.bodies.read(msg_id)
+            except (DataError, StorageError, UnknownMessageError) as error:
+                yield missing_body(file.path, head_at, seq_id, msg_id, error)
+                continue
+        else:
+            continue
+        for kind, detail in contradictions(encoded, msg_id, size, is_persistent if is_durable else None):
+            yield _damage(kind, file, head_at, f"message {seq_id}: {detail}")
+
+
+def contradictions(
+    encoded: bytes, msg_id: bytes, size: int | None, is_persistent: bool | None
+) -> Iterator[tuple[str, str]]:
+    """Where a message is none, or not the one that its record says; ``None``: the record does not say."""
+    try:
+        message = decode_message(encoded)
+    except MessageError as error:
+        yield "unreadable message", str(error)
+        return
+    if message.msg_id != msg_id:
+        yield "wrong message", f"the record is of {msg_id.hex()}, the message is {message.msg_id.hex()}"
+    if size is not None and len(message.body) != size:
+        yield "wrong size", f"the record says {size} bytes, the payload has {len(message.body)}"
+    if is_persistent is not None and message.persistent != is_persistent:
+        said = ("transient", "persistent")
+        yield "wrong persistence", f"the record says {said[is_persistent]}, the message {said[message.persistent]}"
+
+
+def _unseen(queue: ClassicV1Directory, positions: Positions) -> Iterator[Finding]:
+    unseen = np.flatnonzero(positions.unacked & positions.persistent & ~queue.seen(positions))
+    if len(unseen) and queue.terms is not None:
+        files, offsets = positions.places(unseen[:1])
+        detail = f"{len(unseen)} messages from seq_id {positions.first_seq_id + int(unseen[0])} on; next_seq_id is {queue.terms.next_seq_id}"
+        yield _damage("messages that no start sees", files[0], offsets[0] - files[0].layout.head_size, detail)
+
+
+def _terms(queue: ClassicV1Directory, unacked: dict[int, int], persistent_unacked: int) -> Iterator[Finding]:
+    """What a clean stop said, against what is there: a file that is gone shows in nothing else."""
+    if queue.terms is None:
+        return
+    said = dict(queue.terms.segments)
+    for number in sorted(said.keys() | {number for number, count in unacked.items() if count}):
+        if said.get(number, 0) != unacked.get(number, 0):
+            path = below(queue.path, disk.segment_name(number))
+            detail = f"{said.get(number, 0)} unacked messages at the clean stop, {unacked.get(number, 0)} now"
+            yield Finding("changed since the clean stop", "damage", path, None, detail)
+    if queue.terms.persistent_count not in (None, persistent_unacked):
+        detail = f"{queue.terms.persistent_count} persistent messages at the clean stop, {persistent_unacked} now"
+        yield Finding("changed since the clean stop", "damage", queue.path, None, detail)
+
+
+def _publish_at(positions: Positions, rel_seq: int) -> int | None:
+    """The offset of a position's publish record in the journal, if it has one."""
+    if not positions.published_in_journal[rel_seq]:
+        return None
+    return int(positions.in_journal.body_at[rel_seq]) - positions.journal.layout.head_size
+
+
+def _without_publish(seq_id: int, facts: int) -> str:
+    return f"seq_id {seq_id}: {_words(facts)}, published nowhere"
+
+
+def _words(facts: int) -> str:
+    names = [name for bit, name in ((PUBLISHED, "published"), (DELIVERED, "delivered"), (ACKED, "acked")) if facts & bit]
+    return " and ".join(names) or "nothing"

@@ -1,0 +1,174 @@
+"""The positions of a classic queue's index, segment by segment: what the segment file and the journal say together.
+
+After a crash in a flush the journal repeats what the segment says; that is taken out first
+(:mod:`queue_index.entries`). What cannot come about may stand in a damaged file. There every fact that stands anywhere
+is believed, so that an acked message does not come back because of a damaged record.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+from queue_index.entries import (
+    ACKED,
+    IMPOSSIBLE,
+    MINUS,
+    NOTHING,
+    PLUS,
+    PUBLISHED,
+    SegmentEntries,
+    journal_entries,
+    no_entries,
+    segment_entries,
+)
+from queue_index.entries import Finding as IndexFinding
+from queue_index.record_format import Bools, Columns, Ints, Octets
+from warren.salvage.index_file import BODIES, Bodies, IndexFile
+
+
+class JournalBySegment:
+    """A journal's records, sorted by segment once, in each segment in the order of the file."""
+
+    def __init__(self, file: IndexFile, segment_entry_count: int) -> None:
+        columns = file.columns
+        publishes, delivers, acks = (
+            np.argsort(numbers // segment_entry_count, kind="stable")
+            for numbers in (columns.publish_numbers, columns.delivers, columns.acks)
+        )
+        self.file = file
+        self.segment_entry_count = segment_entry_count
+        self._columns = attrs.evolve(
+            columns,
+            publish_numbers=columns.publish_numbers[publishes],
+            publish_persistent=columns.publish_persistent[publishes],
+            body_at=columns.body_at[publishes],
+            embedded_sizes=columns.embedded_sizes[publishes],
+            delivers=columns.delivers[delivers],
+            acks=columns.acks[acks],
+            reason="complete",  # whatever is behind the last record belongs to no segment
+        )
+        sorted_numbers = (self._columns.publish_numbers, self._columns.delivers, self._columns.acks)
+        self._segments = [numbers // segment_entry_count for numbers in sorted_numbers]
+
+    @property
+    def published(self) -> set[int]:
+        """The segments that it publishes to."""
+        return set(np.unique(self._segments[0]).tolist())
+
+    @property
+    def mentioned(self) -> set[int]:
+        """The segments that it says anything of."""
+        return set(np.unique(np.concatenate(self._segments)).tolist())
+
+    def of(self, number: int) -> Columns:
+        """The records of one segment."""
+        publishes, delivers, acks = (
+            slice(np.searchsorted(segments, number), np.searchsorted(segments, number, "right"))
+            for segments in self._segments
+        )
+        columns = self._columns
+        return attrs.evolve(
+            columns,
+            publish_numbers=columns.publish_numbers[publishes],
+            publish_persistent=columns.publish_persistent[publishes],
+            body_at=columns.body_at[publishes],
+            embedded_sizes=columns.embedded_sizes[publishes],
+            delivers=columns.delivers[delivers],
+            acks=columns.acks[acks],
+        )
+
+
+@attrs.frozen(eq=False)
+class Positions:
+    """All that is known of one segment's positions; columns by rel_seq."""
+
+    number: int
+    first_seq_id: int
+    file: IndexFile
+    in_file: SegmentEntries
+    journal: IndexFile
+    journal_columns: Columns
+    in_journal: SegmentEntries
+    """Without the facts of what was published, delivered and acked within the journal."""
+    published_in_journal: Bools
+    """With those."""
+    facts: Octets
+    """File and journal together."""
+    file_findings: list[IndexFinding]
+    journal_findings: list[IndexFinding]
+
+    @classmethod
+    def of(cls, number: int, file: IndexFile, journal: JournalBySegment, segment_entry_count: int) -> Positions:
+        """A segment, whose file (perhaps a missing one) is open."""
+        in_file, file_findings = segment_entries(file.columns, segment_entry_count)
+        columns = journal.of(number)
+        entries, journal_findings = journal_entries(columns, segment_entry_count)
+        in_journal = entries.get(number) or no_entries(segment_entry_count)
+        published = np.zeros(segment_entry_count, np.bool_)
+        published[columns.publish_numbers % segment_entry_count] = True
+        return cls(
+            number=number,
+            first_seq_id=number * segment_entry_count,
+            file=file,
+            in_file=in_file,
+            journal=journal.file,
+            journal_columns=columns,
+            in_journal=in_journal,
+            published_in_journal=published,
+            facts=_together(in_file.facts, in_journal.facts),
+            file_findings=file_findings,
+            journal_findings=journal_findings,
+        )
+
+    @property
+    def unacked(self) -> Bools:
+        """What is published and not acked."""
+        return _are(self.facts & (PUBLISHED | ACKED), PUBLISHED)
+
+    @property
+    def acked(self) -> Bools:
+        """What is acked but still there."""
+        known = _are(self.facts & (PUBLISHED | ACKED), PUBLISHED | ACKED)
+        return known | (self.published_in_journal & _are(self.facts, NOTHING))
+
+    @property
+    def from_file(self) -> Bools:
+        """Where the publish record is the file's; else it is the journal's, if there is one."""
+        return _are(self.in_file.facts & PUBLISHED, PUBLISHED)
+
+    @property
+    def persistent(self) -> Bools:
+        return np.where(self.from_file, self.in_file.persistent, self.in_journal.persistent)
+
+    @property
+    def embedded_sizes(self) -> Ints:
+        """Bytes of the messages that stand in the index; 0: in the store."""
+        return np.where(self.from_file, self.in_file.embedded, self.in_journal.embedded)
+
+    def bodies(self, rel_seqs: Ints) -> Bodies:
+        """The bodies of the publish records of these positions, of type :data:`warren.salvage.index_file.BODIES`."""
+        found = np.empty(len(rel_seqs), BODIES)
+        from_file = self.from_file[rel_seqs]
+        found[from_file] = self.file.bodies(self.in_file.body_at[rel_seqs[from_file]])
+        found[~from_file] = self.journal.bodies(self.in_journal.body_at[rel_seqs[~from_file]])
+        return found
+
+    def places(self, rel_seqs: Ints) -> tuple[list[IndexFile], list[int]]:
+        """The files and the offsets of those bodies."""
+        from_file = self.from_file[rel_seqs]
+        offsets: Ints = np.where(from_file, self.in_file.body_at[rel_seqs], self.in_journal.body_at[rel_seqs])
+        return [self.file if is_files else self.journal for is_files in from_file.tolist()], offsets.tolist()
+
+
+def _are(facts: Octets, known: int) -> Bools:
+    equal: Bools = facts == known
+    return equal
+
+
+def _together(in_file: Octets, in_journal: Octets) -> Octets:
+    left = MINUS[in_journal, in_file]
+    left = np.where(left == IMPOSSIBLE, in_journal & ~in_file, left)
+    together = PLUS[in_file, left]
+    facts: Octets = np.where(together == IMPOSSIBLE, in_file | left, together)
+    return facts
