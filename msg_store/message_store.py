@@ -112,18 +112,17 @@ class MessageStore:
         token: bytes | None = None,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> MessageStore:
-        """Open the store in ``directory``, which is made where it is missing.
+        """Open the store in ``directory``, which is made where it is missing, in one that is there for good.
 
         With the ``token`` that the last clean stop was given, and nothing changed since, it is ready (``clean``).
         Otherwise it was scanned, and wants :meth:`set_references`. Damage does not stop it: see ``unreadable``.
         """
-        if not files.is_directory(directory):
-            files.make_directories(directory)
-            files.sync_directory(posixpath.dirname(directory))
+        files.make_directories(directory)
         found = clean_stop.load(files, directory, token) if token is not None else None
         clean_stop.discard(files, directory)
         clean = found is not None
         if found is None:
+            files.sync_directory(posixpath.dirname(directory))
             found = recover(files, directory)
         highest = found.summary.current
         if highest is None:
@@ -271,7 +270,7 @@ class MessageStore:
 
     def _delete_if_empty(self, number: int) -> None:
         in_use = number == self._current.number or (self._compaction is not None and number in self._compaction)
-        if in_use or not self._locations.counted or self._summary[number].valid_bytes:
+        if in_use or self._summary[number].valid_bytes:
             return
         self._reader.handles.drop(number)
         self._files.delete(self._reader.handles.path(number))

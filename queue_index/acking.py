@@ -1,13 +1,14 @@
 """Acking and requeueing: what becomes of delivered messages.
 
 An ack does away with a message: an index record if its position is on disk, a removal if its payload is in a store. A
-requeue brings messages back to their old places, so that no order is lost: those below Q3's first into Q4 (as alphas, read
-back), those below delta's start into Q3 (as betas), the rest into delta (written).
+requeue brings messages back to their old places, so that no order is lost: those below Q3's first into Q4 (as alphas,
+read back), those below delta's start into Q3 (as betas), the rest into delta (written).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from queue_index.paging import drop_payloads
 from queue_index.run import Run
@@ -100,13 +101,13 @@ def _below(runs: list[Run], limit: int | None) -> tuple[list[Run], list[Run]]:
 def _sorted(tags: Tags) -> list[int | range]:
     """Tags in seq_id order; ranges stay whole where they can."""
     parts = tag_ranges(tags)
-    if all(left.stop <= right.start for left, right in zip(parts, parts[1:], strict=False)):
+    if all(left.stop <= right.start for left, right in pairwise(parts)):
         return list(parts)
-    return sorted({tag for part in parts for tag in part})
+    return list(sorted({tag for part in parts for tag in part}))
 
 
 def purge_acks(s: QueueState, *, keep_persistent: bool) -> None:
-    """Forget the pending acks; ack them on disk, or (``keep_persistent``, a clean stop) leave the persistent ones there.
+    """Forget the pending acks; ack them on disk, or (``keep_persistent``, a clean stop) leave persistent ones there.
 
     All counters keep them, as the original's do.
     """

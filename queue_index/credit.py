@@ -1,9 +1,9 @@
 """Credit: how a queue is kept from outrunning a message store.
 
 A sender starts with some credit and spends one for every message that it hands over. The receiver gives back
-``more_after`` for every ``more_after`` messages that it has taken; those *grants* reach the sender later. A sender whose
-credit comes to exactly 0 is blocked until a grant makes it positive again. Blocking is a request to stop paging; what
-has to be written (a persistent publish) is written all the same and takes the credit below 0.
+``more_after`` for every ``more_after`` messages that it has taken; those *grants* reach the sender later. A sender
+whose credit comes to exactly 0 is blocked until a grant makes it positive again. Blocking is a request to stop paging;
+what has to be written (a persistent publish) is written all the same and takes the credit below 0.
 """
 
 from __future__ import annotations

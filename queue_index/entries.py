@@ -1,8 +1,8 @@
 """What is known of each position of a segment, and how the journal and the segment file add up.
 
-An *entry* is a set of three facts, as bits: PUBLISHED, DELIVERED, ACKED. The segment file knows some of them, the journal
-the others; a position is *unacked* where it is published and not acked. All that can meet is in three tables; a pair
-that is not in its table cannot come about, and is reported rather than guessed at.
+An *entry* is a set of three facts, as bits: PUBLISHED, DELIVERED, ACKED. The segment file knows some of them, the
+journal the others; a position is *unacked* where it is published and not acked. All that can meet is in three tables; a
+pair that is not in its table cannot come about, and is reported rather than guessed at.
 
 * :data:`ADD`: an action meets what the journal knows (in memory). Published, delivered and acked within one journal
   leaves nothing behind.
@@ -197,7 +197,7 @@ def journal_entries(columns: Columns, segment_entry_count: int) -> tuple[dict[in
             entries.facts[rel_seqs] |= bit
     for entries in segments.values():
         entries.facts[entries.facts == (PUBLISHED | DELIVERED | ACKED)] = NOTHING
-    if columns.reason == "torn" or columns.reason == "not a record":
+    if columns.reason in ("torn", "not a record"):
         findings.append(
             Finding(
                 "torn record", columns.end, f"the journal goes on with something that is {_REASONS[columns.reason]}"

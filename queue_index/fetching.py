@@ -1,8 +1,8 @@
 """Fetching: messages leave at the head.
 
 From Q4; if it is empty from Q3, whose last message brings in what comes behind it: Q1 where delta is empty, else a load
-from delta. A message is *redelivered* where its seq_id is below next_deliver_seq_id when it is taken (or where the index
-has a deliver record of its own, unless these are written with the publish).
+from delta. A message is *redelivered* where its seq_id is below next_deliver_seq_id when it is taken (or where the
+index has a deliver record of its own, unless these are written with the publish).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from queue_index.terms import bodies_of
 
 @attrs.frozen
 class MessageProperties:
-    """What a predicate of :func:`drop_while` and :func:`fetch_while` sees: expiry in µs since the epoch (0: none), size."""
+    """What a predicate of :func:`drop_while` and :func:`fetch_while` sees. Expiry: µs since the epoch, 0 for none."""
 
     expiry_us: int
     size: int
@@ -177,8 +177,8 @@ def _prefix(run: Run, predicate: Predicate) -> int:
 def _put_back(s: QueueState, run: Run) -> None:
     """Return one message that was taken to the head.
 
-    To Q4 if its payload is in RAM or Q4 holds any (then it is read), else to Q3; lazy: to Q3, or, where that is empty, to
-    delta.
+    To Q4 if its payload is in RAM or Q4 holds any (then it is read), else to Q3; lazy: to Q3, or, where that is empty,
+    to delta.
     """
     if s.mode == "lazy":
         if s.q3:
@@ -219,7 +219,7 @@ def remove_entries(s: QueueState, runs: list[Run], *, ack: bool = True) -> None:
 
 
 def fetch_while(s: QueueState, predicate: Predicate) -> tuple[list[Fetched], MessageProperties | None]:
-    """Fetch messages, with acks required, as long as the predicate holds; also the properties of the one that ended it."""
+    """Fetch messages, acks required, as long as the predicate holds; also the properties of the one that ended it."""
     runs, stopper = collect_while(s, predicate)
     fetched = [part for run in runs for part in _hand_over(s, run, ack_required=True)]
     s.update_rates_if_due()

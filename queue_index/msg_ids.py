@@ -1,7 +1,7 @@
 """Message ids: 16 bytes, unique for ever, cheap.
 
-Eight bytes that are drawn once (handed in: random at every start) and a counter behind them. A batch's ids are made as a
-column.
+Eight bytes that are drawn once (handed in: random at every start) and a counter behind them. A batch's ids are made as
+a column.
 """
 
 from __future__ import annotations

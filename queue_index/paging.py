@@ -1,17 +1,17 @@
 """Paging: keeping a queue within its target_ram_count.
 
-*Reducing* moves alphas to betas (payloads go to disk) and betas to delta (positions too), as many as the target asks and
-at most a bound at a time, so that a queue stays responsive; what the bound cut off is done soon after (``waiting_bump``).
-*Loading* is the way back: one stretch of delta, at most to the end of its segment, into Q3.
+*Reducing* moves alphas to betas (payloads go to disk) and betas to delta (positions too), as many as the target asks
+and at most a bound at a time, so that a queue stays responsive; what the bound cut off is done soon after
+(``waiting_bump``). *Loading* is the way back: one stretch of delta, at most to the end of its segment, into Q3.
 
 The work is done in runs: a run is cut where the quota, the target, the credit or a boundary ends it.
 """
 
 from __future__ import annotations
 
+from queue_index.recovering import recover_more, recover_to
 from queue_index.run import EMBEDDED, IN_RAM, IN_STORE, PERSISTENT, Run
 from queue_index.run_queue import RunQueue
-from queue_index.recovering import recover_more, recover_to
 from queue_index.state import QueueState
 
 

@@ -1,12 +1,13 @@
 """Pending acks: messages that were delivered and neither acked nor requeued yet.
 
-Three of these stand in a queue: *ram* (payload in RAM, store-bound), *disk* (payload dropped), *index* (embedded: cannot
-be paged). Each holds runs by their first seq_id, so that an ack of a thousand messages is one cut.
+Three of these stand in a queue: *ram* (payload in RAM, store-bound), *disk* (payload dropped), *index* (embedded:
+cannot be paged). Each holds runs by their first seq_id, so that an ack of a thousand messages is one cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 from sortedcontainers import SortedDict
 
@@ -70,7 +71,7 @@ class PendingAcks:
 
     def pop_largest(self, count: int) -> Run:
         """Give up at most ``count`` messages of the highest seq_ids: as many of them as are one run."""
-        key, run = self._runs.peekitem(-1)
+        key, run = cast(tuple[int, Run], self._runs.peekitem(-1))
         if run.count <= count:
             del self._runs[key]
         else:

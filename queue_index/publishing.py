@@ -3,9 +3,9 @@
 Into Q4 where Q3 is empty, else into Q1; in lazy mode to disk and into delta. A persistent message is written at once,
 payload and position, and the payload goes into the index record where it is small.
 
-A batch of messages of one length becomes its journal records in one matrix: constant columns are written once, ids, seq_ids
-and bodies as columns of their own. The same bytes then are the journal's write, the flush's source and the payloads in
-RAM.
+A batch of messages of one length becomes its journal records in one matrix: constant columns are written once, ids,
+seq_ids and bodies as columns of their own. The same bytes then are the journal's write, the flush's source and the
+payloads in RAM.
 """
 
 from __future__ import annotations

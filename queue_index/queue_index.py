@@ -26,7 +26,7 @@ import numpy as np
 
 from queue_index import directory as names
 from queue_index.entries import ACKED, DELIVERED, PLUS, PUBLISHED
-from queue_index.record_format import ACK, BODY, DELIVER, journal_publish_head, journal_shorts
+from queue_index.record_format import ACK, BODY, DELIVER, Octets, journal_publish_head, journal_shorts
 from queue_index.run import DELIVERED as RUN_DELIVERED
 from queue_index.run import PackedTerms, Run
 from queue_index.segment_file import SegmentFile, published, read_segment
@@ -284,7 +284,7 @@ class QueueIndex:
         runs.sort(key=lambda run: run.start)
         return runs
 
-    def together(self, segment: SegmentJournal, file: SegmentFile) -> np.ndarray:  # type: ignore[type-arg]
+    def together(self, segment: SegmentJournal, file: SegmentFile) -> Octets:
         """What the file and the journal know of a segment's positions together."""
         facts = PLUS[file.entries.facts, segment.facts] if not segment.empty else file.entries.facts
         if (facts > PUBLISHED | DELIVERED | ACKED).any():

@@ -211,9 +211,9 @@ class Parser:
     def columns(self) -> Columns:
         return self._collected.columns(self._base, self._reason or "complete")
 
-    def feed(self, data: bytes, *, final: bool) -> int:
+    def feed(self, data: bytes, *, final: bool) -> int:  # noqa: PLR0912, PLR0915 - one loop: a call a record is too many
         layout, collected = self._layout, self._collected
-        head_size, shift, mask = layout.head_size, layout.number_bits, (1 << layout.number_bits) - 1
+        head_size, mask = layout.head_size, (1 << layout.number_bits) - 1
         publish_size = head_size + BODY_SIZE
         read_publish = struct.Struct(">" + _HEAD_CODES[head_size] + "28xL").unpack_from
         add_publish, add_short = collected.single_publishes.append, collected.single_shorts.append
@@ -312,9 +312,10 @@ class Parser:
         if taken < _ALIKE_BEFORE_STRETCH:
             return 0
         column = numbers[:taken].astype(np.int64)
-        at = self._base + position + head_size + unit * np.arange(taken, dtype=np.int64)
+        body_at: Ints = self._base + position + head_size + unit * np.arange(taken, dtype=np.int64)
         embedded = np.full(taken, record_size - head_size - BODY_SIZE, np.int64)
-        self._collected.publishes.append((column, np.full(taken, kind == layout.persistent_kind), at, embedded))
+        persistent = np.full(taken, kind == layout.persistent_kind, np.bool_)
+        self._collected.publishes.append((column, persistent, body_at, embedded))
         for short in shorts:
             self._collected.shorts[short].append(column)
         return taken * unit

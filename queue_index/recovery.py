@@ -23,7 +23,7 @@ import numpy as np
 from queue_index import directory as names
 from queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED, SegmentEntries, journal_entries
 from queue_index.queue_index import QueueIndex
-from queue_index.record_format import JOURNAL, Columns, Ints, Octets, parse
+from queue_index.record_format import JOURNAL, Bools, Columns, Ints, Octets, parse
 from queue_index.segment_file import SegmentFile, published, read_segment
 from queue_index.segment_journal import SegmentJournal, Written
 from storage.errors import DataError
@@ -125,7 +125,7 @@ class DirtyRecovery:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The first position of the lowest segment that may have a message, and the one behind the highest's that has."""
+        """The first position of the lowest segment that may have a message; the one behind the highest that has one."""
         size = self._index.segment_entry_count
         alive = [number for number, segment in self._index.segments.items() if segment.unacked]
         if not alive:
@@ -158,7 +158,7 @@ class DirtyRecovery:
         index.segments[number] = segment
         facts = index.together(segment, file)
         unacked = (facts & (PUBLISHED | ACKED)) == PUBLISHED
-        survives = self._surviving(number, file, segment, unacked)
+        survives = self._surviving(file, segment, unacked)
         segment.unacked = int(unacked.sum())
         index.dirty_count += int((segment.facts > 0).sum()) if not segment.empty else 0
         self._ack_lost(number, np.flatnonzero(unacked & ~survives), facts)
@@ -178,13 +178,13 @@ class DirtyRecovery:
         handle.sync()
         handle.close()
 
-    def _surviving(self, number: int, file: SegmentFile, segment: SegmentJournal, unacked: Octets) -> Octets:
+    def _surviving(self, file: SegmentFile, segment: SegmentJournal, unacked: Bools) -> Bools:
         """Which of the unacked messages a restart keeps; counts their bytes, and tells who needs a body."""
         survives = np.zeros(len(unacked), np.bool_)
         in_file = published(file.entries)
         references: list[bytes] = []
 
-        def keep(rel_seqs: Ints, ids: bytes, sizes: int | list[int]) -> None:
+        def keep(rel_seqs: Ints, ids: bytes | bytearray, sizes: int | list[int]) -> None:
             """Store-bound ones: only those that the store has."""
             for place, rel_seq in enumerate(rel_seqs.tolist()):
                 msg_id = bytes(ids[place * 16 : place * 16 + 16])

@@ -37,6 +37,9 @@ DELIVERED: Final = 32
 
 _SMALL_BATCH: Final = 64  # not worth copying out of
 
+Terms = list[bytes]
+"""Encoded messages, or ids, one each."""
+
 
 @attrs.frozen
 class PackedTerms:
@@ -64,7 +67,7 @@ class PackedTerms:
 
 @attrs.define
 class Batch:
-    """Columns. ``ids``: 16 bytes a message; ``sizes`` and ``expiries``: one number for all, or one each (expiry µs, 0 none)."""
+    """Columns. ``ids``: 16 bytes a message; ``sizes`` and ``expiries`` (µs, 0 none): one number for all, or one each."""
 
     count: int
     ids: bytes | bytearray
@@ -72,7 +75,7 @@ class Batch:
     expiries: int | list[int]
     terms: list[bytes] | PackedTerms | None
     record_size: int = 0
-    """Above 0: ``terms`` lie in a buffer of finished journal records of this many bytes each, for ``first_seq_id`` on."""
+    """Above 0: ``terms`` lie in finished journal records of this many bytes each, from ``first_seq_id`` on."""
     first_seq_id: int = 0
     body_place: tuple[int, int] | None = None
     """Where the body lies in every one of the terms, and its size; ``(-1, 0)``: not in one place. Found when needed."""
@@ -119,7 +122,7 @@ class Batch:
     def append(self, msg_id: bytes, size: int, expiry_us: int, term: bytes) -> None:
         """Let one more message join; for the open batch only, whose columns are lists."""
         if not (isinstance(self.ids, bytearray) and isinstance(self.sizes, list) and isinstance(self.expiries, list)):
-            raise RuntimeError("a sealed batch was appended to")
+            raise RuntimeError("a sealed batch was appended to")  # noqa: TRY004 - a bug, whatever shows it
         self.ids += msg_id
         self.sizes.append(size)
         self.expiries.append(expiry_us)
@@ -175,11 +178,11 @@ class Run:
         sizes = self.batch.sizes
         return sizes * self.count if isinstance(sizes, int) else sum(sizes[self.low : self.high])
 
-    def msg_ids(self) -> list[bytes]:
+    def msg_ids(self) -> Terms:
         ids, low = self.batch.ids, self.low * 16
         return [bytes(ids[at : at + 16]) for at in range(low, low + self.count * 16, 16)]
 
-    def terms(self) -> list[bytes]:
+    def terms(self) -> Terms:
         return self.batch.slice_terms(self.low, self.high)
 
     def window(self, offset: int, count: int) -> Run:
@@ -214,7 +217,7 @@ class Run:
         batch = self.batch.copy(self.low, self.high, terms=None)
         return Run(self.start, batch, 0, self.count, flags & ~IN_RAM)
 
-    def with_terms(self, terms: list[bytes]) -> Run:
+    def with_terms(self, terms: Terms) -> Run:
         """The same messages with their payloads read back."""
         batch = self.batch.copy(self.low, self.high, terms=terms)
         return Run(self.start, batch, 0, self.count, self.flags | IN_RAM)

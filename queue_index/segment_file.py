@@ -1,14 +1,18 @@
 """A segment file as the engine reads it: whole, strictly, and as runs.
 
 A segment is read in one piece (RabbitMQ does the same) and stays in memory only as long as a run still needs payloads
-from it. What a sound file cannot hold raises :class:`DataError`; a torn end is told apart, because it is what a crash in
-a flush leaves: the journal still has all that was torn.
+from it. What a sound file cannot hold raises :class:`DataError`; a torn end is told apart, because it is what a crash
+in a flush leaves: the journal still has all that was torn.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any, cast
+
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from queue_index.entries import DELIVERED as FACT_DELIVERED
 from queue_index.entries import PUBLISHED, SegmentEntries, no_entries, segment_entries
@@ -76,14 +80,14 @@ class SegmentFile:
         edges = [0, *cuts.tolist(), len(rel_seqs)]
         return [
             Run(first_seq_id + int(rel_seqs[low]), batch, low, high - low, int(flags[low]))
-            for low, high in zip(edges, edges[1:], strict=False)
+            for low, high in pairwise(edges)
         ]
 
 
-def _folded(column: np.ndarray) -> int | list[int]:  # type: ignore[type-arg]
+def _folded(column: npt.NDArray[np.integer[Any]]) -> int | list[int]:
     """A column of equal numbers as that number."""
     first = int(column[0])
-    return first if (column == first).all() else column.tolist()
+    return first if (column == first).all() else cast(list[int], column.tolist())
 
 
 def read_segment(files: FileSystem, path: str, segment_entry_count: int) -> SegmentFile:

@@ -7,6 +7,7 @@ order of rel_seq, of each message publish, deliver, ack.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 import attrs
@@ -56,12 +57,12 @@ class Written:
         return records.blob[index * records.record_size : (index + 1) * records.record_size]
 
     def segment_bytes(self, low: int, high: int, shorts: int) -> bytes:
-        """Segment records of positions ``low … high-1``, highest first, each with ``shorts`` short records behind it."""
+        """Segment records of positions ``low … high-1``, highest first; behind each ``shorts`` short records."""
         first, count = low - self.rel_seq, high - low
-        persistent = not self.record(first)[0] >> 6 == TRANSIENT_PUBLISH
+        persistent = self.record(first)[0] >> 6 != TRANSIENT_PUBLISH
         kind = 0x8000 | (persistent << 14)
         if isinstance(self.records, list):
-            parts = []
+            parts: list[bytes | memoryview] = []
             for index in range(first + count - 1, first - 1, -1):
                 rel_seq = self.rel_seq + index
                 short = (SEGMENT_SHORT << 14 | rel_seq).to_bytes(2, "big") * shorts
@@ -119,7 +120,7 @@ class Written:
 
 
 class SegmentJournal:
-    """One segment as the index knows it between flushes: unacked messages (file and journal), and the journal's part."""
+    """One segment as the index knows it between flushes: its unacked messages, and what the journal holds of it."""
 
     __slots__ = ("_facts", "_size", "_view", "number", "unacked", "written")
 
@@ -225,7 +226,7 @@ def _stretches(facts: Octets) -> list[tuple[int, int]]:
     """``(low, high)`` of each stretch of equal facts that are not NOTHING."""
     cuts = np.flatnonzero(np.diff(facts)) + 1
     edges = [0, *cuts.tolist(), len(facts)]
-    return [(low, high) for low, high in zip(edges, edges[1:], strict=False) if high > low and facts[low]]
+    return [(low, high) for low, high in pairwise(edges) if high > low and facts[low]]
 
 
 __all__ = ["PackedRecords", "PackedTerms", "Records", "SegmentJournal", "Written"]

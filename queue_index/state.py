@@ -22,7 +22,7 @@ from queue_index.pending_acks import PendingAcks
 from queue_index.queue_index import QueueIndex
 from queue_index.rates import Rates
 from queue_index.recovery import DirtyRecovery
-from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Run
+from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Run, Terms
 from queue_index.run_queue import RunQueue
 from storage.settings import Settings
 
@@ -164,7 +164,7 @@ class QueueState:
 
     # ── payloads and positions, to disk and back ─────────────────────────────────────────────────────────────────
 
-    def read_terms(self, run: Run) -> list[bytes]:
+    def read_terms(self, run: Run) -> Terms:
         """A run's payloads, from RAM or from the store."""
         if run.flags & IN_RAM:
             return run.terms()

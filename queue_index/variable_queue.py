@@ -1,7 +1,7 @@
 """VariableQueue: a RabbitMQ classic queue (v1) as one plain object.
 
-The facade over :mod:`queue_index.state`. It is deterministic and single-threaded: the files, the body stores, the clock and
-the credit are handed in. What the operations do is told where it is done: :mod:`~queue_index.publishing`,
+The facade over :mod:`queue_index.state`. It is deterministic and single-threaded: the files, the body stores, the clock
+and the credit are handed in. What the operations do is told where it is done: :mod:`~queue_index.publishing`,
 :mod:`~queue_index.fetching`, :mod:`~queue_index.acking`, :mod:`~queue_index.browsing`, :mod:`~queue_index.paging`.
 
 How a message moves::
@@ -9,9 +9,10 @@ How a message moves::
     publish ─► Q1 ─► Q2 ─► delta ─► Q3 ─► Q4 ─► fetch ─► pending ack ─► ack
                             (each may be skipped while what comes behind it is empty)
 
-Crash: everything is on disk that was written out (:meth:`VariableQueue.sync` makes it safe); :meth:`VariableQueue.recover`
-brings it back in order. An operation that raises anything but :class:`~storage.errors.WarrenError` for its arguments leaves
-a state that must not be used again: open the queue anew from its files.
+Crash: everything is on disk that was written out (:meth:`VariableQueue.sync` makes it safe);
+:meth:`VariableQueue.recover` brings it back in order. An operation that raises anything but
+:class:`~storage.errors.WarrenError` for its arguments leaves a state that must not be used again: open the queue anew
+from its files.
 """
 
 from __future__ import annotations
@@ -100,10 +101,10 @@ class VariableQueue:
     ) -> VariableQueue:
         """A queue from its files.
 
-        ``terms``: its recovery terms; ``None`` after a crash. ``store_recovered``: the persistent store was stopped cleanly
-        too, so the index need not be scanned. ``step_by_step``: come back as soon as the first message can be fetched;
-        :meth:`recover_step` scans the rest. ``on_references`` is told, as they are scanned, the ids of the stored bodies
-        that messages refer to. Raises :class:`DataError` for files that no crash leaves.
+        ``terms``: its recovery terms; ``None`` after a crash. ``store_recovered``: the persistent store was stopped
+        cleanly too, so the index need not be scanned. ``step_by_step``: come back as soon as the first message can be
+        fetched; :meth:`recover_step` scans the rest. ``on_references`` is told, as they are scanned, the ids of the
+        stored bodies that messages refer to. Raises :class:`DataError` for files that no crash leaves.
         """
         index = parts.new_index()
         state = parts.new_state(index)
@@ -205,7 +206,7 @@ class VariableQueue:
     def publish_delivered(
         self, envelope: Envelope, msg_id: bytes, body: bytes, *, expiry_us: int = 0, confirm: bool = False
     ) -> int:
-        """Publish one message that a consumer gets at once, ack pending; the queue must be empty. Returns its seq_id."""
+        """Publish one message that a consumer gets at once, ack pending, into an empty queue. Returns its seq_id."""
         s = self._state
         if s.length:
             raise RuntimeError("publish_delivered on a queue that has messages would break their order")
@@ -255,7 +256,7 @@ class VariableQueue:
 
     def ack_up_to(self, seq_id: int) -> list[bytes]:
         """Ack everything that was delivered up to and including ``seq_id``."""
-        return self.ack([range(0, seq_id + 1)])
+        return self.ack([range(seq_id + 1)])
 
     def requeue(self, tags: acking.Tags) -> list[bytes]:
         """Bring delivered messages back to their old places; their msg_ids, highest seq_id first."""
@@ -280,7 +281,7 @@ class VariableQueue:
     def read_pending(self, tags: acking.Tags) -> list[tuple[int, bytes]]:
         """Seq_ids and encoded messages of pending acks, in the order of the tags."""
         s = self._state
-        found = []
+        found: list[tuple[int, bytes]] = []
         for part in acking.tag_ranges(tags):
             pieces = [
                 run
@@ -294,7 +295,7 @@ class VariableQueue:
     # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def set_ram_duration_target(self, duration_s: float | None) -> None:
-        """How long, at today's rates, the messages in RAM may last; ``None``: without limit. Pages at once if it falls."""
+        """How long, at today's rates, messages in RAM may last; ``None``: without limit. Pages at once if it falls."""
         s = self._state
         old = s.target_ram_count
         s.target_ram_count = None if duration_s is None else int(duration_s * s.rates.total)

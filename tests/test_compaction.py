@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from msg_store import compaction
@@ -90,7 +92,8 @@ def test_the_oldest_pair_that_fits_one_file_is_combined(files: MemoryFileSystem)
 
 
 def test_the_current_file_is_left_alone(files: MemoryFileSystem) -> None:
-    assert not store_with(files, 29, {0, 28}).needs_compaction()
+    assert not store_with(files, 29, {*range(9), 10, 11, 28}).needs_compaction()
+    assert store_with(MemoryFileSystem(), 31, {*range(9), 10, 11, 28}).needs_compaction()
 
 
 def test_compaction_goes_on_until_there_is_little_garbage(files: MemoryFileSystem) -> None:
@@ -291,5 +294,8 @@ def test_a_leftover_that_is_not_complete_is_not_trusted(files: MemoryFileSystem)
 def test_a_leftover_without_its_file_becomes_it(files: MemoryFileSystem) -> None:
     files.make_directories(DIRECTORY)
     files.open_append(f"{DIRECTORY}/3.rdt").append(records(5))
+    files.sync_all()
     assert MessageStore.open(files, DIRECTORY, SETTINGS).read(key(5)) == body(5)
     assert files.list(DIRECTORY) == ["3.rdq"]
+    for seed in range(20):
+        assert StoreReader.open(files.after_power_loss(Random(seed)), DIRECTORY).read(key(5)) == body(5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -59,6 +60,8 @@ def files() -> MemoryFileSystem:
 
 @pytest.fixture
 def store(files: MemoryFileSystem) -> MessageStore:
+    files.make_directories("/vhost")
+    files.sync_all()
     return fresh(files)
 
 
@@ -229,9 +232,19 @@ def test_a_sync_covers_the_files_rolled_on_the_way_and_their_names(
 ) -> None:
     write(store, *range(35))
     store.sync()
-    after = files.after_power_loss(files.rng)
-    recovered = MessageStore.open(after, DIRECTORY, SETTINGS)
-    assert recovered.read_many([key(n) for n in range(35)]) == [body(n) for n in range(35)]
+    for seed in range(8):
+        recovered = MessageStore.open(files.after_power_loss(Random(seed)), DIRECTORY, SETTINGS)
+        assert recovered.read_many([key(n) for n in range(35)]) == [body(n) for n in range(35)]
+
+
+def test_a_sync_covers_the_directory_of_a_new_store(files: MemoryFileSystem) -> None:
+    files.make_directories("/vhost")
+    files.sync_all()
+    store = fresh(files)
+    write(store, 1)
+    store.sync()
+    for seed in range(8):
+        assert MessageStore.open(files.after_power_loss(Random(seed)), DIRECTORY, SETTINGS).read(key(1)) == body(1)
 
 
 def test_a_known_message_found_after_a_crash_is_synced_before_it_is_confirmed(
@@ -354,6 +367,15 @@ def test_a_shortcut_is_not_trusted_where_a_file_went(files: MemoryFileSystem) ->
     stopped(files)
     files.delete(f"{DIRECTORY}/0.rdq")
     assert not MessageStore.open(files, DIRECTORY, SETTINGS, token=TOKEN).clean
+
+
+def test_a_shortcut_does_not_come_back_with_a_power_loss(files: MemoryFileSystem) -> None:
+    stopped(files)
+    files.sync_all()
+    again = MessageStore.open(files, DIRECTORY, SETTINGS, token=TOKEN)
+    remove(again, 5)
+    for seed in range(8):
+        assert not MessageStore.open(files.after_power_loss(Random(seed)), DIRECTORY, SETTINGS, token=TOKEN).clean
 
 
 @pytest.mark.parametrize("cut", [0, 5, 30, 60, 200])

@@ -97,7 +97,7 @@ class ClassicV1Directory:
         with self.journal() as journal:
             for positions in self.segments(journal):
                 wanted = positions.unacked & (positions.persistent == persistent) & (positions.embedded_sizes == 0)
-                yield positions.bodies(np.flatnonzero(wanted))["msg_id"].astype(MSG_IDS)
+                yield np.ascontiguousarray(positions.bodies(np.flatnonzero(wanted))["msg_id"]).view(MSG_IDS)
 
     def findings(self) -> Iterator[Finding]:
         return classic_v1_findings.of_directory(self)
