@@ -28,11 +28,13 @@ import attrs
 from msg_store.message_store import MessageStore
 from queue_index import directory as names
 from queue_index.body_store import StoreClient
+from queue_index.message_format import Envelope
 from queue_index.msg_ids import MsgIds
+from queue_index.properties import Properties, encode_properties
 from queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
 from queue_index.state import Clock
 from queue_index.variable_queue import QueueFiles, VariableQueue
-from storage.errors import DataError
+from storage.errors import DataError, WarrenError
 from storage.filesystem import FileSystem, Lock, write_file
 from storage.settings import Settings
 
@@ -183,6 +185,15 @@ class Vhost:
             self.queues[name] = VariableQueue.create(self._parts(name, entry, durable=durable))
         return self.queues[name]
 
+    def envelope(
+        self, queue: bytes, properties: Properties | None = None, *, exchange: bytes = b"", persistent: bool = True
+    ) -> Envelope:
+        """What messages to ``queue`` have around their bodies: the default exchange, the queue's name as routing key."""
+        chosen = Properties() if properties is None else properties
+        if chosen.delivery_mode is None:
+            chosen = attrs.evolve(chosen, delivery_mode=2 if persistent else 1)
+        return Envelope(self.name, exchange, (queue,), encode_properties(chosen), persistent)
+
     def sync(self) -> None:
         """Make everything that was published so far safe: bodies first, then positions."""
         if self._sync:
@@ -222,6 +233,16 @@ class Vhost:
     def _release(self) -> None:
         self._files.delete(f"{self.path}/{LOCK_FILE}")
         self._lock.release()
+
+    def __enter__(self) -> Vhost:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Close; after an error of the engine's own its state must not be written: leave it as a crash would."""
+        if isinstance(error, WarrenError | RuntimeError):
+            self.abandon()
+        else:
+            self.close()
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` where a queue or a store contradicts itself."""

@@ -30,14 +30,24 @@ GAP_BYTES = 16 * 1024
 """A run's length at most, and the unwanted bytes that are cheaper to read than to pass over."""
 
 
+@attrs.frozen(eq=False)
+class _Handle:
+    """An open file, closed with the last reference to it: whoever reads from it in another thread has one."""
+
+    file: File
+
+    def __del__(self) -> None:
+        self.file.close()
+
+
 @attrs.define
 class ReadHandles:
-    """The files of a store, opened as they are needed; the least recently used are closed again."""
+    """The files of a store, opened as they are needed; the least recently used are given up again."""
 
     files: FileSystem
     directory: str
     capacity: int = OPEN_HANDLES
-    _open: OrderedDict[int, File] = attrs.field(factory=OrderedDict)
+    _open: OrderedDict[int, _Handle] = attrs.field(factory=OrderedDict)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -52,29 +62,24 @@ class ReadHandles:
         if handle is None:
             handle = self._add(number)
         else:
-            with contextlib.suppress(KeyError):  # another thread closed it just now; the read will tell
+            with contextlib.suppress(KeyError):  # another thread dropped it just now
                 self._open.move_to_end(number)
-        return handle.pread(size, offset)
+        return handle.file.pread(size, offset)
 
     def drop(self, number: int) -> None:
-        """Close a file that is about to go, or one whose handle may be of an older file of that name."""
-        handle = self._open.pop(number, None)
-        if handle is not None:
-            handle.close()
+        """Give up a file that is about to go, or one whose handle may be of an older file of that name."""
+        self._open.pop(number, None)
 
     def close(self) -> None:
-        """Close them all."""
-        for number in list(self._open):
-            self.drop(number)
+        """Give them all up."""
+        self._open.clear()
 
-    def _add(self, number: int) -> File:
-        handle = self.files.open_read(self.path(number))
-        winner = self._open.setdefault(number, handle)
-        if winner is not handle:
-            handle.close()
+    def _add(self, number: int) -> _Handle:
+        handle = self._open[number] = _Handle(self.files.open_read(self.path(number)))
         while len(self._open) > self.capacity:
-            self._open.popitem(last=False)[1].close()
-        return winner
+            with contextlib.suppress(KeyError):  # another thread made room just now
+                self._open.popitem(last=False)
+        return handle
 
 
 @attrs.define

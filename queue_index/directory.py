@@ -25,7 +25,7 @@ DEFAULT_SEGMENT_ENTRY_COUNT: Final = 16384
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _CONFIG = re.compile(rb"\{\s*segment_entry_count\s*,\s*(\d+)\s*\}\s*\.")
-_SEGMENT = re.compile(r"(\d+)\.idx")
+_SEGMENT = re.compile(r"(0|[1-9][0-9]*)\.idx")
 
 
 def base36(number: int) -> str:

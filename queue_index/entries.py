@@ -69,6 +69,7 @@ MINUS: Final = _table(
         # the flush that crashed had written it
         (_P, _P): NOTHING,
         (_P | _D, _P | _D): NOTHING,
+        (_P, _P | _D): NOTHING,  # the deliver was not in the journal's file yet: it lags
         (_P | _D, _P): _D,
         # delivered or acked since
         (_D, _P): _D,

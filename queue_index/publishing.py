@@ -83,7 +83,9 @@ def publish_many(
         ids = msg_ids[low * _ID_SIZE : high * _ID_SIZE]
         times = expiries if isinstance(expiries, int) else expiries[low:high]
         if alike and flags & EMBEDDED and size and high - low >= _SMALL_STRETCH:
-            batch = _matrix_batch(s.next_seq_id, envelope, ids, bodies[low:high], times, flags)
+            batch = _matrix_batch(
+                s.next_seq_id, envelope, ids, bodies[low:high], times, persistent=bool(flags & PERSISTENT)
+            )
         else:
             terms = encode_many(envelope, ids, bodies[low:high])
             batch = Batch(high - low, ids, size if alike else sizes[low:high], times, terms)
@@ -107,14 +109,14 @@ def _stretch(s: QueueState, envelope: Envelope, sizes: list[int], low: int, high
 
 
 def _matrix_batch(
-    start: int, envelope: Envelope, ids: bytes, bodies: Sequence[bytes], expiries: int | list[int], flags: int
+    start: int, envelope: Envelope, ids: bytes, bodies: Sequence[bytes], expiries: int | list[int], *, persistent: bool
 ) -> Batch:
     """The columns of messages of one length, on top of their finished journal records."""
     count, size = len(bodies), len(bodies[0])
     sample = encode_message(envelope, bytes(_ID_SIZE), bytes(size))
     id_at = len(sample) - len(envelope.template.end) - _ID_SIZE
     body_at = id_at - len(envelope.template.tail) - size
-    one = journal_publish_head(0, persistent=bool(flags & PERSISTENT)) + BODY.pack(b"", 0, size, len(sample)) + sample
+    one = journal_publish_head(0, persistent=persistent) + BODY.pack(b"", 0, size, len(sample)) + sample
     matrix = np.empty((count, len(one)), np.uint8)
     matrix[:] = np.frombuffer(one, np.uint8)
     heads = np.arange(start, start + count, dtype=np.uint64) | np.uint64(int.from_bytes(one[:_HEAD_SIZE], "big"))

@@ -12,8 +12,9 @@ deliver, ack) is appended to the journal; a *flush* moves what the journal holds
 * A flush deletes a segment file without unacked messages and appends to the others; then the journal is cut to 0.
 
 A crash leaves: a journal that ends in the middle of a record (dropped); or, from a flush, segments that say what the
-journal says too (:data:`queue_index.entries.MINUS`), the last of them perhaps torn. With ``sync`` the segments are synced
-before the journal is cut and the cut before anything is appended, so that no mixture of old and new journal can appear.
+journal says too (:data:`queue_index.entries.MINUS`), the last of them perhaps torn. With ``sync`` the segments are
+synced before the journal is cut and the cut before anything is appended, so that no mixture of old and new journal can
+appear.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from queue_index.run import PackedTerms, Run
 from queue_index.segment_file import SegmentFile, published, read_segment
 from queue_index.segment_journal import PackedRecords, Records, SegmentJournal
 from storage.errors import DataError
-from storage.filesystem import File, FileSystem
+from storage.filesystem import File, FileSystem, write_file
 from storage.settings import Settings
 
 UNBOUNDED: Final = None
@@ -168,11 +169,7 @@ class QueueIndex:
             name_path = f"{self.path}/{names.QUEUE_NAME_FILE}"
             if not files.exists(name_path):
                 files.make_directories(self.path)
-                handle = files.open_append(name_path)
-                handle.append(self._name_file)
-                if self._sync:
-                    handle.sync()
-                handle.close()
+                write_file(files, name_path, self._name_file, sync=self._sync)
             self._journal = files.open_append(f"{self.path}/{names.JOURNAL_NAME}")
             if self._sync:
                 files.sync_directory(self.path)
@@ -190,11 +187,9 @@ class QueueIndex:
 
     def sync(self) -> None:
         """Make what was written safe, as safe as this index was told to be."""
-        if self._journal is None:
-            return
         self.write_out()
         if self._sync and self.safe_ticket < self.written_ticket:
-            self._journal.sync()
+            self._open_journal().sync()  # what was written out before a ``release`` too
         self.safe_ticket = self.written_ticket
 
     def _flush_if_above(self, target_ram_count: int | None) -> None:
@@ -280,7 +275,7 @@ class QueueIndex:
         runs = file.runs(number * size, wanted & in_file, facts)
         for written in segment.written:
             if written.rel_seq < high and written.end > low:
-                runs += written.runs(number * size, wanted & ~in_file, facts & DELIVERED)
+                runs += written.runs(number * size, wanted & ~in_file, facts & DELIVERED > 0)
         runs.sort(key=lambda run: run.start)
         return runs
 

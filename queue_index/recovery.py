@@ -203,7 +203,7 @@ class DirtyRecovery:
             batch = file.columns(bound)
             keep(bound, batch.ids, batch.sizes)
         for written in segment.written:
-            for run in written.runs(0, unacked & ~in_file, segment.facts & DELIVERED):
+            for run in written.runs(0, unacked & ~in_file, segment.facts & DELIVERED > 0):
                 if not run.persistent:
                     continue
                 rel_seqs = np.arange(run.start, run.end)

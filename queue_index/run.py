@@ -75,7 +75,7 @@ class Batch:
     expiries: int | list[int]
     terms: list[bytes] | PackedTerms | None
     record_size: int = 0
-    """Above 0: ``terms`` lie in finished journal records of this many bytes each, from ``first_seq_id`` on."""
+    """Above 0: ``terms`` lie in finished journal records of that many bytes, from ``first_seq_id`` on."""
     first_seq_id: int = 0
     body_place: tuple[int, int] | None = None
     """Where the body lies in every one of the terms, and its size; ``(-1, 0)``: not in one place. Found when needed."""

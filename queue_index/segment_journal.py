@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from queue_index.entries import ACKED, ADD, DELIVERED, IMPOSSIBLE, NOTHING, PUBLISHED
-from queue_index.record_format import BODY, SEGMENT, SEGMENT_SHORT, TRANSIENT_PUBLISH, Octets
+from queue_index.record_format import BODY, SEGMENT, SEGMENT_SHORT, TRANSIENT_PUBLISH, Bools, Octets
 from queue_index.run import DELIVERED as RUN_DELIVERED
 from queue_index.run import EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, PackedTerms, Run
 
@@ -79,7 +79,7 @@ class Written:
             out[:, 2 + body :] = np.tile(short_bytes, shorts)
         return out.tobytes()
 
-    def runs(self, first_seq_id: int, wanted: Octets, delivered: Octets) -> list[Run]:
+    def runs(self, first_seq_id: int, wanted: Bools, delivered: Bools) -> list[Run]:
         """The wanted positions as runs; both masks are by rel_seq."""
         runs: list[Run] = []
         places = np.flatnonzero(wanted[self.rel_seq : self.end])
@@ -87,7 +87,7 @@ class Written:
             return runs
         for stretch in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
             low, high = int(stretch[0]), int(stretch[-1]) + 1
-            marks = delivered[self.rel_seq + low : self.rel_seq + high].astype(np.bool_)
+            marks = delivered[self.rel_seq + low : self.rel_seq + high]
             for part in np.split(np.arange(low, high), np.flatnonzero(np.diff(marks)) + 1):
                 flag = RUN_DELIVERED if delivered[self.rel_seq + int(part[0])] else 0
                 runs += self._runs_of(first_seq_id, int(part[0]), int(part[-1]) + 1, flag)

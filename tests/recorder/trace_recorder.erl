@@ -16,6 +16,7 @@
 
 -define(QUEUE, rabbit_variable_queue).
 -define(FAR_BELOW, -1000000000).
+-define(DEADLINE_MS, 60000).  % of one operation: a queue can wait for ever for credit that nobody owes it
 
 %% One trace being recorded.
 -record(run, {queue, vhost, declared, published = 0, blocked = false, recovery_key, stores = []}).
@@ -44,6 +45,9 @@ collect(Pid, Monitor, Trace, Steps) ->
         {'DOWN', Monitor, _, _, Reason} ->
             Shown = iolist_to_binary(io_lib:format("~0P", [Reason, 60])),
             Trace#{<<"steps">> => lists:reverse(Steps), <<"failure">> => Shown}
+    after ?DEADLINE_MS ->
+            exit(Pid, kill),
+            collect(Pid, Monitor, Trace, Steps)
     end.
 
 set_environment(#{<<"segment_entry_count">> := SegmentEntryCount, <<"io_batch_size">> := IoBatchSize,
@@ -318,7 +322,7 @@ terms(Stored) ->
     Keys = [next_seq_id, next_deliver_seq_id, persistent_count, persistent_bytes],
     Shown = maps:from_list([{atom_to_binary(Key, utf8), proplists:get_value(Key, Stored)} || Key <- Keys]),
     Shown#{<<"persistent_ref">> => null,  % a random id
-           <<"segments">> => [[Number, Unacked] || {Number, Unacked} <- proplists:get_value(segments, Stored)]}.
+           <<"segments">> => [[Number, Unacked] || {Number, Unacked} <- lists:sort(proplists:get_value(segments, Stored))]}.
 
 state(#run{queue = Queue, stores = Stores}) ->
     Same = [bytes, delta_transient_bytes, len, mode, next_deliver_seq_id, next_seq_id, persistent_bytes,

@@ -1,0 +1,42 @@
+"""Opening a data directory with the real files, clock and randomness."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from actors.vhost import Vhost
+from queue_index.directory import vhost_directory_name
+from storage.filesystem import RealFileSystem
+from storage.settings import Settings
+
+
+def vhost_path(directory: str | os.PathLike[str], vhost: str) -> Path:
+    """Where a vhost lies in a node's data directory."""
+    return Path(directory) / "msg_stores" / "vhosts" / vhost_directory_name(vhost.encode())
+
+
+def open_vhost(
+    directory: str | os.PathLike[str],
+    vhost: str = "/",
+    *,
+    settings: Settings | None = None,
+    sync: bool = True,
+) -> Vhost:
+    """Open a vhost of the data directory ``directory``, made where it is missing; a context manager that closes it.
+
+    ``sync``: what is called safe survives a power loss; without it, the end of the process. The directory may be that
+    of a stopped RabbitMQ node. Raises :class:`~storage.errors.DirectoryLockedError` where another process has it, and
+    :class:`~storage.errors.DataError` where files are damaged in a way that no crash explains.
+    """
+    return Vhost.open(
+        RealFileSystem(),
+        str(vhost_path(directory, vhost)),
+        vhost.encode(),
+        settings=Settings() if settings is None else settings,
+        clock=time.monotonic_ns,
+        random=os.urandom,
+        sync=sync,
+        owner=f"process {os.getpid()}",
+    )
