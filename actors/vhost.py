@@ -1,17 +1,17 @@
 """A vhost's directory, opened for writing: its queues, its two stores, and what a stop leaves for the next start.
 
-The one place where queue indexes and message stores meet. Layout, names and files are RabbitMQ's, so the directory may come
-from a stopped node and go back to one.
+The one place where queue indexes and message stores meet. Layout, names and files are RabbitMQ's, so the directory may
+come from a stopped node and go back to one.
 
 *Opening*, in steps, each synced before the next:
 
 1. Take the lock.
-2. Read recovery.dets, then empty it: from now on a crash leaves a directory that is recovered by scanning. (Left as it
-   was, a broker would not see what is published from here on.)
+2. Read recovery.dets, then empty it: from now on a crash leaves a directory that is recovered by scanning. (Left as
+   it was, a broker would not see what is published from here on.)
 3. Open the persistent store: with its shortcut if nothing ran here since warren's own clean stop, else by a scan. It
    deletes every shortcut, RabbitMQ's clean.dot first of all. Wipe the transient store.
-4. Recover every queue that has a directory. Where the store was scanned, the queues' scans count its references; they are
-   handed to it when the last one is through (:meth:`Vhost.recover_step`).
+4. Recover every queue that has a directory. Where the store was scanned, the queues' scans count its references; they
+   are handed to it when the last one is through (:meth:`Vhost.recover_step`).
 
 *Closing*: close every queue, then the stores, and write recovery.dets last of all.
 """
@@ -81,14 +81,14 @@ class Vhost:
     ) -> Vhost:
         """Open the vhost ``name`` in its directory ``path``, which is made where it is missing.
 
-        An existing ``.config`` says the segment_entry_count, whatever the settings say. ``sync``: whether what is called
-        safe survives a power loss. Raises :class:`DirectoryLockedError` where another process has it, and
+        An existing ``.config`` says the segment_entry_count, whatever the settings say. ``sync``: whether what is
+        called safe survives a power loss. Raises :class:`DirectoryLockedError` where another process has it, and
         :class:`DataError` where the directory is another vhost's or no crash can have left what is there.
         """
         files.make_directories(f"{path}/{names.QUEUES_DIRECTORY}")
         lock = files.lock(f"{path}/{LOCK_FILE}", owner)
         try:
-            return cls._open(files, path, name, settings, clock, random, sync, lock)
+            return cls._open(files, path, name, settings=settings, clock=clock, random=random, sync=sync, lock=lock)
         except BaseException:
             lock.release()
             raise
@@ -99,6 +99,7 @@ class Vhost:
         files: FileSystem,
         path: str,
         name: bytes,
+        *,
         settings: Settings,
         clock: Clock,
         random: RandomBytes,
@@ -107,9 +108,9 @@ class Vhost:
     ) -> Vhost:
         settings = attrs.evolve(settings, segment_entry_count=_introduce(files, path, name, settings))
         terms, terms_data = _take_recovery_terms(files, path)
-        directories = [entry for entry in files.list(f"{path}/{names.QUEUES_DIRECTORY}")]
-        queue_names = {entry: _queue_name(files, path, entry) for entry in directories}
-        all_clean = all(entry in terms for entry in directories)
+        entries = files.list(f"{path}/{names.QUEUES_DIRECTORY}")
+        queue_names = {entry: _queue_name(files, path, entry) for entry in entries}
+        all_clean = all(entry in terms for entry in entries)
         token = hashlib.sha256(terms_data).digest() if all_clean and terms_data else None
         persistent = MessageStore.open(files, f"{path}/{PERSISTENT_STORE}", settings, token=token)
         transient = MessageStore.create(files, f"{path}/{TRANSIENT_STORE}", settings)

@@ -103,9 +103,7 @@ def _sorted(tags: Tags) -> list[int | range]:
     parts = tag_ranges(tags)
     if all(left.stop <= right.start for left, right in pairwise(parts)):
         return list(parts)
-    tags_in_order: list[int | range] = []
-    tags_in_order += sorted({tag for part in parts for tag in part})
-    return tags_in_order
+    return [*sorted({tag for part in parts for tag in part})]
 
 
 def purge_acks(s: QueueState, *, keep_persistent: bool) -> None:

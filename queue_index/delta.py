@@ -45,8 +45,12 @@ class Delta:
         self.count = self.transient = 0
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where more messages are counted than there are positions."""
-        if (self.start is None) != (self.end is None) or not 0 <= self.transient <= self.count:
+        """Raise ``RuntimeError`` where more messages are counted than there are positions.
+
+        ``transient`` may fall below 0: a lazy queue that is not durable adds persistent messages as such and takes them
+        out as transient ones.
+        """
+        if (self.start is None) != (self.end is None) or self.count < 0 or self.transient > self.count:
             raise RuntimeError(f"{self} is not a delta")
         if self.start is not None and self.end is not None and self.start + self.count > self.end:
             raise RuntimeError(f"{self} counts more messages than positions")

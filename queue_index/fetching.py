@@ -232,9 +232,11 @@ def purge(s: QueueState) -> int:
     purged, ack = s.length, s.pending_ack_count > 0
     remove_entries(s, list(s.q4), ack=ack)
     s.q4 = RunQueue()
-    if s.mode == "lazy":
-        load_from_delta(s, ack_lost=ack)
-    while s.q3:
+    while True:
+        if s.mode == "lazy":
+            load_from_delta(s, ack_lost=ack)  # a second stretch each time: it shows in when the index flushes
+        if not s.q3:
+            break
         runs, s.q3 = list(s.q3), RunQueue()
         remove_entries(s, runs, ack=ack)
         load_from_delta(s, ack_lost=ack)

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from queue_index.message_format import MAX_FRAGMENT_BYTES, Envelope, encode_many, encode_message
-from queue_index.record_format import BODY, BODY_SIZE, journal_publish_head
-from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, PERSISTENT, Batch, PackedTerms, Run, open_batch
+from queue_index.record_matrix import RecordMatrix
+from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, PERSISTENT, Batch, Run, open_batch
 from queue_index.state import QueueState
 
 _ID_SIZE = 16
-_HEAD_SIZE = 8
 _SMALL_STRETCH = 8  # fewer messages than this are not worth a matrix
 
 
@@ -83,9 +80,7 @@ def publish_many(
         ids = msg_ids[low * _ID_SIZE : high * _ID_SIZE]
         times = expiries if isinstance(expiries, int) else expiries[low:high]
         if alike and flags & EMBEDDED and size and high - low >= _SMALL_STRETCH:
-            batch = _matrix_batch(
-                s.next_seq_id, envelope, ids, bodies[low:high], times, persistent=bool(flags & PERSISTENT)
-            )
+            batch = _matrix_batch(s, envelope, ids, bodies[low:high], times, persistent=bool(flags & PERSISTENT))
         else:
             terms = encode_many(envelope, ids, bodies[low:high])
             batch = Batch(high - low, ids, size if alike else sizes[low:high], times, terms)
@@ -109,31 +104,15 @@ def _stretch(s: QueueState, envelope: Envelope, sizes: list[int], low: int, high
 
 
 def _matrix_batch(
-    start: int, envelope: Envelope, ids: bytes, bodies: Sequence[bytes], expiries: int | list[int], *, persistent: bool
+    s: QueueState, envelope: Envelope, ids: bytes, bodies: Sequence[bytes], expiries: int | list[int], *, persistent: bool
 ) -> Batch:
     """The columns of messages of one length, on top of their finished journal records."""
-    count, size = len(bodies), len(bodies[0])
-    sample = encode_message(envelope, bytes(_ID_SIZE), bytes(size))
-    id_at = len(sample) - len(envelope.template.end) - _ID_SIZE
-    body_at = id_at - len(envelope.template.tail) - size
-    one = journal_publish_head(0, persistent=persistent) + BODY.pack(b"", 0, size, len(sample)) + sample
-    matrix = np.empty((count, len(one)), np.uint8)
-    matrix[:] = np.frombuffer(one, np.uint8)
-    heads = np.arange(start, start + count, dtype=np.uint64) | np.uint64(int.from_bytes(one[:_HEAD_SIZE], "big"))
-    id_column = np.frombuffer(ids, np.uint8).reshape(count, _ID_SIZE)
-    term_at = _HEAD_SIZE + BODY_SIZE
-    matrix[:, :_HEAD_SIZE] = heads.astype(">u8").view(np.uint8).reshape(count, _HEAD_SIZE)
-    matrix[:, _HEAD_SIZE : _HEAD_SIZE + _ID_SIZE] = id_column
-    matrix[:, term_at + id_at : term_at + id_at + _ID_SIZE] = id_column
-    if expiries:
-        times = np.broadcast_to(np.asarray(expiries, ">u8"), (count,))
-        matrix[:, 24:32] = np.ascontiguousarray(times).view(np.uint8).reshape(count, 8)
-    matrix[:, term_at + body_at : term_at + body_at + size] = np.frombuffer(b"".join(bodies), np.uint8).reshape(
-        count, size
-    )
-    record = len(one)
-    terms = PackedTerms(matrix.tobytes(), range(term_at, count * record, record), len(sample))
-    return Batch(count, ids, size, expiries, terms, record_size=record, first_seq_id=start)
+    start, count, size = s.next_seq_id, len(bodies), len(bodies[0])
+    matrix = s.record_matrix
+    if matrix is None or not matrix.fits(envelope, size, persistent=persistent):
+        matrix = s.record_matrix = RecordMatrix(envelope, size, persistent=persistent)
+    terms = matrix.fill(start, ids, bodies, expiries)
+    return Batch(count, ids, size, expiries, terms, record_size=len(matrix.record), first_seq_id=start)
 
 
 def _enter(s: QueueState, run: Run, envelope: Envelope, *, batch: bool) -> None:

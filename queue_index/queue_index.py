@@ -176,6 +176,12 @@ class QueueIndex:
                 files.sync_directory(self.path.rpartition("/")[0])
         return self._journal
 
+    def go_on_at(self, size: int) -> None:
+        """Append to the journal that a clean stop left, behind its first ``size`` bytes; the rest is no record."""
+        journal = self._open_journal()
+        if size < journal.size():
+            journal.truncate(size)
+
     def write_out(self) -> None:
         """Hand the operating system what waits: it then survives the process."""
         if self._buffered:

@@ -178,6 +178,9 @@ class _Collector:
             empty,
             empty,
         ]
+        if self.single_publishes and len(self.publishes) > 1:
+            in_file_order = np.argsort(joined[2])
+            joined = [column[in_file_order] for column in joined]
         shorts = [np.concatenate(parts) for parts in self.shorts.values()]
         return Columns(
             publish_numbers=joined[0],

@@ -5,7 +5,7 @@ unflushed. Else every segment is scanned, in numbered steps:
 
 1. Read the journal; drop a torn end, and what its segments say already (a flush that crashed).
 2. Scan the segments that the journal speaks of, the highest ones down to the first that still has messages (now
-   ``next_seq_id`` is known).
+   ``next_seq_id`` is known). Flush: from here on the journal is new.
 3. Scan the others from the lowest on, one a call of :meth:`DirtyRecovery.step`, while the queue works already.
 4. Flush: segments with nothing left are deleted.
 
@@ -77,8 +77,8 @@ def open_clean(files: FileSystem, index: QueueIndex, counts: Iterable[tuple[int,
             index.segments[number] = SegmentJournal(number, index.segment_entry_count)
         index.segments[number].unacked = unacked
     index.dirty_count = journal.columns.record_count
-    if journal.columns.record_count or journal.data:
-        index._open_journal()
+    if journal.data:
+        index.go_on_at(journal.columns.end)
 
 
 class DirtyRecovery:
@@ -104,6 +104,8 @@ class DirtyRecovery:
             self._scan(number)
         while self._unscanned and not self._has_messages_above(self._unscanned[-1]):
             self._scan(self._unscanned[-1])
+        if self._journal.data and self._unscanned:
+            index.flush(even_if_clean=True)  # what the queue appends meanwhile must not stand behind leftovers
         self._release_journal()
 
     def take_found(self) -> tuple[int, int]:

@@ -67,7 +67,7 @@ class PackedTerms:
 
 @attrs.define
 class Batch:
-    """Columns. ``ids``: 16 bytes a message; ``sizes`` and ``expiries`` (µs, 0 none): one number for all, or one each."""
+    """Columns. ``ids``: 16 bytes a message; ``sizes`` and ``expiries`` (µs, 0 none): one for all, or one each."""
 
     count: int
     ids: bytes | bytearray
@@ -75,7 +75,7 @@ class Batch:
     expiries: int | list[int]
     terms: list[bytes] | PackedTerms | None
     record_size: int = 0
-    """Above 0: ``terms`` lie in finished journal records of that many bytes, from ``first_seq_id`` on."""
+    """Above 0: ``terms`` lie in finished journal records of so many bytes, from ``first_seq_id`` on."""
     first_seq_id: int = 0
     body_place: tuple[int, int] | None = None
     """Where the body lies in every one of the terms, and its size; ``(-1, 0)``: not in one place. Found when needed."""

@@ -72,7 +72,10 @@ class Settings:
             raise SettingsError(f"segment_entry_count must be 1 … {1 << REL_SEQ_BITS}, not {self.segment_entry_count}")
         initial, more_after = self.msg_store_credit_disc_bound
         if not 0 < more_after <= initial:
-            raise SettingsError(f"msg_store_credit_disc_bound must be (initial, more_after) with 0 < more_after <= initial, not {(initial, more_after)}")
+            raise SettingsError(
+                "msg_store_credit_disc_bound must be (initial, more_after) with 0 < more_after <= initial, "
+                f"not {(initial, more_after)}"
+            )
 
 
 RABBITMQ_3_10 = Settings(

@@ -1,8 +1,9 @@
 """``warren replay``: run a recorded trace of operations on a fresh queue and say the state after each.
 
-A trace (made by driving a real broker's queue, one call at a time) holds ``params``, ``steps`` with an ``op`` each, and what
-the real one answered; the answers are never looked at, and a file without them runs as well. Time, rates and store credit
-are in the trace's hand: the clock stands still but where an operation says otherwise, and credit is granted between calls.
+A trace (made by driving a real broker's queue, one call at a time) holds ``params``, ``steps`` with an ``op`` each, and
+what the real one answered; the answers are never looked at, and a file without them runs as well. Time, rates and store
+credit are in the trace's hand: the clock stands still but where an operation says otherwise, and credit is granted
+between calls.
 """
 
 from __future__ import annotations
@@ -122,12 +123,17 @@ class Replay:
             wait_for_grant=self._grant_one,
         )
         self.queue = VariableQueue.create(self._parts)
+        self._store_recovered = False
+        self._stray_references = False
+        """Whether the persistent store knows a reference that a crashed queue left."""
         self._force_rates(1.0, 0.0, 0.0, 0.0)
 
     # ── what the trace holds in its hand ────────────────────────────────────────────────────────────────────────
 
     def _grant_one(self) -> None:
-        if not any([flow.receive_grant() for flow in self._flows if flow.blocked]):
+        blocked = [flow for flow in self._flows if flow.blocked]
+        granted = [flow.receive_grant() for flow in blocked]
+        if not any(granted):
             raise TraceError("blocked, and the stores owe no credit")
 
     def _settle_credit(self) -> None:
@@ -326,11 +332,30 @@ class Replay:
         terms = self.queue.close(_REFERENCE)
         answer: Answer = {"files": self._index_files()}
         answer["recovery_terms"] = _shown_terms(terms) if clean else None
+        if op.get("stores") == "restarted":
+            self._restart_stores(clean=clean)
+        elif not clean:
+            self._stray_references = True
         for flow in self._flows:
             flow.restart()
-        self.queue = VariableQueue.recover(self._parts, terms if clean else None)
+        self.queue = VariableQueue.recover(
+            self._parts, terms if clean else None, store_recovered=self._store_recovered
+        )
         self._force_rates(1.0, 0.0, 0.0, 0.0)
         return answer
+
+    def _restart_stores(self, *, clean: bool) -> None:
+        """Both stores anew: the transient one comes back empty, and they count grants from the beginning.
+
+        The persistent one counts as recovered where it knew no queue but those that stopped cleanly, until it is
+        restarted again.
+        """
+        self._store_recovered, self._stray_references = clean and not self._stray_references, False
+        clients = [c for c in (self._parts.persistent_store, self._parts.transient_store) if c is not None]
+        for client in clients:
+            client.credit = CreditFlow(*self.settings.msg_store_credit_disc_bound)
+        self._flows = [client.credit for client in clients if isinstance(client.credit, CreditFlow)]
+        self._parts.transient_store.store = _Bodies()
 
     # ── state ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -391,7 +416,7 @@ def _shown_terms(terms: Any) -> dict[str, Any]:
     }
 
 
-def _with_measured_time(step: dict[str, Any]) -> dict[str, Any]:
+def with_measured_time(step: dict[str, Any]) -> dict[str, Any]:
     """An operation that lets time pass, with the time that really passed when it was recorded.
 
     The recorder notes it beside its answers, but it is an input: what the clock said.
@@ -405,7 +430,7 @@ def replay(trace: dict[str, Any]) -> list[dict[str, Any]]:
     running = Replay(trace)
     shown = []
     for step in trace["steps"]:
-        result = running.run(_with_measured_time(step))
+        result = running.run(with_measured_time(step))
         shown.append({"op": step["op"], "state": running.state(), "result": result})
         running.queue.check_invariants()
     return shown

@@ -31,10 +31,10 @@ def _params(rng: random.Random) -> dict[str, Any]:
         }
     return {
         "segment_entry_count": rng.choice((1, 2, 3, 4, 8, 8, 16, 16, 32, 64)),
-        "io_batch_size": rng.choice((0, 1, 2, 4, 4, 16, 64)),
+        "io_batch_size": rng.choice((1, 1, 2, 4, 4, 16, 64)),
         "credit_disc_bound": list(rng.choice(((1, 1), (2, 1), (4, 2), (5, 3), (10, 10), (20, 4), (40, 8), (4000, 800)))),
-        "reduce_every": rng.choice((0, 0, 1, 3, 10, 10, 1000)),
-        "max_journal_entries": rng.choice((0, 1, 7, 20, 50, 200, 200, 32768)),
+        "reduce_every": rng.choice((1, 1, 2, 3, 10, 10, 1000)),
+        "max_journal_entries": rng.choice((1, 2, 7, 20, 50, 200, 200, 32768)),
         "durable": rng.random() < 0.85,
     }
 
@@ -146,7 +146,7 @@ def _set_mode(g: _Growing) -> Op:
 
 def _restart(g: _Growing) -> Op:
     op = {"op": "restart", "kind": g.rng.choice(("clean", "dirty"))}
-    if g.rng.random() < 0.3:
+    if g.trace["params"]["durable"] and g.rng.random() < 0.3:
         op["stores"] = "restarted"
     return op
 

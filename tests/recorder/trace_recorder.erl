@@ -242,14 +242,19 @@ do(<<"sync">>, _, Run) ->
     call_only(fun ?QUEUE:timeout/1, Run);
 do(<<"index_files">>, _, Run) ->
     {#{<<"files">> => index_files(Run)}, Run};
-do(<<"restart">>, #{<<"kind">> := Kind}, Run = #run{vhost = VHost, queue = Queue, recovery_key = Key}) ->
-    settle(Run),
+do(<<"restart">>, Op = #{<<"kind">> := Kind}, Run = #run{vhost = VHost, queue = Queue, recovery_key = Key}) ->
     _ = ?QUEUE:terminate(shutdown, Queue),
     Files = index_files(Run),
     {Terms, Shown} = case Kind of
                          <<"clean">> -> {ok, Stored} = rabbit_recovery_terms:read(VHost, Key), {Stored, terms(Stored)};
-                         <<"dirty">> -> {non_clean_shutdown, null}
+                         <<"dirty">> -> ok = rabbit_recovery_terms:clear(VHost), {non_clean_shutdown, null}
                      end,
+    case Op of
+        #{<<"stores">> := <<"restarted">>} ->
+            ok = ?QUEUE:stop(VHost),
+            {ok, [Terms]} = ?QUEUE:start(VHost, [amqqueue:get_name(Run#run.declared)]);
+        #{} -> ok
+    end,
     take_grants(),
     take_reminder(),
     [credit_flow:peer_down(Pid) || {_, Pid} <- Run#run.stores, Pid =/= undefined],
@@ -279,7 +284,7 @@ message(N, #{<<"size">> := Size, <<"persistent">> := Persistent} = Op, #run{vhos
     Body = binary:part(iolist_to_binary(lists:duplicate(Size div iolist_size(Text) + 1, Text)), 0, Size),
     DeliveryMode = case Persistent of true -> 2; false -> 1 end,
     Content = #content{class_id = 60, properties = none, properties_bin = <<16#10, 0, DeliveryMode>>,
-                       protocol = rabbit_framing_amqp_0_9_1, payload_fragments_rev = [Body]},
+                       protocol = rabbit_framing_amqp_0_9_1, payload_fragments_rev = [Body || Size > 0]},
     Expiry = case maps:get(<<"expiry">>, Op, 0) of 0 -> undefined; Us -> Us end,
     {#basic_message{exchange_name = rabbit_misc:r(VHost, exchange, <<>>), routing_keys = [<<"q">>], content = Content,
                     id = <<"msgtrace", N:64>>, is_persistent = Persistent},

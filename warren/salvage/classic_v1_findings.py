@@ -74,7 +74,9 @@ def _journal_as_a_whole(journal: JournalBySegment) -> Iterator[Finding]:
     if columns.reason == "zeros" and not file.has_bytes_behind(columns.end):
         yield _leftover("leftover zeros", file, columns.end, f"{behind} zero bytes, as a dirty shutdown may leave them")
     elif columns.reason == "zeros":
-        yield _damage("bytes behind zeros", file, columns.end, f"a record of zeros ends the journal, {behind} bytes early")
+        yield _damage(
+            "bytes behind zeros", file, columns.end, f"a record of zeros ends the journal, {behind} bytes early"
+        )
     elif behind:
         yield _damage("torn record", file, columns.end, f"{behind} bytes that hold no whole record")
     for what, numbers in (("deliver", columns.delivers), ("ack", columns.acks)):
@@ -108,8 +110,12 @@ def _journal_against_segment(positions: Positions) -> Iterator[Finding]:
     nowhere = (said != NOTHING) & ((said | known) & PUBLISHED == 0) & ~impossible
     lost = nowhere if positions.file.exists else nowhere & (said & ACKED == 0)
     for rel_seq in np.flatnonzero(lost).tolist():
-        yield _damage("entry without publish", file, None, _without_publish(positions.first_seq_id + rel_seq, said[rel_seq]))
-    yield from _repeated("leftover acks", positions, np.flatnonzero(nowhere & ~lost), "of messages that are gone already")
+        yield _damage(
+            "entry without publish", file, None, _without_publish(positions.first_seq_id + rel_seq, said[rel_seq])
+        )
+    yield from _repeated(
+        "leftover acks", positions, np.flatnonzero(nowhere & ~lost), "of messages that are gone already"
+    )
 
     twice = np.flatnonzero((said & known & PUBLISHED != 0) & ~impossible)
     if len(twice):
@@ -228,5 +234,7 @@ def _without_publish(seq_id: int, facts: int) -> str:
 
 
 def _words(facts: int) -> str:
-    names = [name for bit, name in ((PUBLISHED, "published"), (DELIVERED, "delivered"), (ACKED, "acked")) if facts & bit]
+    names = [
+        name for bit, name in ((PUBLISHED, "published"), (DELIVERED, "delivered"), (ACKED, "acked")) if facts & bit
+    ]
     return " and ".join(names) or "nothing"

@@ -6,37 +6,32 @@
      "properties", "headers", "body", "body_sha256"}           and "acked": true or "orphan": true where it is so
 
 ``msg_id`` and ``body_sha256`` are hexadecimal, ``body`` base64, ``expiry_us`` microseconds since the epoch or null.
-``properties`` holds those that are set, under AMQP's names; ``headers`` an object or null. What JSON cannot say stands
-there as :func:`queue_index.properties.to_json` says it; names: :mod:`warren.salvage.names`.
+``properties`` holds those that are set, under AMQP's names; ``headers`` an object or null. What JSON has no word for
+stands there as :func:`queue_index.properties.to_json` says it; names: :mod:`warren.salvage.names`.
 
 Queues come in the order of their names, vhost by vhost. The levels of a priority queue come under its bare name, the
 highest first, each with seq_ids of its own. An *orphan* is a message in a store that no unacked message of any queue
-refers to; it belongs to no queue (``queue``, ``seq_id``, ``redelivered`` and ``expiry_us`` are null).
-
-Lines are put together by hand: what messages of one publisher have in common is turned into JSON once.
+refers to; it belongs to no queue, and nothing is known of its delivery (``queue``, ``seq_id``, ``redelivered`` and
+``expiry_us`` are null).
 """
 
 from __future__ import annotations
 
-import binascii
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import groupby
 
 import attrs
 
-from queue_index.message_format import decode_message, locate_body
-from queue_index.properties import to_json as properties_to_json
-from storage.errors import MessageError, UnknownMessageError, WarrenError
+from storage.errors import DataError, MessageError, StorageError, WarrenError
+from warren.salvage.message_json import MessageJson
 from warren.salvage.names import from_text, split_level, to_json, to_text
 from warren.salvage.needed import NeededBodies
 from warren.salvage.queue_directory import Finding, QueueDirectory, StoredMessage
 from warren.salvage.source import Source
 from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
 
-_CACHED_ENVELOPES = 1024
-_BASE64_PIECE = 3 << 18
-"""A body is encoded in pieces of this size (a multiple of 3), so that a large one is not in memory twice more."""
+Write = Callable[[bytes], object]
+Report = Callable[[Finding], None]
 
 
 @attrs.frozen(kw_only=True)
@@ -58,64 +53,61 @@ class Exported:
     problems: int = 0
 
 
-def export_source(
-    source: Source, selection: Selection, write: Callable[[bytes], object], report: Callable[[Finding], None]
-) -> Exported:
-    """Hand every line to ``write`` (a large one in pieces), and to ``report`` what could not be exported.
+def export_source(source: Source, selection: Selection, write: Write, report: Report) -> Exported:
+    """Hand every line to ``write`` (perhaps in pieces), and to ``report`` what could not be exported, and why.
 
     Raises :class:`WarrenError` where the selection names a vhost or a queue that is not there.
     """
-    _check(source, selection)
-    exporter = _Exporter(write, report)
-    for vhost in source.vhosts:
-        if selection.vhost in (None, to_text(vhost.name)):
-            exporter.vhost(vhost, selection)
-    return exporter.exported
-
-
-def _check(source: Source, selection: Selection) -> None:
     vhosts = [vhost for vhost in source.vhosts if selection.vhost in (None, to_text(vhost.name))]
     if selection.vhost is not None and not vhosts:
         raise WarrenError(f"{source.path}: no vhost {selection.vhost!r}")
-    if selection.queue is not None and not any(_selected(vhost, selection.queue) for vhost in vhosts):
-        raise WarrenError(f"{source.path}: no queue {selection.queue!r} (one that never held a message has no directory)")
+    if selection.queue is not None and not any(_queues(vhost, selection.queue) for vhost in vhosts):
+        raise WarrenError(
+            f"{source.path}: no queue {selection.queue!r} (one that was never written to has no directory)"
+        )
+    exporter = _Exporter(write, report)
+    for vhost in vhosts:
+        exporter.vhost(vhost, selection)
+    return exporter.exported
 
 
-def _selected(vhost: Vhost, queue: str | None) -> list[tuple[bytes, list[QueueDirectory]]]:
-    """Bare name → directories, in the order of export: the levels of a priority queue from the highest down."""
+def _queues(vhost: Vhost, queue: str | None) -> list[tuple[bytes, list[QueueDirectory]]]:
+    """Bare name → directories, in the order of export."""
 
     def order(directory: QueueDirectory) -> tuple[bytes, int]:
         bare, level = split_level(directory.name)
-        return bare, -1 if level is None else -level
+        return bare, 0 if level is None else -level
 
-    ordered = sorted(vhost.queues, key=order)
-    by_name = groupby(ordered, key=lambda directory: split_level(directory.name)[0])
     wanted = None if queue is None else from_text(queue)
+    by_name = groupby(sorted(vhost.queues, key=order), key=lambda directory: split_level(directory.name)[0])
     return [(name, list(directories)) for name, directories in by_name if wanted in (None, name)]
 
 
-class _Exporter:
-    """Turns messages into lines."""
+def _is_of_others(problem: Finding, vhost: Vhost, queue: str) -> bool:
+    wanted = {directory.path for _, directories in _queues(vhost, queue) for directory in directories}
+    return any(problem.path.startswith(other.path) for other in vhost.queues if other.path not in wanted)
 
-    def __init__(self, write: Callable[[bytes], object], report: Callable[[Finding], None]) -> None:
+
+class _Exporter:
+    """Turns messages into lines, and counts."""
+
+    def __init__(self, write: Write, report: Report) -> None:
         self.exported = Exported()
         self._write = write
         self._report = report
-        self._envelopes: dict[bytes, bytes] = {}
+        self._json = MessageJson()
 
     def vhost(self, vhost: Vhost, selection: Selection) -> None:
-        for problem in vhost.problems:
-            self._problem(problem)
-        already = len(vhost.problems)
-        for name, directories in _selected(vhost, selection.queue):
+        for name, directories in _queues(vhost, selection.queue):
             head = b'{"vhost": %b, "queue": %b, "seq_id": ' % (to_json(to_text(vhost.name)), to_json(to_text(name)))
             for directory in directories:
                 self._messages(head, directory.messages(include_acked=selection.include_acked))
-        if selection.orphans:
+        if selection.orphans and vhost.knows_needs:
             for store in STORES:
                 self._orphans(vhost, store)
-        for problem in vhost.problems[already:]:
-            self._problem(problem)
+        for problem in vhost.problems:
+            if selection.queue is None or not _is_of_others(problem, vhost, selection.queue):
+                self._problem(problem)
 
     def _problem(self, finding: Finding) -> None:
         if finding.severity == "damage":
@@ -128,10 +120,10 @@ class _Exporter:
                 self._problem(message)
                 continue
             seq_id, msg_id, persistent, redelivered, acked, expiry_us, encoded, path, offset = message
-            start = b'%b%d, "msg_id": "%b", "persistent": %b, "redelivered": %b, "expiry_us": %b' % (
+            start = b'%b%d, "msg_id": "%b", "persistent": %b, "redelivered": %b, "expiry_us": %b, ' % (
                 head,
                 seq_id,
-                binascii.hexlify(msg_id),
+                msg_id.hex().encode(),
                 b"true" if persistent else b"false",
                 b"true" if redelivered else b"false",
                 b"%d" % expiry_us if expiry_us else b"null",
@@ -142,25 +134,30 @@ class _Exporter:
                 self._problem(Finding("unreadable message", "damage", path, offset, f"message {seq_id}: {error}"))
 
     def _orphans(self, vhost: Vhost, store_name: str) -> None:
-        if not vhost.is_whole:
-            return
+        """The bodies that nobody needs."""
         store = vhost.store(store_name)
-        head = b'{"vhost": %b, "queue": null, "seq_id": null, "msg_id": "' % to_json(to_text(vhost.name))
         persistent = b"true" if store_name == PERSISTENT_STORE else b"false"
-        ...
+        for path, record in NeededBodies.of(vhost, store_name).orphans(store):
+            start = b'{"vhost": %b, "queue": null, "seq_id": null, "msg_id": "%b", "persistent": %b, ' % (
+                to_json(to_text(vhost.name)),
+                record.msg_id.hex().encode(),
+                persistent,
+            )
+            try:
+                encoded = store.read(record.msg_id)
+                self._line(start + b'"redelivered": null, "expiry_us": null, ', encoded, b', "orphan": true}\n')
+            except (DataError, MessageError, StorageError) as error:
+                self._problem(Finding("unreadable message", "damage", path, record.offset, str(error)))
 
     def _line(self, start: bytes, encoded: bytes, end: bytes) -> None:
-        """One message; raises :class:`MessageError`, before anything is written, where it is none."""
-        found = locate_body(encoded)
-        if found is None:
-            message = decode_message(encoded)
-            envelope, body = _envelope(encoded), memoryview(message.body)
+        """Write one message; raises :class:`MessageError`, before anything is written, where it is none."""
+        size, members = self._json.members(encoded)
+        if isinstance(members, bytes):
+            self._write(start + members + end)
         else:
-            at, size, _ = found
-            common = encoded[: at - 4 if size else at]
-            envelope = self._envelopes.get(common)
-            if envelope is None:
-                envelope = self._remember(common, encoded)
-            body = memoryview(encoded)[at : at + size]
-        size = len(body)
-        ...
+            self._write(start)
+            for piece in members:
+                self._write(piece)
+            self._write(end)
+        self.exported.messages += 1
+        self.exported.payload_bytes += size

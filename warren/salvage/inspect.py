@@ -97,7 +97,9 @@ def tables(report: Report) -> Iterator[RenderableType]:
     for vhost in report["vhosts"]:
         name = shown(from_text(vhost["name"]))
         yield Text.assemble(("vhost ", "dim"), (name, "bold"), (f"   {vhost['dir']}", "dim"))
-        yield Text(f"{_counted(len(vhost['queues']), 'queue')}, {vhost['segment_entry_count']} entries a segment", "dim")
+        yield Text(
+            f"{_counted(len(vhost['queues']), 'queue')}, {vhost['segment_entry_count']} entries a segment", "dim"
+        )
         if vhost["queues"]:
             yield Padding(_queue_table(vhost["queues"]), (1, 0, 0, 0))
         if vhost["stores"]:
@@ -168,7 +170,9 @@ def _shortened(items: list[Report], rows: list[list[str]], counted: str) -> list
     half = _MANY // 2
     left_out = items[half:-half]
     note = [f"… {len(left_out):,} more"] + [""] * (len(rows[0]) - 1)
-    note[list(items[0]).index(counted) - (1 if counted == "unacked" else 0)] = f"{sum(item[counted] for item in left_out):,}"
+    note[list(items[0]).index(counted) - (1 if counted == "unacked" else 0)] = (
+        f"{sum(item[counted] for item in left_out):,}"
+    )
     return rows[:half] + [note] + rows[-half:]
 
 

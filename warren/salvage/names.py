@@ -1,8 +1,8 @@
 """Names of queues and vhosts as text, and as JSON.
 
-On disk a name is bytes. Nearly all are UTF-8; a level of a priority queue of 128 and above is not, and old clients could
-declare others. The text form is UTF-8 with ``surrogateescape``: bytes that are not UTF-8 become the code points U+DC80 …
-U+DCFF, each byte one. No two names have the same text, text becomes the name again, and it is the form in which Python
+On disk a name is bytes. Nearly all are UTF-8; a level of a priority queue of 128 and above is not, and clients may have
+declared others. The text form is UTF-8 with ``surrogateescape``: a byte that is not UTF-8 becomes a code point of its
+own, U+DC80 … U+DCFF. No two names have the same text, text becomes the name again, and it is the form in which Python
 hands over such bytes from a command line. JSON says those code points as ``\\udc80`` … ``\\udcff``.
 """
 
@@ -39,21 +39,28 @@ def split_level(name: bytes) -> tuple[bytes, int | None]:
 def shown(name: bytes) -> str:
     """A name for people: a level is said in words, what cannot be printed is escaped."""
     bare, level = split_level(name)
-    text = "".join(character if _is_printable(character) else _escaped(character) for character in to_text(bare))
+    text = printable(to_text(bare))
     return text if level is None else f"{text} (priority {level})"
 
 
-def _is_printable(character: str) -> bool:
-    return not unicodedata.category(character).startswith("C")
+def printable(text: str) -> str:
+    """``text`` with escapes for what a terminal would obey, or could not show."""
+    return "".join(
+        _escaped(character) if unicodedata.category(character)[0] == "C" else character for character in text
+    )
 
 
 def _escaped(character: str) -> str:
     return ascii(character)[1:-1].replace("\\udc", "\\x")
 
 
+_ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+_ENCODE_ASCII = json.JSONEncoder().encode
+
+
 def to_json(value: Json) -> bytes:
     """``value`` as JSON, in UTF-8, on one line."""
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(", ", ": ")).encode()
+        return _ENCODE(value).encode()
     except UnicodeEncodeError:  # surrogates, of bytes that are not UTF-8: there is no other way to say them
-        return json.dumps(value).encode()
+        return _ENCODE_ASCII(value).encode()

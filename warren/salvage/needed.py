@@ -8,7 +8,7 @@ from itertools import islice
 import attrs
 import numpy as np
 
-from msg_store.rdq_format import Record
+from msg_store.rdq_format import MSG_ID_BYTES, Record
 from msg_store.store_reader import StoreReader
 from queue_index.record_format import Bools, Ints
 from warren.salvage.queue_directory import MSG_IDS, MsgIds
@@ -44,6 +44,25 @@ class NeededBodies:
         for batch, is_needed, _ in self._looked_up(records):
             for (name, record), needed in zip(batch, is_needed.tolist(), strict=True):
                 yield name, record, needed
+
+    def orphans(self, store: StoreReader) -> Iterator[tuple[str, Record]]:
+        """The good records in a store, with the names of their files, that nobody needs; each message once."""
+        ids = bytearray()
+        for _, record in self._orphans(store):
+            ids += record.msg_id
+        ordered = np.sort(np.frombuffer(ids, MSG_IDS))
+        repeated = ordered[1:][ordered[1:] == ordered[:-1]].tobytes()
+        once = {repeated[at : at + MSG_ID_BYTES]: False for at in range(0, len(repeated), MSG_ID_BYTES)}
+        for name, record in self._orphans(store):
+            if not once.get(record.msg_id, False):
+                if record.msg_id in once:
+                    once[record.msg_id] = True
+                yield name, record
+
+    def _orphans(self, store: StoreReader) -> Iterator[tuple[str, Record]]:
+        return (
+            (name, record) for name, record, is_needed in self.mark(store.records()) if record.good and not is_needed
+        )
 
     def tally(self, store: StoreReader) -> dict[str, FileTally]:
         """The store's files by name, oldest first."""

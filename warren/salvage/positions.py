@@ -7,8 +7,11 @@ is believed, so that an acked message does not come back because of a damaged re
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from queue_index.entries import (
     ACKED,
@@ -161,7 +164,7 @@ class Positions:
         return [self.file if is_files else self.journal for is_files in from_file.tolist()], offsets.tolist()
 
 
-def _are(facts: Octets, known: int) -> Bools:
+def _are(facts: npt.NDArray[np.integer[Any]], known: int) -> Bools:
     equal: Bools = facts == known
     return equal
 

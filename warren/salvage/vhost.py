@@ -49,7 +49,7 @@ class Vhost:
     queues: list[QueueDirectory]
     """In order of their names."""
     is_whole: bool
-    """Whether all of its queues are there: only then can be said what of the store is needed."""
+    """Whether all of its queues are here, and not one of them alone."""
     problems: list[Finding]
     """What could not be read so far, or contradicts itself."""
     _stores: dict[str, StoreReader] = attrs.field(factory=dict)
@@ -71,6 +71,11 @@ class Vhost:
             vhost.queues.append(vhost._queue(directory, name))
         vhost.queues.sort(key=lambda queue: (queue.name, queue.path))
         return vhost
+
+    @property
+    def knows_needs(self) -> bool:
+        """Whether all that refers to the store is here and can be read: only then is an orphan known to be one."""
+        return self.is_whole and not any(isinstance(queue, UnreadableQueue) for queue in self.queues)
 
     @property
     def directory(self) -> str:
@@ -123,7 +128,13 @@ class Vhost:
             directory = below(queues, name)
             if not self.files.is_directory(directory):
                 self._add("leftover file", directory, "a file among the queues' directories")
-            elif not self.files.list(directory):
+                continue
+            try:
+                is_empty = not self.files.list(directory)
+            except StorageError as error:
+                self._report("unreadable directory", directory, error)
+                continue
+            if is_empty:
                 self._add("leftover directory", directory, "a queue's directory with nothing in it")
             else:
                 found.append(directory)

@@ -1,0 +1,222 @@
+"""Publishing and fetching: rates beside the bare writing and reading of the same bytes.
+
+Messages of a scenario differ in their bodies, ids and seq_ids, and share an envelope, as one publisher's do. Every batch is
+*handed over*: what it wrote has been given to the operating system before the next one begins, so that it survives the
+process. Where it says *fsync*, it has been made to survive the machine too.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from actors.vhost import Vhost
+from benchmarks.figures import Bar, Figure, Spread, ratios
+from benchmarks.measure import Phase, Tick, Timed, in_turn
+from queue_index.message_format import Envelope
+from queue_index.variable_queue import VariableQueue
+from storage.filesystem import FileSystem
+from storage.settings import Settings
+
+BATCH = 1000
+PERSISTENT = Envelope(b"/", b"", (b"bench",), b"\x10\x00\x02", True)
+TRANSIENT = Envelope(b"/", b"", (b"bench",), b"\x10\x00\x01", False)
+PUBLISH = "publish"
+FETCH = "fetch and ack"
+
+
+def open_vhost(files: FileSystem, path: str, *, sync: bool = False) -> Vhost:
+    return Vhost.open(
+        files,
+        path,
+        b"/",
+        settings=Settings(),
+        clock=time.monotonic_ns,
+        random=os.urandom,
+        sync=sync,
+        owner="benchmarks",
+    )
+
+
+def bodies_of_sizes(sizes: Sequence[int]) -> list[bytes]:
+    """Bodies, no two alike; the same ones in every run."""
+    octets = random.Random(1).randbytes(sum(sizes))
+    ends = 0
+    return [octets[(ends := ends + size) - size : ends] for size in sizes]
+
+
+def mixed_sizes(count: int) -> list[int]:
+    """Sizes as log lines or events have them: most of some hundred bytes, some of thousands, all embedded."""
+    generator = random.Random(2)
+    return [min(3500, max(16, int(generator.lognormvariate(5.5, 0.9)))) for _ in range(count)]
+
+
+@attrs.define
+class PublishAndFetch:
+    """Publish everything, then fetch and ack everything, bodies taken."""
+
+    bodies: list[bytes]
+    batch: int = BATCH
+    envelope: Envelope = PERSISTENT
+    target_ram_count: int | None = None
+    sync: bool = False
+    vhost: Vhost = attrs.field(init=False)
+    queue: VariableQueue = attrs.field(init=False)
+
+    def open(self, files: FileSystem, path: str) -> None:
+        self.vhost = open_vhost(files, path, sync=self.sync)
+        self.queue = self.vhost.queue(b"bench")
+        self.queue.state.target_ram_count = self.target_ram_count
+
+    def phases(self) -> Sequence[tuple[str, Phase]]:
+        if self.batch == 1:
+            return (PUBLISH, self._publish_singly), (FETCH, self._fetch_singly)
+        return (PUBLISH, self._publish), (FETCH, self._fetch)
+
+    def close(self) -> None:
+        self.vhost.abandon()
+
+    def _publish(self) -> int:
+        vhost, queue, bodies = self.vhost, self.queue, self.bodies
+        for low in range(0, len(bodies), self.batch):
+            part = bodies[low : low + self.batch]
+            queue.publish_many(self.envelope, vhost.msg_ids.many(len(part)), part)
+            vhost.sync()
+        return len(bodies)
+
+    def _publish_singly(self) -> int:
+        vhost, queue = self.vhost, self.queue
+        for body in self.bodies:
+            queue.publish(self.envelope, vhost.msg_ids.one(), body)
+            vhost.sync()
+        return len(self.bodies)
+
+    def _fetch(self) -> int:
+        vhost, queue, count = self.vhost, self.queue, 0
+        while fetched := queue.fetch_many(self.batch):
+            for part in fetched:
+                count += len(part.bodies())
+            queue.ack([part.seq_ids for part in fetched])
+            vhost.sync()
+        self._must_be_all(count)
+        return count
+
+    def _fetch_singly(self) -> int:
+        vhost, queue, count = self.vhost, self.queue, 0
+        while (fetched := queue.fetch()) is not None:
+            count += len(fetched.bodies())
+            queue.ack([fetched.seq_ids])
+            vhost.sync()
+        self._must_be_all(count)
+        return count
+
+    def _must_be_all(self, count: int) -> None:
+        if count != len(self.bodies):
+            raise RuntimeError(f"{len(self.bodies)} messages published, {count} fetched")
+
+
+@attrs.frozen
+class Plan:
+    """A scenario under its name, and the bars of its two phases."""
+
+    group: str
+    title: str
+    make: Callable[[int], PublishAndFetch]
+    messages: int
+    publish_bar: Bar | None = None
+    fetch_bar: Bar | None = None
+
+
+PLANS = (
+    Plan(
+        "128 B",
+        "128 B, batches of 1000",
+        lambda n: PublishAndFetch(bodies_of_sizes([128] * n)),
+        200_000,
+        publish_bar=Bar("at least", 0.5),
+        fetch_bar=Bar("at least", 0.4),
+    ),
+    Plan(
+        "128 B, paged out",
+        "128 B, batches of 1000, target_ram_count 10,000",
+        lambda n: PublishAndFetch(bodies_of_sizes([128] * n), target_ram_count=10_000),
+        200_000,
+        publish_bar=Bar("at least", 0.5),
+        fetch_bar=Bar("at least", 0.4),
+    ),
+    Plan(
+        "128 B, one by one",
+        "128 B, one by one",
+        lambda n: PublishAndFetch(bodies_of_sizes([128] * n), batch=1),
+        20_000,
+    ),
+    Plan(
+        "16 … 3500 B",
+        "16 … 3500 B (mixed), batches of 1000",
+        lambda n: PublishAndFetch(bodies_of_sizes(mixed_sizes(n))),
+        100_000,
+    ),
+    Plan(
+        "5 KB, in the store",
+        "5 KB, in the message store, batches of 1000",
+        lambda n: PublishAndFetch(bodies_of_sizes([5000] * n)),
+        20_000,
+    ),
+    Plan(
+        "128 B, transient",
+        "128 B, transient, batches of 1000",
+        lambda n: PublishAndFetch(bodies_of_sizes([128] * n), envelope=TRANSIENT),
+        200_000,
+    ),
+    Plan(
+        "128 B, fsync",
+        "128 B, batches of 1000, fsync after each",
+        lambda n: PublishAndFetch(bodies_of_sizes([128] * n), sync=True),
+        20_000,
+    ),
+)
+
+
+def publish_and_fetch(directory: str, *, scale: float, repeats: int, tick: Tick) -> list[Figure]:
+    """The figures of every plan, with ``scale`` times its messages, in whole batches."""
+    figures = []
+    for plan in PLANS:
+        messages = max(2 * BATCH, round(plan.messages * scale / BATCH) * BATCH)
+        timed = in_turn(plan.make(messages), directory, repeats, tick)
+        figures += _figures(plan, timed[PUBLISH], timed[FETCH])
+    return figures
+
+
+def _figures(plan: Plan, publish: Timed, fetch: Timed) -> list[Figure]:
+    return [
+        _against_bare(plan, publish, PUBLISH, "bare write", plan.publish_bar),
+        _against_bare(plan, fetch, FETCH, "bare read and write" if fetch.tape.bytes_read else "bare write", None),
+        Figure(
+            group=plan.group,
+            title=f"{FETCH}, beside publish: {plan.title}",
+            unit="messages/s",
+            ours=Spread.of(fetch.rates),
+            counterpart=Spread.of(publish.rates),
+            counterpart_name="publish beside it",
+            ratio=ratios(fetch.rates, publish.rates),
+            bar=plan.fetch_bar,
+        ),
+    ]
+
+
+def _against_bare(plan: Plan, timed: Timed, phase: str, bare_name: str, bar: Bar | None) -> Figure:
+    return Figure(
+        group=plan.group,
+        title=f"{phase}: {plan.title}",
+        unit="messages/s",
+        ours=Spread.of(timed.rates),
+        counterpart=Spread.of(timed.bare_rates) if timed.bare else None,
+        counterpart_name=bare_name if timed.bare else "",
+        ratio=timed.ratio,
+        bar=bar,
+        note=timed.note,
+    )

@@ -1,0 +1,126 @@
+"""Drawing the run: on a terminal the five lists live, without one a plain line every now and then.
+
+Both draw at most so often, whatever is handed to them, so that drawing costs the work next to nothing; the last frame of an
+act is always drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import attrs
+from rich.bar import Bar
+from rich.console import Console, Group, RenderableType
+from rich.filesize import decimal
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from warren.demo.measuring import Frame
+
+Show = Callable[[Frame], None]
+
+_LIVE_EVERY_S: Final = 0.1
+_LINE_EVERY_S: Final = 0.5
+
+_LISTS: Final = (
+    ("Q1", "newest, in memory", "q1", "green"),
+    ("Q2", "on its way to disk", "q2", "yellow"),
+    ("delta", "on disk only", "delta", "blue"),
+    ("Q3", "back from disk", "q3", "yellow"),
+    ("Q4", "next out, in memory", "q4", "green"),
+)
+
+
+@attrs.frozen
+class Act:
+    """What is being watched: ``done`` of ``goal`` messages are ``verb`` (confirmed, fetched)."""
+
+    verb: str
+    goal: int
+    capacity: int
+    """Messages that a bar's whole length stands for."""
+    disk_usage: Callable[[], tuple[int, int]]
+    """Files in the directory, and their bytes."""
+
+
+@attrs.define
+class Screen:
+    """Where everything for people goes. ``clock``: monotonic seconds."""
+
+    console: Console
+    clock: Callable[[], float]
+
+    def heading(self, number: int, text: str) -> None:
+        """Begin an act."""
+        self.console.print()
+        self.console.print(Text.assemble((f"{number}  ", "dim"), (text, "bold")))
+
+    def say(self, text: str, style: str = "") -> None:
+        """One line, or as many as it needs."""
+        self.console.print(Padding(Text(text, style), (0, 0, 0, 3)))
+
+    def put(self, renderable: RenderableType) -> None:
+        """Something larger."""
+        self.console.print(Padding(renderable, (1, 0, 0, 3)))
+
+    @contextmanager
+    def watch(self, act: Act, *, keep: bool = True) -> Iterator[Show]:
+        """Draw the frames that are handed to what this gives; ``keep``: leave the last one on the terminal."""
+        latest: list[Frame] = []
+        with self._drawing(act, keep=keep) as (draw, every_s):
+            due = self.clock()
+
+            def show(frame: Frame) -> None:
+                nonlocal due
+                latest[:] = [frame]
+                if self.clock() >= due:
+                    draw(latest.pop())
+                    due = self.clock() + every_s
+
+            yield show
+            if latest:
+                draw(latest[0])
+
+    @contextmanager
+    def _drawing(self, act: Act, *, keep: bool) -> Iterator[tuple[Show, float]]:
+        if not self.console.is_terminal:
+            yield (lambda frame: self.console.print(line(act, frame), soft_wrap=True)), _LINE_EVERY_S
+            return
+        with Live(console=self.console, auto_refresh=False, transient=not keep) as live:
+            yield (lambda frame: live.update(picture(act, frame), refresh=True)), _LIVE_EVERY_S
+
+
+def line(act: Act, frame: Frame) -> Text:
+    """A frame as one plain line."""
+    lists = " · ".join(f"{name} {getattr(frame, field):,}" for name, _, field, _ in _LISTS)
+    return Text(f"   {frame.done:>9,} {act.verb}, {frame.rate:>7,.0f}/s | {lists} | {_memory(frame)}")
+
+
+def picture(act: Act, frame: Frame) -> RenderableType:
+    """A frame as a picture: a bar for each list, from the newest message to the next one out."""
+    lists = Table.grid(padding=(0, 1), expand=True)
+    lists.add_column(style="bold", width=5)
+    lists.add_column(style="dim", width=19)
+    lists.add_column(ratio=1)
+    lists.add_column(justify="right", width=9)
+    for name, meaning, field, colour in _LISTS:
+        count = getattr(frame, field)
+        least = act.capacity / 250 if count else 0.0  # whatever is there shows
+        lists.add_row(name, meaning, Bar(act.capacity, 0, max(count, least), color=colour), f"{count:,}")
+    files, size = act.disk_usage()
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", width=10)
+    facts.add_column()
+    facts.add_row(act.verb, f"{frame.done:,} of {act.goal:,} messages, {frame.rate:,.0f} a second")
+    facts.add_row("in memory", _memory(frame).removeprefix("in memory "))
+    facts.add_row("on disk", f"{files:,} files, {decimal(size)}")
+    return Padding(Group("", lists, "", facts), (0, 3))
+
+
+def _memory(frame: Frame) -> str:
+    limit = "no limit yet" if frame.target is None else f"limit {frame.target:,}"
+    return f"in memory {frame.in_memory:,} messages ({limit}), process {decimal(frame.peak_memory_bytes)}"

@@ -1,0 +1,146 @@
+"""An encoded message as JSON, from ``"size"`` to ``"body_sha256"``, without decoding it where that can be spared.
+
+The messages of one publisher have one *shape*: the same bytes around properties, body and id::
+
+    prefix (vhost, exchange, routing key) · u32 size · properties · middle · u32 size · body · tail · msg_id · end
+
+A shape is learned from a message that was decoded. The next one that fits it, byte for byte, is cut up by it; and what
+was said in JSON of the shape, and of equal properties, is said again. Whatever fits none of the last shapes is decoded.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from queue_index.message_format import MSG_ID_BYTES, Envelope, Message, decode_message, locate_body
+from queue_index.properties import Properties, decode_properties
+from queue_index.properties import to_json as properties_to_json
+from warren.salvage.names import to_json, to_text
+
+MAX_SHAPES: Final = 8
+"""Shapes that are tried one after the other."""
+
+MAX_PROPERTIES: Final = 4096
+"""Different properties whose JSON is remembered."""
+
+PIECE_BYTES: Final = 3 << 18
+"""A larger body is turned into base64 in pieces of this size, a multiple of 3."""
+
+_U32 = struct.Struct(">I")
+_NO_PROPERTIES = _U32.pack(0)
+
+
+class _Shape(NamedTuple):
+    prefix: bytes
+    middle: bytes
+    tail: bytes
+    end: bytes
+    address: bytes
+    """JSON of exchange and routing key."""
+
+
+class MessageJson:
+    """Turns encoded messages into JSON; remembers what they have in common."""
+
+    def __init__(self) -> None:
+        self._shapes: list[_Shape] = []
+        self._properties: dict[bytes, bytes] = {}
+
+    def members(self, encoded: bytes) -> tuple[int, bytes | Iterator[bytes]]:
+        """The payload's size, and the JSON's members, without braces; of a large message in pieces.
+
+        Raises :class:`storage.errors.MessageError`, at once, where ``encoded`` is no message.
+        """
+        for position, shape in enumerate(self._shapes):
+            cut = _cut(shape, encoded)
+            if cut is not None:
+                if position:
+                    self._shapes.insert(0, self._shapes.pop(position))
+                properties_at, properties_end, body_at, body_end = cut
+                envelope = shape.address + self._properties_json(encoded[properties_at:properties_end])
+                return body_end - body_at, _members(envelope, encoded, body_at, body_end)
+        message = decode_message(encoded)
+        self._learn(message, encoded)
+        envelope = _address(message) + _properties_json(message.properties)
+        return len(message.body), _members(envelope, message.body, 0, len(message.body))
+
+    def _learn(self, message: Message, encoded: bytes) -> None:
+        """Remember the shape of a message, if it has one and a body to show where the body stands."""
+        located = locate_body(encoded)
+        if located is None or not located[1]:
+            return
+        body_at, size, msg_id_at = located
+        without = Envelope(message.vhost, message.exchange, message.routing_keys, b"", message.persistent).template
+        prefix, _, before_list = without.empty_head.rpartition(_NO_PROPERTIES)
+        (properties_size,) = _U32.unpack_from(encoded, len(prefix))
+        middle = encoded[len(prefix) + 4 + properties_size : body_at - 4]
+        if not (encoded.startswith(prefix) and middle.startswith(before_list)):
+            raise RuntimeError("a plain message is not cut where its template says")
+        shape = _Shape(
+            prefix, middle, encoded[body_at + size : msg_id_at], encoded[msg_id_at + MSG_ID_BYTES :], _address(message)
+        )
+        self._shapes = [shape, *self._shapes[: MAX_SHAPES - 1]]
+
+    def _properties_json(self, encoded: bytes) -> bytes:
+        known = self._properties.get(encoded)
+        if known is None:
+            known = _properties_json(decode_properties(encoded))
+            if len(self._properties) >= MAX_PROPERTIES:
+                self._properties.clear()
+            self._properties[encoded] = known
+        return known
+
+
+def _cut(shape: _Shape, encoded: bytes) -> tuple[int, int, int, int] | None:
+    """Where properties and body begin and end in a message of this shape; ``None``: it has another one."""
+    prefix, middle, tail, end, _ = shape
+    if not encoded.startswith(prefix):
+        return None
+    try:
+        properties_at = len(prefix) + 4
+        properties_end = properties_at + _U32.unpack_from(encoded, len(prefix))[0]
+        body_at = properties_end + len(middle) + 4
+        body_end = body_at + _U32.unpack_from(encoded, body_at - 4)[0]
+    except struct.error:
+        return None
+    fits = (
+        encoded.startswith(middle, properties_end)
+        and encoded.startswith(tail, body_end)
+        and encoded.endswith(end)
+        and len(encoded) == body_end + len(tail) + MSG_ID_BYTES + len(end)
+    )
+    return (properties_at, properties_end, body_at, body_end) if fits else None
+
+
+def _address(message: Message) -> bytes:
+    routing_keys = [to_text(key) for key in message.routing_keys]
+    return b'"exchange": %b, "routing_keys": %b, ' % (to_json(to_text(message.exchange)), to_json(routing_keys))
+
+
+def _properties_json(properties: Properties) -> bytes:
+    plain, headers = properties_to_json(properties)
+    return b'"properties": %b, "headers": %b, ' % (to_json(plain), to_json(headers))
+
+
+def _members(envelope: bytes, data: bytes, body_at: int, body_end: int) -> bytes | Iterator[bytes]:
+    if body_end - body_at > PIECE_BYTES:
+        return _pieces(envelope, memoryview(data)[body_at:body_end])
+    body = data[body_at:body_end]
+    return b'"size": %d, %b"body": "%b", "body_sha256": "%b"' % (
+        len(body),
+        envelope,
+        binascii.b2a_base64(body, newline=False),
+        hashlib.sha256(body).hexdigest().encode(),
+    )
+
+
+def _pieces(envelope: bytes, body: memoryview) -> Iterator[bytes]:
+    """The same, without having the body in memory twice more."""
+    yield b'"size": %d, %b"body": "' % (len(body), envelope)
+    for start in range(0, len(body), PIECE_BYTES):
+        yield binascii.b2a_base64(body[start : start + PIECE_BYTES], newline=False)
+    yield b'", "body_sha256": "%b"' % hashlib.sha256(body).hexdigest().encode()

@@ -1,0 +1,167 @@
+"""``warren verify``: what in a source is damaged, and what is only left over.
+
+*Damage* is what no sound directory has. *Leftovers* are what a sound one may have after a crash, or while its garbage
+waits to be collected; their kinds are named with "leftover" or "orphan".
+
+Of a store, only what is needed can be missing, and that is said of the index that needs it. Here:
+
+* damage: a record that runs past the file's end, one with a size that no record has, one that does not end in 0xFF, a
+  message that is none or not the one that its record names;
+* leftovers: zeros at a file's end, whatever stands behind them, bodies that nobody needs, ``.rdt`` files with all that
+  is in them. What a compaction was copying when it crashed may be cut off: that is none where a good copy is found.
+
+The transient store is wiped at every start: whatever it holds, nothing of it is damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+from rich.console import RenderableType
+from rich.text import Text
+
+from msg_store.rdq_format import EndReason, Record, ScanEnd
+from msg_store.store_reader import StoreReader
+from storage.errors import DataError, StorageError
+from warren.salvage.classic_v1_findings import contradictions
+from warren.salvage.names import Json, printable
+from warren.salvage.needed import NeededBodies
+from warren.salvage.queue_directory import Finding, Severity, unreadable_file
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.source import Source
+from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
+
+_WINDOW_BYTES = 4 << 20
+
+
+def verify_source(source: Source) -> Iterator[Finding]:
+    """Every finding, as it is found."""
+    for vhost in source.vhosts:
+        for queue in vhost.queues:
+            yield from _as_far_as_it_goes(queue.path, queue.findings())
+        if vhost.is_whole:
+            for name in STORES:
+                yield from _as_far_as_it_goes(below(vhost.path, name), _store(vhost, name))
+        yield from vhost.problems
+
+
+def _as_far_as_it_goes(path: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """What cannot be read is a finding too."""
+    try:
+        yield from findings
+    except StorageError as error:
+        yield unreadable_file(path, error)
+
+
+def _store(vhost: Vhost, name: str) -> Iterator[Finding]:
+    store, directory, is_persistent = vhost.store(name), below(vhost.path, name), name == PERSISTENT_STORE
+    for finding in _store_files(vhost.files, store, directory):
+        yield finding if is_persistent or finding.severity == "leftover" else _harmless(finding)
+    if not vhost.knows_needs:
+        return
+    for file, record in NeededBodies.of(vhost, name).orphans(store):
+        path = below(directory, file)
+        yield Finding("orphan body", "leftover", path, record.offset, f"{record.msg_id.hex()}, {record.size} bytes")
+        if is_persistent:
+            yield from _orphaned_message(store, path, record)
+
+
+def _harmless(finding: Finding) -> Finding:
+    """What would be damage in a store that is not wiped."""
+    return attrs.evolve(finding, kind=f"leftover {finding.kind}", severity="leftover")
+
+
+def _orphaned_message(store: StoreReader, path: str, record: Record) -> Iterator[Finding]:
+    try:
+        encoded = store.read(record.msg_id)
+    except DataError as error:
+        yield Finding("unreadable body", "damage", error.path, error.offset, error.reason)
+        return
+    for kind, detail in contradictions(encoded, record.msg_id, None, None):
+        yield Finding(kind, "damage", path, record.offset, detail)
+
+
+def _store_files(files: ReadOnlyFileSystem, store: StoreReader, directory: str) -> Iterator[Finding]:
+    for name in store.ends:
+        if name.endswith(".rdt"):
+            yield Finding("leftover compaction file", "leftover", below(directory, name), None, "a compaction crashed")
+    for name, record in store.records():
+        if record.good:
+            continue
+        path, detail = below(directory, name), f"{record.msg_id.hex()}: the record does not end in 0xFF"
+        if name.endswith(".rdt") or store.contains(record.msg_id):
+            yield Finding("leftover of a copy", "leftover", path, record.offset, detail)
+        else:
+            yield Finding("torn record", "damage", path, record.offset, detail)
+    for name, end in store.ends.items():
+        yield from _end(files, below(directory, name), end)
+
+
+def _end(files: ReadOnlyFileSystem, path: str, end: ScanEnd) -> Iterator[Finding]:
+    if end.reason is EndReason.CLEAN:
+        return
+    detail = f"{end.unread_bytes} bytes behind the last record"
+    if end.reason is EndReason.ZEROS:
+        kind = "leftover bytes behind zeros" if _has_bytes_behind(files, path, end.offset) else "leftover zeros"
+        yield Finding(kind, "leftover", path, end.offset, detail)
+    elif path.endswith(".rdt"):
+        yield Finding("leftover of a copy", "leftover", path, end.offset, detail)
+    else:
+        yield Finding("record out of bounds", "damage", path, end.offset, f"{end.reason.value}; {detail}")
+
+
+def _has_bytes_behind(files: ReadOnlyFileSystem, path: str, offset: int) -> bool:
+    handle = files.open_read(path)
+    try:
+        return any(any(handle.pread(_WINDOW_BYTES, start)) for start in range(offset, handle.size(), _WINDOW_BYTES))
+    finally:
+        handle.close()
+
+
+# ── for people ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.define
+class Account:
+    """Findings as people want them: one line for each kind in each file, however many there are."""
+
+    damage: int = 0
+    leftovers: int = 0
+    _lines: dict[tuple[Severity, str, str], tuple[int, Finding]] = attrs.Factory(dict)
+
+    def add(self, finding: Finding) -> None:
+        """Take a finding in."""
+        if finding.severity == "damage":
+            self.damage += 1
+        else:
+            self.leftovers += 1
+        key = (finding.severity, finding.path, finding.kind)
+        count, first = self._lines.get(key, (0, finding))
+        self._lines[key] = (count + 1, first)
+
+    def printable(self) -> Iterator[RenderableType]:
+        """The findings, damage first, and what it comes to."""
+        for severity, title, style in (("damage", "damage", "bold red"), ("leftover", "left over", "bold yellow")):
+            lines = [line for (kind, _, _), line in self._lines.items() if kind == severity]
+            path = None
+            if lines:
+                yield Text(title, style)
+            for count, first in sorted(lines, key=lambda line: line[1].path):
+                if first.path != path:
+                    path = first.path
+                    yield Text(f"  {printable(path)}", "bold")
+                times = f" ×{count:,}, first" if count > 1 else ""
+                where = "" if first.offset is None else f" at {first.offset:,}"
+                yield Text.assemble(f"    {first.kind}", (f"{times}{where}: {printable(first.detail)}", "dim"))
+            if lines:
+                yield ""
+        if not self.damage:
+            yield Text("No damage.", "bold green")
+        else:
+            yield Text(f"{self.damage:,} damaged.", "bold red")
+
+
+def to_report(finding: Finding) -> dict[str, Json]:
+    """A finding as JSON: kind, severity, path, offset, detail."""
+    return attrs.asdict(finding)
