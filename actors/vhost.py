@@ -112,7 +112,7 @@ class Vhost:
         queue_names = {entry: _queue_name(files, path, entry) for entry in entries}
         all_clean = all(entry in terms for entry in entries)
         token = hashlib.sha256(terms_data).digest() if all_clean and terms_data else None
-        persistent = MessageStore.open(files, f"{path}/{PERSISTENT_STORE}", settings, token=token)
+        persistent = MessageStore.open(files, f"{path}/{PERSISTENT_STORE}", settings, token=token, sync=sync)
         transient = MessageStore.create(files, f"{path}/{TRANSIENT_STORE}", settings)
         vhost = cls(
             name=name,
@@ -197,10 +197,7 @@ class Vhost:
 
     def sync(self) -> None:
         """Make everything that was published so far safe: bodies first, then positions."""
-        if self._sync:
-            self.persistent_store.sync()
-        else:
-            self.persistent_store.flush()
+        self.persistent_store.sync()
         for queue in self.queues.values():
             queue.sync_index()
 
@@ -218,7 +215,10 @@ class Vhost:
         terms: dict[str, RecoveryTerms] = {}
         for name, queue in self.queues.items():
             entry = names.queue_directory_name(self.name, name)
-            terms[entry] = queue.close(self._random(16))
+            if queue.durable:
+                terms[entry] = queue.close(self._random(16))
+            else:
+                queue.delete()
         data = encode_recovery_terms(terms)
         self.persistent_store.close(hashlib.sha256(data).digest())
         self.transient_store.close()
@@ -227,6 +227,8 @@ class Vhost:
 
     def abandon(self) -> None:
         """Give everything up as a crash of the process would; for tests and for a supervisor."""
+        for queue in self.queues.values():
+            queue.abandon()
         self.persistent_store.abandon()
         self.transient_store.abandon()
         self._lock.release()
@@ -262,12 +264,13 @@ def _introduce(files: FileSystem, path: str, name: bytes, settings: Settings) ->
         if not files.exists(config_path):
             return names.DEFAULT_SEGMENT_ENTRY_COUNT
     else:
-        write_file(files, config_path, names.vhost_config(settings.segment_entry_count), sync=True)
-        write_file(files, name_path, name, sync=True)
         parent = path
         while "/" in parent.strip("/"):
             parent = parent.rpartition("/")[0]
             files.sync_directory(parent)
+        if not files.exists(config_path):
+            write_file(files, config_path, names.vhost_config(settings.segment_entry_count), sync=True)
+        write_file(files, name_path, name, sync=True)  # last of all: what is named is there for good
     return names.parse_vhost_config(files.read(config_path), config_path)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -203,13 +202,31 @@ def main() -> None:
     target = Path(__file__).parent / "results" / "comparison.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(medians, indent=1) + "\n")
-    width = shutil.get_terminal_size().columns
+    table = markdown(medians)
+    print(table)
+    write_into(Path(__file__).parent.parent / "README.md", table)
+
+
+def markdown(medians: dict[str, dict[str, float]]) -> str:
+    """The table of the README."""
+    lines = [
+        "| | publish, messages/s | take and ack, messages/s | memory grown by, MB | disk, bytes a message | backlog |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
     for name, result in medians.items():
-        line = (
-            f"{name:32} publish {result['publish_per_s']:>10,.0f}/s   take+ack {result['take_per_s']:>10,.0f}/s   "
-            f"memory {result['rss_growth_bytes'] / 1e6:>7.1f} MB for {result['messages']:,.0f}"
+        memory, disk = result["rss_growth_bytes"] / 1e6, result["disk_bytes_per_message"]
+        lines.append(
+            f"| {name} | {result['publish_per_s']:,.0f} | {result['take_per_s']:,.0f} | {memory:.1f} | {disk:.0f} "
+            f"| {result['messages']:,.0f} |"
         )
-        print(line[:width])
+    return "\n".join(lines)
+
+
+def write_into(readme: Path, table: str) -> None:
+    """Put the table between its markers."""
+    before, _, rest = readme.read_text().partition("<!-- comparison -->\n")
+    _, _, after = rest.partition("<!-- /comparison -->")
+    readme.write_text(f"{before}<!-- comparison -->\n{table}\n<!-- /comparison -->{after}")
 
 
 if __name__ == "__main__":

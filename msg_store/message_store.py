@@ -78,6 +78,7 @@ class MessageStore:
     """Whether it was opened with the shortcut of a clean stop, reference counts included."""
     unreadable: list[DataError]
     """What could not be read when the store was opened or compacted; after a crash, torn ends too."""
+    _syncs: bool = True
     written_ticket: int = attrs.field(default=0, init=False)
     synced_ticket: int = attrs.field(default=0, init=False)
     _buffer: WriteBuffer = attrs.field(factory=WriteBuffer, init=False)
@@ -111,11 +112,13 @@ class MessageStore:
         *,
         token: bytes | None = None,
         buffer_bytes: int = BUFFER_BYTES,
+        sync: bool = True,
     ) -> MessageStore:
         """Open the store in ``directory``, which is made where it is missing, in one that is there for good.
 
         With the ``token`` that the last clean stop was given, and nothing changed since, it is ready (``clean``).
         Otherwise it was scanned, and wants :meth:`set_references`. Damage does not stop it: see ``unreadable``.
+        ``sync``: whether :meth:`sync` means a power loss too, or only the end of the process.
         """
         files.make_directories(directory)
         found = clean_stop.load(files, directory, token) if token is not None else None
@@ -134,7 +137,16 @@ class MessageStore:
             files, directory, highest, size_bytes, durable=True, unsynced=not clean, name_unsynced=not clean
         )
         return cls(
-            files, directory, settings, buffer_bytes, found.locations, found.summary, current, clean, found.unreadable
+            files,
+            directory,
+            settings,
+            buffer_bytes,
+            found.locations,
+            found.summary,
+            current,
+            clean,
+            found.unreadable,
+            sync,
         )
 
     def close(self, token: bytes | None = None) -> None:
@@ -144,7 +156,8 @@ class MessageStore:
         """
         if self._compaction is not None:
             self.compact(until_idle=False)
-        self.sync()
+        self.flush()
+        self._current.sync()
         self.abandon()
         if token is not None and self._current.durable and self._locations.counted:
             clean_stop.save(self._files, self._directory, token, self._locations, self._summary)
@@ -238,7 +251,8 @@ class MessageStore:
         """
         ticket = self.written_ticket
         self.flush()
-        self._current.sync()
+        if self._syncs:
+            self._current.sync()
         self.synced_ticket = ticket
 
     def _flush_into_current(self) -> None:

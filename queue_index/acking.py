@@ -109,13 +109,17 @@ def _sorted(tags: Tags) -> list[int | range]:
 def purge_acks(s: QueueState, *, keep_persistent: bool) -> None:
     """Forget the pending acks; ack them on disk, or (``keep_persistent``, a clean stop) leave persistent ones there.
 
-    All counters keep them, as the original's do.
+    All counters keep them, as the original's do; so a clean stop has to know how many persistent ones were forgotten.
     """
     runs = [run for pending in (s.ram_pending, s.disk_pending, s.index_pending) for run in pending.clear()]
     if keep_persistent:
         s.remove_bodies([run for run in runs if not run.persistent])
-    else:
-        s.forget(runs, descending=True)
+        return
+    s.forget(runs, descending=True)
+    for run in runs:
+        if run.persistent:
+            s.forgotten_count += run.count
+            s.forgotten_bytes += run.bytes
 
 
 def ids_of(runs: Iterable[Run]) -> list[bytes]:

@@ -67,7 +67,7 @@ def parse_queue_name_file(data: bytes, path: str) -> tuple[bytes, bytes]:
 
 
 def vhost_config(segment_entry_count: int) -> bytes:
-    return b"%% This file is auto-generated! Edit at your own risk!\n{segment_entry_count, %d}." % segment_entry_count
+    return b"%%%% This file is auto-generated! Edit at your own risk!\n{segment_entry_count, %d}." % segment_entry_count
 
 
 def parse_vhost_config(data: bytes, path: str) -> int:

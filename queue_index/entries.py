@@ -71,6 +71,9 @@ MINUS: Final = _table(
         (_P | _D, _P | _D): NOTHING,
         (_P, _P | _D): NOTHING,  # the deliver was not in the journal's file yet: it lags
         (_P | _D, _P): _D,
+        # so had a recovery's flush, which crashed behind it: what does not survive was acked there
+        (_P, _P | _D | _A): NOTHING,
+        (_P | _D, _P | _D | _A): NOTHING,
         # delivered or acked since
         (_D, _P): _D,
         (_D, _P | _D): NOTHING,

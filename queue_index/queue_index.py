@@ -72,7 +72,7 @@ class QueueIndex:
         self.safe_ticket = 0
         self._files = files
         self._name_file = names.queue_name_file(vhost, queue)
-        self._sync = sync
+        self.syncs = sync
         self._journal: File | None = None
         self._buffered: list[bytes] = []
         self._waiting = _Waiting()
@@ -169,9 +169,9 @@ class QueueIndex:
             name_path = f"{self.path}/{names.QUEUE_NAME_FILE}"
             if not files.exists(name_path):
                 files.make_directories(self.path)
-                write_file(files, name_path, self._name_file, sync=self._sync)
+                write_file(files, name_path, self._name_file, sync=self.syncs)
             self._journal = files.open_append(f"{self.path}/{names.JOURNAL_NAME}")
-            if self._sync:
+            if self.syncs:
                 files.sync_directory(self.path)
                 files.sync_directory(self.path.rpartition("/")[0])
         return self._journal
@@ -188,13 +188,13 @@ class QueueIndex:
             data = self._buffered[0] if len(self._buffered) == 1 else b"".join(self._buffered)
             self._open_journal().append(data)
             self._buffered.clear()
-        if not self._sync:
+        if not self.syncs:
             self.safe_ticket = self.written_ticket
 
     def sync(self) -> None:
         """Make what was written safe, as safe as this index was told to be."""
         self.write_out()
-        if self._sync and self.safe_ticket < self.written_ticket:
+        if self.syncs and self.safe_ticket < self.written_ticket:
             self._open_journal().sync()  # what was written out before a ``release`` too
         self.safe_ticket = self.written_ticket
 
@@ -217,26 +217,27 @@ class QueueIndex:
                     self._files.delete(path)
                 del self.segments[number]
             elif not segment.empty:
-                self._append_to_segment(number, segment.segment_bytes())
+                self._append_to_segment(number, segment.segment_pieces())
                 segment.forget()
             else:
                 segment.forget()
         self._last_read = None
         journal = self._open_journal()
-        if self._sync:
+        if self.syncs:
             self._files.sync_directory(self.path)
         self._buffered.clear()
         journal.truncate(0)
-        if self._sync:
+        if self.syncs:
             journal.sync()
         self.dirty_count = 0
         self.safe_ticket = self.written_ticket
 
-    def _append_to_segment(self, number: int, data: bytes) -> None:
+    def _append_to_segment(self, number: int, pieces: Iterable[bytes | memoryview]) -> None:
         handle = self._files.open_append(self._segment_path(number))
         try:
-            handle.append(data)
-            if self._sync:
+            for piece in pieces:
+                handle.append(piece)
+            if self.syncs:
                 handle.sync()
         finally:
             handle.close()
@@ -315,17 +316,33 @@ class QueueIndex:
             self._journal = None
 
     def reset(self) -> None:
-        """Forget everything and delete the directory: nothing of the queue is left."""
-        self._buffered.clear()
-        self._waiting = _Waiting()
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
-        self._files.delete_tree(self.path)
+        """Forget everything and delete the directory: nothing of the queue is left.
+
+        Segments go before the journal: a journal alone is what every crash leaves, segments without their journal would
+        bring back what it says is acked.
+        """
+        self.abandon()
+        if self._files.is_directory(self.path):
+            for name in self._files.list(self.path):
+                if names.segment_number(name) is not None:
+                    self._files.delete(f"{self.path}/{name}")
+            if self.syncs:
+                self._files.sync_directory(self.path)
+            self._files.delete_tree(self.path)
+            if self.syncs:
+                self._files.sync_directory(self.path.rpartition("/")[0])
         self.segments = {}
         self.dirty_count = 0
         self.safe_ticket = self.written_ticket
+
+    def abandon(self) -> None:
+        """Give up file handles and what waits to be written, as a crash of the process would."""
+        self._buffered.clear()
+        self._waiting = _Waiting()
         self._last_read = None
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` where counts contradict what the journal holds."""

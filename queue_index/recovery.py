@@ -23,7 +23,7 @@ import numpy as np
 from queue_index import directory as names
 from queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED, SegmentEntries, journal_entries
 from queue_index.queue_index import QueueIndex
-from queue_index.record_format import JOURNAL, Bools, Columns, Ints, Octets, parse
+from queue_index.record_format import BODY_SIZE, JOURNAL, SEGMENT, Bools, Columns, Ints, Octets, parse
 from queue_index.segment_file import SegmentFile, published, read_segment
 from queue_index.segment_journal import SegmentJournal, Written
 from storage.errors import DataError
@@ -104,8 +104,8 @@ class DirtyRecovery:
             self._scan(number)
         while self._unscanned and not self._has_messages_above(self._unscanned[-1]):
             self._scan(self._unscanned[-1])
-        if self._journal.data and self._unscanned:
-            index.flush(even_if_clean=True)  # what the queue appends meanwhile must not stand behind leftovers
+        if self._unscanned:  # what the queue writes meanwhile must not meet leftovers, in the journal or in a dead segment
+            index.flush(even_if_clean=True)
         self._release_journal()
 
     def take_found(self) -> tuple[int, int]:
@@ -150,11 +150,10 @@ class DirtyRecovery:
         index, size = self._index, self._index.segment_entry_count
         self._unscanned.remove(number)
         path = f"{index.path}/{names.segment_name(number)}"
-        file = read_segment(self._files, path, size)
-        if file.good_bytes < len(file.data):
-            self._cut(path, file.good_bytes)
+        entries = self._journal.segments.get(number)
+        file = self._read_settled(path, entries)
         segment = SegmentJournal(number, size)
-        if entries := self._journal.segments.get(number):
+        if entries is not None:
             segment.set_facts(self._less_known(path, entries.facts, file.entries.facts))
             _hold(segment, self._journal, entries)
         index.segments[number] = segment
@@ -173,12 +172,36 @@ class DirtyRecovery:
             raise DataError(path, None, f"rel_seq {rel_seq}: journal {in_journal[rel_seq]}, file {in_file[rel_seq]}")
         return left
 
-    def _cut(self, path: str, size: int) -> None:
-        """Drop a segment's torn end, or what is appended next could not be read."""
+    def _read_settled(self, path: str, in_journal: SegmentEntries | None) -> SegmentFile:
+        """A segment, cut to what can be relied on, and synced: the journal that may say the same is about to be cut.
+
+        A torn end goes, or what is appended next could not be read. So does what follows a record that is not as the
+        journal has it: a flush was under way when the power failed.
+        """
+        size = self._index.segment_entry_count
+        file = read_segment(self._files, path, size)
+        if not file.data:
+            return file
+        good_bytes = file.good_bytes if in_journal is None else self._first_difference(file, in_journal)
         handle = self._files.open_append(path)
-        handle.truncate(size)
-        handle.sync()
-        handle.close()
+        try:
+            if good_bytes < len(file.data):
+                handle.truncate(good_bytes)
+            if self._index.syncs:
+                handle.sync()
+        finally:
+            handle.close()
+        return file if good_bytes == file.good_bytes else read_segment(self._files, path, size)
+
+    def _first_difference(self, file: SegmentFile, in_journal: SegmentEntries) -> int:
+        """Where the first publish stands that the journal has otherwise; without one, the end of what is good."""
+        end = file.good_bytes
+        for rel_seq in np.flatnonzero(in_journal.facts & file.entries.facts & PUBLISHED).tolist():
+            said, known = int(in_journal.body_at[rel_seq]), int(file.entries.body_at[rel_seq])
+            size = BODY_SIZE + int(in_journal.embedded[rel_seq])
+            if self._journal.data[said : said + size] != file.data[known : known + size]:
+                end = min(end, known - SEGMENT.head_size)
+        return end
 
     def _surviving(self, file: SegmentFile, segment: SegmentJournal, unacked: Bools) -> Bools:
         """Which of the unacked messages a restart keeps; counts their bytes, and tells who needs a body."""

@@ -93,7 +93,7 @@ def _folded(column: npt.NDArray[np.integer[Any]]) -> int | list[int]:
 def read_segment(files: FileSystem, path: str, segment_entry_count: int) -> SegmentFile:
     """Read a segment file; a missing one, and one that holds only zeros, is empty."""
     data = files.read(path) if files.exists(path) else b""
-    if data.count(0) == len(data):
+    if data[:1] in (b"", b"\0") and data.count(0) == len(data):
         return SegmentFile(data, no_entries(segment_entry_count), 0)
     columns = parse(SEGMENT, data)
     entries, findings = segment_entries(columns, segment_entry_count)

@@ -8,6 +8,7 @@ order of rel_seq, of each message publish, deliver, ack.
 from __future__ import annotations
 
 from itertools import pairwise
+from collections.abc import Iterator
 from typing import Final
 
 import attrs
@@ -20,6 +21,7 @@ from queue_index.run import EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Bat
 
 _JOURNAL_HEAD: Final = 8
 _BODY_END: Final = _JOURNAL_HEAD + BODY.size
+_WORTH_A_WRITE: Final = 256 << 10
 
 
 @attrs.frozen
@@ -56,7 +58,7 @@ class Written:
             return records[index]
         return records.blob[index * records.record_size : (index + 1) * records.record_size]
 
-    def segment_bytes(self, low: int, high: int, shorts: int) -> bytes:
+    def segment_bytes(self, low: int, high: int, shorts: int) -> bytes | memoryview:
         """Segment records of positions ``low … high-1``, highest first; behind each ``shorts`` short records."""
         first, count = low - self.rel_seq, high - low
         persistent = self.record(first)[0] >> 6 != TRANSIENT_PUBLISH
@@ -77,7 +79,7 @@ class Written:
         if shorts:
             short_bytes = (rel_seqs | np.uint16(SEGMENT_SHORT << 14)).astype(">u2").view(np.uint8).reshape(count, 2)
             out[:, 2 + body :] = np.tile(short_bytes, shorts)
-        return out.tobytes()
+        return out.ravel().data
 
     def runs(self, first_seq_id: int, wanted: Bools, delivered: Bools) -> list[Run]:
         """The wanted positions as runs; both masks are by rel_seq."""
@@ -190,25 +192,33 @@ class SegmentJournal:
                 return
         self.written.append(Written(rel_seq, records))
 
-    def segment_bytes(self) -> bytes:
-        """What a flush appends to the segment file: descending positions, of each publish, deliver, ack."""
+    def segment_pieces(self) -> Iterator[bytes | memoryview]:
+        """What a flush appends to the segment file: descending positions, of each publish, deliver, ack.
+
+        In pieces of which each is worth a write of its own: a large one is then written while it is in the cache.
+        """
         facts = self._array()
-        pieces: list[tuple[int, bytes]] = []
+        pieces: list[tuple[int, int, int, Written | None]] = []
         for written in self.written:
-            part = facts[written.rel_seq : written.end]
-            for low, high in _stretches(part):
-                known = int(part[low])
+            for low, high in _stretches(facts[written.rel_seq : written.end]):
+                known = int(facts[written.rel_seq + low])
                 if known & PUBLISHED:
-                    start = written.rel_seq + low
-                    shorts = 1 if known & DELIVERED else 0
-                    pieces.append((start, written.segment_bytes(start, written.rel_seq + high, shorts)))
+                    pieces.append((written.rel_seq + low, written.rel_seq + high, 1 if known & DELIVERED else 0, written))
         others = np.where(facts & PUBLISHED, NOTHING, facts)
         for low, high in _stretches(others):
-            shorts = 2 if int(others[low]) == DELIVERED | ACKED else 1
-            rel_seqs = np.arange(high - 1, low - 1, -1, dtype=np.uint16) | np.uint16(SEGMENT_SHORT << 14)
-            pieces.append((low, np.repeat(rel_seqs.astype(SEGMENT.head), shorts).tobytes()))
+            pieces.append((low, high, 2 if int(others[low]) == DELIVERED | ACKED else 1, None))
         pieces.sort(key=lambda piece: -piece[0])
-        return b"".join(piece for _, piece in pieces)
+        small: list[bytes | memoryview] = []
+        small_bytes = 0
+        for low, high, shorts, published in pieces:
+            data = _shorts(low, high, shorts) if published is None else published.segment_bytes(low, high, shorts)
+            small.append(data)
+            small_bytes += len(data)
+            if small_bytes >= _WORTH_A_WRITE:
+                yield small[0] if len(small) == 1 else b"".join(small)
+                small, small_bytes = [], 0
+        if small:
+            yield b"".join(small)
 
     def forget(self) -> None:
         """The flush has written what the journal held."""
@@ -220,6 +230,12 @@ class SegmentJournal:
             self._facts = bytearray(self._size)
             self._view = np.frombuffer(self._facts, np.uint8)
         return self._view
+
+
+def _shorts(low: int, high: int, times: int) -> bytes:
+    """Short records of positions ``low … high-1``, highest first."""
+    rel_seqs = np.arange(high - 1, low - 1, -1, dtype=np.uint16) | np.uint16(SEGMENT_SHORT << 14)
+    return np.repeat(rel_seqs.astype(SEGMENT.head), times).tobytes()
 
 
 def _stretches(facts: Octets) -> list[tuple[int, int]]:

@@ -86,7 +86,12 @@ class VariableQueue:
 
     @classmethod
     def create(cls, parts: QueueFiles) -> VariableQueue:
-        """A new, empty queue. Nothing is written until it has to be."""
+        """A new, empty queue. Nothing is written until it has to be.
+
+        A directory that is there already belongs to no queue: a crash cut its making, or its deletion, short.
+        """
+        if parts.files.is_directory(parts.path):
+            parts.files.delete_tree(parts.path)
         return cls(parts, parts.new_state(parts.new_index()))
 
     @classmethod
@@ -138,6 +143,11 @@ class VariableQueue:
         return cls(parts, state)
 
     @property
+    def durable(self) -> bool:
+        """Whether it comes back after a stop."""
+        return self._state.durable
+
+    @property
     def recovering(self) -> bool:
         """Whether segments are left to scan: counts are then of what was found so far."""
         return self._state.recovery is not None
@@ -159,9 +169,13 @@ class VariableQueue:
             next_seq_id=s.next_seq_id,
             next_deliver_seq_id=s.next_deliver_seq_id,
             persistent_ref=persistent_ref if s.durable else None,
-            persistent_count=s.persistent_count,
-            persistent_bytes=s.persistent_bytes,
+            persistent_count=s.persistent_count - s.forgotten_count,
+            persistent_bytes=s.persistent_bytes - s.forgotten_bytes,
         )
+
+    def abandon(self) -> None:
+        """Give the files up as a crash of the process would."""
+        self._state.index.abandon()
 
     def delete(self) -> int:
         """Do away with the queue, pending messages and files included; returns how many were ready."""

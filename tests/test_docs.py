@@ -7,17 +7,22 @@ from pathlib import Path
 
 import attrs
 import pytest
+import typer.main
 
 from storage.settings import RABBITMQ_3_10, Settings
+from warren.cli import app
 
 PROJECT = Path(__file__).parent.parent
 DOCS = PROJECT / "docs"
+ROOMS = ("storage", "msg_store", "queue_index", "actors", "warren")
 PAGES = sorted([*PROJECT.glob("*.md"), *DOCS.glob("*.md")])
-RUNNABLE = [page for page in (PROJECT / "README.md", DOCS / "queue.md") if "\n```python\n" in page.read_text()]
+RUNNABLE = [page for page in PAGES if "\n```python\n" in page.read_text(encoding="utf-8")]
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_CODE_NAME = re.compile(r"`(\w+)\.(?!dets|ets|py|clean)(\w+)(?:\(\))?`")
+_CODE_PATH = re.compile(r"`((?:storage|msg_store|queue_index|actors|warren|tests|examples)/[\w./-]*\w)`")
 _SETTING = re.compile(r"^\| `(\w+)` \| `([^`]*)` \| `([^`]*)` \|", re.MULTILINE)
 
 
@@ -28,13 +33,18 @@ def name_of(page: Path) -> str:
 def python_blocks(page: Path) -> list[tuple[int, str]]:
     """Every Python block of a page, with the line that it begins on."""
     text = page.read_text(encoding="utf-8")
-    return [
-        (text.count("\n", 0, match.start(2)), match[2]) for match in _BLOCK.finditer(text) if match[1] == "python"
-    ]
+    return [(text.count("\n", 0, match.start(2)), match[2]) for match in _BLOCK.finditer(text) if match[1] == "python"]
 
 
 def without_blocks(page: Path) -> str:
     return _BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+def owners(name: str) -> list[str]:
+    """The sources of the modules of that name, and of those that define a class of that name."""
+    sources = [path for room in ROOMS for path in (PROJECT / room).rglob("*.py")]
+    texts = [(path.stem, path.read_text(encoding="utf-8")) for path in sources]
+    return [text for stem, text in texts if stem == name or re.search(rf"^class {name}\b", text, re.MULTILINE)]
 
 
 def anchors(page: Path) -> set[str]:
@@ -72,6 +82,18 @@ def test_every_page_can_be_reached_from_the_first() -> None:
     assert {page for page in DOCS.glob("*.md") if page != index} <= linked
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_names_of_the_code_are_the_codes(page: Path) -> None:
+    """``module.name`` and ``Class.name`` where there is such a module or class, and every path in the project."""
+    text = without_blocks(page)
+    unknown = [path for path in _CODE_PATH.findall(text) if not (PROJECT / path).exists()]
+    for owner, name in _CODE_NAME.findall(text):
+        found = owners(owner)
+        if found and not any(re.search(rf"\b{name}\b", source) for source in found):
+            unknown.append(f"{owner}.{name}")
+    assert not unknown
+
+
 def test_the_settings_page_has_every_setting_with_both_profiles_values() -> None:
     shown = {
         name: (default, profile)
@@ -82,3 +104,14 @@ def test_the_settings_page_has_every_setting_with_both_profiles_values() -> None
         for field in attrs.fields(Settings)
     }
     assert shown == said
+
+
+def test_the_command_line_page_has_every_command_and_option() -> None:
+    page = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    sections = {part.partition("\n")[0].split()[1].strip("`"): part for part in page.split("\n## `")[1:]}
+    missing = []
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        section = sections.get(name, "")
+        options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+        missing += [f"warren {name} {option}" for option in ["", *options] if not section or option not in section]
+    assert not missing

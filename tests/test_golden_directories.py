@@ -20,7 +20,6 @@ import pytest
 
 from queue_index.entries import ACKED, DELIVERED
 from queue_index.message_format import decode_message
-from queue_index.record_format import BODY_SIZE
 from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.export import Selection, export_source
 from warren.salvage.inspect import inspect_source
@@ -157,12 +156,10 @@ def index_entries(queue: ClassicV1Directory) -> list[list[Any]]:
     with queue.journal() as journal:
         for positions in queue.segments(journal):
             rel_seqs = np.flatnonzero(positions.unacked)
-            files, offsets = positions.places(rel_seqs)
-            for rel_seq, body, file, offset in zip(
-                rel_seqs.tolist(), positions.bodies(rel_seqs), files, offsets, strict=True
-            ):
+            columns = rel_seqs.tolist(), positions.bodies(rel_seqs), *positions.records(rel_seqs)
+            for rel_seq, body, file, _, embedded_at in zip(*columns, strict=True):
                 fact, embedded_size = positions.facts[rel_seq], int(body["embedded_size"])
-                message = decode_message(file.read(embedded_size, offset + BODY_SIZE)) if embedded_size else None
+                message = decode_message(file.read(embedded_size, embedded_at)) if embedded_size else None
                 rows.append(
                     [
                         positions.first_seq_id + rel_seq,
@@ -219,12 +216,16 @@ def test_inspect_counts_what_the_broker_counts(archive: Path) -> None:
         for queue in vhost["queues"]:
             expected = views[queue["dir"]]
             files = {file["name"] for file in expected["files"]}
-            assert {f"{segment['number']}.idx" for segment in queue["segments"]} >= {n for n in files if n[0] != "." and n[-1] == "x"}
+            assert {f"{segment['number']}.idx" for segment in queue["segments"]} >= {
+                n for n in files if n[0] != "." and n[-1] == "x"
+            }
             assert sum(segment["unacked"] for segment in queue["segments"]) == (
                 expected["entries_digest"]["count"] if "entries_digest" in expected else len(expected["entries"])
             )
             if queue["dir"] in terms:
-                unacked = [[segment["number"], segment["unacked"]] for segment in queue["segments"] if segment["unacked"]]
+                unacked = [
+                    [segment["number"], segment["unacked"]] for segment in queue["segments"] if segment["unacked"]
+                ]
                 assert unacked == [list(pair) for pair in terms[queue["dir"]]["segments"] if pair[1]]
                 assert queue["ready"] == terms[queue["dir"]]["persistent_count"]
                 assert queue["bytes"] == terms[queue["dir"]]["persistent_bytes"]

@@ -201,12 +201,8 @@ def test_acks_are_written_in_the_order_of_their_ranges(files: MemoryFileSystem, 
 
 @pytest.mark.parametrize(
     "action",
-    [
-        lambda index: index.publish(run_of(1), None),
-        lambda index: index.deliver([range(1, 4)]),
-        lambda index: index.ack([range(2), range(1, 2), range(1, 2)]),
-    ],
-    ids=["publish twice", "deliver twice", "ack a forgotten one twice"],
+    [lambda index: index.publish(run_of(1), None), lambda index: index.deliver([range(1, 4)])],
+    ids=["publish twice", "deliver twice"],
 )
 def test_what_cannot_follow_is_a_bug(index: QueueIndex, action: Callable[[QueueIndex], None]) -> None:
     publish(index, run_of(0, 4))
@@ -578,7 +574,7 @@ def test_a_segments_journal_counts_what_is_unacked_and_knows_its_highest_positio
     assert (known.unacked, known.empty, known.highest) == (7, False, 6)
     assert known.facts.tolist() == [0, 0, 0, 1, 1, 1, 0, 0]
     known.forget()
-    assert (known.unacked, known.empty, known.highest, known.segment_bytes()) == (7, True, 0, b"")
+    assert (known.unacked, known.empty, known.highest) == (7, True, 0)
 
 
 def test_an_impossible_action_changes_nothing() -> None:

@@ -53,11 +53,14 @@ SMALL = {
     "rate_calculation_threshold": 20,
 }
 
-names = st.sampled_from(NAMES)
+names = st.sampled_from([*DURABLE, *DURABLE, FLEETING])
 sizes = st.sampled_from([10, 10, 0, 11, 96, 97, 100, 300])
 expiries = st.sampled_from([0, 0, 1, 2, 3])
 seeds = st.integers(min_value=0, max_value=1 << 32)
-counts = st.integers(min_value=1, max_value=12)
+counts = st.sampled_from([1, 2, 5, 9, 17, 30])
+mostly_true = st.sampled_from([True, True, True, False])
+rarely = st.sampled_from([False] * 5 + [True])
+targets = st.sampled_from([0, 0, 1, 3, 8, 20, None])
 
 
 def expired_at(now_us: int) -> Callable[[MessageProperties], bool]:
@@ -81,10 +84,24 @@ class VhostMachine(RuleBasedStateMachine):
     def new_model(self, name: bytes) -> QueueModel:
         return QueueModel(name in DURABLE, self.profile.deliver_with_publish)
 
-    @initialize(sync=st.booleans(), credit=st.booleans())
-    def begin(self, sync: bool, credit: bool) -> None:
+    @initialize(
+        sync=mostly_true,
+        credit=st.booleans(),
+        backlog=st.tuples(counts, counts, counts),
+        size=sizes,
+        wanted=targets,
+        lazy=rarely,
+    )
+    def begin(
+        self, sync: bool, credit: bool, backlog: tuple[int, int, int], size: int, wanted: int | None, lazy: bool
+    ) -> None:
         self.sync_means_fsync, self.wants_credit = sync, credit
         self.take_up(self.open(self.files))
+        for name, count in zip(NAMES, backlog, strict=True):
+            self.set_target(name, wanted, 0.0)
+            self.set_mode(name, lazy)
+            self.publish_many(name, [size] * count, True, 0)
+            self.publish_many(name, [10, size] * (count // 2), count % 2 > 0, 2)
 
     def open(self, files: MemoryFileSystem) -> Vhost:
         return open_vhost(files, self.profile, sync=self.sync_means_fsync, clock=self.clock)
@@ -120,17 +137,8 @@ class VhostMachine(RuleBasedStateMachine):
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    @rule(
-        name=names,
-        count=st.integers(min_value=1, max_value=5),
-        size=sizes,
-        persistent=st.booleans(),
-        expiry_us=expiries,
-        delivered=st.sampled_from([False, False, False, True]),
-    )
-    def publish(
-        self, name: bytes, count: int, size: int, persistent: bool, expiry_us: int, delivered: bool
-    ) -> None:
+    @rule(name=names, count=counts, size=sizes, persistent=mostly_true, expiry_us=expiries, delivered=rarely)
+    def publish(self, name: bytes, count: int, size: int, persistent: bool, expiry_us: int, delivered: bool) -> None:
         queue, model = self.both(name)
         for n in self.number(count):
             sent = model.send(id_of(n), body_of(n, size), persistent, expiry_us, delivered=delivered)
@@ -141,11 +149,9 @@ class VhostMachine(RuleBasedStateMachine):
 
     @rule(
         name=names,
-        shape=st.one_of(
-            st.lists(sizes, max_size=20), st.tuples(sizes, st.integers(min_value=0, max_value=40)).map(lambda s: [s[0]] * s[1])
-        ),
-        persistent=st.booleans(),
-        expiry_us=st.one_of(expiries, st.lists(expiries, min_size=40, max_size=40)),
+        shape=st.one_of(st.tuples(sizes, counts).map(lambda s: [s[0]] * s[1]), st.lists(sizes, max_size=20)),
+        persistent=mostly_true,
+        expiry_us=st.one_of(expiries, st.lists(expiries, min_size=30, max_size=30)),
     )
     def publish_many(self, name: bytes, shape: list[int], persistent: bool, expiry_us: int | list[int]) -> None:
         queue, model = self.both(name)
@@ -163,7 +169,7 @@ class VhostMachine(RuleBasedStateMachine):
         )
         assert list(seq_ids) == [one.seq_id for one in sent]
 
-    @rule(size=sizes, count=st.integers(min_value=1, max_value=3), persistent=st.booleans())
+    @rule(size=sizes, count=counts, persistent=mostly_true)
     def publish_to_all(self, size: int, count: int, persistent: bool) -> None:
         """What an exchange does: one body, one id, several queues."""
         for n in self.number(count):
@@ -172,7 +178,8 @@ class VhostMachine(RuleBasedStateMachine):
                 sent = model.send(id_of(n), body_of(n, size), persistent)
                 queue.publish(ENVELOPES[persistent], sent.msg_id, sent.body, confirm=True)
 
-    @rule(name=names, size=sizes, persistent=st.booleans())
+    @precondition(lambda self: any(not model.ready for model in self.models.values()))
+    @rule(name=names, size=sizes, persistent=mostly_true)
     def publish_delivered(self, name: bytes, size: int, persistent: bool) -> None:
         queue, model = self.both(name)
         if model.ready or len(queue):
@@ -185,7 +192,7 @@ class VhostMachine(RuleBasedStateMachine):
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
 
-    @rule(name=names, count=counts, ack_required=st.booleans())
+    @rule(name=names, count=counts, ack_required=mostly_true)
     def fetch_many(self, name: bytes, count: int, ack_required: bool) -> None:
         queue, model = self.both(name)
         expected = model.in_order[:count]
@@ -198,30 +205,26 @@ class VhostMachine(RuleBasedStateMachine):
         for sent in expected:
             model.deliver(sent, pending=ack_required)
 
-    @rule(name=names, ack_required=st.booleans())
-    def fetch(self, name: bytes, ack_required: bool) -> None:
+    @rule(name=names, drop=rarely, ack_required=mostly_true)
+    def take_one(self, name: bytes, drop: bool, ack_required: bool) -> None:
         queue, model = self.both(name)
-        expected = model.in_order[:1]
-        flags = [model.may_be_redelivered(sent) for sent in expected]
-        fetched = queue.fetch(ack_required=ack_required)
-        assert (fetched is None) == (not expected)
-        if fetched is not None:
-            assert [message.body for message in fetched.messages()] == [expected[0].body]
-            assert fetched.redelivered in flags[0]
-            assert fetched.seq_ids == range(expected[0].seq_id, expected[0].seq_id + 1)
-            model.deliver(expected[0], pending=ack_required)
+        expected = model.in_order[0] if model.ready else None
+        if drop:
+            found = queue.drop(ack_required=ack_required)
+            assert found == (None if expected is None else (expected.seq_id, expected.msg_id))
+        else:
+            fetched = queue.fetch(ack_required=ack_required)
+            assert (fetched is None) == (expected is None)
+            if fetched is not None and expected is not None:
+                assert [message.body for message in fetched.messages()] == [expected.body]
+                assert list(fetched.seq_ids) == [expected.seq_id]
+                assert fetched.redelivered in model.may_be_redelivered(expected)
+        if expected is not None:
+            model.deliver(expected, pending=ack_required)
 
     def compare(self, expected: list[Sent], bodies: list[list[bytes]], msg_ids: list[list[bytes]]) -> None:
         assert [body for part in bodies for body in part] == [sent.body for sent in expected]
         assert [msg_id for part in msg_ids for msg_id in part] == [sent.msg_id for sent in expected]
-
-    @rule(name=names, ack_required=st.booleans())
-    def drop(self, name: bytes, ack_required: bool) -> None:
-        queue, model = self.both(name)
-        expected = model.in_order[:1]
-        assert queue.drop(ack_required=ack_required) == next(((one.seq_id, one.msg_id) for one in expected), None)
-        for sent in expected:
-            model.deliver(sent, pending=ack_required)
 
     @rule(name=names, now_us=st.integers(min_value=0, max_value=3), keep=st.booleans())
     def expire(self, name: bytes, now_us: int, keep: bool) -> None:
@@ -256,12 +259,17 @@ class VhostMachine(RuleBasedStateMachine):
             return [*sorted(chosen)]
         return [range(chosen[0], rng.choice(pending) + 1), chosen[0] - 1 if chosen[0] else 0]
 
-    @rule(name=names, seed=seeds)
-    def ack(self, name: bytes, seed: int) -> None:
+    @rule(name=names, seed=seeds, back=st.booleans())
+    def settle_some(self, name: bytes, seed: int, back: bool) -> None:
         queue, model = self.both(name)
         tags = self.choose(model, seed)
-        acked = model.ack(one for tag in tags for one in ([tag] if isinstance(tag, int) else tag))
-        assert queue.ack(tags) == [sent.msg_id for sent in acked]
+        each = [one for tag in tags for one in ([tag] if isinstance(tag, int) else tag)]
+        if back:
+            requeued = model.requeue(each)
+            assert queue.requeue(tags) == [sent.msg_id for sent in reversed(requeued)]
+        else:
+            acked = model.ack(each)
+            assert queue.ack(tags) == [sent.msg_id for sent in acked]
 
     @rule(name=names, seed=seeds)
     def ack_up_to(self, name: bytes, seed: int) -> None:
@@ -270,41 +278,21 @@ class VhostMachine(RuleBasedStateMachine):
         acked = model.ack(range(limit + 1))
         assert queue.ack_up_to(limit) == [sent.msg_id for sent in acked]
 
-    @rule(name=names, seed=seeds)
-    def requeue(self, name: bytes, seed: int) -> None:
+    @rule(name=names, what=st.sampled_from(["", "", "", "", "ready", "pending"]))
+    def purge(self, name: bytes, what: str) -> None:
         queue, model = self.both(name)
-        tags = self.choose(model, seed)
-        back = model.requeue(one for tag in tags for one in ([tag] if isinstance(tag, int) else tag))
-        assert queue.requeue(tags) == [sent.msg_id for sent in reversed(back)]
-
-    @rule(name=names, seed=seeds)
-    def read_pending(self, name: bytes, seed: int) -> None:
-        queue, model = self.both(name)
-        found = queue.read_pending(sorted(model.pending))
-        assert [seq_id for seq_id, _ in found] == sorted(model.pending)
-        assert all(model.pending[seq_id].body in term for seq_id, term in found)
-
-    @rule(name=names)
-    def purge(self, name: bytes) -> None:
-        queue, model = self.both(name)
-        ready = model.in_order
-        for sent in ready:
-            model.deliver(sent, pending=False)
-        assert queue.purge() == len(ready)
-
-    @rule(name=names)
-    def purge_acks(self, name: bytes) -> None:
-        queue, model = self.both(name)
-        model.forget_pending()
-        queue.purge_acks()
+        if what == "pending":
+            model.forget_pending()
+            queue.purge_acks()
+        elif what == "ready":
+            ready = model.in_order
+            for sent in ready:
+                model.deliver(sent, pending=False)
+            assert queue.purge() == len(ready)
 
     # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @rule(
-        name=names,
-        wanted=st.one_of(st.none(), st.sampled_from([0, 0, 1, 3, 8, 20])),
-        acks=st.sampled_from([0.0, 50.0]),
-    )
+    @rule(name=names, wanted=targets, acks=st.sampled_from([0.0, 50.0]))
     def set_target(self, name: bytes, wanted: int | None, acks: float) -> None:
         queue, _ = self.both(name)
         rates = queue.state.rates
@@ -325,6 +313,7 @@ class VhostMachine(RuleBasedStateMachine):
     @rule(name=names)
     def go_on_paging(self, name: bytes) -> None:
         queue, _ = self.both(name)
+        queue.resume()
         for _ in range(100):
             self.settle(queue)
             queue.bump()
@@ -338,27 +327,33 @@ class VhostMachine(RuleBasedStateMachine):
             assert not state.q4
             assert not state.ram_pending
 
-    @rule(name=names)
-    def resume(self, name: bytes) -> None:
-        queue, _ = self.both(name)
-        self.settle(queue)
-        queue.resume()
-
-    @rule(name=names, lazy=st.booleans())
+    @rule(name=names, lazy=rarely)
     def set_mode(self, name: bytes, lazy: bool) -> None:
         queue, _ = self.both(name)
         queue.set_mode("lazy" if lazy else "default")
 
     # ── disk ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @rule(name=names)
-    def flush(self, name: bytes) -> None:
+    @rule(name=names, action=st.sampled_from(["flush", "sync one", "write out", "flush store", "compact"]))
+    def write(self, name: bytes, action: str) -> None:
         queue, model = self.both(name)
-        queue.flush()
-        if not queue.recovering:
-            model.gone.clear()
-            if not model.ready and not model.pending:
-                assert not any(entry.endswith(".idx") for entry in self.files.list(queue._parts.path))
+        if action == "flush":
+            queue.flush()
+            if not queue.recovering:
+                model.gone.clear()
+                if not model.everything:
+                    assert not any(entry.endswith(".idx") for entry in self.files.list(queue._parts.path))
+        elif action == "sync one":
+            queue.sync()
+            if not queue.recovering:
+                model.safe()
+        elif action == "write out":
+            self.loose = True
+            queue.write_out()
+        elif action == "flush store":
+            self.vhost.persistent_store.flush()
+        else:
+            self.vhost.compact()
 
     @rule()
     def sync(self) -> None:
@@ -368,29 +363,10 @@ class VhostMachine(RuleBasedStateMachine):
             if not self.vhost.queues[name].recovering:
                 model.safe()
 
-    @rule(name=names)
-    def sync_one(self, name: bytes) -> None:
-        queue, model = self.both(name)
-        queue.sync()
-        if not queue.recovering:
-            model.safe()
-
-    @rule(name=names)
-    def write_out(self, name: bytes) -> None:
-        queue, _ = self.both(name)
-        self.loose = True
-        queue.write_out()
-
-    @rule()
-    def flush_store(self) -> None:
-        self.vhost.persistent_store.flush()
-
-    @rule(steps=st.one_of(st.none(), st.integers(min_value=1, max_value=12)))
-    def compact(self, steps: int | None) -> None:
-        if steps is None:
-            self.vhost.compact()
-        else:
-            self.vhost.persistent_store.compact(steps)
+    @precondition(lambda self: self.vhost.persistent_store.needs_compaction())
+    @rule(steps=st.integers(min_value=1, max_value=9))
+    def compact_a_little(self, steps: int) -> None:
+        self.vhost.persistent_store.compact(steps)
 
     @precondition(lambda self: self.vhost.recovering)
     @rule()
@@ -413,13 +389,17 @@ class VhostMachine(RuleBasedStateMachine):
         self.take_up(vhost)
         self.models[FLEETING] = self.new_model(FLEETING)
 
-    @rule(eager=st.booleans())
-    def kill_and_start(self, eager: bool) -> None:
+    @rule(eager=st.booleans(), synced=st.booleans())
+    def kill_and_start(self, eager: bool, synced: bool) -> None:
+        if synced:
+            self.sync()
         self.start_after_a_crash(self.files.after_process_crash(), eager=eager)
 
     @precondition(lambda self: self.sync_means_fsync)
-    @rule(seed=seeds, eager=st.booleans())
-    def lose_power_and_start(self, seed: int, eager: bool) -> None:
+    @rule(seed=seeds, eager=st.booleans(), synced=st.booleans())
+    def lose_power_and_start(self, seed: int, eager: bool, synced: bool) -> None:
+        if synced:
+            self.sync()
         if self.loose:
             self.files.rules = FaultRules(reordered=False)
         files = self.files.after_power_loss(random.Random(seed))
@@ -483,10 +463,13 @@ class VhostMachine(RuleBasedStateMachine):
         assert self.vhost.transient_store.status().messages <= len(transient)
 
     @rule(name=names)
-    def browse(self, name: bytes) -> None:
+    def look(self, name: bytes) -> None:
         queue, model = self.both(name)
         assert found_in(queue) == model.everything
         assert {one.seq_id for one in queue.browse() if one.unacked} == model.pending.keys()
+        read = queue.read_pending(sorted(model.pending))
+        assert [seq_id for seq_id, _ in read] == sorted(model.pending)
+        assert all(model.pending[seq_id].body in term for seq_id, term in read)
 
 
 class DefaultProfile(VhostMachine):

@@ -1,7 +1,7 @@
 """Recorder: what the real broker's queue answers to the operations of a trace.
 
-``trace_recorder.erl`` does the work, inside a node that a :class:`~broker.Broker` runs. A trace goes there and comes back
-as a JSON file; many of them go in one call, as a call into the node costs half a second.
+``trace_recorder.erl`` does the work, inside a node that a :class:`~broker.Broker` runs. A trace goes there and comes
+back as a JSON file; many of them go in one call, as a call into the node costs half a second.
 """
 
 from __future__ import annotations

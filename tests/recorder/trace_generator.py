@@ -1,7 +1,7 @@
 """Random traces: wild, but such as the broker itself could have brought about.
 
-:func:`generate` makes a trace from a seed. Which tags are pending and whether the queue is empty decides what may come next,
-so the trace is run on our own queue while it grows; what is ever looked at are the answers that the broker would give too.
+:func:`generate` makes a trace from a seed. Which tags are pending and whether the queue is empty decides what may come
+next, so the trace is run on our own queue while it grows.
 """
 
 from __future__ import annotations
@@ -19,23 +19,28 @@ _RATES = ((1, 0, 0, 0), (4, 0, 0, 4), (0, 4, 4, 0), (1, 1, 1, 1), (0, 0, 0, 0), 
 _EXPIRIES = (0, 0, 0, 100, 200, 300)
 
 
+_CREDITS = ((1, 1), (2, 1), (4, 2), (5, 3), (10, 10), (20, 4), (40, 8), (4000, 800))
+
+
 def _params(rng: random.Random) -> dict[str, Any]:
-    if rng.random() < 0.1:
+    """Mostly tiny limits, so that short traces meet them; one trace in eight has the broker's own, or nearly so."""
+    durable = rng.random() < 0.85
+    if rng.random() < 0.125:
         return {
-            "segment_entry_count": 2048,
-            "io_batch_size": 4096,
+            "segment_entry_count": rng.choice((2048, 2048, 4096, 16384)),
+            "io_batch_size": rng.choice((4096, 4096, 500)),
             "credit_disc_bound": [4000, 800],
-            "reduce_every": 1000,
-            "max_journal_entries": 32768,
-            "durable": rng.random() < 0.85,
+            "reduce_every": rng.choice((1000, 1000, 50)),
+            "max_journal_entries": rng.choice((32768, 32768, 3000)),
+            "durable": durable,
         }
     return {
         "segment_entry_count": rng.choice((1, 2, 3, 4, 8, 8, 16, 16, 32, 64)),
         "io_batch_size": rng.choice((1, 1, 2, 4, 4, 16, 64)),
-        "credit_disc_bound": list(rng.choice(((1, 1), (2, 1), (4, 2), (5, 3), (10, 10), (20, 4), (40, 8), (4000, 800)))),
+        "credit_disc_bound": list(rng.choice(_CREDITS)),
         "reduce_every": rng.choice((1, 1, 2, 3, 10, 10, 1000)),
         "max_journal_entries": rng.choice((1, 2, 7, 20, 50, 200, 200, 32768)),
-        "durable": rng.random() < 0.85,
+        "durable": durable,
     }
 
 
@@ -47,8 +52,10 @@ class _Growing:
         self.trace = trace
         self.replay = Replay(trace)
         self.pending: list[int] = []
-        self.next_tag = 0
-        self.few = max(4, min(30, trace["params"]["segment_entry_count"]))
+        self.miscounted = False
+        large = trace["params"]["segment_entry_count"] >= 2048
+        self.few = 2048 if large else max(4, min(30, trace["params"]["segment_entry_count"]))
+        self.sizes = (10, 10, 10, 4096) if large else _SIZES
 
     def add(self, op: Op) -> None:
         self.trace["steps"].append({"op": op})
@@ -58,6 +65,11 @@ class _Growing:
         if op["op"] in ("ack", "ack_each", "requeue", "requeue_each"):
             gone = {tag for part in op["tags"] for tag in range(part[0], part[1] + 1)}
             self.pending = [tag for tag in self.pending if tag not in gone]
+        if op["op"] == "purge_acks":
+            # All counters keep what it forgets; a clean stop would write them down, and the broker fail on them later.
+            self.miscounted |= bool(self.pending)
+        if op["op"] == "restart":
+            self.miscounted = False
         if op["op"] in ("purge_acks", "restart"):
             self.pending = []
 
@@ -71,7 +83,7 @@ class _Growing:
         return self.rng.choice((1, 1, 2, 3, self.few, self.few, self.few + 1, 2 * self.few, 3 * self.few + 1))
 
     def message(self) -> Op:
-        op: Op = {"persistent": self.rng.random() < 0.55, "size": self.rng.choice(_SIZES)}
+        op: Op = {"persistent": self.rng.random() < 0.55, "size": self.rng.choice(self.sizes)}
         if expiry := self.rng.choice(_EXPIRIES):
             op["expiry"] = expiry
         return op
@@ -145,7 +157,7 @@ def _set_mode(g: _Growing) -> Op:
 
 
 def _restart(g: _Growing) -> Op:
-    op = {"op": "restart", "kind": g.rng.choice(("clean", "dirty"))}
+    op = {"op": "restart", "kind": "dirty" if g.miscounted else g.rng.choice(("clean", "dirty"))}
     if g.trace["params"]["durable"] and g.rng.random() < 0.3:
         op["stores"] = "restarted"
     return op
@@ -203,7 +215,8 @@ def generate(seed: int) -> Trace:
         favoured[operation] *= 4
     if rng.random() < 0.25:
         growing.add({"op": "set_mode", "mode": "lazy"})
-    for _ in range(rng.choice((15, 30, 50, 80))):
+    lengths = (10, 20) if growing.few > 100 else (15, 30, 50, 80)
+    for _ in range(rng.choice(lengths)):
         (operation,) = rng.choices(list(favoured), list(favoured.values()))
         try:
             growing.add(operation(growing))

@@ -18,13 +18,17 @@ from warren.demo.checking import Faults, NumberedCheck, compare_taken_over
 from warren.demo.killing import Killed, publish_until_killed
 from warren.demo.measuring import Frame, Peaks, disk_usage
 from warren.demo.numbered import envelope_of
-from warren.demo.publisher import Plan, limit_memory, open_directory, publish
+from warren.demo.publisher import Plan, open_directory, publish
 from warren.demo.screen import Act, Screen, Show
 from warren.demo.shipped import BUSY_QUEUE, Shipped, digest_of, open_shipped, read_shipped, take_over
 from warren.salvage.names import shown
 
 _KILL_AT: Final = 0.7
 _FETCH: Final = 1_000
+_THE_LISTS: Final = (
+    "A message enters the queue at Q1 and leaves it from Q4, or from Q3; Q2, delta and Q3 lead around by way of the "
+    "disk. In delta nothing is left of it in memory."
+)
 
 
 @attrs.frozen
@@ -58,11 +62,12 @@ def look(stage: Stage) -> Shipped:
     screen.heading(1, f"The directory of a {shipped.broker} node, opened read-only")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     table.add_column("queue", style="bold")
-    for name in ("messages", "payload", "with headers"):
-        table.add_column(name, justify="right")
-    for name, stored in shipped.queues.items():
-        if stored:
-            messages = shipped.messages(name)
+    for column in ("messages", "payload", "with headers"):
+        table.add_column(column, justify="right")
+    dead = 0
+    for name in shipped.queues:
+        if messages := shipped.messages(name):
+            dead += sum("x-death" in (message.properties.headers or {}) for message in messages)
             table.add_row(
                 shown(name),
                 f"{len(messages):,}",
@@ -70,6 +75,7 @@ def look(stage: Stage) -> Shipped:
                 f"{sum(message.properties.headers is not None for message in messages):,}",
             )
     screen.put(table)
+    screen.say(f"{shipped.count:,} messages; {dead:,} of them were dead-lettered by RabbitMQ.", "dim")
     return shipped
 
 
@@ -87,18 +93,21 @@ def move_in(stage: Stage, shipped: Shipped) -> None:
 def publish_and_kill(stage: Stage, shipped: Shipped) -> Killed:
     """Publish more in another process, and kill it."""
     plan, screen, queue = stage.plan, stage.screen, shown(BUSY_QUEUE)
-    screen.heading(
-        3, f'{plan.total:,} more into "{queue}", by another process; soon only {plan.target:,} may be in memory'
+    screen.heading(3, f'{plan.total:,} more are published into "{queue}", by another process')
+    screen.say(
+        f"They are synced to disk and confirmed {plan.commit:,} at a time. From {plan.limited_from:,} on, the queue "
+        f"may keep {plan.target:,} in memory."
     )
+    screen.say(_THE_LISTS, "dim")
     act = stage.act("confirmed", plan.total, plan.total)
     with screen.watch(act) as show:
         killed = publish_until_killed(
             stage.directory,
             shipped.vhost,
             BUSY_QUEUE,
-            plan.total,
-            int(plan.total * _KILL_AT),
-            _seen(stage.peaks, show),
+            count=plan.total,
+            kill_at=int(plan.total * _KILL_AT),
+            show=_seen(stage.peaks, show),
         )
     if killed.by_signal:
         screen.say(f"Killed (SIGKILL) while it published: {killed.last.done:,} messages were confirmed.", "red")
@@ -129,9 +138,9 @@ def recover(stage: Stage, began_at: float, vhost: Vhost) -> Recovered:
         vhost.recover_step()
         steps += 1
     recovered = Recovered(len(queue), first_s, time.monotonic() - began_at)
-    stage.screen.say(f"The first message could be fetched after {first_s:.2f} s, before the rest was looked at.")
     stage.screen.say(
-        f"All {recovered.messages:,} messages of the queue were found after {recovered.all_s:.2f} s, in {steps:,} steps."
+        f"The first message could be fetched after {first_s:.2f} s. The rest was found in {steps:,} more steps: "
+        f"{recovered.messages:,} messages after {recovered.all_s:.2f} s."
     )
     return recovered
 
@@ -149,7 +158,7 @@ def publish_rest(stage: Stage, vhost: Vhost, confirmed: int) -> Frame:
             last[:] = [frame]
             shown_and_seen(frame)
 
-        publish(vhost, vhost.queue(BUSY_QUEUE), envelope_of(vhost.name, BUSY_QUEUE, 2), rest, plan, report)
+        publish(vhost, BUSY_QUEUE, publisher=2, numbers=rest, plan=plan, report=report)
     return last[0]
 
 
@@ -158,6 +167,7 @@ class Drained:
     """What came of fetching everything."""
 
     numbered: NumberedCheck
+    began_at: float
     taken_over: Faults = attrs.field(factory=Faults)
     """Where a message that was taken over is not what it was."""
     delivered: Faults = attrs.field(factory=Faults)
@@ -169,23 +179,22 @@ class Drained:
 def drain(stage: Stage, shipped: Shipped, vhost: Vhost, confirmed: int) -> Drained:
     """Fetch, check and ack everything."""
     envelopes = [envelope_of(vhost.name, BUSY_QUEUE, publisher) for publisher in (1, 2)]
-    drained = Drained(NumberedCheck(envelopes, confirmed, stage.plan.total))
     ready = sum(len(queue) for queue in vhost.queues.values())
     stage.screen.heading(6, f"All {ready:,} messages are fetched, checked and acked")
-    began_at = time.monotonic()
+    drained = Drained(NumberedCheck(envelopes, confirmed, stage.plan.total), time.monotonic())
     with stage.screen.watch(stage.act("fetched", ready, stage.plan.total), keep=False) as show:
         for name in shipped.queues:
-            _drain_queue(shipped, vhost, name, drained, began_at, _seen(stage.peaks, show))
+            _drain_queue(shipped, vhost, name, drained, _seen(stage.peaks, show))
     drained.numbered.finish()
-    drained.elapsed_s = time.monotonic() - began_at
+    drained.elapsed_s = time.monotonic() - drained.began_at
+    stage.screen.say(f"{drained.fetched:,} messages in {drained.elapsed_s:.1f} s.")
     return drained
 
 
-def _drain_queue(
-    shipped: Shipped, vhost: Vhost, name: bytes, drained: Drained, began_at: float, show: Show
-) -> None:
+def _drain_queue(shipped: Shipped, vhost: Vhost, name: bytes, drained: Drained, show: Show) -> None:
     """One queue: first what was taken over, then what was published."""
     queue, expected = vhost.queue(name), shipped.messages(name)
+    queue.set_ram_duration_target(None)  # nothing is published any more, and delta comes back a segment at a time
     own: list[bytes] = []
     while fetched := queue.fetch_many(_FETCH):
         for part in fetched:
@@ -196,8 +205,8 @@ def _drain_queue(
                 drained.numbered.take(terms[missing:], msg_ids[missing:])
             queue.ack([part.seq_ids])
             drained.fetched += part.count
-        limit_memory(queue, Plan(drained.numbered.total).target)
-        show(Frame.of(queue, drained.fetched, time.monotonic() - began_at))
+        drained.elapsed_s = time.monotonic() - drained.began_at
+        show(Frame.of(queue, drained.fetched, drained.elapsed_s))
     messages = [decode_message(term) for term in own]
     compare_taken_over(shown(name), expected, messages, drained.taken_over)
     said = shipped.delivered.get(name)

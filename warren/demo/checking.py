@@ -1,6 +1,7 @@
 """What must have come back, and whether it did.
 
-*Taken over* messages come first in their queue and are compared part by part with what was read from RabbitMQ's directory.
+*Taken over* messages come first in their queue and are compared part by part with what was read from RabbitMQ's
+directory.
 
 *Numbered* messages come behind them, from two publishers. Of the first one, which was killed:
 
@@ -108,7 +109,7 @@ class NumberedCheck:
         self.survivors += publisher == 0 and number >= self.confirmed
 
     def _lose_up_to(self, publisher: int, number: int) -> None:
-        """Everything from what is due to ``number`` is not there; of the first publisher, only confirmed ones had to be."""
+        """What was due below ``number`` is not there; of the first publisher, only what was confirmed had to be."""
         due = self._next[publisher]
         end = min(number, self.confirmed) if publisher == 0 else number
         if end > due:

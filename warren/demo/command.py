@@ -18,10 +18,11 @@ from warren.demo.run import run
 from warren.demo.screen import Screen
 from warren.salvage.names import to_json
 
-FEWEST_MESSAGES: Final = 10_000
+FEWEST_MESSAGES: Final = 20_000
 """With fewer the limit would not move any to disk."""
 
 _EXIT_NOT_HELD = 1
+_WIDTH_WITHOUT_TERMINAL = 120
 
 
 def demo(
@@ -30,15 +31,22 @@ def demo(
         str | None,
         typer.Option(metavar="DIR", help="Where; empty or not there yet. Kept. Without it: a temporary one, removed."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON; the rest goes to stderr.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON; the rest goes to stderr.")
+    ] = False,
 ) -> None:
-    """Watch it work: take over a RabbitMQ directory, publish under a memory limit, be killed, recover, check everything.
+    """Watch it: take over a RabbitMQ directory, publish under a memory limit, be killed, recover, check everything.
 
     Exit code 0: everything held, 1: something did not, which the summary names, 2: it could not be finished.
     """
     console = Console(stderr=as_json, highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH_WITHOUT_TERMINAL
     with _place(directory) as place:
-        summary = run(place, messages, Screen(console, time.monotonic))
+        screen = Screen(console, time.monotonic)
+        summary = run(place, messages, screen)
+        if directory is not None:
+            screen.say(f"The directory is kept: {place}", "dim")
     if as_json:
         sys.stdout.buffer.write(to_json(summary.to_json()) + b"\n")
         sys.stdout.buffer.flush()

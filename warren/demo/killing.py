@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +19,9 @@ import warren
 from storage.errors import WarrenError
 from warren.demo.measuring import Frame
 from warren.salvage.names import to_text
+
+_AT_RANDOM_S: Final = 0.02
+"""It is killed up to so long after the report, at a moment that nobody chose."""
 
 _AHEAD: Final = b"." * 8
 """So many reports may be on their way: fewer than are left when it is killed, so that it cannot finish before."""
@@ -38,14 +43,15 @@ class Killed:
 
 
 def publish_until_killed(
-    directory: str, vhost: bytes, queue: bytes, count: int, kill_at: int, show: Callable[[Frame], None]
+    directory: str, vhost: bytes, queue: bytes, *, count: int, kill_at: int, show: Callable[[Frame], None]
 ) -> Killed:
-    """Let a process publish ``count`` messages, and kill it as soon as it has reported ``kill_at`` confirmed."""
+    """Let a process publish ``count`` messages, and kill it when it has reported ``kill_at`` confirmed."""
     frames: list[Frame] = []
     with _publisher(directory, vhost, queue, count) as process:
         for frame in _reports(process):
             frames.append(frame)
-            if frame.done >= kill_at:
+            if frame.done >= kill_at and process.poll() is None:
+                time.sleep(random.uniform(0, _AT_RANDOM_S))
                 process.send_signal(signal.SIGKILL)  # and go on: it may have said more before it died
             show(frame)
         assert process.stderr is not None

@@ -73,11 +73,14 @@ class Peaks:
     """The most of each, over all frames seen."""
 
     in_memory: int = 0
-    """While there was a limit."""
+    """While there was a limit; from the first frame on that was within it, if there was one."""
     on_disk_only: int = 0
+    _within: bool = False
 
     def see(self, frame: Frame) -> None:
         if frame.target is not None:
+            if not self._within and frame.in_memory <= frame.target:
+                self._within, self.in_memory = True, 0
             self.in_memory = max(self.in_memory, frame.in_memory)
         self.on_disk_only = max(self.on_disk_only, frame.delta)
 

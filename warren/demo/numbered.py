@@ -1,7 +1,7 @@
 """The messages that the demo publishes: number n always has the same body, so that whoever fetches it can check it.
 
-A body begins with the number in ten digits; the rest is its SHA-256, over and over. One message in 50 is too long for the
-index and goes to the message store. All of one publisher's share their properties, which say whose they are.
+A body begins with the number in ten digits; the rest is its SHA-256, over and over. One message in 50 is too long for
+the index and goes to the message store. All of one publisher's share their properties, which say whose they are.
 """
 
 from __future__ import annotations

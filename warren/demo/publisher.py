@@ -1,12 +1,12 @@
 """Publishing numbered messages under a memory limit; run as a program, it is the process that is killed.
 
-The limit comes as it does from a broker's memory monitor: as a duration, from which the queue works out how many messages it
-may keep in memory at its present rates. For the first messages there is none, so that one sees it come.
+The limit comes as it does from a broker's memory monitor: as a duration, from which the queue works out how many
+messages it may keep in memory at its present rates. For the first messages there is none, so that one sees it come.
 
 As a program: ``python -m warren.demo.publisher DIRECTORY VHOST QUEUE COUNT``. It publishes messages 0 … COUNT-1 and
-writes a line (:meth:`~warren.demo.measuring.Frame.to_line`) to stdout at the start and whenever more of them are confirmed. For each line it
-first takes a byte from stdin, and it ends where there is none: it can never be further ahead of its reader than
-the reader allows, nor outlive it.
+writes a line (:meth:`~warren.demo.measuring.Frame.to_line`) to stdout at the start and whenever more of them are
+confirmed. For each line it first takes a byte from stdin, and it ends where there is none: it can never be further
+ahead of its reader than the reader allows, nor outlive it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Final
 import attrs
 
 from actors.vhost import Vhost
-from queue_index.message_format import Envelope
 from queue_index.variable_queue import VariableQueue
 from storage.settings import Settings
 from warren.demo.measuring import Frame
@@ -30,9 +29,17 @@ from warren.salvage.names import from_text, to_text
 SEGMENT_ENTRY_COUNT: Final = 2048
 """As the shipped RabbitMQ node has it. A queue keeps at least a segment at its head, whatever the limit."""
 
-_BATCH: Final = 250
-_COMMITS: Final = 100
-_MOST_IN_MEMORY: Final = 5_000
+_SETTINGS: Final = Settings(
+    segment_entry_count=SEGMENT_ENTRY_COUNT,
+    queue_explicit_gc_run_operation_threshold=1,
+    reduce_after_every_operation=False,
+)
+"""Every second batch is followed by a reduction, and so by a flush; on a slow disk its fsyncs are what takes time."""
+
+_LARGEST_COMMIT: Final = 2_000
+_LARGEST_BATCH: Final = 500
+_MOST_UNLIMITED: Final = 20_000
+_MEMORY_TARGET: Final = 5_000
 
 
 @attrs.frozen
@@ -44,37 +51,44 @@ class Plan:
     @property
     def commit(self) -> int:
         """Messages between two syncs."""
-        return max(1, self.total // _COMMITS)
+        return min(_LARGEST_COMMIT, max(1, self.total // 100))
+
+    @property
+    def batch(self) -> int:
+        """Messages in one call."""
+        return min(_LARGEST_BATCH, self.commit)
 
     @property
     def limited_from(self) -> int:
         """The number from which on the limit holds."""
-        return self.total // 10
+        return min(_MOST_UNLIMITED, self.total // 10)
 
     @property
     def target(self) -> int:
         """The limit: messages in memory."""
-        return min(_MOST_IN_MEMORY, self.total // 20)
+        return _MEMORY_TARGET
 
 
 def open_directory(directory: str, vhost: bytes) -> Vhost:
     """Open the demo's directory, made where it is missing."""
-    return open_vhost(directory, to_text(vhost), settings=Settings(segment_entry_count=SEGMENT_ENTRY_COUNT))
+    return open_vhost(directory, to_text(vhost), settings=_SETTINGS)
 
 
 def publish(
     vhost: Vhost,
-    queue: VariableQueue,
-    envelope: Envelope,
+    queue_name: bytes,
+    *,
+    publisher: int,
     numbers: range,
     plan: Plan,
     report: Callable[[Frame], None],
 ) -> None:
     """Publish these messages, in batches, synced and confirmed every ``plan.commit``; reports what is confirmed."""
+    queue, envelope = vhost.queue(queue_name), envelope_of(vhost.name, queue_name, publisher)
     confirmed = uncommitted = 0
     began_at = time.monotonic()
-    for first in range(numbers.start, numbers.stop, _BATCH):
-        batch = range(first, min(first + _BATCH, numbers.stop))
+    for first in range(numbers.start, numbers.stop, plan.batch):
+        batch = range(first, min(first + plan.batch, numbers.stop))
         queue.publish_many(envelope, vhost.msg_ids.many(len(batch)), [body_of(n) for n in batch], confirm=True)
         uncommitted += len(batch)
         if uncommitted >= plan.commit or batch.stop == numbers.stop:
@@ -87,25 +101,27 @@ def publish(
 
 
 def limit_memory(queue: VariableQueue, target: int) -> None:
-    """Give the queue the duration that, at its rates of now, comes to ``target`` messages."""
+    """Give the queue the duration that, at its rates of now, comes to ``target`` messages, and let it page."""
     queue.update_rates()
     rates = queue.state.rates
     if not rates.idle:
         queue.set_ram_duration_target((target + 0.5) / rates.total)
+    while queue.state.waiting_bump:
+        queue.bump()
 
 
 def main(directory: str, vhost_name: str, queue_name: str, count: str) -> None:
     """The program."""
     vhost, plan = open_directory(directory, from_text(vhost_name)), Plan(int(count))
-    queue = vhost.queue(from_text(queue_name))
+    name = from_text(queue_name)
 
     def report(frame: Frame) -> None:
         if not sys.stdin.buffer.read(1):
             sys.exit("nobody listens any more")
         print(frame.to_line(), flush=True)
 
-    report(Frame.of(queue, 0, 0.0))
-    publish(vhost, queue, envelope_of(vhost.name, from_text(queue_name), 1), range(plan.total), plan, report)
+    report(Frame.of(vhost.queue(name), 0, 0.0))
+    publish(vhost, name, publisher=1, numbers=range(plan.total), plan=plan, report=report)
     vhost.close()
 
 

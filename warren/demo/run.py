@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import attrs
+
 from actors.vhost import Vhost
 from warren.demo import acts
 from warren.demo.acts import Drained, Recovered, Stage
@@ -34,15 +36,24 @@ def run(directory: str, total: int, screen: Screen) -> Summary:
         last = acts.publish_rest(stage, vhost, killed.last.done)
         drained = acts.drain(stage, shipped, vhost, killed.last.done)
         contradictions += _contradictions(vhost)
-    left = _left(stage, shipped)
-    checks = _checks(stage, shipped, killed, drained, contradictions, left)
-    summary = _summary(stage, shipped, killed, recovered, last, drained, checks, time.monotonic() - began_at)
+    outcome = Outcome(
+        stage=stage,
+        shipped=shipped,
+        killed=killed,
+        recovered=recovered,
+        last=last,
+        drained=drained,
+        contradictions=contradictions,
+        left=_left(stage, shipped),
+    )
+    summary = outcome.summary(time.monotonic() - began_at)
     screen.heading(7, "What it came to")
     screen.put(summary.tables())
     return summary
 
 
 def _contradictions(vhost: Vhost) -> list[str]:
+    """What the engine's own checks say."""
     try:
         vhost.check_invariants()
     except RuntimeError as error:
@@ -56,72 +67,79 @@ def _left(stage: Stage, shipped: Shipped) -> tuple[int, int]:
         return sum(queue.depth for queue in vhost.queues.values()), vhost.persistent_store.status().messages
 
 
-def _checks(
-    stage: Stage,
-    shipped: Shipped,
-    killed: Killed,
-    drained: Drained,
-    contradictions: list[str],
-    left: tuple[int, int],
-) -> list[Check]:
-    numbered, confirmed, total = drained.numbered, killed.last.done, stage.plan.total
-    expected = shipped.count + total + numbered.survivors
-    return [
-        Check.that("the publisher was killed by SIGKILL before it was done", killed.by_signal, "it ended by itself"),
-        Check.that(
-            "the memory limit moved messages out to disk", stage.peaks.on_disk_only > 0, "none were on disk only"
-        ),
-        Check.of(
-            f"RabbitMQ's {shipped.count:,} messages came first, in order, with id, exchange, routing keys, properties, "
-            "headers and body as they were",
-            drained.taken_over,
-        ),
-        Check.of("their bodies are those that RabbitMQ itself delivered from a copy", drained.delivered),
-        Check.of(f"none of {confirmed:,} messages confirmed before the kill, nor of those after it, is lost", numbered.lost),
-        Check.of("none is out of order", numbered.misplaced),
-        Check.of("each is, to the last byte, what was published", numbered.damaged),
-        Check.that(
-            f"{expected:,} messages were fetched, neither more nor fewer",
-            drained.fetched == expected,
-            f"{drained.fetched:,} were fetched",
-        ),
-        Check.that("the engine's own invariants hold", not contradictions, "; ".join(contradictions)),
-        Check.that(
-            "after a clean stop and a start nothing is left", left == (0, 0), f"{left[0]:,} messages, {left[1]:,} bodies"
-        ),
-    ]
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """What the acts brought."""
 
+    stage: Stage
+    shipped: Shipped
+    killed: Killed
+    recovered: Recovered
+    last: Frame
+    """Of the second publisher."""
+    drained: Drained
+    contradictions: list[str]
+    left: tuple[int, int]
 
-def _summary(
-    stage: Stage,
-    shipped: Shipped,
-    killed: Killed,
-    recovered: Recovered,
-    last: Frame,
-    drained: Drained,
-    checks: list[Check],
-    elapsed_s: float,
-) -> Summary:
-    return Summary(
-        directory=stage.directory,
-        taken_over=shipped.count,
-        published=stage.plan.total,
-        payload_bytes=payload_bytes(stage.plan.total),
-        confirmed_before_kill=killed.last.done,
-        survivors=drained.numbered.survivors,
-        publish_rate=killed.last.rate,
-        publish_rate_after_recovery=last.rate,
-        first_message_s=recovered.first_message_s,
-        recovery_s=recovered.all_s,
-        recovered=recovered.messages,
-        fetched=drained.fetched,
-        drain_rate=drained.fetched / drained.elapsed_s,
-        memory_target=stage.plan.target,
-        most_in_memory=stage.peaks.in_memory,
-        most_on_disk_only=stage.peaks.on_disk_only,
-        publisher_peak_bytes=killed.last.peak_memory_bytes,
-        publisher_start_bytes=killed.start_memory_bytes,
-        peak_bytes=peak_memory_bytes(),
-        elapsed_s=elapsed_s,
-        checks=checks,
-    )
+    def checks(self) -> list[Check]:
+        """Everything that had to hold."""
+        drained, numbered, taken_over = self.drained, self.drained.numbered, self.shipped.count
+        expected = taken_over + self.stage.plan.total + numbered.survivors
+        return [
+            Check.that(
+                "the publisher was killed by SIGKILL before it was done", self.killed.by_signal, "it ended itself"
+            ),
+            Check.that(
+                "the memory limit moved messages out to disk", self.stage.peaks.on_disk_only > 0, "none were there"
+            ),
+            Check.of(
+                f"RabbitMQ's {taken_over:,} messages came first, in order, with id, exchange, routing keys, "
+                "properties, headers and body as they were",
+                drained.taken_over,
+            ),
+            Check.of("their bodies are those that RabbitMQ itself delivered from a copy", drained.delivered),
+            Check.of(
+                f"none of {self.killed.last.done:,} messages confirmed before the kill, nor of those after it, is lost",
+                numbered.lost,
+            ),
+            Check.of("none is out of order", numbered.misplaced),
+            Check.of("each is, to the last byte, what was published", numbered.damaged),
+            Check.that(
+                f"{expected:,} messages were fetched, neither more nor fewer",
+                drained.fetched == expected,
+                f"{drained.fetched:,} were fetched",
+            ),
+            Check.that("the engine's own invariants hold", not self.contradictions, "; ".join(self.contradictions)),
+            Check.that(
+                "after a clean stop and a start nothing is left",
+                self.left == (0, 0),
+                f"{self.left[0]:,} messages and {self.left[1]:,} bodies are",
+            ),
+        ]
+
+    def summary(self, elapsed_s: float) -> Summary:
+        """All of it in numbers."""
+        stage, killed, drained = self.stage, self.killed, self.drained
+        return Summary(
+            directory=stage.directory,
+            taken_over=self.shipped.count,
+            published=stage.plan.total,
+            payload_bytes=payload_bytes(stage.plan.total),
+            confirmed_before_kill=killed.last.done,
+            survivors=drained.numbered.survivors,
+            publish_rate=killed.last.rate,
+            publish_rate_after_recovery=self.last.rate,
+            first_message_s=self.recovered.first_message_s,
+            recovery_s=self.recovered.all_s,
+            recovered=self.recovered.messages,
+            fetched=drained.fetched,
+            drain_rate=drained.fetched / drained.elapsed_s,
+            memory_target=stage.plan.target,
+            most_in_memory=stage.peaks.in_memory,
+            most_on_disk_only=stage.peaks.on_disk_only,
+            publisher_peak_bytes=killed.last.peak_memory_bytes,
+            publisher_start_bytes=killed.start_memory_bytes,
+            peak_bytes=peak_memory_bytes(),
+            elapsed_s=elapsed_s,
+            checks=self.checks(),
+        )

@@ -1,7 +1,7 @@
 """Drawing the run: on a terminal the five lists live, without one a plain line every now and then.
 
-Both draw at most so often, whatever is handed to them, so that drawing costs the work next to nothing; the last frame of an
-act is always drawn.
+Both draw at most so often, whatever is handed to them, so that drawing costs the work next to nothing; the last frame
+of an act is always drawn.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _LISTS: Final = (
     ("Q3", "back from disk", "q3", "yellow"),
     ("Q4", "next out, in memory", "q4", "green"),
 )
+_WIDTHS: Final = tuple(zip(_LISTS, (6, 6, 7, 6, 6), strict=True))
 
 
 @attrs.frozen
@@ -61,11 +62,21 @@ class Screen:
 
     def say(self, text: str, style: str = "") -> None:
         """One line, or as many as it needs."""
-        self.console.print(Padding(Text(text, style), (0, 0, 0, 3)))
+        self._print(Padding(Text(text, style), (0, 0, 0, 3)))
 
     def put(self, renderable: RenderableType) -> None:
         """Something larger."""
-        self.console.print(Padding(renderable, (1, 0, 0, 3)))
+        self.console.print()
+        self._print(Padding(renderable, (0, 0, 0, 3)))
+
+    def _print(self, renderable: RenderableType) -> None:
+        if self.console.is_terminal:
+            self.console.print(renderable)
+            return
+        with self.console.capture() as captured:
+            self.console.print(renderable)
+        for text in captured.get().splitlines():  # a file needs no blanks up to the right margin
+            self.console.print(Text(text.rstrip()), soft_wrap=True)
 
     @contextmanager
     def watch(self, act: Act, *, keep: bool = True) -> Iterator[Show]:
@@ -96,8 +107,8 @@ class Screen:
 
 def line(act: Act, frame: Frame) -> Text:
     """A frame as one plain line."""
-    lists = " · ".join(f"{name} {getattr(frame, field):,}" for name, _, field, _ in _LISTS)
-    return Text(f"   {frame.done:>9,} {act.verb}, {frame.rate:>7,.0f}/s | {lists} | {_memory(frame)}")
+    lists = "  ".join(f"{name} {getattr(frame, field):>{width},}" for (name, _, field, _), width in _WIDTHS)
+    return Text(f"   {frame.done:>9,} {act.verb} {frame.rate:>9,.0f}/s   {lists}   {_in_memory(frame)}")
 
 
 def picture(act: Act, frame: Frame) -> RenderableType:
@@ -116,11 +127,11 @@ def picture(act: Act, frame: Frame) -> RenderableType:
     facts.add_column(style="dim", width=10)
     facts.add_column()
     facts.add_row(act.verb, f"{frame.done:,} of {act.goal:,} messages, {frame.rate:,.0f} a second")
-    facts.add_row("in memory", _memory(frame).removeprefix("in memory "))
+    facts.add_row("memory", f"{_in_memory(frame)}; process {decimal(frame.peak_memory_bytes)}")
     facts.add_row("on disk", f"{files:,} files, {decimal(size)}")
     return Padding(Group("", lists, "", facts), (0, 3))
 
 
-def _memory(frame: Frame) -> str:
-    limit = "no limit yet" if frame.target is None else f"limit {frame.target:,}"
-    return f"in memory {frame.in_memory:,} messages ({limit}), process {decimal(frame.peak_memory_bytes)}"
+def _in_memory(frame: Frame) -> str:
+    limit = "no limit" if frame.target is None else f"limit {frame.target:,}"
+    return f"{frame.in_memory:,} messages in memory ({limit})"

@@ -1,8 +1,8 @@
 """The RabbitMQ directory that ships with the project, and what RabbitMQ itself made of a copy of it.
 
-It was made by a RabbitMQ 3.10.8 node that was stopped; messages that were rejected, that expired or that were one too many
-lie in it, dead-lettered with the history that RabbitMQ wrote into their headers, and headers of every type. Beside it
-stands how many messages of each queue that broker delivered after a restart, and a digest of their bodies.
+It was made by a RabbitMQ 3.10.8 node that was stopped. Messages that were rejected, that expired or that were one too
+many lie in it, dead-lettered with the history that RabbitMQ wrote into their headers, and headers of every type. Beside
+it stands how many messages of each queue that broker delivered after a restart, and a digest of their bodies.
 """
 
 from __future__ import annotations

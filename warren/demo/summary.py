@@ -101,19 +101,20 @@ class Summary:
                 f"{self.recovered:,} messages in {self.recovery_s:.2f} s; the first after {self.first_message_s:.2f} s",
             ),
             ("fetched", f"{self.fetched:,} messages, every one checked; {self.drain_rate:,.0f} a second"),
-            (
-                "sent twice",
-                f"{self.survivors:,} messages: their confirm was cut off by the kill, so they were published again",
+            *(
+                [("of them", f"{self.survivors:,} twice: the kill cut their confirm off, so they were published again")]
+                if self.survivors
+                else []
             ),
             (
                 "in memory",
-                f"at most {self.most_in_memory:,} messages under a limit of {self.memory_target:,}; "
+                f"at most {self.most_in_memory:,} messages, once the limit of {self.memory_target:,} was reached; "
                 f"up to {self.most_on_disk_only:,} were on disk only",
             ),
             (
                 "memory",
-                f"{decimal(self.publisher_peak_bytes)} at the peak of the publisher's process, {decimal(max(growth, 0))} "
-                f"more than before its first message; {decimal(self.peak_bytes)} of the other's",
+                f"{decimal(self.publisher_peak_bytes)} at the peak of the publisher's process, "
+                f"{decimal(growth)} more than before its first message; {decimal(self.peak_bytes)} of the other's",
             ),
             ("took", f"{self.elapsed_s:.1f} s"),
         ]

@@ -1,8 +1,8 @@
 """A classic queue's directory, version 1: journal and segments, read as a restarting broker reads them.
 
 A restarted broker delivers a queue's persistent, unacked messages in the order of their seq_ids, below ``next_seq_id``
-where a clean stop left terms. It has delivered before what lies below ``next_deliver_seq_id``, and all of it where there
-are no terms. Positions are taken up segment by segment, so that memory is that of one segment and the journal's numbers.
+where a clean stop left terms. It has delivered before what lies below ``next_deliver_seq_id``, and all of it where
+there are no terms. Positions are taken up segment by segment: memory is that of one segment and the journal's numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from queue_index import directory as disk
-from queue_index.record_format import BODY_SIZE, JOURNAL, SEGMENT, Bools, Ints
+from queue_index.record_format import JOURNAL, SEGMENT, Bools, Ints
 from queue_index.recovery_terms import RecoveryTerms
 from storage.errors import DataError, StorageError, UnknownMessageError
 from warren.salvage import classic_v1_findings
@@ -146,7 +146,6 @@ class ClassicV1Directory:
         wanted = positions.unacked | positions.acked if include_acked else positions.unacked
         rel_seqs = np.flatnonzero(wanted & positions.persistent & self.seen(positions))
         bodies = positions.bodies(rel_seqs)
-        files, offsets = positions.places(rel_seqs)
         redelivered_below = self._redelivered_below()
         columns = zip(
             rel_seqs.tolist(),
@@ -154,25 +153,23 @@ class ClassicV1Directory:
             bodies["msg_id"].tolist(),
             bodies["expiry_us"].tolist(),
             positions.embedded_sizes[rel_seqs].tolist(),
-            files,
-            offsets,
+            *positions.records(rel_seqs),
             strict=True,
         )
         first_seq_id = positions.first_seq_id
-        for rel_seq, acked, msg_id, expiry_us, embedded_size, file, offset in columns:
+        for rel_seq, acked, msg_id, expiry_us, embedded_size, file, offset, embedded_at in columns:
             seq_id = first_seq_id + rel_seq
-            head_at = offset - file.layout.head_size
             if embedded_size:
-                encoded = file.read(embedded_size, offset + BODY_SIZE)
+                encoded = file.read(embedded_size, embedded_at)
             else:
                 try:
                     encoded = self.bodies.read(msg_id)
                 except (DataError, StorageError, UnknownMessageError) as error:
                     if not acked:
-                        yield missing_body(file.path, head_at, seq_id, msg_id, error)
+                        yield missing_body(file.path, offset, seq_id, msg_id, error)
                     continue
             redelivered = redelivered_below is None or seq_id < redelivered_below
-            yield StoredMessage(seq_id, msg_id, True, redelivered, acked, expiry_us, encoded, file.path, head_at)
+            yield StoredMessage(seq_id, msg_id, True, redelivered, acked, expiry_us, encoded, file.path, offset)
 
     def _redelivered_below(self) -> int | None:
         """The first seq_id that was not delivered before; ``None``: all were, as far as one can know."""

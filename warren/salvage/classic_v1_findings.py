@@ -18,7 +18,7 @@ import numpy as np
 from queue_index import directory as disk
 from queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
 from queue_index.message_format import decode_message
-from queue_index.record_format import BODY_SIZE, Ints
+from queue_index.record_format import Ints
 from storage.errors import DataError, MessageError, StorageError, UnknownMessageError
 from warren.salvage.index_file import IndexFile
 from warren.salvage.positions import JournalBySegment, Positions
@@ -104,7 +104,8 @@ def _journal_against_segment(positions: Positions) -> Iterator[Finding]:
     left = MINUS[said, known]
     impossible = (left == IMPOSSIBLE) | (PLUS[known, np.where(left == IMPOSSIBLE, 0, left)] == IMPOSSIBLE)
     for rel_seq in np.flatnonzero(impossible).tolist():
-        detail = f"seq_id {positions.first_seq_id + rel_seq}: {_words(said[rel_seq])} here, {_words(known[rel_seq])} in its segment"
+        facts = f"{_words(said[rel_seq])} here, {_words(known[rel_seq])} in its segment"
+        detail = f"seq_id {positions.first_seq_id + rel_seq}: {facts}"
         yield _damage("contradicting records", file, _publish_at(positions, rel_seq), detail)
 
     nowhere = (said != NOTHING) & ((said | known) & PUBLISHED == 0) & ~impossible
@@ -162,23 +163,23 @@ def _messages(queue: ClassicV1Directory, positions: Positions, *, is_durable: bo
         positions.embedded_sizes[rel_seqs].tolist(),
         bodies["msg_id"].tolist(),
         bodies["size"].tolist(),
-        *positions.places(rel_seqs),
+        *positions.records(rel_seqs),
         strict=True,
     )
-    for rel_seq, is_persistent, is_unacked, embedded_size, msg_id, size, file, offset in columns:
-        seq_id, head_at = positions.first_seq_id + rel_seq, offset - file.layout.head_size
+    for rel_seq, is_persistent, is_unacked, embedded_size, msg_id, size, file, offset, embedded_at in columns:
+        seq_id = positions.first_seq_id + rel_seq
         if embedded_size:
-            encoded = file.read(embedded_size, offset + BODY_SIZE)
+            encoded = file.read(embedded_size, embedded_at)
         elif is_unacked and is_persistent:
             try:
                 encoded = queue.bodies.read(msg_id)
             except (DataError, StorageError, UnknownMessageError) as error:
-                yield missing_body(file.path, head_at, seq_id, msg_id, error)
+                yield missing_body(file.path, offset, seq_id, msg_id, error)
                 continue
         else:
             continue
         for kind, detail in contradictions(encoded, msg_id, size, is_persistent if is_durable else None):
-            yield _damage(kind, file, head_at, f"message {seq_id}: {detail}")
+            yield _damage(kind, file, offset, f"message {seq_id}: {detail}")
 
 
 def contradictions(
@@ -202,9 +203,10 @@ def contradictions(
 def _unseen(queue: ClassicV1Directory, positions: Positions) -> Iterator[Finding]:
     unseen = np.flatnonzero(positions.unacked & positions.persistent & ~queue.seen(positions))
     if len(unseen) and queue.terms is not None:
-        files, offsets = positions.places(unseen[:1])
-        detail = f"{len(unseen)} messages from seq_id {positions.first_seq_id + int(unseen[0])} on; next_seq_id is {queue.terms.next_seq_id}"
-        yield _damage("messages that no start sees", files[0], offsets[0] - files[0].layout.head_size, detail)
+        files, offsets, _ = positions.records(unseen[:1])
+        first = positions.first_seq_id + int(unseen[0])
+        detail = f"{len(unseen)} messages from seq_id {first} on; next_seq_id is {queue.terms.next_seq_id}"
+        yield _damage("messages that no start sees", files[0], offsets[0], detail)
 
 
 def _terms(queue: ClassicV1Directory, unacked: dict[int, int], persistent_unacked: int) -> Iterator[Finding]:

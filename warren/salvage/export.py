@@ -17,18 +17,33 @@ refers to; it belongs to no queue, and nothing is known of its delivery (``queue
 
 from __future__ import annotations
 
+from binascii import b2a_base64, hexlify
 from collections.abc import Callable, Iterable
+from hashlib import sha256
 from itertools import groupby
+from typing import Final
 
 import attrs
 
-from storage.errors import DataError, MessageError, StorageError, WarrenError
+from storage.errors import DataError, MessageError, WarrenError
 from warren.salvage.message_json import MessageJson
 from warren.salvage.names import from_text, split_level, to_json, to_text
 from warren.salvage.needed import NeededBodies
 from warren.salvage.queue_directory import Finding, QueueDirectory, StoredMessage
+from warren.salvage.read_only import below
 from warren.salvage.source import Source
 from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
+
+PIECE_BYTES: Final = 3 << 18
+"""A larger body is turned into base64 in pieces of this size, a multiple of 3."""
+
+_WORDS = (b"false", b"true")
+_FLAGS = {
+    (persistent, redelivered): b'", "persistent": %b, "redelivered": %b, "expiry_us": '
+    % (_WORDS[persistent], _WORDS[redelivered])
+    for persistent in (False, True)
+    for redelivered in (False, True)
+}
 
 Write = Callable[[bytes], object]
 Report = Callable[[Finding], None]
@@ -114,50 +129,50 @@ class _Exporter:
             self.exported.problems += 1
             self._report(finding)
 
-    def _messages(self, head: bytes, messages: Iterable[StoredMessage | Finding]) -> None:
+    def _messages(self, queue: bytes, messages: Iterable[StoredMessage | Finding]) -> None:
         for message in messages:
             if isinstance(message, Finding):
                 self._problem(message)
                 continue
             seq_id, msg_id, persistent, redelivered, acked, expiry_us, encoded, path, offset = message
-            start = b'%b%d, "msg_id": "%b", "persistent": %b, "redelivered": %b, "expiry_us": %b, ' % (
-                head,
-                seq_id,
-                msg_id.hex().encode(),
-                b"true" if persistent else b"false",
-                b"true" if redelivered else b"false",
+            flags = _FLAGS[persistent, redelivered]
+            start = (
+                queue,
+                b"%d" % seq_id,
+                b', "msg_id": "',
+                hexlify(msg_id),
+                flags,
                 b"%d" % expiry_us if expiry_us else b"null",
             )
             try:
-                self._line(start, encoded, b', "acked": true}\n' if acked else b"}\n")
+                self._line(start, encoded, b'", "acked": true}\n' if acked else b'"}\n')
             except MessageError as error:
                 self._problem(Finding("unreadable message", "damage", path, offset, f"message {seq_id}: {error}"))
 
     def _orphans(self, vhost: Vhost, store_name: str) -> None:
         """The bodies that nobody needs."""
         store = vhost.store(store_name)
-        persistent = b"true" if store_name == PERSISTENT_STORE else b"false"
-        for path, record in NeededBodies.of(vhost, store_name).orphans(store):
-            start = b'{"vhost": %b, "queue": null, "seq_id": null, "msg_id": "%b", "persistent": %b, ' % (
-                to_json(to_text(vhost.name)),
-                record.msg_id.hex().encode(),
-                persistent,
-            )
+        head = b'{"vhost": %b, "queue": null, "seq_id": null, "msg_id": "' % to_json(to_text(vhost.name))
+        flags = b'", "persistent": %b, "redelivered": null, "expiry_us": null' % _WORDS[store_name == PERSISTENT_STORE]
+        for file, record in NeededBodies.of(vhost, store_name).orphans(store):
             try:
-                encoded = store.read(record.msg_id)
-                self._line(start + b'"redelivered": null, "expiry_us": null, ', encoded, b', "orphan": true}\n')
-            except (DataError, MessageError, StorageError) as error:
+                self._line((head, hexlify(record.msg_id), flags), store.read(record.msg_id), b'", "orphan": true}\n')
+            except (DataError, MessageError) as error:
+                path = below(below(vhost.path, store_name), file)
                 self._problem(Finding("unreadable message", "damage", path, record.offset, str(error)))
 
-    def _line(self, start: bytes, encoded: bytes, end: bytes) -> None:
+    def _line(self, start: tuple[bytes, ...], encoded: bytes, end: bytes) -> None:
         """Write one message; raises :class:`MessageError`, before anything is written, where it is none."""
-        size, members = self._json.members(encoded)
-        if isinstance(members, bytes):
-            self._write(start + members + end)
-        else:
-            self._write(start)
-            for piece in members:
-                self._write(piece)
-            self._write(end)
+        envelope, body = self._json.split(encoded)
+        size = len(body)
         self.exported.messages += 1
         self.exported.payload_bytes += size
+        start = (*start, b', "size": %d, ' % size, envelope, b'"body": "')
+        digest = sha256(body).hexdigest().encode()
+        if size <= PIECE_BYTES:
+            self._write(b"".join((*start, b2a_base64(body, newline=False), b'", "body_sha256": "', digest, end)))
+            return
+        self._write(b"".join(start))
+        for at in range(0, size, PIECE_BYTES):
+            self._write(b2a_base64(body[at : at + PIECE_BYTES], newline=False))
+        self._write(b"".join((b'", "body_sha256": "', digest, end)))

@@ -1,7 +1,7 @@
 """One file of a queue's index, journal or segment, opened for looking: its records as columns, its bytes on demand.
 
-A file up to :data:`WHOLE_BYTES` is held in memory while it is open (a journal and one segment at a time); of a larger one
-only the records' numbers are, and what is asked for is read.
+A file up to :data:`WHOLE_BYTES` is held in memory while it is open (a journal and one segment at a time); of a larger
+one only the records' numbers are, and what is asked for is read.
 """
 
 from __future__ import annotations

@@ -1,20 +1,18 @@
 """``warren inspect``: what is in a source, in numbers; as JSON, or as tables for people.
 
-The JSON::
+::
 
-    {"kind", "vhosts": [{"name", "dir", "segment_entry_count",
-                         "queues": [{"name", "dir", "kind", "ready", "bytes",
-                                     "journal": {"publish_persistent", "publish_transient", "deliver", "ack",
-                                                 "torn_bytes"},
-                                     "segments": [{"number", "publish", "deliver", "ack", "unacked"}]}],
-                         "stores": {"msg_store_persistent": {"files": [{"number", "size", "messages", "valid_bytes"}]},
-                                    "msg_store_transient": …}}]}
+    {"kind", "vhosts": [{"name", "dir", "segment_entry_count", "queues": [queue], "stores": {directory: store}}]}
+    queue  {"name", "dir", "kind", "ready", "bytes",
+            "journal": {"publish_persistent", "publish_transient", "deliver", "ack", "torn_bytes"},
+            "segments": [{"number", "publish", "deliver", "ack", "unacked"}]}
+    store  {"files": [{"number", "size", "messages", "valid_bytes"}]}
 
-``ready`` and ``bytes`` (of the payloads) count what export gives, as far as index and store can tell without reading the
-messages. ``journal`` and ``segments`` count the records that stand in the files, ``unacked`` what file and journal say
-together; a segment that only the journal publishes to is there, with no records of its own. A store's ``messages`` are
-its good records, ``valid_bytes`` those that unacked messages of the vhost's queues need. Of a queue's folder alone no
-stores are said. Each level of a priority queue is a queue of its own. Names: :mod:`warren.salvage.names`.
+``ready`` and ``bytes`` (of the payloads) count what export gives, as far as index and store can tell without reading
+the messages. ``journal`` and ``segments`` count the records that stand in the files, ``unacked`` what file and journal
+say together; a segment that only the journal publishes to is there, with no records of its own. A store's ``messages``
+are its good records, ``valid_bytes`` those that unacked messages of the vhost's queues need. Of a queue's folder alone
+no stores are said. Each level of a priority queue is a queue of its own. Names: :mod:`warren.salvage.names`.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ from rich.table import Table
 from rich.text import Text
 
 from msg_store.rdq_format import file_number
-from warren.salvage.needed import NeededBodies
 from warren.salvage.names import from_text, shown, to_text
+from warren.salvage.needed import NeededBodies
 from warren.salvage.queue_directory import QueueDirectory
 from warren.salvage.source import Source
 from warren.salvage.vhost import STORES, Vhost
@@ -119,7 +117,7 @@ def _queue_table(queues: list[Report]) -> Table:
             for segment in queue["segments"]
         ]
         head.append(_journal_text(queue["journal"]))
-        _add_rows(table, head, _shortened(queue["segments"], rows, "unacked"))
+        _add_rows(table, head, _shortened(rows))
     return table
 
 
@@ -144,7 +142,7 @@ def _store_table(stores: Report) -> Table:
             ]
             for file in store["files"]
         ]
-        _add_rows(table, [name], _shortened(store["files"], rows, "messages"))
+        _add_rows(table, [name], _shortened(rows))
     return table
 
 
@@ -163,17 +161,13 @@ def _add_rows(table: Table, head: list[str], rows: list[list[str]]) -> None:
         head = [""] * len(head)
 
 
-def _shortened(items: list[Report], rows: list[list[str]], counted: str) -> list[list[str]]:
-    """The first and the last of many rows, and what was left out between them."""
+def _shortened(rows: list[list[str]]) -> list[list[str]]:
+    """The first and the last of many rows, and how many there are between them."""
     if len(rows) <= _MANY:
         return rows
-    half = _MANY // 2
-    left_out = items[half:-half]
-    note = [f"… {len(left_out):,} more"] + [""] * (len(rows[0]) - 1)
-    note[list(items[0]).index(counted) - (1 if counted == "unacked" else 0)] = (
-        f"{sum(item[counted] for item in left_out):,}"
-    )
-    return rows[:half] + [note] + rows[-half:]
+    left_out = len(rows) - 2 * (_MANY // 2)
+    note = [f"… {left_out:,} more", *[""] * (len(rows[0]) - 1)]
+    return [*rows[: _MANY // 2], note, *rows[-(_MANY // 2) :]]
 
 
 def _counted(count: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""An encoded message as JSON, from ``"size"`` to ``"body_sha256"``, without decoding it where that can be spared.
+"""What JSON says of an encoded message, but for its body, without decoding it where that can be spared.
 
 The messages of one publisher have one *shape*: the same bytes around properties, body and id::
 
@@ -10,14 +10,13 @@ was said in JSON of the shape, and of equal properties, is said again. Whatever 
 
 from __future__ import annotations
 
-import binascii
-import hashlib
 import struct
-from collections.abc import Iterator
+from json.encoder import encode_basestring
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from queue_index.message_format import MSG_ID_BYTES, Envelope, Message, decode_message, locate_body
-from queue_index.properties import Properties, decode_properties
+from queue_index.properties import NAMES, Properties, decode_properties
 from queue_index.properties import to_json as properties_to_json
 from warren.salvage.names import to_json, to_text
 
@@ -27,8 +26,12 @@ MAX_SHAPES: Final = 8
 MAX_PROPERTIES: Final = 4096
 """Different properties whose JSON is remembered."""
 
-PIECE_BYTES: Final = 3 << 18
-"""A larger body is turned into base64 in pieces of this size, a multiple of 3."""
+COPIED_BYTES: Final = 1 << 18
+"""A larger body is not copied out of its message."""
+
+_PLAIN_NAMES = [name for name in NAMES if name != "headers"]
+_PLAIN_PROPERTIES = attrgetter(*_PLAIN_NAMES)
+_MEMBER_STARTS = [f'"{name}": ' for name in _PLAIN_NAMES]
 
 _U32 = struct.Struct(">I")
 _NO_PROPERTIES = _U32.pack(0)
@@ -44,16 +47,16 @@ class _Shape(NamedTuple):
 
 
 class MessageJson:
-    """Turns encoded messages into JSON; remembers what they have in common."""
+    """Cuts encoded messages into what JSON says of them and their bodies; remembers what they have in common."""
 
     def __init__(self) -> None:
         self._shapes: list[_Shape] = []
         self._properties: dict[bytes, bytes] = {}
 
-    def members(self, encoded: bytes) -> tuple[int, bytes | Iterator[bytes]]:
-        """The payload's size, and the JSON's members, without braces; of a large message in pieces.
+    def split(self, encoded: bytes) -> tuple[bytes, bytes | memoryview]:
+        """JSON members from ``"exchange"`` to ``"headers"``, each with a comma behind it, and the body.
 
-        Raises :class:`storage.errors.MessageError`, at once, where ``encoded`` is no message.
+        Raises :class:`storage.errors.MessageError` where ``encoded`` is no message.
         """
         for position, shape in enumerate(self._shapes):
             cut = _cut(shape, encoded)
@@ -62,11 +65,12 @@ class MessageJson:
                     self._shapes.insert(0, self._shapes.pop(position))
                 properties_at, properties_end, body_at, body_end = cut
                 envelope = shape.address + self._properties_json(encoded[properties_at:properties_end])
-                return body_end - body_at, _members(envelope, encoded, body_at, body_end)
+                if body_end - body_at > COPIED_BYTES:
+                    return envelope, memoryview(encoded)[body_at:body_end]
+                return envelope, encoded[body_at:body_end]
         message = decode_message(encoded)
         self._learn(message, encoded)
-        envelope = _address(message) + _properties_json(message.properties)
-        return len(message.body), _members(envelope, message.body, 0, len(message.body))
+        return _address(message) + _properties_json(message.properties), message.body
 
     def _learn(self, message: Message, encoded: bytes) -> None:
         """Remember the shape of a message, if it has one and a body to show where the body stands."""
@@ -122,25 +126,18 @@ def _address(message: Message) -> bytes:
 
 
 def _properties_json(properties: Properties) -> bytes:
+    """By hand where all are strings and numbers: these are made anew for nearly every message."""
+    members = []
+    for start, value in zip(_MEMBER_STARTS, _PLAIN_PROPERTIES(properties), strict=True):
+        if value is not None:
+            if type(value) is str:
+                members.append(start + encode_basestring(value))
+            elif type(value) is int:
+                members.append(f"{start}{value}")
+            else:
+                break
+    else:
+        if properties.headers is None:
+            return b'"properties": {%b}, "headers": null, ' % ", ".join(members).encode()
     plain, headers = properties_to_json(properties)
     return b'"properties": %b, "headers": %b, ' % (to_json(plain), to_json(headers))
-
-
-def _members(envelope: bytes, data: bytes, body_at: int, body_end: int) -> bytes | Iterator[bytes]:
-    if body_end - body_at > PIECE_BYTES:
-        return _pieces(envelope, memoryview(data)[body_at:body_end])
-    body = data[body_at:body_end]
-    return b'"size": %d, %b"body": "%b", "body_sha256": "%b"' % (
-        len(body),
-        envelope,
-        binascii.b2a_base64(body, newline=False),
-        hashlib.sha256(body).hexdigest().encode(),
-    )
-
-
-def _pieces(envelope: bytes, body: memoryview) -> Iterator[bytes]:
-    """The same, without having the body in memory twice more."""
-    yield b'"size": %d, %b"body": "' % (len(body), envelope)
-    for start in range(0, len(body), PIECE_BYTES):
-        yield binascii.b2a_base64(body[start : start + PIECE_BYTES], newline=False)
-    yield b'", "body_sha256": "%b"' % hashlib.sha256(body).hexdigest().encode()

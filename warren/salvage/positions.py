@@ -26,7 +26,7 @@ from queue_index.entries import (
     segment_entries,
 )
 from queue_index.entries import Finding as IndexFinding
-from queue_index.record_format import Bools, Columns, Ints, Octets
+from queue_index.record_format import BODY_SIZE, Bools, Columns, Ints, Octets
 from warren.salvage.index_file import BODIES, Bodies, IndexFile
 
 
@@ -157,11 +157,13 @@ class Positions:
         found[~from_file] = self.journal.bodies(self.in_journal.body_at[rel_seqs[~from_file]])
         return found
 
-    def places(self, rel_seqs: Ints) -> tuple[list[IndexFile], list[int]]:
-        """The files and the offsets of those bodies."""
+    def records(self, rel_seqs: Ints) -> tuple[list[IndexFile], list[int], list[int]]:
+        """These positions' publish records: files, offsets of the records and of what is embedded in them."""
         from_file = self.from_file[rel_seqs]
-        offsets: Ints = np.where(from_file, self.in_file.body_at[rel_seqs], self.in_journal.body_at[rel_seqs])
-        return [self.file if is_files else self.journal for is_files in from_file.tolist()], offsets.tolist()
+        bodies = np.where(from_file, self.in_file.body_at[rel_seqs], self.in_journal.body_at[rel_seqs])
+        heads = np.where(from_file, self.file.layout.head_size, self.journal.layout.head_size)
+        files = [self.file if is_files else self.journal for is_files in from_file.tolist()]
+        return files, (bodies - heads).tolist(), (bodies + BODY_SIZE).tolist()
 
 
 def _are(facts: npt.NDArray[np.integer[Any]], known: int) -> Bools:

@@ -130,12 +130,20 @@ class Account:
     leftovers: int = 0
     _lines: dict[tuple[Severity, str, str], tuple[int, Finding]] = attrs.Factory(dict)
 
-    def add(self, finding: Finding) -> None:
-        """Take a finding in."""
+    @property
+    def total(self) -> int:
+        return self.damage + self.leftovers
+
+    def count(self, finding: Finding) -> None:
+        """Take a finding in as a number only."""
         if finding.severity == "damage":
             self.damage += 1
         else:
             self.leftovers += 1
+
+    def add(self, finding: Finding) -> None:
+        """Take a finding in."""
+        self.count(finding)
         key = (finding.severity, finding.path, finding.kind)
         count, first = self._lines.get(key, (0, finding))
         self._lines[key] = (count + 1, first)

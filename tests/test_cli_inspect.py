@@ -1,0 +1,243 @@
+"""``warren inspect``: what PATH may be, what is said of it, and how it fails."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import shutil
+import stat
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from queue_index import directory as disk
+from storage.errors import DataError
+from warren import cli
+from warren.salvage import archive as archives
+from warren.salvage.archive import unpack
+
+GOLDEN = Path(__file__).parent / "golden"
+CRASHED = GOLDEN / "12-crash-torn-journal.tar.gz"
+PRIORITIES = GOLDEN / "11-clean-priority-queue.tar.gz"
+VHOST = "628WB79CIFDYO9LJI6DKMI09L"
+
+
+def warren(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def inspected(path: Path) -> Any:
+    result = warren("inspect", path, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def tree(directory: Path) -> dict[str, tuple[bytes, int, int]]:
+    """Every file's bytes, mode and time of change."""
+    return {
+        str(path.relative_to(directory)): (
+            path.read_bytes() if path.is_file() else b"",
+            path.stat().st_mode,
+            path.stat().st_mtime_ns,
+        )
+        for path in sorted(directory.rglob("*"))
+    }
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Path]:
+    """A node's data directory, with the vhosts of a broker that was killed."""
+    vhosts = tmp_path / "rabbit@host" / "msg_stores"
+    vhosts.mkdir(parents=True)
+    unpack(str(CRASHED), str(vhosts))
+    yield vhosts.parent
+
+
+def test_every_folder_on_the_way_to_a_vhost_is_a_source(node: Path) -> None:
+    vhosts = node / "msg_stores" / "vhosts"
+    reports = [inspected(path) for path in (node, node / "msg_stores", vhosts, vhosts / VHOST, CRASHED)]
+    assert all(report == reports[0] for report in reports)
+    assert reports[0]["kind"] == "rabbitmq-classic-v1"
+    assert [(vhost["name"], vhost["dir"]) for vhost in reports[0]["vhosts"]] == [("/", VHOST)]
+
+
+def test_a_queues_folder_brings_its_vhost_along(node: Path) -> None:
+    whole = inspected(node)["vhosts"][0]
+    for queue in whole["queues"]:
+        vhost = inspected(node / "msg_stores" / "vhosts" / VHOST / "queues" / queue["dir"])["vhosts"][0]
+        assert (vhost["name"], vhost["segment_entry_count"]) == ("/", whole["segment_entry_count"])
+        assert vhost["queues"] == [queue]
+        assert vhost["stores"] == {}
+
+
+def test_a_queues_folder_that_lies_alone_is_read_without_its_store(node: Path, tmp_path: Path) -> None:
+    queue = inspected(node)["vhosts"][0]["queues"][0]
+    shutil.copytree(node / "msg_stores" / "vhosts" / VHOST / "queues" / queue["dir"], tmp_path / queue["dir"])
+    alone = inspected(tmp_path / queue["dir"])["vhosts"][0]
+    assert alone["name"] == "/"
+    assert alone["queues"][0]["journal"] == queue["journal"]
+    assert 0 < alone["queues"][0]["ready"] < queue["ready"]
+
+
+def test_an_archive_of_a_folder_above_is_searched(node: Path, tmp_path: Path) -> None:
+    path = tmp_path / "backup.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(node, "var/lib/rabbitmq/mnesia/rabbit@host")
+    assert inspected(path) == inspected(node)
+
+
+def test_journal_and_segments_of_a_killed_broker() -> None:
+    other, torn = inspected(CRASHED)["vhosts"][0]["queues"]
+    assert (other["name"], other["ready"], other["bytes"]) == ("other", 14, 65973)
+    assert other["journal"] == {
+        "publish_persistent": 16,
+        "publish_transient": 0,
+        "deliver": 16,
+        "ack": 2,
+        "torn_bytes": 512,
+    }
+    assert torn["journal"]["torn_bytes"] == 370
+    assert torn["segments"] == [{"number": 0, "publish": 0, "deliver": 0, "ack": 0, "unacked": 15}]
+
+
+def test_each_level_of_a_priority_queue_is_a_queue_of_its_own() -> None:
+    queues = {queue["name"]: queue["ready"] for queue in inspected(PRIORITIES)["vhosts"][0]["queues"]}
+    assert queues == {"plain": 5, "prio\0\0": 14, "prio\0\1": 6, "prio\0\2": 6, "prio\0\3": 5}
+    assert "prio (priority 3)" in warren("inspect", PRIORITIES).stdout
+
+
+def test_a_name_that_is_not_utf8_is_said_without_loss(tmp_path: Path) -> None:
+    name = b"caf\xe9\0\xc8"
+    vhost = tmp_path / disk.vhost_directory_name(b"/")
+    queue = vhost / "queues" / disk.queue_directory_name(b"/", name)
+    queue.mkdir(parents=True)
+    (vhost / ".vhost").write_bytes(b"/")
+    (queue / ".queue_name").write_bytes(disk.queue_name_file(b"/", name))
+    assert inspected(tmp_path)["vhosts"][0]["queues"][0]["name"] == os.fsdecode(name)
+    assert "caf\\xe9 (priority 200)" in warren("inspect", tmp_path).stdout
+
+
+def test_not_a_byte_changes(node: Path) -> None:
+    before = tree(node)
+    for path in node.rglob("*"):
+        path.chmod(stat.S_IRUSR | (stat.S_IXUSR if path.is_dir() else 0))
+    locked = tree(node)
+    assert inspected(node)["vhosts"]
+    assert warren("export", node).exit_code == 0
+    assert warren("verify", node).exit_code == 1
+    assert tree(node) == locked
+    assert {name: seen[0] for name, seen in locked.items()} == {name: seen[0] for name, seen in before.items()}
+    for path in [node, *node.rglob("*")]:
+        path.chmod(stat.S_IRWXU)
+
+
+def test_what_a_terminal_would_obey_is_escaped(tmp_path: Path) -> None:
+    vhost = tmp_path / disk.vhost_directory_name(b"\x1b[31m")
+    (vhost / "msg_store_persistent").mkdir(parents=True)
+    (vhost / ".vhost").write_bytes(b"\x1b[31m")
+    assert "\\x1b[31m" in warren("inspect", tmp_path).stdout
+
+
+def tar_gz(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for member, content in members:
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname = kind, link
+    return made
+
+
+SOUND = CRASHED.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "broken"),
+        (b"no archive", "not a .tar.gz"),
+        (gzip.compress(b"no tar" * 1000), "not a .tar.gz"),
+        (SOUND[: len(SOUND) // 2], "broken"),
+        (SOUND[:-9] + bytes([SOUND[-9] ^ 1]) + SOUND[-8:], "broken"),
+        (SOUND[:-6] + bytes([SOUND[-6] ^ 1]) + SOUND[-5:], "broken"),
+        (tar_gz((member("../vhosts/x"), b"x")), "leave the directory"),
+        (tar_gz((member("/tmp/vhosts/x"), b"x")), "leave the directory"),
+        (tar_gz((member("vhosts/../../x"), b"x")), "leave the directory"),
+        (tar_gz((member("vhosts", tarfile.SYMTYPE, "/etc"), b"")), "neither a file nor a directory"),
+        (tar_gz((member("vhosts", tarfile.LNKTYPE, "/etc/passwd"), b"")), "neither a file nor a directory"),
+        (tar_gz((member("vhosts", tarfile.FIFOTYPE), b"")), "neither a file nor a directory"),
+        (tar_gz((member("x" * 20), b""), (member("y/" * 50_000), b"")), "a header of"),
+        (tar_gz((member("a file"), b"x"), (member("a file/vhosts"), b"x")), "cannot be unpacked"),
+        (tar_gz((member("a file"), b"x")), "is no RabbitMQ data directory"),
+        (tar_gz((member("a/vhosts/V/.vhost"), b"/"), (member("b/vhosts/V/.vhost"), b"/")), "more than one"),
+    ],
+)
+def test_a_bad_archive_is_one_line_and_exit_code_2(data: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.tar.gz"
+    path.write_bytes(data)
+    for command in ("inspect", "export", "verify"):
+        result = warren(command, path)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert result.stderr.startswith("warren: ")
+        assert reason in result.stderr
+        assert result.stderr.count("\n") == 1
+    assert os.listdir(tmp_path) == ["bad.tar.gz"]
+
+
+def test_an_archive_that_grows_too_large_is_given_up(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.tar.gz"
+    bomb.write_bytes(tar_gz((member("vhosts/zeros"), bytes(10 << 20))))
+    (tmp_path / "room").mkdir()
+    with pytest.raises(DataError, match="more than there is room for"):
+        unpack(str(bomb), str(tmp_path / "room"), max_bytes=1 << 20)
+    assert sum(path.stat().st_size for path in (tmp_path / "room").rglob("*")) <= 1 << 20
+
+
+def test_an_archive_of_too_many_members_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MAX_MEMBERS", 10)
+    many = tmp_path / "many.tar.gz"
+    many.write_bytes(tar_gz(*((member(f"vhosts/{number}"), b"") for number in range(20))))
+    budget_at_start = archives._Budget.__attrs_attrs__.members_left.default
+    assert budget_at_start == 1_000_000
+    (tmp_path / "room").mkdir()
+    unpack(str(many), str(tmp_path / "room"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect", "/no/such/path"],
+        ["inspect", str(GOLDEN)],
+        ["inspect"],
+        ["inspect", str(CRASHED), "--no-such-option"],
+        ["no-such-command"],
+        ["export", str(CRASHED), "--queue", "nobody's"],
+        ["export", str(CRASHED), "--vhost", "nobody's"],
+        ["export", str(CRASHED), "--format", "xml"],
+        ["export", str(CRASHED), "--out", "/no/such/directory/file"],
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_exit_code_2(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["warren", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    said = capsys.readouterr()
+    assert exit_.value.code == 2
+    assert said.out == ""
+    assert said.err.startswith("warren: ")
+    assert said.err.count("\n") == 1
