@@ -491,6 +491,7 @@ def test_a_segment_read_in_pieces_is_read_as_it_stands(index: QueueIndex) -> Non
     assert [p.seq_id for p in positions(index.read(0, 3))] == [0, 1, 2]
     index.ack([range(4, 5)])
     assert [p.seq_id for p in positions(index.read(3, 8))] == [3, 5, 6, 7]
+    assert [p.seq_id for p in positions(index.read(0, 3))] == [0, 1, 2]
     index.ack([range(1, 3)])
     index.flush()
     assert [p.seq_id for p in positions(index.read(0, 3))] == [0]

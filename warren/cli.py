@@ -18,6 +18,7 @@ from storage.errors import WarrenError
 from warren.demo.command import demo
 from warren.salvage.commands import export, inspect, verify
 from warren.salvage.output import complain
+from warren.traces import replay_command
 
 Parameters = ParamSpec("Parameters")
 
@@ -49,7 +50,7 @@ def main() -> NoReturn:
     sys.exit(code or 0)
 
 
-def command(function: Callable[Parameters, None]) -> None:
+def command(function: Callable[Parameters, None], name: str | None = None) -> None:
     """Make a command of a function; its errors become one line and exit code 2."""
 
     @wraps(function)
@@ -63,12 +64,13 @@ def command(function: Callable[Parameters, None]) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from error
 
-    app.command()(run)
+    app.command(name)(run)
 
 
 command(inspect)
 command(export)
 command(verify)
+command(replay_command, "replay")
 command(demo)
 
 

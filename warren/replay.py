@@ -9,8 +9,7 @@ between calls.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -425,19 +424,20 @@ def with_measured_time(step: dict[str, Any]) -> dict[str, Any]:
     return step["op"] if measured is None else {**step["op"], "measured_elapsed_us": measured}
 
 
-def replay(trace: dict[str, Any]) -> list[dict[str, Any]]:
-    """Run a trace; ``[{"op", "state", "result"}]``, ``result`` null where the operation answers nothing."""
-    running = Replay(trace)
-    shown = []
-    for step in trace["steps"]:
-        result = running.run(with_measured_time(step))
-        shown.append({"op": step["op"], "state": running.state(), "result": result})
+def replay(trace: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Run a trace, step by step: ``{"op", "state", "result"}``, ``result`` null where the operation answers nothing.
+
+    Raises :class:`TraceError` for a trace that is none, with the step's number.
+    """
+    try:
+        running = Replay(trace)
+        steps = list(trace["steps"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TraceError(f"not a trace: {error!r}") from error
+    for number, step in enumerate(steps):
+        try:
+            result = running.run(with_measured_time(step))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise TraceError(f"step {number}: {error!r}") from error
         running.queue.check_invariants()
-    return shown
-
-
-def replay_file(path: str) -> list[dict[str, Any]]:
-    """Run the trace in a JSON file."""
-    with open(path, encoding="utf-8") as file:
-        trace: dict[str, Any] = json.load(file)
-    return replay(trace)
+        yield {"op": step["op"], "state": running.state(), "result": result}

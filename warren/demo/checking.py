@@ -41,7 +41,7 @@ class Faults:
             self.named.append(fault)
 
     def __str__(self) -> str:
-        more = f" … ({self.count:,} in all)" if self.count > len(self.named) else ""
+        more = f" ({self.count:,} in all)" if self.count > len(self.named) else ""
         return "; ".join(self.named) + more
 
 

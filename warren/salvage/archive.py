@@ -51,12 +51,12 @@ class _Budget:
 
     path: str
     bytes_left: int
-    members_left: int = MAX_MEMBERS
+    members_left: int
 
     def take_member(self) -> None:
         self.members_left -= 1
         if self.members_left < 0:
-            raise DataError(self.path, None, f"an archive of more than {MAX_MEMBERS:,} members")
+            raise DataError(self.path, None, "an archive of too many members")
 
     def take_bytes(self, count: int) -> None:
         self.bytes_left -= count
@@ -64,14 +64,14 @@ class _Budget:
             raise DataError(self.path, None, "an archive that unpacks to more than there is room for")
 
 
-def unpack(path: str, target: str, *, max_bytes: int = MAX_BYTES) -> None:
+def unpack(path: str, target: str, *, max_bytes: int = MAX_BYTES, max_members: int = MAX_MEMBERS) -> None:
     """Unpack the archive at ``path`` into the existing, empty directory ``target``.
 
-    Raises :class:`DataError` for an archive that is broken, refused or larger than ``max_bytes`` or the room on the
-    target's disk, and :class:`StorageError` where the system refuses.
+    Raises :class:`DataError` for an archive that is broken, refused, or holds more than ``max_bytes``, ``max_members``
+    or the target's disk has room for, and :class:`StorageError` where the system refuses.
     """
     room = os.statvfs(target)
-    budget = _Budget(path, min(max_bytes, room.f_bavail * room.f_frsize - SPARE_BYTES))
+    budget = _Budget(path, min(max_bytes, room.f_bavail * room.f_frsize - SPARE_BYTES), max_members)
     try:
         with gzip.open(path) as plain:
             with tarfile.open(fileobj=plain, mode="r|", tarinfo=_BoundedHeader) as archive:

@@ -1,0 +1,362 @@
+"""``warren export``: what a line says, what is chosen, and what happens to messages that cannot be read."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from msg_store.rdq_format import encode_record
+from queue_index import directory as disk
+from queue_index.message_format import Envelope, decode_message, encode_message
+from queue_index.properties import Properties, encode_properties
+from queue_index.record_format import BODY, DELIVER, journal_publish_head, segment_publish_head
+from queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms
+from warren import cli
+from warren.salvage.archive import unpack
+from warren.salvage.message_json import MAX_SHAPES, MessageJson
+
+GOLDEN = Path(__file__).parent / "golden"
+CLEAN = GOLDEN / "01-clean-small-mixed.tar.gz"
+PRIORITIES = GOLDEN / "11-clean-priority-queue.tar.gz"
+UNICODE = GOLDEN / "07-clean-vhost-unicode-lazy.tar.gz"
+PROJECT = Path(__file__).parent.parent
+
+Json = dict[str, Any]
+
+
+def warren(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def lines(*arguments: str | Path, exit_code: int = 0) -> list[Json]:
+    result = warren("export", *arguments)
+    assert result.exit_code == exit_code, result.stderr
+    return [json.loads(line) for line in result.stdout_bytes.decode().splitlines()]
+
+
+class QueueOnDisk:
+    """A vhost with one queue, written record by record."""
+
+    def __init__(self, place: Path, name: bytes = b"q") -> None:
+        self.vhost = place / disk.vhost_directory_name(b"/")
+        self.directory = disk.queue_directory_name(b"/", name)
+        self.queue = self.vhost / "queues" / self.directory
+        self.queue.mkdir(parents=True)
+        (self.vhost / "msg_store_persistent").mkdir()
+        (self.vhost / ".vhost").write_bytes(b"/")
+        (self.vhost / ".config").write_bytes(disk.vhost_config(4))
+        (self.queue / ".queue_name").write_bytes(disk.queue_name_file(b"/", name))
+
+    def append(self, name: str, data: bytes) -> None:
+        with (self.queue / name).open("ab") as file:
+            file.write(data)
+
+    def journal(self, seq_id: int, body: bytes = b"body", *, persistent: bool = True, **envelope: Any) -> bytes:
+        """Publish and deliver in the journal; returns the msg_id."""
+        msg_id, record = self._body(seq_id, body, persistent, envelope)
+        head = journal_publish_head(seq_id, persistent=persistent)
+        self.append("journal.jif", head + record + struct.pack(">Q", DELIVER << 62 | seq_id))
+        return msg_id
+
+    def segment(self, seq_id: int, body: bytes = b"body", *, shorts: int = 1, persistent: bool = True) -> bytes:
+        """Publish in the segment file, with so many short records behind it; returns the msg_id."""
+        msg_id, record = self._body(seq_id, body, persistent, {})
+        short = struct.pack(">H", 0x4000 | seq_id % 4)
+        self.append(
+            f"{seq_id // 4}.idx", segment_publish_head(seq_id % 4, persistent=persistent) + record + short * shorts
+        )
+        return msg_id
+
+    def store(self, data: bytes) -> None:
+        with (self.vhost / "msg_store_persistent" / "0.rdq").open("ab") as file:
+            file.write(data)
+
+    def bodyless(self, seq_id: int, msg_id: bytes, size: int, expiry_us: int = 0) -> None:
+        """Publish in the journal a message whose body is in the store."""
+        head = journal_publish_head(seq_id, persistent=True)
+        self.append("journal.jif", head + BODY.pack(msg_id, expiry_us, size, 0))
+
+    def stop_cleanly(self, next_seq_id: int | None, next_deliver_seq_id: int | None) -> None:
+        terms = RecoveryTerms((), next_seq_id, next_deliver_seq_id, None, None, None)
+        (self.vhost / "recovery.dets").write_bytes(encode_recovery_terms({self.directory: terms}))
+
+    def _body(self, seq_id: int, body: bytes, persistent: bool, envelope: Json) -> tuple[bytes, bytes]:
+        msg_id = hashlib.md5(b"%d" % seq_id).digest()
+        encoded = encoded_message(msg_id, body, persistent=persistent, **envelope)
+        return msg_id, BODY.pack(msg_id, 0, len(body), len(encoded)) + encoded
+
+
+def encoded_message(
+    msg_id: bytes, body: bytes, *, keys: tuple[bytes, ...] = (b"q",), persistent: bool = True, **properties: Any
+) -> bytes:
+    encoded = encode_properties(Properties(**properties))
+    return encode_message(Envelope(b"/", b"amq.direct", keys, encoded, persistent), msg_id, body)
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> QueueOnDisk:
+    return QueueOnDisk(tmp_path / "vhosts")
+
+
+def test_a_line_says_everything_of_a_message(queue: QueueOnDisk, tmp_path: Path) -> None:
+    headers = {"n": 1, "deep": {"list": [True, None, "ж"]}, "raw": b"\xff"}
+    msg_id = queue.journal(
+        7, b"\x00\xffbody", keys=(b"a", b"b\xff"), timestamp=1_700_000_000, content_type="text/ж", headers=headers
+    )
+    assert lines(tmp_path) == [
+        {
+            "vhost": "/",
+            "queue": "q",
+            "seq_id": 7,
+            "msg_id": msg_id.hex(),
+            "persistent": True,
+            "redelivered": True,
+            "expiry_us": None,
+            "size": 6,
+            "exchange": "amq.direct",
+            "routing_keys": ["a", "b\udcff"],
+            "properties": {"content_type": "text/ж", "timestamp": 1_700_000_000},
+            "headers": {"n": 1, "deep": {"list": [True, None, "ж"]}, "raw": {"base64": "/w=="}},
+            "body": base64.b64encode(b"\x00\xffbody").decode(),
+            "body_sha256": hashlib.sha256(b"\x00\xffbody").hexdigest(),
+        }
+    ]
+
+
+def test_keys_stand_in_their_documented_order(queue: QueueOnDisk, tmp_path: Path) -> None:
+    queue.journal(0)
+    assert list(lines(tmp_path)[0]) == [
+        *("vhost", "queue", "seq_id", "msg_id", "persistent", "redelivered", "expiry_us", "size", "exchange"),
+        *("routing_keys", "properties", "headers", "body", "body_sha256"),
+    ]
+
+
+def test_levels_of_a_priority_queue_come_under_one_name_the_highest_first() -> None:
+    messages = lines(PRIORITIES, "--queue", "prio")
+    assert {message["queue"] for message in messages} == {"prio"}
+    levels = [min(message["properties"].get("priority", 0), 3) for message in messages]
+    assert levels == sorted(levels, reverse=True)
+    assert set(levels) == {0, 1, 2, 3}
+
+
+def test_vhost_and_queue_choose() -> None:
+    everything = lines(UNICODE)
+    assert {message["vhost"] for message in everything} == {"/", "prod/eu"}
+    assert lines(UNICODE, "--vhost", "/") == [message for message in everything if message["vhost"] == "/"]
+    chosen = lines(UNICODE, "--queue", "очередь")
+    assert chosen == [message for message in everything if message["queue"] == "очередь"]
+    assert chosen
+
+
+def test_queues_come_in_the_order_of_their_names_and_messages_of_their_seq_ids() -> None:
+    places = [(message["queue"], message["seq_id"]) for message in lines(CLEAN)]
+    assert places == sorted(places)
+
+
+def test_acked_messages_that_are_still_there_come_marked(queue: QueueOnDisk, tmp_path: Path) -> None:
+    queue.segment(0, shorts=2)
+    queue.segment(1)
+    queue.journal(4)
+    queue.append("journal.jif", struct.pack(">Q", 3 << 62 | 4))
+    queue.journal(5)
+    queue.journal(6, persistent=False)
+    assert [message["seq_id"] for message in lines(tmp_path)] == [1, 5]
+    found = lines(tmp_path, "--include-acked")
+    assert [(message["seq_id"], message.get("acked", False)) for message in found] == [
+        (0, True),
+        (1, False),
+        (4, True),
+        (5, False),
+    ]
+
+
+def test_an_acked_message_whose_body_is_gone_is_no_problem(queue: QueueOnDisk, tmp_path: Path) -> None:
+    queue.bodyless(0, b"m" * 16, 5)
+    queue.append("journal.jif", struct.pack(">QQ", DELIVER << 62, 3 << 62))
+    assert lines(tmp_path, "--include-acked") == []
+
+
+def test_orphans_come_once_and_belong_to_no_queue(queue: QueueOnDisk, tmp_path: Path) -> None:
+    needed, orphan = b"n" * 15 + b"\0", b"o" * 15 + b"\0"
+    for msg_id in (orphan, needed, orphan):
+        queue.store(encode_record(msg_id, encoded_message(msg_id, msg_id[:1])))
+    queue.bodyless(0, needed, 1, expiry_us=1234)
+    (message,) = lines(tmp_path)
+    assert (message["msg_id"], message["expiry_us"]) == (needed.hex(), 1234)
+    _, message = lines(tmp_path, "--orphans")
+    assert message["orphan"] is True
+    assert message["msg_id"] == orphan.hex()
+    assert [message[key] for key in ("queue", "seq_id", "redelivered", "expiry_us")] == [None] * 4
+    assert base64.b64decode(message["body"]) == b"o"
+
+
+@pytest.mark.parametrize(
+    ("next_seq_id", "next_deliver_seq_id", "expected"),
+    [
+        (8, 5, {3: True, 5: False, 7: False}),
+        (8, 0, {3: False, 5: False, 7: False}),
+        (6, 5, {3: True, 5: False}),
+        (8, None, {3: True, 5: True, 7: True}),
+        (None, None, {3: True, 5: True, 7: True}),
+        (None, 4, {3: True, 5: False, 7: False}),
+        (0, 0, {}),
+    ],
+)
+def test_a_clean_stop_says_what_is_seen_and_what_was_delivered(
+    next_seq_id: int | None,
+    next_deliver_seq_id: int | None,
+    expected: dict[int, bool],
+    queue: QueueOnDisk,
+    tmp_path: Path,
+) -> None:
+    queue.segment(3)
+    queue.segment(5)
+    queue.journal(7)
+    queue.stop_cleanly(next_seq_id, next_deliver_seq_id)
+    assert {message["seq_id"]: message["redelivered"] for message in lines(tmp_path)} == expected
+
+
+def test_what_a_crashed_flush_repeats_comes_once(queue: QueueOnDisk, tmp_path: Path) -> None:
+    for seq_id in (0, 1):
+        queue.segment(seq_id)
+        queue.journal(seq_id)
+    queue.journal(2)
+    assert [message["seq_id"] for message in lines(tmp_path)] == [0, 1, 2]
+
+
+def test_what_cannot_be_read_is_reported_and_the_rest_goes_on(queue: QueueOnDisk, tmp_path: Path) -> None:
+    queue.journal(0)
+    queue.bodyless(1, b"m" * 16, 5)
+    queue.append(
+        "journal.jif", journal_publish_head(2, persistent=True) + BODY.pack(b"x" * 16, 0, 4, 9) + b"\x83no term."
+    )
+    queue.journal(3)
+    result = warren("export", tmp_path)
+    assert result.exit_code == 1
+    assert [json.loads(line)["seq_id"] for line in result.stdout.splitlines()] == [0, 3]
+    missing, unreadable = result.stderr.splitlines()
+    assert "journal.jif" in missing
+    assert "missing body: message 1" in missing
+    assert "unreadable message: message 2" in unreadable
+
+
+def test_damaged_recovery_terms_are_reported_and_everything_counts_as_redelivered(tmp_path: Path) -> None:
+    unpack(str(CLEAN), str(tmp_path))
+    (terms,) = tmp_path.glob("vhosts/*/recovery.dets")
+    terms.write_bytes(terms.read_bytes()[:3000])
+    result = warren("export", tmp_path)
+    assert result.exit_code == 1
+    assert "damaged recovery terms" in result.stderr
+    messages = [json.loads(line) for line in result.stdout.splitlines()]
+    assert len(messages) == len(lines(CLEAN))
+    assert all(message["redelivered"] for message in messages)
+
+
+def test_out_holds_the_same_and_stdout_says_how_many(tmp_path: Path) -> None:
+    out = tmp_path / "messages.jsonl"
+    result = warren("export", CLEAN, "--out", out)
+    assert (result.exit_code, result.stdout) == (0, f"46 messages, 157,907 bytes of payload, in {out}\n")
+    assert out.read_bytes() == warren("export", CLEAN).stdout_bytes
+    counted = json.loads(warren("export", CLEAN, "--out", out, "--json").stdout)
+    assert counted == {"out": str(out), "format": "jsonl", "messages": 46, "bytes": 157907, "problems": 0}
+
+
+def test_nothing_is_written_into_what_is_read(queue: QueueOnDisk, tmp_path: Path) -> None:
+    target = queue.queue / "journal.jif"
+    queue.journal(0)
+    before = target.read_bytes()
+    for out in (target, tmp_path / "new"):
+        result = warren("export", tmp_path, "--out", out)
+        assert result.exit_code == 2
+        assert "not to be changed" in result.stderr
+    assert target.read_bytes() == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_body_of_many_fragments_is_whole(queue: QueueOnDisk, tmp_path: Path) -> None:
+    body = random.Random(7).randbytes(2_000_001)
+    queue.store(encode_record(b"m" * 16, encoded_message(b"m" * 16, body)))
+    queue.bodyless(0, b"m" * 16, len(body))
+    (message,) = lines(tmp_path)
+    assert base64.b64decode(message["body"]) == body
+    assert message["body_sha256"] == hashlib.sha256(body).hexdigest()
+
+
+def test_a_reader_that_has_had_enough_is_no_traceback() -> None:
+    archive = GOLDEN / "08-clean-rdq-rollover.tar.gz"
+    command = [sys.executable, "-m", "warren.cli", "export", str(archive)]
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(10) == b'{"vhost": '
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_messages_cut_by_their_shape_are_said_as_decoded_ones_are(seed: int) -> None:
+    rng = random.Random(seed)
+    kept = MessageJson()
+    for _ in range(300):
+        keys = (b"key %d" % rng.randrange(2 * MAX_SHAPES), *[b"cc"] * (rng.random() < 0.1))
+        message_id = rng.choice([None, "ж", 'quoted "\\\n', f"m{rng.random()}", b"\xff"])
+        headers = rng.choice([None, None, {}, {"x": [1, {"y": b"\xfe"}]}])
+        body = rng.randbytes(rng.choice([0, 1, 5, 200, 300_000]))
+        encoded = encoded_message(
+            rng.randbytes(16),
+            body,
+            keys=keys,
+            persistent=rng.random() < 0.8,
+            message_id=message_id,
+            headers=headers,
+            timestamp=rng.choice([None, 0, (1 << 64) - 1]),
+        )
+        if rng.random() < 0.2:
+            spoilt = bytearray(encoded)
+            spoilt[rng.randrange(len(spoilt))] ^= 1 << rng.randrange(8)
+            encoded = bytes(spoilt)
+        assert outcome(kept, encoded) == outcome(MessageJson(), encoded)
+        if not isinstance(outcome(kept, encoded), str):
+            assert bytes(kept.split(encoded)[1]) == decode_message(encoded).body
+
+
+def outcome(cutter: MessageJson, encoded: bytes) -> Any:
+    try:
+        envelope, body = cutter.split(encoded)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return json.loads(b"{%b}" % envelope.rstrip(b", ")), bytes(body)
+
+
+def test_memory_stays_small(tmp_path: Path) -> None:
+    queue = QueueOnDisk(tmp_path / "vhosts")
+    (queue.vhost / ".config").write_bytes(disk.vhost_config(16384))
+    body = os.urandom(4000)
+    with (queue.queue / "0.idx").open("wb") as file:
+        for rel_seq in range(16384):
+            msg_id = hashlib.md5(b"%d" % rel_seq).digest()
+            encoded = encoded_message(msg_id, body)
+            record = BODY.pack(msg_id, 0, len(body), len(encoded)) + encoded
+            file.write(segment_publish_head(16383 - rel_seq, persistent=True) + record)
+    for number in range(1, 4):
+        os.link(queue.queue / "0.idx", queue.queue / f"{number}.idx")
+    script = (
+        "import resource, sys\nfrom warren import cli\nsys.argv = ['warren', *sys.argv[1:]]\n"
+        "try:\n    cli.main()\nfinally:\n    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", script, "export", str(tmp_path), "--out", os.devnull]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("65,536 messages")
+    assert int(done.stderr) < 200 * 1024
