@@ -10,7 +10,9 @@ come from a stopped node and go back to one.
    it was, a broker would not see what is published from here on.)
 3. Open the persistent store: with its shortcut if nothing ran here since warren's own clean stop, else by a scan. It
    deletes every shortcut, RabbitMQ's clean.dot first of all. Wipe the transient store.
-4. Recover every queue that has a directory. Where the store was scanned, the queues' scans count its references; they
+4. Recover every queue that has a directory. One whose files are damaged, or are not this format's (a classic queue v2),
+   is *down*: it is left alone, with the reason, and everything else serves; the store then deletes nothing, because
+   nobody knows what that queue needs of it. Where the store was scanned, the queues' scans count its references; they
    are handed to it when the last one is through (:meth:`Vhost.recover_step`).
 
 *Closing*: close every queue, then the stores, and write recovery.dets last of all.
@@ -56,13 +58,19 @@ class Vhost:
     transient_store: MessageStore
     queues: dict[bytes, VariableQueue]
     """Every queue, by name; a level of a priority queue is one of its own."""
+    down: dict[str, DataError]
+    """Why a queue directory is left alone, by the directory's name."""
+    damage: list[DataError]
+    """What else was found damaged: recovery terms, store files."""
     _files: FileSystem
     _lock: Lock
     _clock: Clock
     _random: RandomBytes
     _sync: bool
-    _references: Counter[bytes] | None = None
+    _references: Counter[bytes] | None
     """Bodies that queues refer to, while they are being counted."""
+    _terms: dict[str, RecoveryTerms]
+    """What the last clean stop said of the directories that are down: they keep it."""
 
     # ── opening ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -107,39 +115,49 @@ class Vhost:
         lock: Lock,
     ) -> Vhost:
         settings = attrs.evolve(settings, segment_entry_count=_introduce(files, path, name, settings))
-        terms, terms_data = _take_recovery_terms(files, path)
+        damage: list[DataError] = []
+        terms, terms_data = _take_recovery_terms(files, path, damage)
         entries = files.list(f"{path}/{names.QUEUES_DIRECTORY}")
-        queue_names = {entry: _queue_name(files, path, entry) for entry in entries}
         all_clean = all(entry in terms for entry in entries)
         token = hashlib.sha256(terms_data).digest() if all_clean and terms_data else None
         persistent = MessageStore.open(files, f"{path}/{PERSISTENT_STORE}", settings, token=token, sync=sync)
-        transient = MessageStore.create(files, f"{path}/{TRANSIENT_STORE}", settings)
         vhost = cls(
             name=name,
             path=path,
             settings=settings,
             msg_ids=MsgIds(random(8)),
             persistent_store=persistent,
-            transient_store=transient,
+            transient_store=MessageStore.create(files, f"{path}/{TRANSIENT_STORE}", settings),
             queues={},
+            down={},
+            damage=damage + persistent.unreadable,
             files=files,
             lock=lock,
             clock=clock,
             random=random,
             sync=sync,
             references=None if persistent.clean else Counter(),
+            terms=terms,
         )
-        for entry, queue in queue_names.items():
-            if queue is not None:
-                vhost.queues[queue] = VariableQueue.recover(
-                    vhost._parts(queue, entry, durable=True),
-                    terms.get(entry),
-                    store_recovered=persistent.clean,
-                    step_by_step=True,
-                    on_references=vhost._refer,
-                )
+        for entry in entries:
+            try:
+                vhost._recover(entry)
+            except DataError as error:
+                vhost.down[entry] = error
         vhost._finish_counting()
         return vhost
+
+    def _recover(self, entry: str) -> None:
+        """Bring back the queue of one directory, if there is one in it."""
+        queue = _queue_of(self._files, f"{self.path}/{names.QUEUES_DIRECTORY}/{entry}", self.name, entry)
+        if queue is not None:
+            self.queues[queue] = VariableQueue.recover(
+                self._parts(queue, entry, durable=True),
+                self._terms.get(entry),
+                store_recovered=self.persistent_store.clean,
+                step_by_step=True,
+                on_references=self._refer,
+            )
 
     def _parts(self, queue: bytes, entry: str, *, durable: bool) -> QueueFiles:
         return QueueFiles(
@@ -173,23 +191,36 @@ class Vhost:
         return self.recovering
 
     def _finish_counting(self) -> None:
-        if self._references is not None and not self.recovering:
+        if self._references is not None and not self.recovering and not self.down:
             self.persistent_store.set_references(self._references.items())
             self._references = None
 
     # ── working ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def queue(self, name: bytes, *, durable: bool = True) -> VariableQueue:
-        """The queue of that name, made where it is missing."""
-        if name not in self.queues:
-            entry = names.queue_directory_name(self.name, name)
-            self.queues[name] = VariableQueue.create(self._parts(name, entry, durable=durable))
-        return self.queues[name]
+        """The queue of that name, made where it is missing.
+
+        Raises the :class:`DataError` that says why it is down, and :class:`WarrenError` where it has messages and is
+        not of that kind. Whether a queue is durable stands nowhere in its files, so one that was found on disk and
+        holds nothing becomes what is asked for.
+        """
+        entry = names.queue_directory_name(self.name, name)
+        if entry in self.down:
+            raise self.down[entry]
+        queue = self.queues.get(name)
+        if queue is not None and queue.durable != durable:
+            if queue.depth:
+                raise WarrenError(f"queue {name!r} is {'durable' if queue.durable else 'not durable'}")
+            queue.delete()
+            queue = None
+        if queue is None:
+            queue = self.queues[name] = VariableQueue.create(self._parts(name, entry, durable=durable))
+        return queue
 
     def envelope(
         self, queue: bytes, properties: Properties | None = None, *, exchange: bytes = b"", persistent: bool = True
     ) -> Envelope:
-        """What messages to ``queue`` have around their bodies: the default exchange, the queue's name as routing key."""
+        """What messages to ``queue`` have around their bodies; by default the default exchange and its name."""
         chosen = Properties() if properties is None else properties
         if chosen.delivery_mode is None:
             chosen = attrs.evolve(chosen, delivery_mode=2 if persistent else 1)
@@ -209,10 +240,21 @@ class Vhost:
     # ── closing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Stop cleanly: a start, warren's or RabbitMQ's, then needs no scan of the index."""
+        """Stop cleanly: a start, warren's or RabbitMQ's, then needs no scan of the index.
+
+        An error on the way leaves the directory as a crash would, and is raised.
+        """
+        try:
+            self._close()
+        except BaseException:
+            self.abandon()
+            raise
+        self._release()
+
+    def _close(self) -> None:
         while self.recover_step():
             pass
-        terms: dict[str, RecoveryTerms] = {}
+        terms = {entry: known for entry, known in self._terms.items() if entry in self.down}
         for name, queue in self.queues.items():
             entry = names.queue_directory_name(self.name, name)
             if queue.durable:
@@ -223,7 +265,6 @@ class Vhost:
         self.persistent_store.close(hashlib.sha256(data).digest())
         self.transient_store.close()
         write_file(self._files, f"{self.path}/{names.RECOVERY_TERMS_FILE}", data, sync=True)
-        self._release()
 
     def abandon(self) -> None:
         """Give everything up as a crash of the process would; for tests and for a supervisor."""
@@ -265,8 +306,8 @@ def _introduce(files: FileSystem, path: str, name: bytes, settings: Settings) ->
             return names.DEFAULT_SEGMENT_ENTRY_COUNT
     else:
         parent = path
-        while "/" in parent.strip("/"):
-            parent = parent.rpartition("/")[0]
+        while parent not in ("", "/", "."):  # every directory that make_directories may have made
+            parent = parent.rpartition("/")[0] or ("/" if parent.startswith("/") else ".")
             files.sync_directory(parent)
         if not files.exists(config_path):
             write_file(files, config_path, names.vhost_config(settings.segment_entry_count), sync=True)
@@ -274,23 +315,38 @@ def _introduce(files: FileSystem, path: str, name: bytes, settings: Settings) ->
     return names.parse_vhost_config(files.read(config_path), config_path)
 
 
-def _take_recovery_terms(files: FileSystem, path: str) -> tuple[dict[str, RecoveryTerms], bytes]:
-    """Read recovery.dets and empty it; damaged terms are none: the queues are then scanned."""
+def _take_recovery_terms(
+    files: FileSystem, path: str, damage: list[DataError]
+) -> tuple[dict[str, RecoveryTerms], bytes]:
+    """Read recovery.dets and empty it; damaged ones are put aside, and the queues are then scanned."""
     terms_path = f"{path}/{names.RECOVERY_TERMS_FILE}"
     if not files.exists(terms_path):
         return {}, b""
     data = files.read(terms_path)
     try:
         terms = read_recovery_terms(data, terms_path)
-    except DataError:
+    except DataError as error:
+        damage.append(error)
+        write_file(files, f"{terms_path}.damaged", data, sync=True)
         terms = {}
     write_file(files, terms_path, encode_recovery_terms({}), sync=True)
     return terms, data
 
 
-def _queue_name(files: FileSystem, path: str, entry: str) -> bytes | None:
-    """The queue whose directory this is; ``None`` for one that nobody can name."""
-    name_path = f"{path}/{names.QUEUES_DIRECTORY}/{entry}/{names.QUEUE_NAME_FILE}"
-    if not files.exists(name_path):
+def _queue_of(files: FileSystem, path: str, vhost: bytes, entry: str) -> bytes | None:
+    """The queue whose directory this is; ``None`` where none was there yet: a crash cut the directory's making short.
+
+    Raises :class:`DataError` where there are files of a queue that cannot be opened.
+    """
+    found = files.list(path)
+    if other := [name for name in found if name.endswith((".qi", ".qs"))]:
+        raise DataError(f"{path}/{other[0]}", None, "a classic queue v2: left alone")
+    if names.QUEUE_NAME_FILE not in found:
+        if any(name == names.JOURNAL_NAME or names.segment_number(name) is not None for name in found):
+            raise DataError(path, None, f"no {names.QUEUE_NAME_FILE}: nobody can tell whose messages these are")
         return None
-    return names.parse_queue_name_file(files.read(name_path), name_path)[1]
+    name_path = f"{path}/{names.QUEUE_NAME_FILE}"
+    owner, queue = names.parse_queue_name_file(files.read(name_path), name_path)
+    if names.queue_directory_name(vhost, queue) != entry:
+        raise DataError(name_path, 0, f"names the queue {queue!r} of vhost {owner!r}, whose directory this is not")
+    return queue

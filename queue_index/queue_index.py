@@ -328,6 +328,9 @@ class QueueIndex:
                     self._files.delete(f"{self.path}/{name}")
             if self.syncs:
                 self._files.sync_directory(self.path)
+            journal_path = f"{self.path}/{names.JOURNAL_NAME}"
+            if self._files.exists(journal_path):  # before the name: what is left is then known to be nobody's
+                self._files.delete(journal_path)
             self._files.delete_tree(self.path)
             if self.syncs:
                 self._files.sync_directory(self.path.rpartition("/")[0])

@@ -32,6 +32,7 @@ from queue_index.rates import Rates
 from queue_index.recovery import DirtyRecovery, open_clean
 from queue_index.recovery_terms import RecoveryTerms
 from queue_index.state import Clock, Mode, QueueState
+from storage.errors import DataError
 from storage.filesystem import FileSystem
 from storage.settings import Settings
 
@@ -88,10 +89,12 @@ class VariableQueue:
     def create(cls, parts: QueueFiles) -> VariableQueue:
         """A new, empty queue. Nothing is written until it has to be.
 
-        A directory that is there already belongs to no queue: a crash cut its making, or its deletion, short.
+        A directory that is there already is what a crash left of its making, or of its deletion; one that holds a
+        queue's files raises :class:`DataError`.
         """
-        if parts.files.is_directory(parts.path):
-            parts.files.delete_tree(parts.path)
+        if held := [name for name in parts.files.list(parts.path) if name.endswith((".jif", ".idx", ".qi", ".qs"))]:
+            raise DataError(f"{parts.path}/{held[0]}", None, "a new queue's directory holds a queue's files")
+        parts.files.delete_tree(parts.path)
         return cls(parts, parts.new_state(parts.new_index()))
 
     @classmethod

@@ -10,7 +10,6 @@ import shutil
 import stat
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +50,12 @@ def tree(directory: Path) -> dict[str, tuple[bytes, int, int]]:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Path]:
+def node(tmp_path: Path) -> Path:
     """A node's data directory, with the vhosts of a broker that was killed."""
     vhosts = tmp_path / "rabbit@host" / "msg_stores"
     vhosts.mkdir(parents=True)
     unpack(str(CRASHED), str(vhosts))
-    yield vhosts.parent
+    return vhosts.parent
 
 
 def test_every_folder_on_the_way_to_a_vhost_is_a_source(node: Path) -> None:

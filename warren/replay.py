@@ -144,13 +144,15 @@ class Replay:
         rates.ingress, rates.egress = float(ingress), float(egress)
         rates.ack_ingress, rates.ack_egress = float(ack_ingress), float(ack_egress)
 
-    def _next_messages(self, op: dict[str, Any]) -> tuple[Envelope, list[tuple[bytes, bytes]]]:
-        count, size, persistent = op.get("n", 1), op["size"], op["persistent"]
+    def _next_messages(self, op: dict[str, Any]) -> tuple[Envelope, list[tuple[bytes, bytes, int]]]:
+        """The next messages to publish: (id, body, expiry); a list of sizes or expiries starts over where it ends."""
+        count, persistent = op.get("n", 1), op["persistent"]
+        sizes, expiries = _repeated(op["size"], count), _repeated(op.get("expiry", 0), count)
         envelope = Envelope(self._vhost, b"", (_QUEUE,), _PERSISTENT if persistent else _TRANSIENT, persistent)
         messages = []
-        for n in range(self._published, self._published + count):
+        for n, size, expiry_us in zip(range(self._published, self._published + count), sizes, expiries, strict=True):
             text = b"%d:" % n
-            messages.append((b"msgtrace" + n.to_bytes(8, "big"), (text * (size // len(text) + 1))[:size]))
+            messages.append((b"msgtrace" + n.to_bytes(8, "big"), (text * (size // len(text) + 1))[:size], expiry_us))
         self._published += count
         return envelope, messages
 
@@ -167,22 +169,22 @@ class Replay:
 
     def _op_publish(self, op: dict[str, Any]) -> None:
         envelope, messages = self._next_messages(op)
-        for msg_id, body in messages:
-            self.queue.publish(
-                envelope, msg_id, body, expiry_us=op.get("expiry", 0), delivered=bool(op.get("delivered", False))
-            )
+        delivered = bool(op.get("delivered", False))
+        for msg_id, body, expiry_us in messages:
+            self.queue.publish(envelope, msg_id, body, expiry_us=expiry_us, delivered=delivered)
             self._settle_credit()
 
     def _op_batch_publish(self, op: dict[str, Any]) -> None:
         envelope, messages = self._next_messages(op)
-        ids = b"".join(msg_id for msg_id, _ in messages)
-        self.queue.publish_many(envelope, ids, [body for _, body in messages], expiries_us=op.get("expiry", 0))
+        ids, expiry = b"".join(msg_id for msg_id, _, _ in messages), op.get("expiry", 0)
+        expiries = [expiry_us for _, _, expiry_us in messages] if isinstance(expiry, list) else expiry
+        self.queue.publish_many(envelope, ids, [body for _, body, _ in messages], expiries_us=expiries)
 
     def _op_publish_delivered(self, op: dict[str, Any]) -> Answer:
         envelope, messages = self._next_messages(op)
         tags = []
-        for msg_id, body in messages:
-            tags.append(self.queue.publish_delivered(envelope, msg_id, body, expiry_us=op.get("expiry", 0)))
+        for msg_id, body, expiry_us in messages:
+            tags.append(self.queue.publish_delivered(envelope, msg_id, body, expiry_us=expiry_us))
             self._settle_credit()
         return {"ack_tags": to_ranges(tags)}
 
@@ -391,6 +393,11 @@ class Replay:
             "unacked_bytes": s.unacked_bytes,
             "waiting_bump": s.waiting_bump,
         }
+
+
+def _repeated(values: int | list[int], count: int) -> list[int]:
+    """One value for each message."""
+    return [values] * count if isinstance(values, int) else [values[index % len(values)] for index in range(count)]
 
 
 def _expires_below(limit_us: int) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,11 +19,6 @@ Trace = dict[str, Any]
 _SOURCE = Path(__file__).with_name("trace_recorder.erl")
 _MODULE = _SOURCE.stem
 _LIBRARIES = SERVER_SCRIPT.resolve().parent.parent / "plugins"
-
-
-def can_compile() -> bool:
-    """Whether Erlang's compiler is on this machine (the server itself does without)."""
-    return shutil.which("erlc") is not None
 
 
 class Recorder:

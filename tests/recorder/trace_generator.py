@@ -83,9 +83,14 @@ class _Growing:
         return self.rng.choice((1, 1, 2, 3, self.few, self.few, self.few + 1, 2 * self.few, 3 * self.few + 1))
 
     def message(self) -> Op:
-        op: Op = {"persistent": self.rng.random() < 0.55, "size": self.rng.choice(self.sizes)}
-        if expiry := self.rng.choice(_EXPIRIES):
+        rng = self.rng
+        op: Op = {"persistent": rng.random() < 0.55, "size": rng.choice(self.sizes)}
+        if expiry := rng.choice(_EXPIRIES):
             op["expiry"] = expiry
+        if rng.random() < 0.15:
+            op["size"] = rng.choices(self.sizes, k=rng.choice((2, 3, 12)))
+        if rng.random() < 0.1:
+            op["expiry"] = rng.choices(_EXPIRIES, k=rng.choice((2, 7)))
         return op
 
     def tags(self, *, unknown: bool) -> list[list[int]]:

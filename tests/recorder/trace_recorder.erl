@@ -139,7 +139,7 @@ do(Op = #{<<"op">> := Name}, Run) -> do(Name, Op, Run).
 do(<<"publish">>, Op, Run) ->
     Delivered = maps:get(<<"delivered">>, Op, false),
     {none, lists:foldl(fun (N, Run0) ->
-                               {Message, Properties} = message(N, Op, Run0),
+                               {Message, Properties} = message(N, Op, Run),
                                {_, Run1} = call_only(fun (Queue) ->
                                    ?QUEUE:publish(Message, Properties, Delivered, self(), flow, Queue) end, Run0),
                                Run1#run{published = N + 1}
@@ -152,7 +152,7 @@ do(<<"batch_publish">>, Op, Run) ->
     {none, Run1#run{published = Run#run.published + length(Numbers)}};
 do(<<"publish_delivered">>, Op, Run) ->
     {Tags, Run1} = lists:mapfoldl(fun (N, Run0) ->
-                                          {Message, Properties} = message(N, Op, Run0),
+                                          {Message, Properties} = message(N, Op, Run),
                                           {Tag, Run1} = call(fun (Queue) ->
                                               ?QUEUE:publish_delivered(Message, Properties, self(), flow, Queue) end,
                                               Run0),
@@ -279,16 +279,21 @@ take_reminder() ->
 
 next(Op, #run{published = Published}) -> lists:seq(Published, Published + maps:get(<<"n">>, Op, 1) - 1).
 
-message(N, #{<<"size">> := Size, <<"persistent">> := Persistent} = Op, #run{vhost = VHost}) ->
+%% A list of sizes or expiries starts over where it ends.
+message(N, #{<<"size">> := Sizes, <<"persistent">> := Persistent} = Op, #run{vhost = VHost, published = Published}) ->
+    Size = nth(N - Published, Sizes),
     Text = [integer_to_list(N), $:],
     Body = binary:part(iolist_to_binary(lists:duplicate(Size div iolist_size(Text) + 1, Text)), 0, Size),
     DeliveryMode = case Persistent of true -> 2; false -> 1 end,
     Content = #content{class_id = 60, properties = none, properties_bin = <<16#10, 0, DeliveryMode>>,
                        protocol = rabbit_framing_amqp_0_9_1, payload_fragments_rev = [Body || Size > 0]},
-    Expiry = case maps:get(<<"expiry">>, Op, 0) of 0 -> undefined; Us -> Us end,
+    Expiry = case nth(N - Published, maps:get(<<"expiry">>, Op, 0)) of 0 -> undefined; Us -> Us end,
     {#basic_message{exchange_name = rabbit_misc:r(VHost, exchange, <<>>), routing_keys = [<<"q">>], content = Content,
                     id = <<"msgtrace", N:64>>, is_persistent = Persistent},
      #message_properties{expiry = Expiry, size = Size}}.
+
+nth(_, Value) when is_integer(Value) -> Value;
+nth(Index, Values)                   -> lists:nth(Index rem length(Values) + 1, Values).
 
 number(#basic_message{id = Id})    -> number(Id);
 number(<<"msgtrace", Number:64>>) -> Number.

@@ -61,13 +61,13 @@ class Shipped:
 @contextmanager
 def open_shipped() -> Iterator[Source]:
     """The shipped directory, unpacked to a temporary one and opened read-only."""
-    with as_file(files("warren") / "data" / ARCHIVE) as path, open_source(str(path)) as source:
+    with as_file(files("warren.data") / ARCHIVE) as path, open_source(str(path)) as source:
         yield source
 
 
 def read_shipped(source: Source) -> Shipped:
     """All of its messages; raises :class:`DataError` for the first that cannot be had."""
-    oracle = json.loads((files("warren") / "data" / ORACLE).read_text(encoding="utf-8"))
+    oracle = json.loads((files("warren.data") / ORACLE).read_text(encoding="utf-8"))
     (vhost,) = source.vhosts
     return Shipped(
         broker=oracle["broker"],

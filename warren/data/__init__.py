@@ -1,0 +1,1 @@
+"""What ships with the project beside its code; :mod:`warren.demo.shipped` says what it is."""
