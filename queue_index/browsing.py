@@ -13,7 +13,7 @@ import attrs
 
 from queue_index.fetching import MessageProperties
 from queue_index.message_format import Message, decode_message
-from queue_index.paging import parts_not_pending
+from queue_index.paging import sift
 from queue_index.recovering import recover_to
 from queue_index.run import Run
 from queue_index.state import QueueState
@@ -60,8 +60,7 @@ def _ready_runs(s: QueueState) -> Iterator[Run]:
     while start is not None and end is not None and start < end:
         stop = min(s.index.next_segment_boundary(start), end, start + 2048)
         recover_to(s, stop)
-        for run in s.index.read(start, stop):
-            yield from parts_not_pending(s, run)
+        yield from sift(s, s.index.read(start, stop))[0]
         start = stop
     yield from s.q2
     yield from s.q1

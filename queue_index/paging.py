@@ -172,7 +172,7 @@ def load_from_delta(s: QueueState, *, ack_lost: bool = True) -> None:
         if s.settings.delta_read_max is not None:
             end = min(end, start + s.settings.delta_read_max)
         recover_to(s, end)
-        loaded, lost = _sift(s, index.read(start, end))
+        loaded, lost = sift(s, index.read(start, end))
         _lose(s, lost, ack=ack_lost)
         count = sum(run.count for run in loaded)
         for run in loaded:
@@ -199,7 +199,7 @@ def load_from_delta(s: QueueState, *, ack_lost: bool = True) -> None:
         return
 
 
-def _sift(s: QueueState, runs: list[Run]) -> tuple[list[Run], list[Run]]:
+def sift(s: QueueState, runs: list[Run]) -> tuple[list[Run], list[Run]]:
     """What of a stretch of delta comes back, and what was lost in a restart; pending messages are neither."""
     loaded: list[Run] = []
     lost: list[Run] = []

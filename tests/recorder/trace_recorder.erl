@@ -84,7 +84,8 @@ record(Recorder, #{<<"vhost">> := VHost, <<"params">> := #{<<"durable">> := Dura
 %% What a trace holds in its hand: rates, credit.
 
 begin_queue(Terms, Run = #run{declared = Declared}) ->
-    Queue = ?QUEUE:init(Declared, Terms, fun (_, _) -> ok end),
+    Owner = self(),
+    Queue = ?QUEUE:init(Declared, Terms, fun (?QUEUE, Fun) -> Owner ! {run_on_queue, Fun}, ok end),
     IndexDirectory = field(index_state, qistate, rabbit_queue_index, dir, Queue),
     Run#run{queue = Queue, recovery_key = filename:basename(IndexDirectory), stores = stores(Queue)}.
 
@@ -112,16 +113,22 @@ hold_counters({In, Out, AckIn, AckOut}, Queue) ->
     lists:foldl(fun ({Key, Value}, Q) -> set(Key, Value, Q) end, Queue,
                 [{in_counter, In}, {out_counter, Out}, {ack_in_counter, AckIn}, {ack_out_counter, AckOut}]).
 
-%% Everything written has been received by its store, and everything granted has arrived here.
+%% Everything written has been received by its store, and what came back (credit, confirms) has been taken.
 settle(Run = #run{stores = Stores}) ->
     [rabbit_msg_store:contains(<<0:128>>, Client) || {Client, _} <- Stores, Client =/= undefined],
     take_grants(),
-    Run.
+    take_confirms(Run).
 
 take_grants() ->
     receive
         {bump_credit, Grant} -> credit_flow:handle_bump_msg(Grant), take_grants()
     after 0 -> ok
+    end.
+
+take_confirms(Run = #run{queue = Queue}) ->
+    receive
+        {run_on_queue, Fun} -> take_confirms(Run#run{queue = Fun(?QUEUE, Queue)})
+    after 0 -> Run
     end.
 
 %% N calls; the answers in order.
@@ -236,6 +243,9 @@ do(<<"fetchwhile">>, Op, Run) ->
                             end, Run),
     {Messages, Tags} = lists:unzip(lists:reverse(Reversed)),
     {#{<<"messages">> => ranges(Messages), <<"ack_tags">> => ranges(Tags)}, Run1};
+do(<<"drain_confirmed">>, _, Run) ->
+    {Ids, Run1} = call(fun ?QUEUE:drain_confirmed/1, Run),
+    {#{<<"messages">> => ranges([number(Id) || Id <- Ids])}, Run1};
 do(<<"flush">>, _, Run) ->
     call_only(fun ?QUEUE:handle_pre_hibernate/1, Run);
 do(<<"sync">>, _, Run) ->
@@ -257,6 +267,7 @@ do(<<"restart">>, Op = #{<<"kind">> := Kind}, Run = #run{vhost = VHost, queue = 
     end,
     take_grants(),
     take_reminder(),
+    take_confirms(Run),
     [credit_flow:peer_down(Pid) || {_, Pid} <- Run#run.stores, Pid =/= undefined],
     Run1 = forced_rates(begin_queue(Terms, Run)),
     {#{<<"files">> => Files, <<"recovery_terms">> => Shown}, Run1}.
@@ -290,7 +301,7 @@ message(N, #{<<"size">> := Sizes, <<"persistent">> := Persistent} = Op, #run{vho
     Expiry = case nth(N - Published, maps:get(<<"expiry">>, Op, 0)) of 0 -> undefined; Us -> Us end,
     {#basic_message{exchange_name = rabbit_misc:r(VHost, exchange, <<>>), routing_keys = [<<"q">>], content = Content,
                     id = <<"msgtrace", N:64>>, is_persistent = Persistent},
-     #message_properties{expiry = Expiry, size = Size}}.
+     #message_properties{expiry = Expiry, size = Size, needs_confirming = maps:get(<<"confirm">>, Op, false)}}.
 
 nth(_, Value) when is_integer(Value) -> Value;
 nth(Index, Values)                   -> lists:nth(Index rem length(Values) + 1, Values).
