@@ -36,13 +36,18 @@ class Confirms:
 
     def drain(self, s: QueueState) -> list[range]:
         """The seq_ids that have become safe since the last call, in order."""
-        store = s.persistent_store
         confirmed = []
-        while self._waiting:
-            first = self._waiting[0]
-            if first.index_ticket > s.index.safe_ticket:
-                break
-            if store is not None and first.store_ticket > store.store.synced_ticket:
-                break
+        while self._waiting and _is_safe(s, self._waiting[0]):
             confirmed.append(self._waiting.popleft().seq_ids)
         return confirmed
+
+    def any_unsafe(self, s: QueueState) -> bool:
+        """Whether a publish is still to become safe (tickets rise, so the last one is the last to)."""
+        return bool(self._waiting) and not _is_safe(s, self._waiting[-1])
+
+
+def _is_safe(s: QueueState, publish: _Publish) -> bool:
+    store = s.persistent_store
+    return publish.index_ticket <= s.index.safe_ticket and (
+        store is None or publish.store_ticket <= store.store.synced_ticket
+    )

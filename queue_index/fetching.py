@@ -226,10 +226,13 @@ def fetch_while(s: QueueState, predicate: Predicate) -> tuple[list[Fetched], Mes
     return fetched, stopper
 
 
-def purge(s: QueueState) -> int:
-    """Do away with every ready message; returns how many. Without pending acks the index is deleted altogether."""
+def purge(s: QueueState, *, confirms_wait: bool = False) -> int:
+    """Do away with every ready message; returns how many.
+
+    Without pending acks, and confirms that wait for the index, the index is deleted altogether.
+    """
     recover_all(s)
-    purged, ack = s.length, s.pending_ack_count > 0
+    purged, ack = s.length, s.pending_ack_count > 0 or confirms_wait
     remove_entries(s, list(s.q4), ack=ack)
     s.q4 = RunQueue()
     while True:

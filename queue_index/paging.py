@@ -52,7 +52,7 @@ def reduce_memory_use(s: QueueState) -> None:
     if betas >= s.io_batch_size:
         _push_betas_to_delta(s, min(betas, bound))
         again = again or betas > bound
-    s.index.flush()
+    _flush(s)
     if again and not s.blocked:
         s.waiting_bump = True
 
@@ -64,7 +64,13 @@ def _reduce_lazy(s: QueueState) -> None:
     betas = excess(len(s.q3), _permitted_betas(s))
     if betas:
         _push_tail_to_delta(s, betas, floor=s.q3.first_seq_id)
-    s.index.flush()
+    _flush(s)
+
+
+def _flush(s: QueueState) -> None:
+    """A reduction ends in a flush; where every operation reduces, the journal's own bounds decide."""
+    if not s.settings.reduce_after_every_operation:
+        s.index.flush()
 
 
 def _permitted_betas(s: QueueState) -> int | None:

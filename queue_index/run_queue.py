@@ -104,10 +104,7 @@ class RunQueue:
         old, self._runs, self._count = self._runs, deque(), 0
         for run in incoming:
             while old and old[0].start < run.start:
-                if old[0].end <= run.start:
-                    self.append(old.popleft())
-                else:
-                    self.append(old[0].take_left(run.start - old[0].start))
+                self.append(old.popleft())
             self.append(run)
         for run in old:
             self.append(run)

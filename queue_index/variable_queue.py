@@ -285,7 +285,8 @@ class VariableQueue:
 
     def purge(self) -> int:
         """Do away with every ready message; returns how many."""
-        return fetching.purge(self._state)
+        s = self._state
+        return fetching.purge(s, confirms_wait=self._confirms.any_unsafe(s))
 
     def purge_acks(self) -> None:
         """Ack and forget every pending ack."""

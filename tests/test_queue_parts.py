@@ -307,6 +307,15 @@ def test_bodies_are_taken_out_of_messages_however_they_lie(
     assert body_of(terms[low]) == bodies[low]
 
 
+def test_messages_of_one_length_can_hold_their_bodies_in_different_places() -> None:
+    envelopes = [attrs.evolve(ENVELOPE, routing_keys=(key,)) for key in (b"k", b"jj", b"iii")]
+    bodies = [b"four", b"the", b"be"]
+    terms = [encode_many(one, msg_id(0), [body])[0] for one, body in zip(envelopes, bodies, strict=True)]
+    size = len(terms[0])
+    batch = Batch(3, msg_id(0) * 3, 0, 0, PackedTerms(b"".join(terms), range(0, 3 * size, size), size))
+    assert bodies_of(Run(0, batch, 0, 3, IN_RAM | EMBEDDED), None) == bodies
+
+
 # Settings
 
 

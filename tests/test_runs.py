@@ -262,6 +262,8 @@ def test_an_ack_of_what_is_not_pending_removes_nothing() -> None:
     pending.add(run_of(5, 3))
     assert pending.remove(0, 5) == pending.remove(8, 9) == pending.remove(6, 6) == []
     assert pending.find(4) is pending.find(8) is None
+    assert not pending.covers_any(0, 5)
+    assert not pending.covers_any(8, 9)
     assert all_of(pending) == [5, 6, 7]
 
 

@@ -106,6 +106,8 @@ class Replay:
         self._files = MemoryFileSystem()
         self._now_ns = 0
         self._published = 0
+        self._number_of: dict[int, int] = {}
+        """What was published, by seq_id."""
         self._vhost = str(trace.get("vhost", "")).encode()
         transient = StoreClient(_Bodies(), CreditFlow(initial, more_after))
         persistent = StoreClient(_Bodies(), CreditFlow(initial, more_after)) if params["durable"] else None
@@ -169,16 +171,27 @@ class Replay:
 
     def _op_publish(self, op: dict[str, Any]) -> None:
         envelope, messages = self._next_messages(op)
-        delivered = bool(op.get("delivered", False))
+        delivered, confirm = bool(op.get("delivered", False)), bool(op.get("confirm", False))
         for msg_id, body, expiry_us in messages:
-            self.queue.publish(envelope, msg_id, body, expiry_us=expiry_us, delivered=delivered)
+            seq_id = self.queue.publish(
+                envelope, msg_id, body, expiry_us=expiry_us, delivered=delivered, confirm=confirm
+            )
+            self._number_of[seq_id] = _number(msg_id)
             self._settle_credit()
 
     def _op_batch_publish(self, op: dict[str, Any]) -> None:
         envelope, messages = self._next_messages(op)
         ids, expiry = b"".join(msg_id for msg_id, _, _ in messages), op.get("expiry", 0)
         expiries = [expiry_us for _, _, expiry_us in messages] if isinstance(expiry, list) else expiry
-        self.queue.publish_many(envelope, ids, [body for _, body, _ in messages], expiries_us=expiries)
+        bodies = [body for _, body, _ in messages]
+        seq_ids = self.queue.publish_many(
+            envelope, ids, bodies, expiries_us=expiries, confirm=bool(op.get("confirm", False))
+        )
+        self._number_of.update(zip(seq_ids, (_number(msg_id) for msg_id, _, _ in messages), strict=True))
+
+    def _op_drain_confirmed(self, _: dict[str, Any]) -> Answer:
+        confirmed = [self._number_of[seq_id] for part in self.queue.drain_confirmed() for seq_id in part]
+        return {"messages": to_ranges(sorted(confirmed))}
 
     def _op_publish_delivered(self, op: dict[str, Any]) -> Answer:
         envelope, messages = self._next_messages(op)
@@ -339,9 +352,7 @@ class Replay:
             self._stray_references = True
         for flow in self._flows:
             flow.restart()
-        self.queue = VariableQueue.recover(
-            self._parts, terms if clean else None, store_recovered=self._store_recovered
-        )
+        self.queue = VariableQueue.recover(self._parts, terms if clean else None, store_recovered=self._store_recovered)
         self._force_rates(1.0, 0.0, 0.0, 0.0)
         return answer
 

@@ -53,6 +53,7 @@ class _Growing:
         self.replay = Replay(trace)
         self.pending: list[int] = []
         self.miscounted = False
+        self.unscanned = False
         large = trace["params"]["segment_entry_count"] >= 2048
         self.few = 2048 if large else max(4, min(30, trace["params"]["segment_entry_count"]))
         self.sizes = (10, 10, 10, 4096) if large else _SIZES
@@ -70,6 +71,7 @@ class _Growing:
             self.miscounted |= bool(self.pending)
         if op["op"] == "restart":
             self.miscounted = False
+            self.unscanned |= op["kind"] == "clean" and "stores" in op
         if op["op"] in ("purge_acks", "restart"):
             self.pending = []
 
@@ -128,6 +130,12 @@ def _batch_publish(g: _Growing) -> Op:
     return {"op": "batch_publish", "n": g.rng.choice((0, *[g.count()] * 9)), **g.message()}
 
 
+def _with_confirms(g: _Growing) -> Op:
+    """Of persistent messages that live in the index: when a store syncs is a matter of time."""
+    op = g.rng.choice((_publish, _batch_publish))(g)
+    return op | {"persistent": True, "size": 10, "confirm": g.trace["params"]["durable"]}
+
+
 def _publish_delivered(g: _Growing) -> Op:
     if g.length:
         return _fetch(g)
@@ -157,6 +165,11 @@ def _ram_duration(g: _Growing) -> Op:
     return {"op": "ram_duration", "elapsed_us": g.rng.choice((100_000, 5_000_000, 600_000_000)), **counts}
 
 
+def _fold(g: _Growing) -> Op:
+    """Not once an index may have been taken up unscanned: the broker's fold then fails on transients that were lost."""
+    return _fetch(g) if g.unscanned else {"op": "fold"}
+
+
 def _set_mode(g: _Growing) -> Op:
     return {"op": "set_mode", "mode": g.rng.choice(("lazy", "default"))}
 
@@ -184,6 +197,7 @@ _OPERATIONS: dict[Callable[[_Growing], Op], int] = {
     _publish: 22,
     _batch_publish: 10,
     _publish_delivered: 4,
+    _with_confirms: 2,
     _fetch: 16,
     _drop: 3,
     _of_tags("ack"): 7,
@@ -203,7 +217,8 @@ _OPERATIONS: dict[Callable[[_Growing], Op], int] = {
     _plain("settle"): 3,
     _plain("purge"): 1,
     _plain("purge_acks"): 1,
-    _plain("fold"): 1,
+    _fold: 1,
+    _plain("drain_confirmed"): 2,
     _plain("flush"): 3,
     _plain("sync"): 2,
     _plain("index_files"): 5,

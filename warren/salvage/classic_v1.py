@@ -127,7 +127,7 @@ class ClassicV1Directory:
 
     def seen(self, positions: Positions) -> Bools:
         """Which positions a restarted broker looks at: those below ``next_seq_id``."""
-        seen = np.ones(self.segment_entry_count, np.bool_)
+        seen = np.ones(len(positions.facts), np.bool_)
         if self.terms is not None and self.terms.next_seq_id is not None:
             seen[max(self.terms.next_seq_id - positions.first_seq_id, 0) :] = False
         return seen

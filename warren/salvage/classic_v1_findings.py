@@ -141,10 +141,7 @@ def _repeated(kind: str, positions: Positions, rel_seqs: Ints, detail: str) -> I
 
 def _journal_without_segment(journal: JournalBySegment, visited: set[int]) -> Iterator[Finding]:
     """Acks and delivers of segments of which nothing else is left."""
-    columns, count = journal.file.columns, journal.segment_entry_count
-    gone = list(journal.mentioned - visited)
-    acks = columns.acks[np.isin(columns.acks // count, gone)]
-    delivers = columns.delivers[np.isin(columns.delivers // count, gone)]
+    delivers, acks = journal.outside(visited)
     for seq_id in np.setdiff1d(delivers, acks).tolist():
         yield _damage("entry without publish", journal.file, None, _without_publish(seq_id, DELIVERED))
     if len(acks):

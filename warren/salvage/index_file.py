@@ -12,12 +12,15 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from queue_index.record_format import BODY_SIZE, SEGMENT, Columns, Ints, Layout, parse, parse_file
+from queue_index.record_format import BODY_SIZE, SEGMENT, Columns, Ints, Layout, Parser, body_at, parse
 from storage.errors import StorageError
 from storage.filesystem import File
 from warren.salvage.read_only import ReadOnlyFileSystem
 
 WHOLE_BYTES: Final = 24 << 20
+MAX_RECORD_BYTES: Final = 64 << 20
+"""No message in an index is nearly so long: a record that claims more is none. Else its length would be our memory."""
+
 _WINDOW_BYTES = 4 << 20
 
 BODIES: Final = np.dtype([("msg_id", "V16"), ("expiry_us", ">u8"), ("size", ">u4"), ("embedded_size", ">u4")])
@@ -66,7 +69,7 @@ class IndexFile:
             self._data = self._file.pread(size, 0)
             columns = parse(self.layout, self._data)
         else:
-            columns = parse_file(self.layout, self._file)
+            columns = _parse_in_windows(self.layout, self._file, size)
         self.size = size
         self.only_zeros = self.layout is SEGMENT and size > 0 == columns.end and not self.has_bytes_behind(0)
         if not self.only_zeros:
@@ -106,3 +109,20 @@ class IndexFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _parse_in_windows(layout: Layout, file: File, size: int) -> Columns:
+    """The records of a file that is not held in memory."""
+    parser, at, window = Parser(layout), 0, _WINDOW_BYTES
+    while not parser.finished:
+        data = file.pread(window, at)
+        is_last = at + len(data) >= size
+        taken = parser.feed(data, final=is_last)
+        at, window = at + taken, _WINDOW_BYTES
+        if is_last:
+            break
+        if not taken and not parser.finished:  # a publish that is longer than the window
+            window = layout.head_size + BODY_SIZE + body_at(data, layout.head_size).embedded_size
+            if window > min(MAX_RECORD_BYTES, size - at):
+                parser.feed(data, final=True)
+    return parser.columns()

@@ -30,6 +30,10 @@ from queue_index.record_format import BODY_SIZE, Bools, Columns, Ints, Octets
 from warren.salvage.index_file import BODIES, Bodies, IndexFile
 
 
+_MAX_SEGMENT = np.iinfo(np.int64).max
+"""A file can have a name with a higher number; a journal cannot speak of it."""
+
+
 class JournalBySegment:
     """A journal's records, sorted by segment once, in each segment in the order of the file."""
 
@@ -40,7 +44,6 @@ class JournalBySegment:
             for numbers in (columns.publish_numbers, columns.delivers, columns.acks)
         )
         self.file = file
-        self.segment_entry_count = segment_entry_count
         self._columns = attrs.evolve(
             columns,
             publish_numbers=columns.publish_numbers[publishes],
@@ -59,10 +62,11 @@ class JournalBySegment:
         """The segments that it publishes to."""
         return set(np.unique(self._segments[0]).tolist())
 
-    @property
-    def mentioned(self) -> set[int]:
-        """The segments that it says anything of."""
-        return set(np.unique(np.concatenate(self._segments)).tolist())
+    def outside(self, visited: set[int]) -> tuple[Ints, Ints]:
+        """Delivers and acks (seq_ids) of other segments than these."""
+        known = np.array(sorted(number for number in visited if number <= _MAX_SEGMENT), np.int64)
+        _, delivers, acks = self._segments
+        return self._columns.delivers[~np.isin(delivers, known)], self._columns.acks[~np.isin(acks, known)]
 
     def of(self, number: int) -> Columns:
         """The records of one segment."""
@@ -84,7 +88,7 @@ class JournalBySegment:
 
 @attrs.frozen(eq=False)
 class Positions:
-    """All that is known of one segment's positions; columns by rel_seq."""
+    """All that is known of one segment's positions; columns by rel_seq, as far as there are any."""
 
     number: int
     first_seq_id: int
@@ -104,11 +108,16 @@ class Positions:
     @classmethod
     def of(cls, number: int, file: IndexFile, journal: JournalBySegment, segment_entry_count: int) -> Positions:
         """A segment, whose file (perhaps a missing one) is open."""
-        in_file, file_findings = segment_entries(file.columns, segment_entry_count)
         columns = journal.of(number)
+        numbers = (file.columns.publish_numbers, file.columns.delivers)
+        numbers += tuple(
+            seq_ids % segment_entry_count for seq_ids in (columns.publish_numbers, columns.delivers, columns.acks)
+        )
+        count = min(segment_entry_count, max(int(part.max(initial=-1)) for part in numbers) + 1)
+        in_file, file_findings = segment_entries(file.columns, count)
         entries, journal_findings = journal_entries(columns, segment_entry_count)
-        in_journal = entries.get(number) or no_entries(segment_entry_count)
-        published = np.zeros(segment_entry_count, np.bool_)
+        in_journal = _first(entries[number], count) if number in entries else no_entries(count)
+        published = np.zeros(count, np.bool_)
         published[columns.publish_numbers % segment_entry_count] = True
         return cls(
             number=number,
@@ -169,6 +178,12 @@ class Positions:
 def _are(facts: npt.NDArray[np.integer[Any]], known: int) -> Bools:
     equal: Bools = facts == known
     return equal
+
+
+def _first(entries: SegmentEntries, count: int) -> SegmentEntries:
+    return SegmentEntries(
+        entries.facts[:count], entries.persistent[:count], entries.body_at[:count], entries.embedded[:count]
+    )
 
 
 def _together(in_file: Octets, in_journal: Octets) -> Octets:

@@ -1,0 +1,314 @@
+"""A whole vhost, cut off at every single operation on its files; and failed by them, and fed damaged ones.
+
+After each cut the directory is opened as the next process finds it after a kill, and as a machine finds it after a
+power loss: what was confirmed is there, what is gone for sure stays away, all is in order and whole
+(:meth:`queue_model.QueueModel.check_promises`), and a second recovery finds what the first one found.
+
+Fairness. Power losses here take unsynced writes and names in any order (``reordered``): between two fsyncs a journal
+gets one write, so that zeros stand only behind its last record. (Two unsynced writes of a journal, of which the second
+alone arrives, can be a record to the format, which has no checksums.) Only damage tests change synced bytes.
+
+A deeper run: ``WARREN_SEEDS=20 pytest tests/test_crashes.py``.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import random
+from collections.abc import Callable, Iterator
+
+import attrs
+import pytest
+from queue_model import EMBED_BELOW, ENVELOPES, QueueModel, body_of, found_in, id_of, new_files, open_vhost
+
+from actors.vhost import Vhost
+from queue_index.variable_queue import VariableQueue
+from storage.faults import SimulatedCrash
+from storage.memory import MemoryFileSystem
+from storage.settings import Settings
+
+SETTINGS = Settings(
+    segment_entry_count=8,
+    queue_index_max_journal_entries=40,
+    queue_index_embed_msgs_below=EMBED_BELOW,
+    msg_store_io_batch_size=3,
+    msg_store_file_size_limit=2000,
+)
+SEEDS = int(os.environ.get("WARREN_SEEDS", "1"))
+A, B = b"a", b"b"
+SMALL, LARGE = 10, 300
+
+
+@attrs.define
+class Life:
+    """A vhost at work, and what it has promised."""
+
+    files: MemoryFileSystem
+    models: dict[bytes, QueueModel] = attrs.Factory(lambda: {A: QueueModel(), B: QueueModel()})
+    vhost: Vhost | None = None
+    sent: int = 0
+    first: dict[bytes, int] = attrs.Factory(dict)
+    """The first seq_id that each queue gives since the start."""
+
+    def start(self) -> None:
+        self.vhost = open_vhost(self.files, SETTINGS)
+        self.first = {name: self.vhost.queue(name).state.next_seq_id for name in self.models}
+
+    def queue(self, name: bytes) -> VariableQueue:
+        if self.vhost is None:
+            raise RuntimeError("not started")
+        return self.vhost.queue(name)
+
+    def publish(self, name: bytes, *sizes: int, persistent: bool = True, also: bytes | None = None) -> None:
+        """One batch; ``also``: the same messages, one by one, to another queue."""
+        numbers = range(self.sent, self.sent + len(sizes))
+        self.sent += len(sizes)
+        bodies = [body_of(n, size) for n, size in zip(numbers, sizes, strict=True)]
+        for n, body in zip(numbers, bodies, strict=True):
+            self.models[name].send(id_of(n), body, persistent)
+        ids = b"".join(map(id_of, numbers))
+        self.queue(name).publish_many(ENVELOPES[persistent], ids, bodies, confirm=True)
+        if also is not None:
+            for n, body in zip(numbers, bodies, strict=True):
+                self.models[also].send(id_of(n), body, persistent)
+                self.queue(also).publish(ENVELOPES[persistent], id_of(n), body, confirm=True)
+
+    def fetch(self, name: bytes, count: int, *, ack_required: bool = True) -> None:
+        model = self.models[name]
+        for sent in model.in_order[:count]:
+            model.deliver(sent, pending=ack_required)
+        self.queue(name).fetch_many(count, ack_required=ack_required)
+
+    def ack(self, name: bytes, count: int) -> None:
+        """The first ``count`` of the pending ones."""
+        tags = sorted(self.models[name].pending)[:count]
+        self.models[name].ack(tags)
+        self.queue(name).ack(tags)
+
+    def requeue(self, name: bytes) -> None:
+        tags = sorted(self.models[name].pending)
+        self.models[name].requeue(tags)
+        self.queue(name).requeue(tags)
+
+    def purge(self, name: bytes) -> None:
+        model = self.models[name]
+        for sent in model.in_order:
+            model.deliver(sent, pending=False)
+        self.queue(name).purge()
+
+    def sync(self) -> None:
+        if self.vhost is not None:
+            self.vhost.sync()
+        for name, model in self.models.items():
+            model.confirm(self.queue(name).drain_confirmed())
+            published = {
+                one.seq_id for one in model.everything if model.survives(one) and one.seq_id >= self.first[name]
+            }
+            assert published <= model.confirmed, "a sync confirms all that was published since the start"
+            model.safe()
+
+    def flush(self, name: bytes) -> None:
+        self.queue(name).flush()
+        self.models[name].confirm(self.queue(name).drain_confirmed())
+        self.models[name].gone.clear()
+
+    def squeeze(self, name: bytes, target: int) -> None:
+        """Page until ``target`` messages are left in RAM."""
+        self.queue(name).state.rates.ingress = 1.0
+        self.queue(name).set_ram_duration_target(target + 0.5)
+
+    def compact(self) -> None:
+        if self.vhost is not None:
+            self.vhost.compact()
+
+    def close(self) -> None:
+        if self.vhost is not None:
+            self.vhost.close()
+        for model in self.models.values():
+            model.stop_cleanly()
+
+
+# ── what is cut ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def backlog(life: Life) -> None:
+    """Two queues that share bodies, over several segments and store files, all of it synced."""
+    life.start()
+    life.publish(A, *[SMALL] * 12)
+    life.publish(A, *[LARGE] * 4, also=B)
+    life.publish(B, SMALL, LARGE, 0, LARGE, SMALL)
+    life.sync()
+    life.fetch(A, 5)
+    life.ack(A, 3)
+    life.flush(A)
+    life.sync()
+
+
+def flushes(life: Life) -> None:
+    """Journals move into segments: new ones, ones that grow, ones that are deleted; what waits in memory goes along."""
+    life.publish(A, *[SMALL] * 6)
+    life.sync()
+    life.fetch(A, 9)
+    life.ack(A, 6)
+    life.publish(A, LARGE, SMALL)
+    life.flush(A)
+    life.ack(A, 5)
+    life.sync()
+    life.publish(B, *[SMALL] * 9, also=A)
+    life.flush(B)
+    life.flush(A)
+
+
+def compaction(life: Life) -> None:
+    """The store's files fill up, most of it goes, the rest is combined."""
+    life.publish(B, *[LARGE] * 24, also=A)
+    life.sync()
+    life.fetch(B, 30)
+    life.ack(B, 18)
+    life.fetch(A, 27)
+    life.ack(A, 25)
+    life.sync()
+    life.compact()
+    life.publish(A, LARGE)
+    life.sync()
+
+
+def paging(life: Life) -> None:
+    """Under memory pressure messages go to delta and come back; transient ones are written too, and requeued ones."""
+    life.squeeze(A, 1)
+    life.publish(A, *[SMALL] * 9, persistent=False)
+    life.publish(A, *[LARGE, SMALL] * 8)
+    life.sync()
+    life.fetch(A, 20)
+    life.ack(A, 4)
+    life.requeue(A)
+    life.fetch(A, 3, ack_required=False)
+    life.sync()
+
+
+def purges(life: Life) -> None:
+    """A queue is emptied, which deletes its directory, and filled again under the same name."""
+    life.fetch(A, 2)
+    life.ack(A, 4)
+    life.sync()
+    life.purge(A)
+    life.publish(A, SMALL, LARGE)
+    life.sync()
+    life.purge(B)
+    life.sync()
+
+
+def stops(life: Life) -> None:
+    """A clean stop with messages pending and unsynced, and another start."""
+    life.publish(A, SMALL, LARGE, SMALL)
+    life.publish(B, LARGE, persistent=False)
+    life.fetch(B, 2)
+    life.close()
+    life.start()
+    life.fetch(A, 2)
+    life.ack(A, 1)
+    life.sync()
+    life.close()
+
+
+WORKS = [flushes, compaction, paging, purges, stops]
+
+
+@functools.cache
+def _after_backlog() -> tuple[MemoryFileSystem, Life]:
+    files = new_files()
+    life = Life(files)
+    backlog(life)
+    return files.after_process_crash(), life
+
+
+def begin(seed: int) -> Life:
+    """The backlog, and a process that has taken it up after a kill and recovered it."""
+    template, before = _after_backlog()
+    files = template.after_process_crash()
+    files.rng.seed(seed)
+    return Life(files, copy.deepcopy(before.models), sent=before.sent)
+
+
+def crashes(work: Callable[[Life], None], *, torn: bool, start_too: bool = False) -> Iterator[Life]:
+    """``work`` cut off at each of its operations, one after the other; ``start_too``: and at those of the start."""
+    operation = 0
+    while True:
+        operation += 1
+        life = begin(operation)
+        if start_too:
+            life.files.crash_at(operation, torn=torn)
+        try:
+            life.start()
+            crash_to_models(life)
+            if not start_too:
+                life.files.crash_at(operation, torn=torn)
+            work(life)
+        except SimulatedCrash:
+            yield life
+        else:
+            assert operation > 5, "nothing was cut"
+            return
+
+
+def crash_to_models(life: Life) -> None:
+    """The queues have come back from the kill behind the backlog."""
+    while life.vhost is not None and life.vhost.recover_step():
+        pass
+    for name, model in life.models.items():
+        model.crash(found_in(life.queue(name)), life.queue(name).state.next_seq_id)
+
+
+# ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def recovered(files: MemoryFileSystem, models: dict[bytes, QueueModel]) -> Vhost:
+    """Open what a crash left, to the end of the scan, and see that every promise is kept."""
+    vhost = open_vhost(files, SETTINGS)
+    while vhost.recover_step():
+        vhost.check_invariants()
+    vhost.check_invariants()
+    for name, model in models.items():
+        model.check_promises(found_in(vhost.queue(name)))
+    return vhost
+
+
+def assert_promises_are_kept(files: MemoryFileSystem, models: dict[bytes, QueueModel]) -> None:
+    """Recover; recover what that left, once killed and once without power; and go on."""
+    vhost = recovered(files, models)
+    found = {name: found_in(vhost.queue(name)) for name in models}
+    recovered(files.after_power_loss(random.Random(1)), models)
+    life = Life(files.after_process_crash(), copy.deepcopy(models))
+    life.start()
+    crash_to_models(life)
+    assert {name: model.in_order for name, model in life.models.items()} == found
+    life.sent = 1000
+    life.publish(A, SMALL, LARGE, also=B)
+    life.sync()
+    recovered(life.files.after_power_loss(random.Random(2)), life.models)
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["between", "within"])
+@pytest.mark.parametrize("work", WORKS)
+def test_a_kill_at_any_operation_breaks_no_promise(work: Callable[[Life], None], torn: bool) -> None:
+    for life in crashes(work, torn=torn):
+        assert_promises_are_kept(life.files.after_process_crash(), life.models)
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_a_power_loss_at_any_operation_breaks_no_promise(work: Callable[[Life], None]) -> None:
+    for number, life in enumerate(crashes(work, torn=True)):
+        for seed in range(SEEDS):
+            assert_promises_are_kept(life.files.after_power_loss(random.Random(number * 1000 + seed)), life.models)
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["between", "within"])
+def test_a_recovery_cut_at_any_operation_breaks_no_promise(torn: bool) -> None:
+    def nothing_more(_: Life) -> None:
+        pass
+
+    for number, life in enumerate(crashes(nothing_more, torn=torn, start_too=True)):
+        assert_promises_are_kept(life.files.after_process_crash(), life.models)
+        assert_promises_are_kept(life.files.after_power_loss(random.Random(number)), life.models)
