@@ -104,7 +104,13 @@ def _stretch(s: QueueState, envelope: Envelope, sizes: list[int], low: int, high
 
 
 def _matrix_batch(
-    s: QueueState, envelope: Envelope, ids: bytes, bodies: Sequence[bytes], expiries: int | list[int], *, persistent: bool
+    s: QueueState,
+    envelope: Envelope,
+    ids: bytes,
+    bodies: Sequence[bytes],
+    expiries: int | list[int],
+    *,
+    persistent: bool,
 ) -> Batch:
     """The columns of messages of one length, on top of their finished journal records."""
     start, count, size = s.next_seq_id, len(bodies), len(bodies[0])

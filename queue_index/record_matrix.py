@@ -1,8 +1,8 @@
 """Many messages of one length as finished journal records, made in one matrix.
 
-Such records differ in seq_id, msg_id (twice: in the record's body and in the message), expiry and body; every other column
-is constant. A :class:`RecordMatrix` holds the constant columns, and stays from batch to batch, warm in the cache, as long
-as a publisher's envelope and length stay the same; a batch fills in the rest and takes a copy.
+Such records differ in seq_id, msg_id (twice: in the record's body and in the message), expiry and body; every other
+column is constant. A :class:`RecordMatrix` holds the constant columns, and stays from batch to batch, warm in the
+cache, as long as a publisher's envelope and length stay the same; a batch fills in the rest and takes a copy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from queue_index.message_format import MSG_ID_BYTES, Envelope, encode_message
-from queue_index.record_format import BODY, BODY_SIZE, journal_publish_head
+from queue_index.record_format import BODY, BODY_SIZE, Octets, journal_publish_head
 from queue_index.run import PackedTerms
 
 _HEAD_SIZE: Final = 8
@@ -44,7 +44,7 @@ class RecordMatrix:
         return self._made_for == (envelope, size, persistent)
 
     def fill(self, start: int, ids: bytes, bodies: Sequence[bytes], expiries: int | list[int]) -> PackedTerms:
-        """The records of ``start … start+len(bodies)-1``, as the terms in them. Expiries in µs since the epoch, 0: none."""
+        """The records of ``start … start+len(bodies)-1``, as the terms in them. Expiries: µs since the epoch, or 0."""
         count, record_size = len(bodies), len(self.record)
         rows = self._rows_for(count)
         seq_ids = np.arange(start, start + count, dtype=np.uint64) | self._kind
@@ -60,7 +60,7 @@ class RecordMatrix:
         length = record_size - _TERM_AT
         return PackedTerms(rows.tobytes(), range(_TERM_AT, count * record_size, record_size), length)
 
-    def _rows_for(self, count: int) -> np.ndarray:  # type: ignore[type-arg]
+    def _rows_for(self, count: int) -> Octets:
         if count <= len(self._rows):
             return self._rows[:count]
         rows = np.empty((count, len(self.record)), np.uint8)
@@ -70,5 +70,5 @@ class RecordMatrix:
         return rows
 
 
-def _octets(data: bytes | memoryview, count: int) -> np.ndarray:  # type: ignore[type-arg]
+def _octets(data: bytes | memoryview, count: int) -> Octets:
     return np.frombuffer(data, np.uint8).reshape(count, -1)

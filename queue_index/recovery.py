@@ -104,7 +104,9 @@ class DirtyRecovery:
             self._scan(number)
         while self._unscanned and not self._has_messages_above(self._unscanned[-1]):
             self._scan(self._unscanned[-1])
-        if self._unscanned:  # what the queue writes meanwhile must not meet leftovers, in the journal or in a dead segment
+        if (
+            self._unscanned
+        ):  # what the queue writes meanwhile must meet no leftovers, in the journal or in dead segments
             index.flush(even_if_clean=True)
         self._release_journal()
 

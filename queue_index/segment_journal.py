@@ -7,8 +7,8 @@ order of rel_seq, of each message publish, deliver, ack.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 import attrs
@@ -203,7 +203,8 @@ class SegmentJournal:
             for low, high in _stretches(facts[written.rel_seq : written.end]):
                 known = int(facts[written.rel_seq + low])
                 if known & PUBLISHED:
-                    pieces.append((written.rel_seq + low, written.rel_seq + high, 1 if known & DELIVERED else 0, written))
+                    shorts = 1 if known & DELIVERED else 0
+                    pieces.append((written.rel_seq + low, written.rel_seq + high, shorts, written))
         others = np.where(facts & PUBLISHED, NOTHING, facts)
         for low, high in _stretches(others):
             pieces.append((low, high, 2 if int(others[low]) == DELIVERED | ACKED else 1, None))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import resource
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -348,6 +350,27 @@ def test_people_get_a_line_for_each_kind_in_each_file() -> None:
     assert "torn record at 3,765: 370 bytes that hold no whole record" in result.stdout
     assert "orphan body ×4, first at 0" in result.stdout
     assert result.stdout.splitlines()[-1] == "1 damaged."
+
+
+@pytest.mark.parametrize("claimed", [0xFFFFFFFF, 2 << 30])
+def test_a_record_that_claims_gigabytes_is_not_read(claimed: int, queue: QueueOnDisk) -> None:
+    queue.append("0.idx", segment_publish_head(0, persistent=True) + BODY.pack(N, 0, 4, claimed))
+    os.truncate(queue.queue / "0.idx", 3 << 30)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert found(queue) == {("torn record", "damage", "queues/Q/0.idx", 0)}
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
+
+
+def test_numbers_beyond_all_measure_are_findings(queue: QueueOnDisk) -> None:
+    queue.segment(0)
+    for number in ("9223372036854775807", "9" * 30):
+        (queue.queue / f"{number}.idx").write_bytes((queue.queue / "0.idx").read_bytes())
+    queue.append("journal.jif", publish((1 << 62) - 1, encoded_message(N, b"body")) + shorts(DELIVER, (1 << 62) - 2))
+    assert found(queue) == {("entry without publish", "damage", "queues/Q/journal.jif", None)}
+    assert [json.loads(line)["seq_id"] for line in warren("export", queue.vhost).stdout.splitlines()] == [
+        *(0, (1 << 62) - 1),
+        *(4 * 9223372036854775807, 4 * int("9" * 30)),
+    ]
 
 
 def spoilt(data: bytes, rng: random.Random) -> bytes:

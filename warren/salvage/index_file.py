@@ -98,7 +98,7 @@ class IndexFile:
     def has_bytes_behind(self, offset: int) -> bool:
         """Whether anything but zeros stands behind ``offset``."""
         while piece := self.read(_WINDOW_BYTES, offset):
-            if any(piece):
+            if piece.count(0) != len(piece):
                 return True
             offset += len(piece)
         return False

@@ -29,7 +29,6 @@ from queue_index.entries import Finding as IndexFinding
 from queue_index.record_format import BODY_SIZE, Bools, Columns, Ints, Octets
 from warren.salvage.index_file import BODIES, Bodies, IndexFile
 
-
 _MAX_SEGMENT = np.iinfo(np.int64).max
 """A file can have a name with a higher number; a journal cannot speak of it."""
 
@@ -109,11 +108,10 @@ class Positions:
     def of(cls, number: int, file: IndexFile, journal: JournalBySegment, segment_entry_count: int) -> Positions:
         """A segment, whose file (perhaps a missing one) is open."""
         columns = journal.of(number)
-        numbers = (file.columns.publish_numbers, file.columns.delivers)
-        numbers += tuple(
-            seq_ids % segment_entry_count for seq_ids in (columns.publish_numbers, columns.delivers, columns.acks)
-        )
-        count = min(segment_entry_count, max(int(part.max(initial=-1)) for part in numbers) + 1)
+        in_journal_only = (columns.publish_numbers, columns.delivers, columns.acks)
+        rel_seqs = [file.columns.publish_numbers, file.columns.delivers]
+        rel_seqs += [seq_ids % segment_entry_count for seq_ids in in_journal_only]
+        count = min(segment_entry_count, max(int(numbers.max(initial=-1)) for numbers in rel_seqs) + 1)
         in_file, file_findings = segment_entries(file.columns, count)
         entries, journal_findings = journal_entries(columns, segment_entry_count)
         in_journal = _first(entries[number], count) if number in entries else no_entries(count)

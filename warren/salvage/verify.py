@@ -114,7 +114,8 @@ def _end(files: ReadOnlyFileSystem, path: str, end: ScanEnd) -> Iterator[Finding
 def _has_bytes_behind(files: ReadOnlyFileSystem, path: str, offset: int) -> bool:
     handle = files.open_read(path)
     try:
-        return any(any(handle.pread(_WINDOW_BYTES, start)) for start in range(offset, handle.size(), _WINDOW_BYTES))
+        windows = (handle.pread(_WINDOW_BYTES, start) for start in range(offset, handle.size(), _WINDOW_BYTES))
+        return any(window.count(0) != len(window) for window in windows)
     finally:
         handle.close()
 
