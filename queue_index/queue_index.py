@@ -19,7 +19,8 @@ appear.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import attrs
@@ -32,7 +33,7 @@ from queue_index.run import DELIVERED as RUN_DELIVERED
 from queue_index.run import PackedTerms, Run
 from queue_index.segment_file import SegmentFile, published, read_segment
 from queue_index.segment_journal import PackedRecords, Records, SegmentJournal
-from storage.errors import DataError
+from storage.errors import DataError, StorageError
 from storage.filesystem import File, FileSystem, write_file
 from storage.settings import Settings
 
@@ -77,6 +78,7 @@ class QueueIndex:
         self._buffered: list[bytes] = []
         self._waiting = _Waiting()
         self._last_read: tuple[int, SegmentFile] | None = None
+        self._failure: StorageError | None = None
 
     # ── what happens ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -156,6 +158,21 @@ class QueueIndex:
             segment = self.segments[number] = SegmentJournal(number, self.segment_entry_count)
         return segment
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Refuse to go on after a write or a sync that failed: nothing tells what of it is on the disk.
+
+        Appending behind a torn record would make all that follows unreadable, and a later fsync that succeeds proves
+        nothing about the one that failed. What the files hold is whole: recover from them.
+        """
+        if self._failure is not None:
+            raise StorageError(f"{self.path}: unusable since: {self._failure}") from self._failure
+        try:
+            yield
+        except StorageError as error:
+            self._failure = error
+            raise
+
     # ── the journal's file ──────────────────────────────────────────────────────────────────────────────────────
 
     def _append(self, parts: Iterable[bytes]) -> None:
@@ -184,18 +201,20 @@ class QueueIndex:
 
     def write_out(self) -> None:
         """Hand the operating system what waits: it then survives the process."""
-        if self._buffered:
-            data = self._buffered[0] if len(self._buffered) == 1 else b"".join(self._buffered)
-            self._open_journal().append(data)
-            self._buffered.clear()
-        if not self.syncs:
-            self.safe_ticket = self.written_ticket
+        with self._writing():
+            if self._buffered:
+                data = self._buffered[0] if len(self._buffered) == 1 else b"".join(self._buffered)
+                self._open_journal().append(data)
+                self._buffered.clear()
+            if not self.syncs:
+                self.safe_ticket = self.written_ticket
 
     def sync(self) -> None:
         """Make what was written safe, as safe as this index was told to be."""
         self.write_out()
-        if self.syncs and self.safe_ticket < self.written_ticket:
-            self._open_journal().sync()  # what was written out before a ``release`` too
+        with self._writing():
+            if self.syncs and self.safe_ticket < self.written_ticket:
+                self._open_journal().sync()  # what was written out before a ``release`` too
         self.safe_ticket = self.written_ticket
 
     def _flush_if_above(self, target_ram_count: int | None) -> None:
@@ -207,8 +226,11 @@ class QueueIndex:
 
     def flush(self, *, even_if_clean: bool = False) -> None:
         """Move what the journal holds into the segments; nothing to do where nothing is unflushed."""
-        if not self.dirty_count and not even_if_clean:
-            return
+        if self.dirty_count or even_if_clean:
+            with self._writing():
+                self._flush()
+
+    def _flush(self) -> None:
         for number in sorted(self.segments):
             segment = self.segments[number]
             if not segment.unacked:

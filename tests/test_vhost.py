@@ -237,3 +237,22 @@ def test_a_body_that_two_queues_hold_stands_in_the_store_once() -> None:
             vhost.queue(b"one").ack([part.seq_ids])
         assert bodies(vhost, b"two") == [LARGE]
         assert vhost.persistent_store.reference_count(msg_id) == 1
+
+
+@pytest.mark.parametrize("kind", ["append", "sync"])
+def test_a_sync_that_failed_is_not_made_good_by_one_that_succeeds(kind: str) -> None:
+    files = filled()
+    vhost = open_vhost(files)
+    queue = vhost.queue(b"orders")
+    publish(vhost, b"orders", [SMALL])
+    vhost.sync()
+    queue.publish(vhost.envelope(b"orders"), vhost.msg_ids.one(), b"never confirmed", confirm=True)
+    files.fail(kind, "*journal.jif")
+    with pytest.raises(StorageError):
+        vhost.sync()
+    with pytest.raises(StorageError, match="unusable since"):
+        vhost.sync()
+    assert queue.drain_confirmed() == []
+    vhost.abandon()
+    with open_vhost(files.after_process_crash()) as again:
+        assert bodies(again, b"orders")[:21] == [*[SMALL, LARGE] * 10, SMALL]
