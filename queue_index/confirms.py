@@ -31,7 +31,7 @@ class Confirms:
         """Watch messages that have just been published."""
         store = s.persistent_store
         self._waiting.append(
-            _Publish(seq_ids, s.index.written_ticket, 0 if store is None else store.store.written_ticket)
+            _Publish(seq_ids, s.index.published_ticket, 0 if store is None else store.store.written_ticket)
         )
 
     def drain(self, s: QueueState) -> list[range]:

@@ -71,6 +71,8 @@ class QueueIndex:
         self.written_ticket = 0
         """Rises with every record; what was written up to ``safe_ticket`` survives what ``sync`` promises."""
         self.safe_ticket = 0
+        self.published_ticket = 0
+        """The ticket of the last publish; deliver records that came after it are not what a publisher waits for."""
         self._files = files
         self._name_file = names.queue_name_file(vhost, queue)
         self.syncs = sync
@@ -138,6 +140,8 @@ class QueueIndex:
         size = self.segment_entry_count
         self.dirty_count += high - low
         self.written_ticket += high - low
+        if fact == PUBLISHED:
+            self.published_ticket = self.written_ticket
         while low < high:
             number, rel_seq = divmod(low, size)
             end = min(high, (number + 1) * size)
@@ -340,22 +344,22 @@ class QueueIndex:
     def reset(self) -> None:
         """Forget everything and delete the directory: nothing of the queue is left.
 
-        Segments go before the journal: a journal alone is what every crash leaves, segments without their journal would
-        bring back what it says is acked.
+        The segments go first, for without the journal they would bring back what it says is acked; then the journal,
+        for without a name nobody could tell whose it is.
         """
         self.abandon()
-        if self._files.is_directory(self.path):
-            for name in self._files.list(self.path):
-                if names.segment_number(name) is not None:
-                    self._files.delete(f"{self.path}/{name}")
+        files = self._files
+        if files.is_directory(self.path):
+            found = files.list(self.path)
+            segments = [name for name in found if names.segment_number(name) is not None]
+            for part in (segments, [names.JOURNAL_NAME] if names.JOURNAL_NAME in found else []):
+                for name in part:
+                    files.delete(f"{self.path}/{name}")
+                if part and self.syncs:
+                    files.sync_directory(self.path)
+            files.delete_tree(self.path)
             if self.syncs:
-                self._files.sync_directory(self.path)
-            journal_path = f"{self.path}/{names.JOURNAL_NAME}"
-            if self._files.exists(journal_path):  # before the name: what is left is then known to be nobody's
-                self._files.delete(journal_path)
-            self._files.delete_tree(self.path)
-            if self.syncs:
-                self._files.sync_directory(self.path.rpartition("/")[0])
+                files.sync_directory(self.path.rpartition("/")[0])
         self.segments = {}
         self.dirty_count = 0
         self.safe_ticket = self.written_ticket

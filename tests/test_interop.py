@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -202,4 +205,75 @@ def test_warren_takes_over_what_a_killed_broker_left(broker: Broker) -> None:
     delivered = broker.drain("orders")
     assert [delivery.body for delivery in delivered] == bodies[1500:]
     assert all(delivery.redelivered for delivery in delivered)
+    broker.stop()
+
+
+def _exported(broker: Broker, queue: str) -> list[tuple[str, str, bool, str | None, Any]]:
+    """What the command line exports of a queue."""
+    command = [sys.executable, "-m", "warren.cli", "export", str(broker.node_directory), "--queue", queue]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return [
+        (
+            line["body_sha256"],
+            line["routing_keys"][0],
+            line["redelivered"],
+            line["properties"].get("message_id"),
+            line["headers"],
+        )
+        for line in lines
+    ]
+
+
+def _delivered(broker: Broker, queue: str) -> list[tuple[str, str, bool, str | None, Any]]:
+    return [
+        (
+            hashlib.sha256(delivery.body).hexdigest(),
+            delivery.routing_key,
+            delivery.redelivered,
+            delivery.properties.message_id,
+            delivery.properties.headers or None,
+        )
+        for delivery in broker.drain(queue)
+    ]
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_export_is_what_the_restarted_broker_delivers(broker: Broker, end: str) -> None:
+    queues: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "lazy": {"x-queue-mode": "lazy"},
+        "levels": {"x-max-priority": 5},
+        "Ω queue/with: odd % name": {},
+    }
+    broker.start()
+    for name, arguments in queues.items():
+        broker.declare(name, arguments=arguments)
+        broker.publish(
+            Message(
+                _body(n, (n * 37) % 9000),
+                name,
+                properties=pika.BasicProperties(
+                    delivery_mode=1 if n % 11 == 0 else 2,
+                    message_id=str(n),
+                    priority=n % 7,
+                    headers={"n": n} if n % 3 else None,
+                ),
+            )
+            for n in range(400)
+        )
+        with broker.channel() as channel:  # some are acked, some only delivered
+            tags = [channel.basic_get(name)[0].delivery_tag for _ in range(60)]
+            for tag in tags[::2]:
+                channel.basic_ack(tag)
+    if end == "stopped":
+        broker.stop()
+    else:
+        broker.kill()
+    exported = {name: _exported(broker, name) for name in queues}
+    broker.start()
+    for name in queues:
+        delivered = _delivered(broker, name)
+        assert len(delivered) > 300
+        assert exported[name] == delivered
     broker.stop()
