@@ -13,6 +13,7 @@ A deeper run: ``WARREN_SEEDS=20 pytest tests/test_crashes.py``.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import os
@@ -25,6 +26,7 @@ from queue_model import EMBED_BELOW, ENVELOPES, QueueModel, body_of, found_in, i
 
 from actors.vhost import Vhost
 from queue_index.variable_queue import VariableQueue
+from storage.errors import DiskFullError, StorageError
 from storage.faults import SimulatedCrash
 from storage.memory import MemoryFileSystem
 from storage.settings import Settings
@@ -312,3 +314,51 @@ def test_a_recovery_cut_at_any_operation_breaks_no_promise(torn: bool) -> None:
     for number, life in enumerate(crashes(nothing_more, torn=torn, start_too=True)):
         assert_promises_are_kept(life.files.after_process_crash(), life.models)
         assert_promises_are_kept(life.files.after_power_loss(random.Random(number)), life.models)
+
+
+# ── operations that fail ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def failures(work: Callable[[Life], None], kind: str) -> Iterator[Life]:
+    """``work`` with each of its operations of a kind failing, one after the other; given up after the error."""
+    skip = 0
+    while True:
+        life = begin(skip)
+        life.start()
+        crash_to_models(life)
+        life.files.fail(kind, skip=skip)
+        skip += 1
+        try:
+            work(life)
+        except StorageError:
+            if life.vhost is not None:
+                life.vhost.abandon()
+            yield life
+        else:
+            assert life.files.plan.failures[0].times, "an operation failed, and nobody said so"
+            return
+
+
+@pytest.mark.parametrize("kind", ["append", "sync", "truncate", "create", "delete", "rename", "sync_directory"])
+@pytest.mark.parametrize("work", WORKS)
+def test_a_failed_operation_comes_out_and_loses_nothing(work: Callable[[Life], None], kind: str) -> None:
+    for number, life in enumerate(failures(work, kind)):
+        assert_promises_are_kept(life.files.after_power_loss(random.Random(number)), life.models)
+        assert_promises_are_kept(life.files.after_process_crash(), life.models)
+
+
+@pytest.mark.parametrize("work", [flushes, compaction, paging, stops])
+def test_a_full_disk_comes_out_and_loses_nothing(work: Callable[[Life], None]) -> None:
+    for room in range(0, 4000, 160):
+        life = begin(room)
+        life.start()
+        crash_to_models(life)
+        life.files.capacity_bytes = life.files.used_bytes + room
+        with contextlib.suppress(DiskFullError):
+            work(life)
+        if life.vhost is not None:
+            life.vhost.abandon()
+        with contextlib.suppress(DiskFullError):  # a start may want some room; what it cannot do it says
+            recovered(life.files.after_process_crash(), life.models)
+        life.files.capacity_bytes = None
+        assert_promises_are_kept(life.files.after_process_crash(), life.models)
