@@ -3,7 +3,11 @@
 1. What a crashed compaction left is brought in: ``<n>.rdt`` goes to where the scan of ``<n>.rdq`` stops. (Behind
    that may be zeros, of a file that was extended and not filled yet; what was good there is in the ``.rdt``.)
 2. All files are scanned, oldest first. Where a message stands several times, the last place counts.
-3. The highest-numbered file is cut behind its last good record, so that what is appended can be found by a scan.
+3. The highest-numbered file ends behind its last good record, so that what is appended can be found by a scan.
+
+A file that changes here is written anew and takes the old one's place. For where an fsync failed in the process before,
+its successor reads bytes that no later fsync brings to the disk; after a power loss zeros would stand there, and hide
+from a scan whatever was appended behind them.
 
 A crash in here changes nothing: the ``.rdt`` goes only after its copy is synced, and each step may be taken twice.
 
@@ -64,7 +68,7 @@ def report_unreadable(scanned: Scan, bad_offsets: list[int], unreadable: list[Da
 
 def _take_in(files: FileSystem, directory: str, number: int, found: Recovered, *, is_current: bool) -> None:
     path = path_of(directory, number)
-    handle = files.open_append(path) if is_current else files.open_read(path)
+    handle = files.open_read(path)
     try:
         places, bad_offsets, good_end = found.locations.places, list[int](), 0
         scanned = scan(handle, path)
@@ -75,11 +79,11 @@ def _take_in(files: FileSystem, directory: str, number: int, found: Recovered, *
             else:
                 bad_offsets.append(offset)
         report_unreadable(scanned, bad_offsets, found.unreadable)
-        size = handle.size()
-        if is_current and size > good_end:
-            handle.truncate(good_end)
-            size = good_end
+        size = good_end if is_current else handle.size()
         found.summary.add(number, size)
+        if is_current and handle.size():
+            _write_anew(files, path, [(handle, good_end)])
+            files.sync_directory(directory)
     finally:
         handle.close()
 
@@ -101,12 +105,28 @@ def _bring_in_leftovers(files: FileSystem, directory: str) -> None:
 
 
 def _append(files: FileSystem, path: str, source: File, size: int) -> None:
-    """Copy the first ``size`` bytes of a leftover to the end of what can be read of its file."""
-    target = files.open_append(path)
+    """Put the first ``size`` bytes of a leftover at the end of what can be read of its file."""
+    if not files.exists(path):
+        _write_anew(files, path, [(source, size)])
+        return
+    before = files.open_read(path)
     try:
-        target.truncate(scan_end(target, path).offset)
-        for offset in range(0, size, COPY_BYTES):
-            target.append(source.pread(min(COPY_BYTES, size - offset), offset))
+        _write_anew(files, path, [(before, scan_end(before, path).offset), (source, size)])
+    finally:
+        before.close()
+
+
+def _write_anew(files: FileSystem, path: str, parts: list[tuple[File, int]]) -> None:
+    """Let the file at ``path`` be the first bytes of each of the parts, synced; its name is not."""
+    scratch = path + ".new"
+    if files.exists(scratch):
+        files.delete(scratch)
+    target = files.open_append(scratch)
+    try:
+        for source, size in parts:
+            for offset in range(0, size, COPY_BYTES):
+                target.append(source.pread(min(COPY_BYTES, size - offset), offset))
         target.sync()
     finally:
         target.close()
+    files.rename(scratch, path)

@@ -27,7 +27,7 @@ from queue_index.record_format import BODY_SIZE, JOURNAL, SEGMENT, Bools, Column
 from queue_index.segment_file import SegmentFile, published, read_segment
 from queue_index.segment_journal import SegmentJournal, Written
 from storage.errors import DataError
-from storage.filesystem import FileSystem
+from storage.filesystem import FileSystem, write_file
 
 HasBody = Callable[[bytes], bool]
 """Whether the persistent store has a body of that msg_id."""
@@ -178,21 +178,22 @@ class DirtyRecovery:
         """A segment, cut to what can be relied on, and synced: the journal that may say the same is about to be cut.
 
         A torn end goes, or what is appended next could not be read. So does what follows a record that is not as the
-        journal has it: a flush was under way when the power failed.
+        journal has it: a flush was under way when the power failed. A file to which such a flush has appended is
+        written anew: if it ended in a failed fsync, no later one brings what it wrote to the disk.
         """
         size = self._index.segment_entry_count
         file = read_segment(self._files, path, size)
         if not file.data:
             return file
         good_bytes = file.good_bytes if in_journal is None else self._first_difference(file, in_journal)
-        handle = self._files.open_append(path)
-        try:
-            if good_bytes < len(file.data):
-                handle.truncate(good_bytes)
-            if self._index.syncs:
+        if good_bytes < len(file.data) or (in_journal is not None and (in_journal.facts & file.entries.facts).any()):
+            write_file(self._files, path, file.data[:good_bytes], sync=self._index.syncs)
+        elif self._index.syncs:
+            handle = self._files.open_append(path)
+            try:
                 handle.sync()
-        finally:
-            handle.close()
+            finally:
+                handle.close()
         return file if good_bytes == file.good_bytes else read_segment(self._files, path, size)
 
     def _first_difference(self, file: SegmentFile, in_journal: SegmentEntries) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Final
 
 import attrs
@@ -19,7 +20,7 @@ from queue_index.record_format import JOURNAL, SEGMENT, Bools, Ints
 from queue_index.recovery_terms import RecoveryTerms
 from storage.errors import DataError, StorageError, UnknownMessageError
 from warren.salvage import classic_v1_findings
-from warren.salvage.index_file import IndexFile
+from warren.salvage.index_file import Bodies, IndexFile
 from warren.salvage.names import Json
 from warren.salvage.positions import JournalBySegment, Positions
 from warren.salvage.queue_directory import (
@@ -28,6 +29,7 @@ from warren.salvage.queue_directory import (
     Finding,
     MsgIds,
     StoredMessage,
+    Stretch,
     Summary,
     missing_body,
     unreadable_file,
@@ -35,6 +37,12 @@ from warren.salvage.queue_directory import (
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
 KIND: Final = "rabbitmq-classic-v1"
+
+STRETCH_MESSAGES: Final = 32
+"""Fewer messages of one length are taken one by one."""
+
+STRETCH_BYTES: Final = 1 << 20
+"""So many bytes of encoded messages, about, make a stretch: it is held in memory a few times over."""
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -85,13 +93,30 @@ class ClassicV1Directory:
         return Summary(ready, payload_bytes, {"journal": counts, "segments": segments})
 
     def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
+        for found in self.stretches(include_acked=include_acked):
+            if isinstance(found, Stretch):
+                yield from found.messages()
+            else:
+                yield found
+
+    def stretches(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Stretch | Finding]:
         with self.journal() as journal:
             if journal.file.problem is not None:
                 yield unreadable_file(journal.file.path, journal.file.problem)
             for positions in self.segments(journal):
                 if positions.file.problem is not None:
                     yield unreadable_file(positions.file.path, positions.file.problem)
-                yield from self._messages_of(positions, include_acked=include_acked)
+                wanted = positions.unacked | positions.acked if include_acked else positions.unacked
+                rel_seqs = np.flatnonzero(wanted & positions.persistent & self.seen(positions))
+                bodies = positions.bodies(rel_seqs)
+                for part in self._alike(positions, rel_seqs):
+                    chosen, its_bodies = rel_seqs[part], bodies[part]
+                    if len(chosen) < STRETCH_MESSAGES:
+                        yield from self._messages_of(positions, chosen, its_bodies)
+                    elif (stretch := self._stretch(positions, chosen, its_bodies)) is not None:
+                        yield stretch
+                    else:
+                        yield from self._messages_of(positions, chosen, its_bodies)
 
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         with self.journal() as journal:
@@ -142,10 +167,57 @@ class ClassicV1Directory:
         sizes: Ints = bodies["size"][there].astype(np.int64)
         return sizes
 
-    def _messages_of(self, positions: Positions, *, include_acked: bool) -> Iterator[StoredMessage | Finding]:
-        wanted = positions.unacked | positions.acked if include_acked else positions.unacked
-        rel_seqs = np.flatnonzero(wanted & positions.persistent & self.seen(positions))
-        bodies = positions.bodies(rel_seqs)
+    def _alike(self, positions: Positions, rel_seqs: Ints) -> list[slice]:
+        """Where to cut positions: where the next message is of another length, file or kind, or there are enough.
+
+        Neighbours that are not worth a stretch stay together.
+        """
+        sizes, acked = positions.embedded_sizes[rel_seqs], positions.acked[rel_seqs]
+        below = self._redelivered_below()
+        before = np.zeros(len(rel_seqs), np.bool_) if below is None else positions.first_seq_id + rel_seqs < below
+        changes = np.zeros(max(len(rel_seqs) - 1, 0), np.bool_)
+        for column in (sizes, acked, before, positions.from_file[rel_seqs]):
+            changes |= column[1:] != column[:-1]
+        parts: list[slice] = []
+        edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(rel_seqs)]
+        singles = 0  # where the neighbours begin that are not worth a stretch
+        for low, high in pairwise(edges):
+            if high - low < STRETCH_MESSAGES or not sizes[low] or acked[low]:
+                continue
+            if singles < low:
+                parts.append(slice(singles, low))
+            rows = max(STRETCH_MESSAGES, STRETCH_BYTES // int(sizes[low]))
+            parts += [slice(start, min(start + rows, high)) for start in range(low, high, rows)]
+            singles = high
+        if singles < len(rel_seqs):
+            parts.append(slice(singles, len(rel_seqs)))
+        return parts
+
+    def _stretch(self, positions: Positions, rel_seqs: Ints, bodies: Bodies) -> Stretch | None:
+        """Messages of one length and kind as columns; ``None``: they are not, or lie too far apart to read at once."""
+        size = int(positions.embedded_sizes[rel_seqs[0]])
+        file = positions.file if positions.from_file[rel_seqs[0]] else positions.journal
+        if not size or positions.acked[rel_seqs[0]] or (positions.embedded_sizes[rel_seqs] != size).any():
+            return None
+        _, offsets, embedded_at = positions.records(rel_seqs)
+        at = np.array(embedded_at, np.int64)
+        low, high = int(at.min()), int(at.max()) + size
+        if high - low > 4 * STRETCH_BYTES:
+            return None
+        window = np.frombuffer(file.read(high - low, low), np.uint8)
+        seq_ids = positions.first_seq_id + rel_seqs
+        below = self._redelivered_below()
+        return Stretch(
+            seq_ids=seq_ids,
+            msg_ids=np.ascontiguousarray(bodies["msg_id"]).view(np.uint8).reshape(len(rel_seqs), -1),
+            expiries_us=bodies["expiry_us"].astype(np.uint64),
+            redelivered=below is None or int(seq_ids[0]) < below,
+            encoded=np.lib.stride_tricks.sliding_window_view(window, size)[at - low],
+            path=file.path,
+            offsets=np.array(offsets, np.int64),
+        )
+
+    def _messages_of(self, positions: Positions, rel_seqs: Ints, bodies: Bodies) -> Iterator[StoredMessage | Finding]:
         redelivered_below = self._redelivered_below()
         columns = zip(
             rel_seqs.tolist(),

@@ -26,24 +26,17 @@ from typing import Final
 import attrs
 
 from storage.errors import DataError, MessageError, WarrenError
-from warren.salvage.message_json import MessageJson
+from warren.salvage.message_json import FLAGS, WORDS, MessageJson
 from warren.salvage.names import from_text, split_level, to_json, to_text
 from warren.salvage.needed import NeededBodies
-from warren.salvage.queue_directory import Finding, QueueDirectory, StoredMessage
+from warren.salvage.queue_directory import Finding, QueueDirectory, StoredMessage, Stretch
 from warren.salvage.read_only import below
 from warren.salvage.source import Source
+from warren.salvage.stretch_lines import stretch_lines
 from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
 
 PIECE_BYTES: Final = 3 << 18
 """A larger body is turned into base64 in pieces of this size, a multiple of 3."""
-
-_WORDS = (b"false", b"true")
-_FLAGS = {
-    (persistent, redelivered): b'", "persistent": %b, "redelivered": %b, "expiry_us": '
-    % (_WORDS[persistent], _WORDS[redelivered])
-    for persistent in (False, True)
-    for redelivered in (False, True)
-}
 
 Write = Callable[[bytes], object]
 Report = Callable[[Finding], None]
@@ -116,7 +109,7 @@ class _Exporter:
         for name, directories in _queues(vhost, selection.queue):
             head = b'{"vhost": %b, "queue": %b, "seq_id": ' % (to_json(to_text(vhost.name)), to_json(to_text(name)))
             for directory in directories:
-                self._messages(head, directory.messages(include_acked=selection.include_acked))
+                self._messages(head, directory.stretches(include_acked=selection.include_acked))
         if selection.orphans and vhost.knows_needs:
             for store in STORES:
                 self._orphans(vhost, store)
@@ -129,31 +122,41 @@ class _Exporter:
             self.exported.problems += 1
             self._report(finding)
 
-    def _messages(self, queue: bytes, messages: Iterable[StoredMessage | Finding]) -> None:
-        for message in messages:
-            if isinstance(message, Finding):
-                self._problem(message)
-                continue
-            seq_id, msg_id, persistent, redelivered, acked, expiry_us, encoded, path, offset = message
-            flags = _FLAGS[persistent, redelivered]
-            start = (
-                queue,
-                b"%d" % seq_id,
-                b', "msg_id": "',
-                hexlify(msg_id),
-                flags,
-                b"%d" % expiry_us if expiry_us else b"null",
-            )
-            try:
-                self._line(start, encoded, b'", "acked": true}\n' if acked else b'"}\n')
-            except MessageError as error:
-                self._problem(Finding("unreadable message", "damage", path, offset, f"message {seq_id}: {error}"))
+    def _messages(self, queue: bytes, found: Iterable[StoredMessage | Stretch | Finding]) -> None:
+        for one in found:
+            if isinstance(one, Finding):
+                self._problem(one)
+            elif isinstance(one, StoredMessage):
+                self._message(queue, one)
+            elif (lines := stretch_lines(queue, one, self._json)) is not None:
+                self.exported.messages += lines.count
+                self.exported.payload_bytes += lines.payload_bytes
+                for piece in lines.pieces:
+                    self._write(piece)
+            else:
+                for message in one.messages():
+                    self._message(queue, message)
+
+    def _message(self, queue: bytes, message: StoredMessage) -> None:
+        seq_id, msg_id, persistent, redelivered, acked, expiry_us, encoded, path, offset = message
+        start = (
+            queue,
+            b"%d" % seq_id,
+            b', "msg_id": "',
+            hexlify(msg_id),
+            FLAGS[persistent, redelivered],
+            b"%d" % expiry_us if expiry_us else b"null",
+        )
+        try:
+            self._line(start, encoded, b'", "acked": true}\n' if acked else b'"}\n')
+        except MessageError as error:
+            self._problem(Finding("unreadable message", "damage", path, offset, f"message {seq_id}: {error}"))
 
     def _orphans(self, vhost: Vhost, store_name: str) -> None:
         """The bodies that nobody needs."""
         store = vhost.store(store_name)
         head = b'{"vhost": %b, "queue": null, "seq_id": null, "msg_id": "' % to_json(to_text(vhost.name))
-        flags = b'", "persistent": %b, "redelivered": null, "expiry_us": null' % _WORDS[store_name == PERSISTENT_STORE]
+        flags = b'", "persistent": %b, "redelivered": null, "expiry_us": null' % WORDS[store_name == PERSISTENT_STORE]
         for file, record in NeededBodies.of(vhost, store_name).orphans(store):
             try:
                 self._line((head, hexlify(record.msg_id), flags), store.read(record.msg_id), b'", "orphan": true}\n')

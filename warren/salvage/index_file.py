@@ -89,7 +89,10 @@ class IndexFile:
         done = 0
         while done < len(order):
             start = int(ascending[done])
-            window = np.frombuffer(self.read(_WINDOW_BYTES if self._data is None else self.size, start), np.uint8)
+            if self._data is not None:
+                window = np.frombuffer(self._data, np.uint8, offset=start)
+            else:
+                window = np.frombuffer(self.read(_WINDOW_BYTES, start), np.uint8)
             until = int(np.searchsorted(ascending, start + len(window) - BODY_SIZE, "right"))
             found[order[done:until]] = window[(ascending[done:until] - start)[:, None] + np.arange(BODY_SIZE)]
             done = max(until, done + 1)

@@ -29,6 +29,15 @@ MAX_PROPERTIES: Final = 4096
 COPIED_BYTES: Final = 1 << 18
 """A larger body is not copied out of its message."""
 
+WORDS = (b"false", b"true")
+FLAGS = {
+    (persistent, redelivered): b'", "persistent": %b, "redelivered": %b, "expiry_us": '
+    % (WORDS[persistent], WORDS[redelivered])
+    for persistent in (False, True)
+    for redelivered in (False, True)
+}
+"""What stands between the msg_id and the expiry."""
+
 _PLAIN_NAMES = [name for name in NAMES if name != "headers"]
 _PLAIN_PROPERTIES = attrgetter(*_PLAIN_NAMES)
 _MEMBER_STARTS = [f'"{name}": ' for name in _PLAIN_NAMES]

@@ -57,6 +57,28 @@ class StoredMessage(NamedTuple):
     offset: int
 
 
+@attrs.frozen(eq=False)
+class Stretch:
+    """Many messages whose encoded forms have one length, as columns. All are persistent and none is acked."""
+
+    seq_ids: npt.NDArray[np.int64]
+    msg_ids: npt.NDArray[np.uint8]
+    """A row of 16 bytes each."""
+    expiries_us: npt.NDArray[np.uint64]
+    redelivered: bool
+    encoded: npt.NDArray[np.uint8]
+    """A row each."""
+    path: str
+    offsets: npt.NDArray[np.int64]
+
+    def messages(self) -> Iterator[StoredMessage]:
+        """One by one."""
+        columns = zip(self.seq_ids.tolist(), self.expiries_us.tolist(), self.offsets.tolist(), strict=True)
+        for index, (seq_id, expiry_us, offset) in enumerate(columns):
+            msg_id, encoded = self.msg_ids[index].tobytes(), self.encoded[index].tobytes()
+            yield StoredMessage(seq_id, msg_id, True, self.redelivered, False, expiry_us, encoded, self.path, offset)
+
+
 @attrs.frozen
 class Summary:
     """A queue in numbers. ``details`` are the format's own."""
@@ -99,6 +121,9 @@ class QueueDirectory(Protocol):
 
         ``include_acked``: acked persistent messages too, as far as they are still there; missing ones are no finding.
         """
+
+    def stretches(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Stretch | Finding]:
+        """The same, with messages of one length together where there are many."""
 
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         """The bodies in the vhost's store (of persistent or of transient messages) that unacked messages need."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from warren.salvage.queue_directory import Finding, MsgIds, StoredMessage, Summary
+from warren.salvage.queue_directory import Finding, MsgIds, StoredMessage, Stretch, Summary
 
 
 @attrs.frozen
@@ -23,6 +23,9 @@ class UnreadableQueue:
 
     def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
         yield from self.findings()
+
+    def stretches(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Stretch | Finding]:
+        return self.messages(include_acked=include_acked)
 
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         return iter(())
