@@ -11,13 +11,14 @@ was said in JSON of the shape, and of equal properties, is said again. Whatever 
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from json.encoder import encode_basestring
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from queue_index.message_format import MSG_ID_BYTES, Envelope, Message, decode_message, locate_body
 from queue_index.properties import NAMES, Properties, decode_properties
 from queue_index.properties import to_json as properties_to_json
+from storage.errors import MessageError
 from warren.salvage.names import to_json, to_text
 
 MAX_SHAPES: Final = 8
@@ -37,10 +38,6 @@ FLAGS = {
     for redelivered in (False, True)
 }
 """What stands between the msg_id and the expiry."""
-
-_PLAIN_NAMES = [name for name in NAMES if name != "headers"]
-_PLAIN_PROPERTIES = attrgetter(*_PLAIN_NAMES)
-_MEMBER_STARTS = [f'"{name}": ' for name in _PLAIN_NAMES]
 
 _U32 = struct.Struct(">I")
 _NO_PROPERTIES = _U32.pack(0)
@@ -101,7 +98,7 @@ class MessageJson:
     def _properties_json(self, encoded: bytes) -> bytes:
         known = self._properties.get(encoded)
         if known is None:
-            known = _properties_json(decode_properties(encoded))
+            known = _plain_json(encoded) or _properties_json(decode_properties(encoded))
             if len(self._properties) >= MAX_PROPERTIES:
                 self._properties.clear()
             self._properties[encoded] = known
@@ -134,19 +131,39 @@ def _address(message: Message) -> bytes:
     return b'"exchange": %b, "routing_keys": %b, ' % (to_json(to_text(message.exchange)), to_json(routing_keys))
 
 
-def _properties_json(properties: Properties) -> bytes:
-    """By hand where all are strings and numbers: these are made anew for nearly every message."""
-    members = []
-    for start, value in zip(_MEMBER_STARTS, _PLAIN_PROPERTIES(properties), strict=True):
-        if value is not None:
-            if type(value) is str:
-                members.append(start + encode_basestring(value))
-            elif type(value) is int:
-                members.append(f"{start}{value}")
+def _plain_json(encoded: bytes) -> bytes | None:
+    """Straight from the bytes where all that is set are strings and numbers; ``None``: to be decoded in full.
+
+    Properties that hold an id or a time are made anew for nearly every message.
+    """
+    members, at, size = [], 2, len(encoded)
+    try:
+        for start, width in _members(encoded[:2]):
+            if width:
+                members.append(f"{start}{int.from_bytes(encoded[at : at + width])}")
+                at += width
             else:
-                break
-    else:
-        if properties.headers is None:
-            return b'"properties": {%b}, "headers": null, ' % ", ".join(members).encode()
+                end = at + 1 + encoded[at]
+                members.append(start + encode_basestring(encoded[at + 1 : end].decode()))
+                at = end
+    except (IndexError, UnicodeDecodeError, MessageError):
+        return None
+    return b'"properties": {%b}, "headers": null, ' % ", ".join(members).encode() if at == size else None
+
+
+@lru_cache(maxsize=256)
+def _members(flags: bytes) -> list[tuple[str, int]]:
+    """What begins the JSON of each property that is set, and its bytes; 0 for a string, which says its own.
+
+    Raises :class:`storage.errors.MessageError` for flags that are cut short or that set the headers.
+    """
+    names = [name for bit, name in enumerate(NAMES) if int.from_bytes(flags) & 0x8000 >> bit]
+    if len(flags) < 2 or "headers" in names:
+        raise MessageError("not plain")
+    widths = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
+    return [(f'"{name}": ', widths.get(name, 0)) for name in names]
+
+
+def _properties_json(properties: Properties) -> bytes:
     plain, headers = properties_to_json(properties)
     return b'"properties": %b, "headers": %b, ' % (to_json(plain), to_json(headers))
