@@ -1,9 +1,9 @@
 """warren beside other embedded queues: the figures of the README's comparison table.
 
 ``python -m benchmarks.comparison``. Every contestant runs in a process of its own on an empty directory: publish a
-backlog of 128-byte messages, note the memory it grew by, take and ack all of them, check the order. Nobody fsyncs: what
-is measured is what survives the process. Each is used the fastest way that its documentation offers: in batches of 1000
-where it has batches, in one transaction per 1000 where it has transactions, else one by one.
+backlog of 128-byte messages, note the memory it grew by, take and ack all of them, check the order. Nobody fsyncs:
+what is measured is what survives the process. Each is used the fastest way that its documentation offers: in batches
+of 1000 where it has batches, in one transaction per 1000 where it has transactions, else one by one.
 
 persist-queue and litequeue come with the extra ``dev``.
 """

@@ -1,7 +1,7 @@
 """Figures: what a benchmark says, with its spread, its bare counterpart, and the bar that it is to reach.
 
-A *ratio* is taken pair by pair, of a measurement and the counterpart that ran right beside it: machines drift, and a ratio
-of two medians would compare different minutes. Of pairs, too, the median counts.
+A *ratio* is taken pair by pair, of a measurement and the counterpart that ran right beside it: machines drift, and a
+ratio of two medians would compare different minutes. Of pairs, too, the median counts.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def ratios(ours: Sequence[float], counterparts: Sequence[float]) -> Spread:
 
 @attrs.frozen
 class Memory:
-    """A queue filled and drained: columns over time. Seconds; MB of RSS above the beginning's; messages in each list."""
+    """A queue filled and drained, over time: seconds; MB of RSS above the beginning's; messages in each list."""
 
     seconds: list[float] = attrs.Factory(list)
     growth_mb: list[float] = attrs.Factory(list)

@@ -1,8 +1,8 @@
 """Timing the engine and its bare counterpart in turn: A B A B.
 
-A :class:`Scenario` opens a directory and goes through *phases* (publish, fetch and ack). It runs once on a recorder: that
-gives a tape for each phase, and is the engine's warm-up. Then engine and tape take turns, each in a fresh directory of the
-same file system, with the garbage collected before.
+A :class:`Scenario` opens a directory and goes through *phases* (publish, fetch and ack). It runs once on a recorder:
+that gives a tape for each phase, and is the engine's warm-up. Then engine and tape take turns, each in a fresh
+directory of the same file system, with the garbage collected before.
 """
 
 from __future__ import annotations

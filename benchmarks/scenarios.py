@@ -1,8 +1,8 @@
 """Publishing and fetching: rates beside the bare writing and reading of the same bytes.
 
-Messages of a scenario differ in their bodies, ids and seq_ids, and share an envelope, as one publisher's do. Every batch is
-*handed over*: what it wrote has been given to the operating system before the next one begins, so that it survives the
-process. Where it says *fsync*, it has been made to survive the machine too.
+Messages of a scenario differ in their bodies, ids and seq_ids, and share an envelope, as one publisher's do. Every
+batch is *handed over*: what it wrote has been given to the operating system before the next one begins, so that it
+survives the process. Where it says *fsync*, it has been made to survive the machine too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """A tape of file operations: what an engine asks of the disk, recorded once, and played again by nobody but the system.
 
-:class:`RecordingFileSystem` stands where the engine's file system stands and writes down every operation that changes or
-reads the disk, the bytes included. :class:`Player` does the same operations in the same order on fresh files, with nothing
-between the system call and the bytes. That is the *bare* counterpart that every figure is compared with: the same bytes, in
-the same pieces, to files that are opened, appended to, truncated, synced and deleted at the same moments.
+:class:`RecordingFileSystem` stands where the engine's file system stands and writes down every operation that changes
+or reads the disk, the bytes included. :class:`Player` does the same operations in the same order on fresh files, with
+nothing between the system call and the bytes. That is the *bare* counterpart that every figure is compared with: the
+same bytes, in the same pieces, to files that are opened, appended to, truncated, synced and deleted at the same
+moments.
 
 What the tape leaves out, to the engine's disadvantage: looking around (names, sizes, existence), and the lock file.
 """
@@ -181,7 +182,7 @@ class Player:
         self._descriptors: dict[int, int] = {}
 
     def prepare(self, tape: Tape) -> Callable[[], None]:
-        """Everything that is not the system's own work, done beforehand; the returned function is what is to be timed."""
+        """Everything that is not the system's own work, done beforehand; what it returns is to be timed."""
         steps = [self._step(operation) for operation in tape.operations]
 
         def play() -> None:

@@ -61,6 +61,7 @@ def _ready_runs(s: QueueState) -> Iterator[Run]:
         stop = min(s.index.next_segment_boundary(start), end, start + 2048)
         recover_to(s, stop)
         yield from sift(s, s.index.read(start, stop))[0]
-        start = stop
+        beyond = s.recovery is None and not stop % s.index.segment_entry_count
+        start = s.index.next_known(stop, end) if beyond else stop
     yield from s.q2
     yield from s.q1

@@ -31,7 +31,7 @@ class MsgIds:
         """``count`` ids, one behind the other."""
         first = self._next + 1
         self._next += count
-        columns = np.empty((count, 2), ">u8")
-        columns[:, 0] = int.from_bytes(self._prefix, "big")
-        columns[:, 1] = np.arange(first, first + count, dtype=np.uint64)
+        columns = np.empty((count, 2), np.uint64)
+        columns[:, 0] = np.frombuffer(self._prefix, np.uint64)[0]
+        columns[:, 1] = np.arange(first, first + count, dtype=np.uint64).astype(">u8").view(np.uint64)
         return columns.tobytes()

@@ -13,6 +13,7 @@ from queue_index.recovering import recover_more, recover_to
 from queue_index.run import EMBEDDED, IN_RAM, IN_STORE, PERSISTENT, Run
 from queue_index.run_queue import RunQueue
 from queue_index.state import QueueState
+from storage.errors import DataError
 
 
 def excess(current: int, permitted: int | None) -> int:
@@ -189,9 +190,13 @@ def load_from_delta(s: QueueState, *, ack_lost: bool = True) -> None:
                 delta.transient -= run.count
                 s.delta_transient_bytes -= run.bytes
             s.q3.append(run)
-        if not count:
-            delta.start = end
+        if not count:  # damaged numbers can leave a gap that nobody could walk through
+            delta.start = (
+                end if s.recovery is not None or end % index.segment_entry_count else index.next_known(end, delta_end)
+            )
             continue
+        if count > delta.count:
+            raise DataError(index.path, None, f"{count - delta.count} messages more than were counted")
         delta.count -= count
         if not delta.count:
             recover_more(s)
@@ -203,6 +208,8 @@ def load_from_delta(s: QueueState, *, ack_lost: bool = True) -> None:
             s.q3.extend(s.q2)
             s.q2 = RunQueue()
         return
+    if delta.count:
+        raise DataError(index.path, None, f"{delta.count} messages that were counted are not there")
 
 
 def sift(s: QueueState, runs: list[Run]) -> tuple[list[Run], list[Run]]:

@@ -3,21 +3,20 @@
 Into Q4 where Q3 is empty, else into Q1; in lazy mode to disk and into delta. A persistent message is written at once,
 payload and position, and the payload goes into the index record where it is small.
 
-A batch of messages of one length becomes its journal records in one matrix: constant columns are written once, ids,
-seq_ids and bodies as columns of their own. The same bytes then are the journal's write, the flush's source and the
-payloads in RAM.
+A batch stays what it came as, an envelope and bodies. It is encoded where it is written
+(:mod:`queue_index.record_matrix`), and not kept that way: in RAM a message takes little more room than its body, which
+its publisher has anyway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from queue_index.message_format import MAX_FRAGMENT_BYTES, Envelope, encode_many, encode_message
-from queue_index.record_matrix import RecordMatrix
-from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, PERSISTENT, Batch, Run, open_batch
+from queue_index.message_format import MAX_FRAGMENT_BYTES, MSG_ID_BYTES, Envelope, encode_message
+from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, PERSISTENT, Batch, Run, UnencodedTerms, open_batch
 from queue_index.state import QueueState
+from storage.errors import MessageError
 
-_ID_SIZE = 16
 _SMALL_STRETCH = 8  # fewer messages than this are not worth a matrix
 
 
@@ -65,7 +64,16 @@ def publish_delivered(s: QueueState, envelope: Envelope, msg_id: bytes, body: by
 def publish_many(
     s: QueueState, envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes], expiries: int | list[int]
 ) -> range:
-    """A batch of messages with one envelope; returns their seq_ids."""
+    """A batch of messages with one envelope; returns their seq_ids.
+
+    Raises :class:`MessageError`, before anything is done, for what can be no messages.
+    """
+    if len(msg_ids) != MSG_ID_BYTES * len(bodies):
+        raise MessageError(f"{len(msg_ids)} bytes of ids for {len(bodies)} bodies")
+    if list(map(type, bodies)).count(bytes) != len(bodies):  # they are kept as they are: nobody may change them
+        raise MessageError("a body that is not of type bytes")
+    if not envelope.routing_keys:
+        raise MessageError("a message without a routing key")
     first = s.next_seq_id
     sizes = list(map(len, bodies))
     low = 0
@@ -77,13 +85,10 @@ def publish_many(
         else:
             high, alike = _stretch(s, envelope, sizes, low, high)
         flags = flags_of(s, envelope, size)
-        ids = msg_ids[low * _ID_SIZE : high * _ID_SIZE]
+        ids = msg_ids[low * MSG_ID_BYTES : high * MSG_ID_BYTES]
         times = expiries if isinstance(expiries, int) else expiries[low:high]
-        if alike and flags & EMBEDDED and size and high - low >= _SMALL_STRETCH:
-            batch = _matrix_batch(s, envelope, ids, bodies[low:high], times, persistent=bool(flags & PERSISTENT))
-        else:
-            terms = encode_many(envelope, ids, bodies[low:high])
-            batch = Batch(high - low, ids, size if alike else sizes[low:high], times, terms)
+        terms = UnencodedTerms(envelope, ids, bodies[low:high])
+        batch = Batch(high - low, ids, size if alike else sizes[low:high], times, terms)
         _enter(s, Run(s.next_seq_id, batch, 0, high - low, flags), envelope, batch=True)
         low = high
     s.end_batch()
@@ -101,24 +106,6 @@ def _stretch(s: QueueState, envelope: Envelope, sizes: list[int], low: int, high
     while end < high and flags_of(s, envelope, sizes[end]) == flags:
         end += 1
     return end, False
-
-
-def _matrix_batch(
-    s: QueueState,
-    envelope: Envelope,
-    ids: bytes,
-    bodies: Sequence[bytes],
-    expiries: int | list[int],
-    *,
-    persistent: bool,
-) -> Batch:
-    """The columns of messages of one length, on top of their finished journal records."""
-    start, count, size = s.next_seq_id, len(bodies), len(bodies[0])
-    matrix = s.record_matrix
-    if matrix is None or not matrix.fits(envelope, size, persistent=persistent):
-        matrix = s.record_matrix = RecordMatrix(envelope, size, persistent=persistent)
-    terms = matrix.fill(start, ids, bodies, expiries)
-    return Batch(count, ids, size, expiries, terms, record_size=len(matrix.record), first_seq_id=start)
 
 
 def _enter(s: QueueState, run: Run, envelope: Envelope, *, batch: bool) -> None:

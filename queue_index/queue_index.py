@@ -29,10 +29,11 @@ import numpy as np
 from queue_index import directory as names
 from queue_index.entries import ACKED, DELIVERED, PLUS, PUBLISHED
 from queue_index.record_format import ACK, BODY, DELIVER, Octets, journal_publish_head, journal_shorts
+from queue_index.record_matrix import RecordMatrix, UniformRecords
 from queue_index.run import DELIVERED as RUN_DELIVERED
-from queue_index.run import PackedTerms, Run
+from queue_index.run import Run
 from queue_index.segment_file import SegmentFile, published, read_segment
-from queue_index.segment_journal import PackedRecords, Records, SegmentJournal
+from queue_index.segment_journal import Records, SegmentJournal
 from storage.errors import DataError, StorageError
 from storage.filesystem import File, FileSystem, write_file
 from storage.settings import Settings
@@ -81,6 +82,7 @@ class QueueIndex:
         self._waiting = _Waiting()
         self._last_read: tuple[int, SegmentFile] | None = None
         self._failure: StorageError | None = None
+        self._matrix = RecordMatrix()
 
     # ── what happens ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -154,7 +156,7 @@ class QueueIndex:
         records = journal_records(run)
         self._add(PUBLISHED, run.start, run.end)
         self._segment(number).hold(rel_seq, records)
-        return records if isinstance(records, list) else [records.blob]
+        return records if isinstance(records, list) else [self._matrix.journal_bytes(records)]
 
     def _segment(self, number: int) -> SegmentJournal:
         segment = self.segments.get(number)
@@ -243,7 +245,7 @@ class QueueIndex:
                     self._files.delete(path)
                 del self.segments[number]
             elif not segment.empty:
-                self._append_to_segment(number, segment.segment_pieces())
+                self._append_to_segment(number, segment.segment_pieces(self._matrix))
                 segment.forget()
             else:
                 segment.forget()
@@ -282,6 +284,12 @@ class QueueIndex:
         if not self.segments:
             return 0, 0
         return min(self.segments) * self.segment_entry_count, (max(self.segments) + 1) * self.segment_entry_count
+
+    def next_known(self, seq_id: int, end: int) -> int:
+        """The first position, from ``seq_id`` on, of a segment that is known; ``end`` where none begins below."""
+        size = self.segment_entry_count
+        firsts = (number * size for number in self.segments if seq_id <= number * size < end)
+        return min(firsts, default=end)
 
     def read(self, start: int, end: int) -> list[Run]:
         """The unacked messages of ``start … end-1``, as runs in order."""
@@ -335,7 +343,8 @@ class QueueIndex:
         return counts
 
     def release(self) -> None:
-        """Give up file handles and what was read ahead; they come back when needed."""
+        """Give up file handles, and memory that only saves time; they come back when needed."""
+        self._matrix.release()
         self._last_read = None
         if self._journal is not None and not self._buffered:
             self._journal.close()
@@ -383,14 +392,11 @@ class QueueIndex:
 
 
 def journal_records(run: Run) -> Records:
-    """The finished journal records of a run's publishes."""
+    """The journal records of a run's publishes."""
+    uniform = UniformRecords.of(run)
+    if uniform is not None:
+        return uniform
     batch = run.batch
-    if batch.record_size and isinstance(batch.terms, PackedTerms) and batch.first_seq_id + run.low == run.start:
-        size = batch.record_size
-        blob = batch.terms.blob
-        if run.count * size != len(blob):
-            blob = blob[run.low * size : run.high * size]
-        return PackedRecords(blob, size)
     persistent, ids, low = run.persistent, batch.ids, run.low
     terms = run.terms() if run.embedded else [b""] * run.count
     return [

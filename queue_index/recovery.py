@@ -76,6 +76,10 @@ def open_clean(files: FileSystem, index: QueueIndex, counts: Iterable[tuple[int,
         if number not in index.segments:
             index.segments[number] = SegmentJournal(number, index.segment_entry_count)
         index.segments[number].unacked = unacked
+    for number, segment in index.segments.items():
+        if not 0 <= segment.unacked <= index.segment_entry_count:
+            path = f"{index.path}/{names.JOURNAL_NAME}"
+            raise DataError(path, None, f"with the recovery terms, segment {number} has {segment.unacked} unacked")
     index.dirty_count = journal.columns.record_count
     if journal.data:
         index.go_on_at(journal.columns.end)

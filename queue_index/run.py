@@ -27,6 +27,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import attrs
+import numpy as np
+import numpy.typing as npt
+
+from queue_index.message_format import Envelope, encode_many, encode_message
 
 PERSISTENT: Final = 1
 EMBEDDED: Final = 2
@@ -43,7 +47,7 @@ Terms = list[bytes]
 
 @attrs.frozen
 class PackedTerms:
-    """Encoded messages that lie in one buffer: a journal write, or a segment as it was read."""
+    """Encoded messages that lie in one buffer: a segment as it was read."""
 
     blob: bytes
     offsets: Sequence[int]
@@ -56,13 +60,49 @@ class PackedTerms:
         at = self.offsets[index]
         return self.blob[at : at + (self.lengths if isinstance(self.lengths, int) else self.lengths[index])]
 
+    def column(self, low: int, high: int, at: int, size: int) -> npt.NDArray[np.void]:
+        """Bytes ``at … at+size-1`` of each of the terms ``low … high-1``, in an array of their own."""
+        offsets = self.offsets[low:high]
+        if isinstance(offsets, range):
+            places = np.arange(offsets.start, offsets.stop, offsets.step)
+        else:
+            places = np.asarray(offsets, np.int64)
+        anywhere: npt.NDArray[np.void] = np.ndarray((len(self.blob) - at - size + 1,), f"V{size}", self.blob, at, (1,))
+        return anywhere[places]
+
     def many(self, low: int, high: int) -> list[bytes]:
         blob = self.blob
         if isinstance(self.lengths, int):
-            length = self.lengths
-            return [blob[at : at + length] for at in self.offsets[low:high]]
+            terms: list[bytes] = self.column(low, high, 0, self.lengths).tolist()
+            return terms
         pairs = zip(self.offsets[low:high], self.lengths[low:high], strict=True)
         return [blob[at : at + length] for at, length in pairs]
+
+
+@attrs.frozen(eq=False)
+class UnencodedTerms:
+    """Messages as they came from one publisher, encoded when somebody asks."""
+
+    envelope: Envelope
+    ids: bytes
+    bodies: Sequence[bytes]
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def one(self, index: int) -> bytes:
+        return encode_message(self.envelope, self.ids[index * 16 : index * 16 + 16], self.bodies[index])
+
+    def many(self, low: int, high: int) -> list[bytes]:
+        return encode_many(self.envelope, self.ids[low * 16 : high * 16], self.bodies[low:high])
+
+    def part(self, low: int, high: int) -> UnencodedTerms:
+        """Messages ``low … high-1`` by themselves."""
+        return UnencodedTerms(self.envelope, self.ids[low * 16 : high * 16], self.bodies[low:high])
+
+
+BatchTerms = list[bytes] | PackedTerms | UnencodedTerms
+"""Encoded messages, in the form that costs least where they come from."""
 
 
 @attrs.define
@@ -73,10 +113,7 @@ class Batch:
     ids: bytes | bytearray
     sizes: int | list[int]
     expiries: int | list[int]
-    terms: list[bytes] | PackedTerms | None
-    record_size: int = 0
-    """Above 0: ``terms`` lie in finished journal records of so many bytes, from ``first_seq_id`` on."""
-    first_seq_id: int = 0
+    terms: BatchTerms | None
     body_place: tuple[int, int] | None = None
     """Where the body lies in every one of the terms, and its size; ``(-1, 0)``: not in one place. Found when needed."""
 
@@ -102,15 +139,18 @@ class Batch:
             raise RuntimeError("the payloads of paged messages were asked of their batch")
         return terms.many(low, high)
 
-    def packed_terms(self, low: int, high: int) -> list[bytes] | PackedTerms:
-        """Terms in a buffer of their own, where they have one length."""
-        terms = self.slice_terms(low, high)
-        if not isinstance(self.terms, PackedTerms) or not isinstance(self.terms.lengths, int):
-            return terms
-        length = self.terms.lengths
-        return PackedTerms(b"".join(terms), range(0, len(terms) * length, length), length)
+    def part_of_terms(self, low: int, high: int) -> BatchTerms:
+        """Terms that hold on to nothing else."""
+        if isinstance(self.terms, UnencodedTerms):
+            return self.terms.part(low, high)
+        packed = self.terms
+        if not isinstance(packed, PackedTerms) or not isinstance(packed.lengths, int):
+            return self.slice_terms(low, high)
+        length = packed.lengths
+        terms = packed.column(low, high, 0, length)
+        return PackedTerms(terms.tobytes(), range(0, (high - low) * length, length), length)
 
-    def copy(self, low: int, high: int, *, terms: list[bytes] | PackedTerms | None) -> Batch:
+    def copy(self, low: int, high: int, *, terms: BatchTerms | None) -> Batch:
         return Batch(
             count=high - low,
             ids=bytes(self.ids[low * 16 : high * 16]),
@@ -179,8 +219,8 @@ class Run:
         return sizes * self.count if isinstance(sizes, int) else sum(sizes[self.low : self.high])
 
     def msg_ids(self) -> Terms:
-        ids, low = self.batch.ids, self.low * 16
-        return [bytes(ids[at : at + 16]) for at in range(low, low + self.count * 16, 16)]
+        ids: Terms = np.frombuffer(self.batch.ids, "V16", self.count, self.low * 16).tolist()
+        return ids
 
     def terms(self) -> Terms:
         return self.batch.slice_terms(self.low, self.high)
@@ -206,7 +246,7 @@ class Run:
         """Copy the window out of a batch of which it needs less than half."""
         batch = self.batch
         if batch.count > _SMALL_BATCH and self.count * 2 < batch.count:
-            terms = batch.packed_terms(self.low, self.high) if self.in_ram else None
+            terms = batch.part_of_terms(self.low, self.high) if self.in_ram else None
             self.batch = batch.copy(self.low, self.high, terms=terms)
             self.batch.body_place = batch.body_place
             self.low = 0

@@ -7,6 +7,7 @@ in a flush leaves: the journal still has all that was torn.
 
 from __future__ import annotations
 
+from array import array
 from itertools import pairwise
 from typing import Any, cast
 
@@ -41,10 +42,10 @@ class SegmentFile:
             rows = np.lib.stride_tricks.as_strided(octets[low:], (len(at), BODY_SIZE), (abs(step), 1), writeable=False)
             bodies = np.ascontiguousarray(rows if step > 0 else rows[::-1])
             stop = int(at[-1]) + step
-            offsets: range | list[int] = range(int(at[0]) + BODY_SIZE, stop + BODY_SIZE, step)
+            offsets: range | array[int] = range(int(at[0]) + BODY_SIZE, stop + BODY_SIZE, step)
         else:
             bodies = octets[at[:, None] + np.arange(BODY_SIZE)]
-            offsets = (at + BODY_SIZE).tolist()
+            offsets = array("q", (at + BODY_SIZE).tobytes())
         lengths = self.entries.embedded[rel_seqs]
         total = int(lengths.sum())
         terms: PackedTerms | list[bytes] | None = None

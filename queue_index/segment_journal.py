@@ -16,29 +16,21 @@ import numpy as np
 
 from queue_index.entries import ACKED, ADD, DELIVERED, IMPOSSIBLE, NOTHING, PUBLISHED
 from queue_index.record_format import BODY, SEGMENT, SEGMENT_SHORT, TRANSIENT_PUBLISH, Bools, Octets
+from queue_index.record_matrix import RecordMatrix, UniformRecords
 from queue_index.run import DELIVERED as RUN_DELIVERED
-from queue_index.run import EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, PackedTerms, Run
+from queue_index.run import EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, Run
 
 _JOURNAL_HEAD: Final = 8
 _BODY_END: Final = _JOURNAL_HEAD + BODY.size
 _WORTH_A_WRITE: Final = 256 << 10
+_ADDING: Final = {
+    action: bytes(ADD[:, action]).ljust(256, bytes([IMPOSSIBLE])) for action in (PUBLISHED, DELIVERED, ACKED)
+}
+"""For each action, what it makes of what is known: by a table of bytes a thousand messages are one step."""
 
 
-@attrs.frozen
-class PackedRecords:
-    """Finished journal records of one length, one behind the other."""
-
-    blob: bytes
-    record_size: int
-
-    def __len__(self) -> int:
-        return len(self.blob) // self.record_size
-
-    def matrix(self) -> Octets:
-        return np.frombuffer(self.blob, np.uint8).reshape(len(self), self.record_size)
-
-
-Records = PackedRecords | list[bytes]
+Records = UniformRecords | list[bytes]
+"""Publish records: finished, or what they are made of."""
 
 
 @attrs.define
@@ -52,34 +44,20 @@ class Written:
     def end(self) -> int:
         return self.rel_seq + len(self.records)
 
-    def record(self, index: int) -> bytes:
-        records = self.records
-        if isinstance(records, list):
-            return records[index]
-        return records.blob[index * records.record_size : (index + 1) * records.record_size]
-
-    def segment_bytes(self, low: int, high: int, shorts: int) -> bytes | memoryview:
+    def segment_bytes(self, low: int, high: int, shorts: int, matrix: RecordMatrix) -> bytes | memoryview:
         """Segment records of positions ``low … high-1``, highest first; behind each ``shorts`` short records."""
         first, count = low - self.rel_seq, high - low
-        persistent = self.record(first)[0] >> 6 != TRANSIENT_PUBLISH
-        kind = 0x8000 | (persistent << 14)
-        if isinstance(self.records, list):
+        records = self.records
+        if isinstance(records, list):
+            persistent = records[first][0] >> 6 != TRANSIENT_PUBLISH
+            kind = 0x8000 | (persistent << 14)
             parts: list[bytes | memoryview] = []
             for index in range(first + count - 1, first - 1, -1):
                 rel_seq = self.rel_seq + index
                 short = (SEGMENT_SHORT << 14 | rel_seq).to_bytes(2, "big") * shorts
-                parts += ((kind | rel_seq).to_bytes(2, "big"), memoryview(self.records[index])[_JOURNAL_HEAD:], short)
+                parts += ((kind | rel_seq).to_bytes(2, "big"), memoryview(records[index])[_JOURNAL_HEAD:], short)
             return b"".join(parts)
-        records = self.records.matrix()[first : first + count][::-1]
-        body = records.shape[1] - _JOURNAL_HEAD
-        rel_seqs = np.arange(high - 1, low - 1, -1, dtype=np.uint16)
-        out = np.empty((count, 2 + body + 2 * shorts), np.uint8)
-        out[:, :2] = (rel_seqs | np.uint16(kind)).astype(">u2").view(np.uint8).reshape(count, 2)
-        out[:, 2 : 2 + body] = records[:, _JOURNAL_HEAD:]
-        if shorts:
-            short_bytes = (rel_seqs | np.uint16(SEGMENT_SHORT << 14)).astype(">u2").view(np.uint8).reshape(count, 2)
-            out[:, 2 + body :] = np.tile(short_bytes, shorts)
-        return out.ravel().data
+        return matrix.segment_bytes(records, first, count, low, shorts)
 
     def runs(self, first_seq_id: int, wanted: Bools, delivered: Bools) -> list[Run]:
         """The wanted positions as runs; both masks are by rel_seq."""
@@ -97,9 +75,13 @@ class Written:
 
     def _runs_of(self, first_seq_id: int, low: int, high: int, delivered: int) -> list[Run]:
         """Positions ``low … high-1`` of this write, cut where records stop being embedded or start to be."""
+        records = self.records
+        if not isinstance(records, list):
+            flags = INDEXED | delivered | EMBEDDED | IN_RAM | (PERSISTENT if records.persistent else 0)
+            return [records.run(low, high - low, flags)]
         runs: list[Run] = []
         start = low
-        bodies = [BODY.unpack_from(self.record(index), _JOURNAL_HEAD) for index in range(low, high)]
+        bodies = [BODY.unpack_from(records[index], _JOURNAL_HEAD) for index in range(low, high)]
         while start < high:
             embedded = bodies[start - low][3] > 0
             end = start + 1
@@ -107,14 +89,14 @@ class Written:
                 end += 1
             chosen = bodies[start - low : end - low]
             flags = INDEXED | delivered | (EMBEDDED | IN_RAM if embedded else IN_STORE)
-            if self.record(start)[0] >> 6 != TRANSIENT_PUBLISH:
+            if records[start][0] >> 6 != TRANSIENT_PUBLISH:
                 flags |= PERSISTENT
             batch = Batch(
                 count=end - start,
                 ids=b"".join(body[0] for body in chosen),
                 sizes=[body[2] for body in chosen],
                 expiries=[body[1] for body in chosen],
-                terms=[self.record(index)[_BODY_END:] for index in range(start, end)] if embedded else None,
+                terms=[records[index][_BODY_END:] for index in range(start, end)] if embedded else None,
             )
             runs.append(Run(first_seq_id + self.rel_seq + start, batch, 0, end - start, flags))
             start = end
@@ -158,22 +140,12 @@ class SegmentJournal:
 
     def add(self, action: int, low: int, high: int) -> None:
         """One action on each of the positions ``low … high-1``."""
-        if high == low + 1:
-            if self._facts is None:
-                self._array()
-            facts = self._facts
-            if facts is None:
-                raise RuntimeError("a segment's facts were not made")
-            known = int(ADD[facts[low], action])
-            if known == IMPOSSIBLE:
-                raise self._impossible(action, low)
-            facts[low] = known
-        else:
-            view = self._array()
-            known_all = ADD[view[low:high], action]
-            if (known_all == IMPOSSIBLE).any():
-                raise self._impossible(action, low + int(np.argmax(known_all == IMPOSSIBLE)))
-            view[low:high] = known_all
+        facts = self._bytes()
+        known = facts[low:high].translate(_ADDING[action])
+        impossible = known.find(IMPOSSIBLE)
+        if impossible >= 0:
+            raise self._impossible(action, low + impossible)
+        facts[low:high] = known
         if action == PUBLISHED:
             self.unacked += high - low
         elif action == ACKED:
@@ -192,7 +164,7 @@ class SegmentJournal:
                 return
         self.written.append(Written(rel_seq, records))
 
-    def segment_pieces(self) -> Iterator[bytes | memoryview]:
+    def segment_pieces(self, matrix: RecordMatrix) -> Iterator[bytes | memoryview]:
         """What a flush appends to the segment file: descending positions, of each publish, deliver, ack.
 
         In pieces of which each is worth a write of its own: a large one is then written while it is in the cache.
@@ -209,15 +181,21 @@ class SegmentJournal:
         for low, high in _stretches(others):
             pieces.append((low, high, 2 if int(others[low]) == DELIVERED | ACKED else 1, None))
         pieces.sort(key=lambda piece: -piece[0])
-        small: list[bytes | memoryview] = []
+        small: list[bytes] = []
         small_bytes = 0
         for low, high, shorts, published in pieces:
-            data = _shorts(low, high, shorts) if published is None else published.segment_bytes(low, high, shorts)
-            small.append(data)
-            small_bytes += len(data)
-            if small_bytes >= _WORTH_A_WRITE:
-                yield small[0] if len(small) == 1 else b"".join(small)
+            if published is None:
+                data: bytes | memoryview = _shorts(low, high, shorts)
+            else:
+                data = published.segment_bytes(low, high, shorts, matrix)
+            if small and small_bytes + len(data) >= _WORTH_A_WRITE:
+                yield b"".join(small)
                 small, small_bytes = [], 0
+            if len(data) >= _WORTH_A_WRITE:
+                yield data
+            else:
+                small.append(bytes(data))
+                small_bytes += len(data)
         if small:
             yield b"".join(small)
 
@@ -226,10 +204,16 @@ class SegmentJournal:
         self.written.clear()
         self._facts = self._view = None
 
-    def _array(self) -> Octets:
-        if self._view is None:
+    def _bytes(self) -> bytearray:
+        if self._facts is None:
             self._facts = bytearray(self._size)
             self._view = np.frombuffer(self._facts, np.uint8)
+        return self._facts
+
+    def _array(self) -> Octets:
+        self._bytes()
+        if self._view is None:
+            raise RuntimeError("a segment's facts without the view on them")
         return self._view
 
 
@@ -246,4 +230,4 @@ def _stretches(facts: Octets) -> list[tuple[int, int]]:
     return [(low, high) for low, high in pairwise(edges) if high > low and facts[low]]
 
 
-__all__ = ["PackedRecords", "PackedTerms", "Records", "SegmentJournal", "Written"]
+__all__ = ["Records", "SegmentJournal", "Written"]

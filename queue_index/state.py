@@ -21,7 +21,6 @@ from queue_index.delta import Delta
 from queue_index.pending_acks import PendingAcks
 from queue_index.queue_index import QueueIndex
 from queue_index.rates import Rates
-from queue_index.record_matrix import RecordMatrix
 from queue_index.recovery import DirtyRecovery
 from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Run, Terms
 from queue_index.run_queue import RunQueue
@@ -77,8 +76,6 @@ class QueueState:
     calls_since_reduce: int = 0
     waiting_bump: bool = False
     recovery: DirtyRecovery | None = None
-    record_matrix: RecordMatrix | None = None
-    """What the last batch of messages was made in: the next one is often of its kind."""
 
     @property
     def ram_ack_count(self) -> int:

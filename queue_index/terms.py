@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from queue_index.message_format import MSG_ID_BYTES, decode_message, locate_body
-from queue_index.run import Batch, PackedTerms, Run
+from queue_index.run import PackedTerms, Run, UnencodedTerms
 
 _NOWHERE: Final = (-1, 0)
 _ROWS_AT_A_TIME: Final = 1024
@@ -22,13 +22,15 @@ def bodies_of(run: Run, terms: Sequence[bytes] | None) -> list[bytes]:
     """The payloads of a run; ``terms``: its encoded messages, where they are not in RAM."""
     batch = run.batch
     packed = batch.terms
+    if terms is None and isinstance(packed, UnencodedTerms):
+        return list(packed.bodies[run.low : run.high])
     if terms is None and isinstance(packed, PackedTerms) and isinstance(packed.lengths, int):
         if batch.body_place is None:
-            batch.body_place = _common_place(batch, packed, packed.lengths) or _NOWHERE
+            batch.body_place = _common_place(packed) or _NOWHERE
         at, size = batch.body_place
-        if at >= 0:
-            blob = packed.blob
-            return [blob[start + at : start + at + size] for start in packed.offsets[run.low : run.high]]
+        if at >= 0 and size:
+            bodies: list[bytes] = packed.column(run.low, run.high, at, size).tolist()
+            return bodies
     return _bodies(run.terms() if terms is None else terms)
 
 
@@ -64,22 +66,17 @@ def body_of(term: bytes) -> bytes:
     return decode_message(term).body if place is None else term[place[0] : place[0] + place[1]]
 
 
-def _common_place(batch: Batch, packed: PackedTerms, length: int) -> tuple[int, int] | None:
+def _common_place(packed: PackedTerms) -> tuple[int, int] | None:
     """Where the body lies in every one of the terms; ``None`` unless they differ in body and id alone."""
     first = packed.one(0)
     place = locate_body(first)
     if place is None:
         return None
     body_at, size, id_at = place
-    if not batch.record_size:  # else they were made from one template
-        octets, sample = np.frombuffer(packed.blob, np.uint8), np.frombuffer(first, np.uint8)
-        constant = np.ones(length, np.bool_)
-        constant[body_at : body_at + size] = False
-        constant[id_at : id_at + MSG_ID_BYTES] = False
-        columns = np.flatnonzero(constant)
-        offsets = np.asarray(packed.offsets, np.int64)
-        for low in range(0, len(offsets), _ROWS_AT_A_TIME):
-            rows = octets[offsets[low : low + _ROWS_AT_A_TIME, None] + columns]
-            if not (rows == sample[columns]).all():
-                return None
+    sample = np.frombuffer(first, np.uint8)
+    constant = slice(0, body_at), slice(body_at + size, id_at), slice(id_at + MSG_ID_BYTES, len(first))
+    for low in range(0, len(packed), _ROWS_AT_A_TIME):
+        rows = packed.column(low, low + _ROWS_AT_A_TIME, 0, len(first)).view(np.uint8).reshape(-1, len(first))
+        if not all((rows[:, columns] == sample[columns]).all() for columns in constant):
+            return None
     return body_at, size

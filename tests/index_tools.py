@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 
 from queue_index.body_store import StoreClient
+from queue_index.message_format import Envelope, encode_message
 from queue_index.queue_index import QueueIndex
 from queue_index.recovery import DirtyRecovery
-from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, PERSISTENT, Batch, PackedTerms, Run
+from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, PERSISTENT, Batch, Run, UnencodedTerms
 from queue_index.variable_queue import QueueFiles
 from storage.memory import MemoryFileSystem
 from storage.settings import Settings
@@ -24,6 +25,7 @@ PATH = "/vhost/queues/Q"
 JOURNAL = f"{PATH}/journal.jif"
 NAME_FILE = f"{PATH}/.queue_name"
 SIZE = 20
+ENVELOPE = Envelope(b"/", b"", (b"q",), b"", True)
 SETTINGS = Settings(segment_entry_count=8)
 DELIVERING = attrs.evolve(SETTINGS, deliver_with_publish=True)
 
@@ -43,8 +45,16 @@ def number_of(message_id: bytes) -> int:
     return int.from_bytes(message_id[8:], "big")
 
 
+def body(n: int) -> bytes:
+    return (b"<%d>" % n).ljust(SIZE, b".")
+
+
 def term(n: int) -> bytes:
-    return (b"<%d>" % n).ljust(12, b".")
+    return encode_message(ENVELOPE, msg_id(n), body(n))
+
+
+JOURNAL_PUBLISH_BYTES = 8 + 32 + len(term(0))
+SEGMENT_PUBLISH_BYTES = 2 + 32 + len(term(0))
 
 
 def run_of(
@@ -55,21 +65,17 @@ def run_of(
     embedded: bool = True,
     delivered: bool = False,
     expiry_us: int | list[int] = 0,
-    packed: bool = False,
+    unencoded: bool = False,
 ) -> Run:
-    """Messages ``start …`` as they come from a publisher; ``packed``: in a buffer of finished journal records."""
+    """Messages ``start …`` as they come from a publisher, their messages encoded or not yet."""
     numbers = range(start, start + count)
     flags = IN_RAM | (PERSISTENT if persistent else 0) | (DELIVERED if delivered else 0)
     flags |= EMBEDDED if embedded else IN_STORE
-    terms: list[bytes] | PackedTerms = [term(n) for n in numbers]
-    record_size = 0
-    if packed:
-        records = [
-            journal_publish(n, persistent=persistent, expiry_us=expiry_of(expiry_us, n - start)) for n in numbers
-        ]
-        record_size = len(records[0])
-        terms = PackedTerms(b"".join(records), range(40, count * record_size, record_size), record_size - 40)
-    batch = Batch(count, b"".join(map(msg_id, numbers)), SIZE, expiry_us, terms, record_size, start)
+    ids = b"".join(map(msg_id, numbers))
+    terms: list[bytes] | UnencodedTerms = [term(n) for n in numbers]
+    if unencoded:
+        terms = UnencodedTerms(ENVELOPE, ids, [body(n) for n in numbers])
+    batch = Batch(count, ids, SIZE, expiry_us, terms)
     return Run(start, batch, 0, count, flags)
 
 

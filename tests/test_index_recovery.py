@@ -10,6 +10,7 @@ import pytest
 from index_tools import (
     DELIVERING,
     JOURNAL,
+    JOURNAL_PUBLISH_BYTES,
     PATH,
     SETTINGS,
     SIZE,
@@ -55,7 +56,7 @@ def six_segments(files: MemoryFileSystem) -> None:
     """Segments 0 … 5 with eight persistent messages each, and an empty journal."""
     index = new_index(files)
     for number in range(6):
-        index.publish(run_of(number * 8, 8, packed=True), None)
+        index.publish(run_of(number * 8, 8, unencoded=True), None)
     index.flush()
 
 
@@ -72,7 +73,7 @@ def test_nothing_comes_back_from_nothing(files: MemoryFileSystem) -> None:
 def test_persistent_messages_come_back_as_they_were(files: MemoryFileSystem) -> None:
     index = new_index(files)
     index.publish(run_of(0, 8, embedded=False, expiry_us=list(range(8))), None)
-    index.publish(run_of(8, 8, packed=True), None)
+    index.publish(run_of(8, 8, unencoded=True), None)
     index.flush()
     index.publish(run_of(16, 4, expiry_us=3), None)
     index.publish(run_of(20, 2, embedded=False), None)
@@ -134,7 +135,7 @@ def test_crash_between_segment_append_and_journal_truncate_is_not_counted_twice(
     with pytest.raises(StorageError):
         index.flush()
     left = files.after_process_crash()
-    assert left.size(JOURNAL) == 8 * 52 + 3 * 8 + 2 * 8
+    assert left.size(JOURNAL) == 8 * JOURNAL_PUBLISH_BYTES + 3 * 8 + 2 * 8
     written = left.read(segment(0))
     index = recover(left)
     assert unacked(index) == [Position(2, delivered=True)] + [Position(n) for n in range(3, 8)]
@@ -241,7 +242,7 @@ def test_messages_bytes_and_references_are_counted_wherever_they_stand(files: Me
     index.publish(run_of(4, 4, embedded=False), None)
     index.publish(run_of(8, 2, persistent=False), None)
     index.flush()
-    index.publish(run_of(10, 3, packed=True), None)
+    index.publish(run_of(10, 3, unencoded=True), None)
     index.publish(run_of(13, 2, embedded=False), None)
     index.sync()
     told: list[bytes] = []
@@ -312,7 +313,7 @@ def test_a_second_crash_while_scanning_forgets_nothing_that_was_appended(files: 
 
 def test_after_a_clean_stop_everything_is_as_it_was(files: MemoryFileSystem) -> None:
     index = new_index(files, DELIVERING)
-    index.publish(run_of(0, 8, packed=True), None)
+    index.publish(run_of(0, 8, unencoded=True), None)
     index.publish(run_of(8, 8, persistent=False, expiry_us=4), None)
     index.flush()
     index.publish(run_of(16, 2, embedded=False), None)
@@ -356,7 +357,7 @@ def test_a_torn_journal_was_not_stopped_cleanly(files: MemoryFileSystem) -> None
     put(files, JOURNAL, journal_publish(0) + journal_publish(1)[:-1])
     with pytest.raises(DataError, match="not a whole record") as caught:
         open_clean(files, new_index(files), [(0, 1)])
-    assert (caught.value.path, caught.value.offset) == (JOURNAL, 52)
+    assert (caught.value.path, caught.value.offset) == (JOURNAL, JOURNAL_PUBLISH_BYTES)
 
 
 def test_without_a_journal_the_terms_alone_say_what_is_there(files: MemoryFileSystem) -> None:

@@ -10,8 +10,10 @@ import pytest
 from index_tools import (
     DELIVERING,
     JOURNAL,
+    JOURNAL_PUBLISH_BYTES,
     NAME_FILE,
     PATH,
+    SEGMENT_PUBLISH_BYTES,
     SETTINGS,
     Position,
     journal_ack,
@@ -132,7 +134,7 @@ def test_records_wait_in_memory_until_a_sync(files: MemoryFileSystem, index: Que
 def test_what_is_written_out_survives_the_process_but_is_not_safe(files: MemoryFileSystem, index: QueueIndex) -> None:
     publish(index, run_of(0, 3))
     index.write_out()
-    assert (files.size(JOURNAL), files.synced_size(JOURNAL)) == (3 * 52, 0)
+    assert (files.size(JOURNAL), files.synced_size(JOURNAL)) == (3 * JOURNAL_PUBLISH_BYTES, 0)
     assert (index.written_ticket, index.safe_ticket) == (3, 0)
     index.sync()
     assert index.safe_ticket == 3
@@ -172,9 +174,9 @@ def test_a_descending_batch_is_cut_at_its_low_end(files: MemoryFileSystem) -> No
     assert journal(files, index) == expected
 
 
-def test_packed_records_are_written_as_they_are(files: MemoryFileSystem, index: QueueIndex) -> None:
-    run = run_of(0, 8, packed=True, expiry_us=5)
-    publish(index, run.window(0, 2), run.window(2, 6), run_of(8, 8, packed=True, persistent=False))
+def test_records_made_in_a_matrix_are_those_of_single_messages(files: MemoryFileSystem, index: QueueIndex) -> None:
+    run = run_of(0, 8, unencoded=True, expiry_us=5)
+    publish(index, run.window(0, 2), run.window(2, 6), run_of(8, 8, unencoded=True, persistent=False))
     expected = [journal_publish(n, expiry_us=5) for n in range(8)]
     expected += [journal_publish(n, persistent=False) for n in range(8, 16)]
     assert journal(files, index) == b"".join(expected)
@@ -253,18 +255,18 @@ def test_a_publish_and_its_deliver_stand_together_in_a_segment(files: MemoryFile
 
 
 @pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "transient"])
-def test_packed_and_single_records_flush_to_the_same_bytes(persistent: bool) -> None:
+def test_messages_encoded_late_and_early_flush_to_the_same_bytes(persistent: bool) -> None:
     flushed = []
-    for packed in (True, False):
+    for unencoded in (True, False):
         files = MemoryFileSystem()
         index = new_index(files)
-        publish(index, run_of(0, 8, packed=packed, persistent=persistent, expiry_us=list(range(8))))
+        publish(index, run_of(0, 8, unencoded=unencoded, persistent=persistent, expiry_us=list(range(8))))
         index.deliver([range(2, 7)])
         index.ack([range(3, 5)])
         index.flush()
         flushed.append(files.read(segment(0)))
     assert flushed[0] == flushed[1]
-    assert len(flushed[0]) == 6 * 46 + 3 * 2
+    assert len(flushed[0]) == 6 * SEGMENT_PUBLISH_BYTES + 3 * 2
 
 
 def test_publish_deliver_ack_within_one_journal_leaves_no_trace_in_a_segment(
@@ -431,7 +433,7 @@ def test_what_was_written_out_before_a_release_is_synced_after_it(files: MemoryF
     index.write_out()
     index.release()
     index.sync()
-    assert files.synced_size(JOURNAL) == 52
+    assert files.synced_size(JOURNAL) == JOURNAL_PUBLISH_BYTES
     assert index.safe_ticket == 1
 
 
@@ -442,7 +444,7 @@ def test_a_clean_stop_writes_the_journal_out_and_counts_what_is_unacked(
     index.deliver([range(3)])
     index.ack([range(3)])
     assert index.close() == ((0, 5), (1, 2))
-    assert files.synced_size(JOURNAL) == files.size(JOURNAL) == 10 * 52 + 6 * 8
+    assert files.synced_size(JOURNAL) == files.size(JOURNAL) == 10 * JOURNAL_PUBLISH_BYTES + 6 * 8
     assert sorted(files.contents()) == [NAME_FILE, JOURNAL]
 
 
@@ -467,7 +469,7 @@ def test_file_and_journal_are_read_together(index: QueueIndex) -> None:
     publish(index, run_of(0, 8), run_of(8, 4, embedded=False, expiry_us=5))
     index.deliver([range(2, 10)])
     index.flush()
-    publish(index, run_of(12, 2, persistent=False, expiry_us=[7, 8]), run_of(14, 2, packed=True), run_of(16))
+    publish(index, run_of(12, 2, persistent=False, expiry_us=[7, 8]), run_of(14, 2, unencoded=True), run_of(16))
     index.ack([range(3, 6), range(8, 9)])
     index.deliver([range(13, 16)])
     index.ack([range(14, 15)])
@@ -517,13 +519,13 @@ def test_segment_of_nuls_counts_as_empty(files: MemoryFileSystem, index: QueueIn
 def test_what_stands_before_a_torn_end_is_read(files: MemoryFileSystem, index: QueueIndex) -> None:
     put(files, segment(0), segment_publish(1) + segment_publish(0)[:-1])
     assert positions(index.read(0, 8)) == [Position(1)]
-    assert read_segment(files, segment(0), 8).good_bytes == 46
+    assert read_segment(files, segment(0), 8).good_bytes == SEGMENT_PUBLISH_BYTES
 
 
 @pytest.mark.parametrize(
     ("records", "offset", "reason"),
     [
-        (segment_publish(1) + segment_publish(1), 46, "double publish"),
+        (segment_publish(1) + segment_publish(1), SEGMENT_PUBLISH_BYTES, "double publish"),
         (segment_short(3), None, "entry without publish"),
         (segment_publish(1) + segment_short(1, 1, 1), None, "too many records"),
         (b"\xc0\x09" + segment_publish(1)[2:], 0, "position out of range"),

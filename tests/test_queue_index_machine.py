@@ -58,14 +58,14 @@ class IndexMachine(RuleBasedStateMachine):
 
     # What happens
 
-    @rule(count=counts, kind=kinds, packed=st.booleans(), batch=st.booleans())
-    def publish(self, count: int, kind: Kind, packed: bool, batch: bool) -> None:
+    @rule(count=counts, kind=kinds, unencoded=st.booleans(), batch=st.booleans())
+    def publish(self, count: int, kind: Kind, unencoded: bool, batch: bool) -> None:
         while count:
             start = self.next_seq_id
             part = min(count, SEGMENT - start % SEGMENT)
             for n in range(start, start + part):
                 self.there[n] = Position(n, **kind)
-            run = run_of(start, part, packed=packed and kind["embedded"], **kind)
+            run = run_of(start, part, unencoded=unencoded and kind["embedded"], **kind)
             if batch:
                 self.index.pre_publish(run, None)
             else:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from index_tools import SIZE, msg_id, number_of, run_of, term
 
 from queue_index.pending_acks import PendingAcks
-from queue_index.run import DELIVERED, IN_RAM, IN_STORE, PackedTerms, Run, open_batch
+from queue_index.run import DELIVERED, IN_RAM, IN_STORE, PackedTerms, Run, UnencodedTerms, open_batch
 from queue_index.run_queue import RunQueue
 
 SEGMENT = 100
@@ -32,9 +32,9 @@ def all_of(runs: RunQueue | PendingAcks | list[Run]) -> list[int]:
 # Runs
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["a list of terms", "packed terms"])
-def test_cutting_a_run_is_two_windows_on_the_same_columns(packed: bool) -> None:
-    run = run_of(10, 30, packed=packed)
+@pytest.mark.parametrize("unencoded", [False, True], ids=["a list of terms", "not encoded yet"])
+def test_cutting_a_run_is_two_windows_on_the_same_columns(unencoded: bool) -> None:
+    run = run_of(10, 30, unencoded=unencoded)
     batch, left, right = run.batch, run.take_left(4), run.take_right(6)
     assert left.batch is right.batch is run.batch is batch
     assert [(r.start, r.end) for r in (left, run, right)] == [(10, 14), (14, 34), (34, 40)]
@@ -49,9 +49,9 @@ def test_a_window_of_a_run_is_a_run_of_its_own() -> None:
     assert (seq_ids(window), run.flags & DELIVERED, run.count) == ([16, 17], 0, 30)
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["a list of terms", "packed terms"])
-def test_a_small_remainder_is_copied_out_of_a_large_batch(packed: bool) -> None:
-    run = run_of(0, 100, packed=packed, expiry_us=list(range(100)))
+@pytest.mark.parametrize("unencoded", [False, True], ids=["a list of terms", "not encoded yet"])
+def test_a_small_remainder_is_copied_out_of_a_large_batch(unencoded: bool) -> None:
+    run = run_of(0, 100, unencoded=unencoded, expiry_us=list(range(100)))
     batch = run.batch
     run.take_left(50)
     assert run.settle().batch is batch
@@ -60,7 +60,7 @@ def test_a_small_remainder_is_copied_out_of_a_large_batch(packed: bool) -> None:
     assert (run.batch.count, run.low) == (49, 0)
     assert seq_ids(run) == list(range(51, 100))
     assert [run.batch.expiry(index) for index in range(49)] == list(range(51, 100))
-    assert isinstance(run.batch.terms, PackedTerms) is packed
+    assert isinstance(run.batch.terms, UnencodedTerms) is unencoded
 
 
 def test_a_small_batch_is_not_worth_copying_out_of() -> None:
@@ -177,11 +177,11 @@ class QueueMachine(RuleBasedStateMachine):
         """Taken out, in between or at the ends."""
         self.low = self.high = 10 * SEGMENT
 
-    @rule(gap=st.sampled_from([0, 0, 0, 3]), count=counts, packed=st.booleans())
-    def append(self, gap: int, count: int, packed: bool) -> None:
+    @rule(gap=st.sampled_from([0, 0, 0, 3]), count=counts, unencoded=st.booleans())
+    def append(self, gap: int, count: int, unencoded: bool) -> None:
         start = self.high + gap
         count = min(count, SEGMENT - start % SEGMENT)
-        self.queue.append(run_of(start, count, packed=packed))
+        self.queue.append(run_of(start, count, unencoded=unencoded))
         self.model += range(start, start + count)
         self.high = start + count
 

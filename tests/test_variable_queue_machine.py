@@ -3,8 +3,8 @@
 Two durable queues and one that is not, over real file formats in memory, share bodies. Numbers are small, so that every
 boundary is crossed. A deeper run: ``WARREN_EXAMPLES=2000 pytest tests/test_variable_queue_machine.py``.
 
-Fairness. Between two fsyncs a journal gets one write, unless somebody calls ``write_out`` by itself: then two writes are
-on their way, and a disk that takes them out of order can leave zeros between records, which the format, without
+Fairness. Between two fsyncs a journal gets one write, unless somebody calls ``write_out`` by itself: then two writes
+are on their way, and a disk that takes them out of order can leave zeros between records, which the format, without
 checksums, cannot always tell from a record. So after a bare ``write_out`` a power loss cuts writes off in their order.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 from hypothesis import HealthCheck, settings
@@ -43,7 +43,7 @@ DURABLE = (b"a", b"b")
 FLEETING = b"c"
 NAMES = (*DURABLE, FLEETING)
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "segment_entry_count": 8,
     "queue_index_max_journal_entries": 30,
     "queue_index_embed_msgs_below": EMBED_BELOW,
@@ -93,7 +93,7 @@ class VhostMachine(RuleBasedStateMachine):
         lazy=rarely,
     )
     def begin(
-        self, sync: bool, credit: bool, backlog: tuple[int, int, int], size: int, wanted: int | None, lazy: bool
+        self, *, sync: bool, credit: bool, backlog: tuple[int, int, int], size: int, wanted: int | None, lazy: bool
     ) -> None:
         self.sync_means_fsync, self.wants_credit = sync, credit
         self.take_up(self.open(self.files))
@@ -138,7 +138,7 @@ class VhostMachine(RuleBasedStateMachine):
     # ── messages in ─────────────────────────────────────────────────────────────────────────────────────────────
 
     @rule(name=names, count=counts, size=sizes, persistent=mostly_true, expiry_us=expiries, delivered=rarely)
-    def publish(self, name: bytes, count: int, size: int, persistent: bool, expiry_us: int, delivered: bool) -> None:
+    def publish(self, name: bytes, *, count: int, size: int, persistent: bool, expiry_us: int, delivered: bool) -> None:
         queue, model = self.both(name)
         for n in self.number(count):
             sent = model.send(id_of(n), body_of(n, size), persistent, expiry_us, delivered=delivered)
@@ -480,7 +480,7 @@ class RabbitProfile(VhostMachine):
     profile = attrs.evolve(RABBITMQ_3_10, **SMALL, queue_explicit_gc_run_operation_threshold=2, delta_read_max=5)
 
 
-EXAMPLES = int(os.environ.get("WARREN_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("WARREN_EXAMPLES", "100"))
 for _machine in (DefaultProfile, RabbitProfile):
     _machine.TestCase.settings = settings(
         max_examples=EXAMPLES,
@@ -490,3 +490,55 @@ for _machine in (DefaultProfile, RabbitProfile):
     )
 TestQueuesOfTheDefaultProfile = DefaultProfile.TestCase
 TestQueuesOfTheRabbitProfile = RabbitProfile.TestCase
+
+
+# ── what was found once ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def restarted(files: MemoryFileSystem, vhost: Vhost) -> Vhost:
+    vhost.close()
+    return open_vhost(files, DefaultProfile.profile)
+
+
+def fill(queue: VariableQueue, count: int, *, persistent: bool = True) -> None:
+    bodies = [body_of(n, 10) for n in range(count)]
+    queue.publish_many(ENVELOPES[persistent], b"".join(map(id_of, range(count))), bodies, confirm=True)
+
+
+def test_a_clean_stop_does_not_count_pending_acks_that_were_purged() -> None:
+    files = new_files()
+    vhost = open_vhost(files, DefaultProfile.profile)
+    fill(vhost.queue(b"a"), 3)
+    vhost.queue(b"a").fetch_many(2)
+    vhost.queue(b"a").purge_acks()
+    vhost = restarted(files, vhost)
+    vhost.check_invariants()
+    assert len(vhost.queue(b"a")) == len(found_in(vhost.queue(b"a"))) == 1
+
+
+def test_browsing_leaves_out_transient_messages_that_a_stop_lost() -> None:
+    files = new_files()
+    vhost = open_vhost(files, DefaultProfile.profile)
+    fill(vhost.queue(b"a"), 8)
+    vhost.queue(b"a").set_mode("lazy")
+    fill(vhost.queue(b"a"), 9, persistent=False)
+    fill(vhost.queue(b"a"), 9)
+    vhost = restarted(files, vhost)
+    assert [sent.seq_id for sent in found_in(vhost.queue(b"a"))] == [*range(8), *range(17, 26)]
+
+
+def test_without_fsyncs_a_stored_message_is_confirmed_by_a_sync_all_the_same() -> None:
+    vhost = open_vhost(new_files(), DefaultProfile.profile, sync=False)
+    queue = vhost.queue(b"a")
+    queue.publish(ENVELOPES[True], id_of(1), body_of(1, 300), confirm=True)
+    vhost.sync()
+    assert queue.drain_confirmed() == [range(1)]
+
+
+def test_a_queue_that_is_not_durable_leaves_nothing_behind_a_clean_stop() -> None:
+    files = new_files()
+    vhost = open_vhost(files, DefaultProfile.profile)
+    queue = vhost.queue(b"c", durable=False)
+    fill(queue, 20)
+    queue.set_mode("lazy")  # which gives it a directory
+    assert restarted(files, vhost).queues == {}

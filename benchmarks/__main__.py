@@ -1,0 +1,87 @@
+"""``python -m benchmarks``: measure everything, say it, and bring docs/ up to date.
+
+``--quick``: a twentieth of the messages, one pair each, nothing written but to the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.backlog import fill_and_drain
+from benchmarks.exporting import exporting
+from benchmarks.figures import Figure, Results, day_of, machine_facts
+from benchmarks.plot import draw
+from benchmarks.recovery import killed_backlog, recovery
+from benchmarks.report import table, write_into
+from benchmarks.scenarios import PLANS, publish_and_fetch
+
+PROJECT = Path(__file__).parent.parent
+MESSAGES = 1_000_000
+
+
+def measure(directory: str, *, messages: int, scale: float, repeats: int, progress: Progress) -> Results:
+    """All figures; ``directory`` is where the queues lie meanwhile."""
+    task = progress.add_task("publish and fetch", total=None)
+
+    def step(name: str, total: int | None) -> None:
+        progress.reset(task, description=name, total=total)
+
+    def tick() -> None:
+        progress.advance(task)
+
+    figures: list[Figure] = []
+    step("publish and fetch", len(PLANS) * (1 + 2 * repeats))
+    figures += publish_and_fetch(directory, scale=scale, repeats=repeats, tick=tick)
+    step("fill and drain", None)
+    backlog, memory = fill_and_drain(directory, messages=messages, tick=tick)
+    figures += backlog
+    step("a backlog to be killed", None)
+    killed = killed_backlog(directory, messages)
+    step("recovery", repeats)
+    figures += recovery(killed, directory, messages=messages, repeats=repeats, tick=tick)
+    step("export", repeats)
+    figures += exporting(killed, messages=messages, repeats=repeats, tick=tick)
+    progress.remove_task(task)
+    return Results(
+        date=day_of(datetime.now(UTC)),
+        quick=messages < MESSAGES,
+        machine=machine_facts(),
+        figures=figures,
+        memory=memory,
+    )
+
+
+def main(
+    *, quick: Annotated[bool, typer.Option("--quick", help="A twentieth of everything; writes nothing.")] = False
+) -> None:
+    """Measure warren beside the bare writing and reading of the same bytes."""
+    console = Console(width=None if Console().is_terminal else 160)
+    with tempfile.TemporaryDirectory(prefix="warren-bench-") as directory, Progress(console=console) as progress:
+        results = measure(
+            directory,
+            messages=MESSAGES // 20 if quick else MESSAGES,
+            scale=0.05 if quick else 1.0,
+            repeats=1 if quick else 5,
+            progress=progress,
+        )
+    console.print(table(results))
+    if not quick:
+        target = PROJECT / "benchmarks" / "results" / "latest.json"
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(json.dumps(results.to_json(), indent=1) + "\n", encoding="utf-8")
+        write_into(PROJECT / "docs" / "benchmarks.md", results)
+        draw(results, PROJECT / "docs" / "benchmarks.png")
+    for figure in results.missed:
+        console.print(f"not reached: {figure.title}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
