@@ -64,8 +64,13 @@ class PublishAndFetch:
     envelope: Envelope = PERSISTENT
     target_ram_count: int | None = None
     sync: bool = False
+    batches: list[list[bytes]] = attrs.field(init=False)
+    """The bodies as their publisher hands them over."""
     vhost: Vhost = attrs.field(init=False)
     queue: VariableQueue = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.batches = [self.bodies[low : low + self.batch] for low in range(0, len(self.bodies), self.batch)]
 
     def open(self, files: FileSystem, path: str) -> None:
         self.vhost = open_vhost(files, path, sync=self.sync)
@@ -81,12 +86,11 @@ class PublishAndFetch:
         self.vhost.abandon()
 
     def _publish(self) -> int:
-        vhost, queue, bodies = self.vhost, self.queue, self.bodies
-        for low in range(0, len(bodies), self.batch):
-            part = bodies[low : low + self.batch]
-            queue.publish_many(self.envelope, vhost.msg_ids.many(len(part)), part)
+        vhost, queue = self.vhost, self.queue
+        for batch in self.batches:
+            queue.publish_many(self.envelope, vhost.msg_ids.many(len(batch)), batch)
             vhost.sync()
-        return len(bodies)
+        return len(self.bodies)
 
     def _publish_singly(self) -> int:
         vhost, queue = self.vhost, self.queue
