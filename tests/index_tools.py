@@ -53,8 +53,9 @@ def term(n: int) -> bytes:
     return encode_message(ENVELOPE, msg_id(n), body(n))
 
 
-JOURNAL_PUBLISH_BYTES = 8 + 32 + len(term(0))
-SEGMENT_PUBLISH_BYTES = 2 + 32 + len(term(0))
+TERM_BYTES = len(term(0))
+JOURNAL_PUBLISH_BYTES = 8 + 32 + TERM_BYTES
+SEGMENT_PUBLISH_BYTES = 2 + 32 + TERM_BYTES
 
 
 def run_of(

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from index_tools import (
+    JOURNAL_PUBLISH_BYTES,
+    SEGMENT_PUBLISH_BYTES,
+    TERM_BYTES,
     journal_ack,
     journal_deliver,
     journal_publish,
@@ -135,14 +138,14 @@ def test_entries_say_where_bodies_stand_and_how_much_is_embedded() -> None:
     first = segment_publish(4, embedded=b"") + segment_short(4)
     entries, _ = of_segment(first, segment_publish(1))
     assert entries.body_at[[4, 1]].tolist() == [2, len(first) + 2]
-    assert entries.embedded[[4, 1]].tolist() == [0, 12]
+    assert entries.embedded[[4, 1]].tolist() == [0, TERM_BYTES]
 
 
 def test_of_two_publishes_of_one_position_the_first_holds() -> None:
     first = segment_publish(3)
     entries, findings = of_segment(first, segment_publish(3, persistent=False, embedded=b""))
     assert findings == [Finding("double publish", len(first), "rel_seq 3")]
-    assert (entries.persistent[3], entries.embedded[3]) == (True, 12)
+    assert (entries.persistent[3], entries.embedded[3]) == (True, TERM_BYTES)
 
 
 def test_the_first_publish_holds_where_a_long_stretch_publishes_again() -> None:
@@ -151,6 +154,9 @@ def test_the_first_publish_holds_where_a_long_stretch_publishes_again() -> None:
     )
     assert entries.embedded[3] == 5
     assert len(findings) == 40
+
+
+TORN = Finding("torn record", SEGMENT_PUBLISH_BYTES, "the file goes on with something that is")
 
 
 @pytest.mark.parametrize(
@@ -162,8 +168,8 @@ def test_the_first_publish_holds_where_a_long_stretch_publishes_again() -> None:
             Finding("too many records", None, "3 short records of rel_seq 5"),
             P | D | A,
         ),
-        ([segment_publish(5), bytes(9)], Finding("torn record", 46, "the file goes on with something that is"), P),
-        ([segment_publish(5), b"\xc0"], Finding("torn record", 46, "the file goes on with something that is"), P),
+        ([segment_publish(5), bytes(9)], TORN, P),
+        ([segment_publish(5), b"\xc0"], TORN, P),
     ],
     ids=["no publish", "three short records", "zeros", "torn"],
 )
@@ -179,7 +185,7 @@ def test_positions_that_a_segment_cannot_have_are_reported() -> None:
     entries, findings = of_segment(segment_publish(1), segment_publish(5), segment_short(7), size=4)
     assert facts(entries) == [0, P, 0, 0]
     assert [(finding.kind, finding.offset) for finding in findings] == [
-        ("position out of range", 46),
+        ("position out of range", SEGMENT_PUBLISH_BYTES),
         ("position out of range", None),
     ]
 
@@ -198,7 +204,7 @@ def test_a_journal_speaks_of_several_segments() -> None:
     assert facts(segments[2]) == [0, A] + [0] * 6
     assert facts(segments[3])[6] == P | D
     assert (segments[1].persistent[0], segments[3].embedded[6]) == (False, 0)
-    assert segments[1].body_at[0] == 60
+    assert segments[1].body_at[0] == JOURNAL_PUBLISH_BYTES + 8
     assert findings == []
 
 
@@ -209,8 +215,11 @@ def test_a_whole_life_within_a_journal_is_gone() -> None:
 
 def test_a_journal_that_publishes_twice_or_is_torn_is_reported() -> None:
     segments, findings = of_journal(journal_publish(9), journal_publish(9, embedded=b""), b"\0" * 7)
-    assert [(finding.kind, finding.offset) for finding in findings] == [("double publish", 52), ("torn record", 92)]
-    assert segments[1].embedded[1] == 12
+    assert [(finding.kind, finding.offset) for finding in findings] == [
+        ("double publish", JOURNAL_PUBLISH_BYTES),
+        ("torn record", JOURNAL_PUBLISH_BYTES + 40),
+    ]
+    assert segments[1].embedded[1] == TERM_BYTES
 
 
 def test_zeros_at_a_journals_end_are_no_damage() -> None:

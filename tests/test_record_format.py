@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from index_tools import (
+    TERM_BYTES,
     journal_ack,
     journal_deliver,
     journal_publish,
@@ -52,8 +53,8 @@ def test_a_record_head_is_two_bits_of_kind_and_the_number() -> None:
 
 def test_a_publish_body_is_id_expiry_size_and_the_embedded_message() -> None:
     body = publish_body(7, expiry_us=1 << 50)
-    assert body[16:32].hex() == "0004000000000000000000140000000c"
-    assert body_at(b"head" + body, 4) == (msg_id(7), 1 << 50, 20, 12)
+    assert body[16:32].hex() == f"000400000000000000000014{TERM_BYTES:08x}"
+    assert body_at(b"head" + body, 4) == (msg_id(7), 1 << 50, 20, TERM_BYTES)
     assert body[record_format.BODY_SIZE :] == term(7)
 
 
@@ -66,7 +67,7 @@ def test_a_journal_is_read_in_columns() -> None:
     assert found.publish_numbers.tolist() == [3, 4]
     assert found.publish_persistent.tolist() == [False, True]
     assert found.body_at.tolist() == [8, len(first) + 8]
-    assert found.embedded_sizes.tolist() == [12, 0]
+    assert found.embedded_sizes.tolist() == [TERM_BYTES, 0]
     assert (found.delivers.tolist(), found.acks.tolist()) == ([3], [3])
     assert (found.record_count, found.reason) == (4, "complete")
 
