@@ -15,6 +15,9 @@ from queue_index.run_queue import RunQueue
 from queue_index.state import QueueState
 from storage.errors import DataError
 
+_WALKABLE_SEGMENTS = 1024
+"""A gap of more segments than this is no queue's own doing."""
+
 
 def excess(current: int, permitted: int | None) -> int:
     """How many of ``current`` are more than permitted; ``None`` permits any number."""
@@ -190,10 +193,8 @@ def load_from_delta(s: QueueState, *, ack_lost: bool = True) -> None:
                 delta.transient -= run.count
                 s.delta_transient_bytes -= run.bytes
             s.q3.append(run)
-        if not count:  # damaged numbers can leave a gap that nobody could walk through
-            delta.start = (
-                end if s.recovery is not None or end % index.segment_entry_count else index.next_known(end, delta_end)
-            )
+        if not count:
+            delta.start = _behind_gap(s, end, delta_end)
             continue
         if count > delta.count:
             raise DataError(index.path, None, f"{count - delta.count} messages more than were counted")
@@ -210,6 +211,18 @@ def load_from_delta(s: QueueState, *, ack_lost: bool = True) -> None:
         return
     if delta.count:
         raise DataError(index.path, None, f"{delta.count} messages that were counted are not there")
+
+
+def _behind_gap(s: QueueState, start: int, end: int) -> int:
+    """Where to go on reading behind a stretch without messages: right there.
+
+    But damaged numbers can leave a gap that nobody could walk through: then at the next segment that is known.
+    """
+    index = s.index
+    known = index.next_known(start, end)
+    if s.recovery is not None or known - start <= _WALKABLE_SEGMENTS * index.segment_entry_count:
+        return start
+    return known
 
 
 def sift(s: QueueState, runs: list[Run]) -> tuple[list[Run], list[Run]]:

@@ -139,7 +139,7 @@ class Life:
             assert published <= model.confirmed, "a sync confirms all that was published since the start"
 
     def insist(self) -> None:
-        """Sync once more after an error, as if nothing had happened: what that confirms is promised, too. Then give up."""
+        """Sync again after an error, as if nothing had happened: what that confirms is promised too. Then give up."""
         if self.vhost is None:
             return
         with contextlib.suppress(StorageError):
