@@ -70,25 +70,23 @@ def publish_many(
     """
     if len(msg_ids) != MSG_ID_BYTES * len(bodies):
         raise MessageError(f"{len(msg_ids)} bytes of ids for {len(bodies)} bodies")
-    if list(map(type, bodies)).count(bytes) != len(bodies):  # they are kept as they are: nobody may change them
+    if not set(map(type, bodies)) <= {bytes}:  # they are kept as they are: nobody may change them
         raise MessageError("a body that is not of type bytes")
     if not envelope.routing_keys:
         raise MessageError("a message without a routing key")
     first = s.next_seq_id
-    sizes = list(map(len, bodies))
+    sizes = list(map(len, bodies)) if len(set(map(len, bodies))) > 1 else None
     low = 0
     while low < len(bodies):
         high = min(len(bodies), low + s.index.next_segment_boundary(s.next_seq_id) - s.next_seq_id)
-        size = sizes[low]
-        if sizes.count(size) == len(sizes):
-            alike = True
-        else:
+        size, alike = len(bodies[low]), True
+        if sizes is not None:
             high, alike = _stretch(s, envelope, sizes, low, high)
         flags = flags_of(s, envelope, size)
         ids = msg_ids[low * MSG_ID_BYTES : high * MSG_ID_BYTES]
         times = expiries if isinstance(expiries, int) else expiries[low:high]
         terms = UnencodedTerms(envelope, ids, bodies[low:high])
-        batch = Batch(high - low, ids, size if alike else sizes[low:high], times, terms)
+        batch = Batch(high - low, ids, size if alike or sizes is None else sizes[low:high], times, terms)
         _enter(s, Run(s.next_seq_id, batch, 0, high - low, flags), envelope, batch=True)
         low = high
     s.end_batch()
