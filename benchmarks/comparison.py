@@ -130,8 +130,8 @@ CONTESTANTS: dict[str, tuple[Callable[[Path], Contestant], int]] = {
     # name: how to make it, and how many messages it gets (the slow ones fewer: rates are per second)
     "warren": (warren, 1_000_000),
     "SQLite table": (sqlite_table, 1_000_000),
-    "litequeue": (litequeue, 50_000),
-    "persist-queue (SQLiteAckQueue)": (persist_queue, 20_000),
+    "litequeue": (litequeue, 10_000),
+    "persist-queue (SQLiteAckQueue)": (persist_queue, 5_000),
 }
 
 

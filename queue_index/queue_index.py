@@ -366,9 +366,7 @@ class QueueIndex:
                     files.delete(f"{self.path}/{name}")
                 if part and self.syncs:
                     files.sync_directory(self.path)
-            files.delete_tree(self.path)
-            if self.syncs:
-                files.sync_directory(self.path.rpartition("/")[0])
+            files.delete_tree(self.path)  # should it come back, it is an empty queue's
         self.segments = {}
         self.dirty_count = 0
         self.safe_ticket = self.written_ticket
