@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from queue_index.message_format import MAX_FRAGMENT_BYTES, MSG_ID_BYTES, Envelope, encode_message
+from queue_index.message_format import MSG_ID_BYTES, Envelope, encode_message
 from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, PERSISTENT, Batch, Run, UnencodedTerms, open_batch
 from queue_index.state import QueueState
 from storage.errors import MessageError
@@ -133,6 +133,3 @@ def _enter(s: QueueState, run: Run, envelope: Envelope, *, batch: bool) -> None:
     else:
         queue.append(run)
     s.count(run, before=False, after=True, ready=1)
-
-
-__all__ = ["MAX_FRAGMENT_BYTES", "flags_of", "publish", "publish_delivered", "publish_many"]

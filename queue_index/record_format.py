@@ -46,15 +46,10 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Octets = npt.NDArray[np.uint8]
 
-ID_SIZE: Final = 16
 BODY = struct.Struct(">16sQLL")
 BODY_SIZE: Final = BODY.size
-NO_EXPIRY: Final = 0
 PERSISTENT_PUBLISH, TRANSIENT_PUBLISH, DELIVER, ACK = range(4)
 SEGMENT_SHORT: Final = 1
-SEGMENT_PUBLISH: Final = 2
-SEQ_ID_MASK: Final = (1 << 62) - 1
-REL_SEQ_MASK: Final = (1 << 14) - 1
 READ_WINDOW_BYTES: Final = 8 << 20
 
 _STRETCH_FIRST_GUESS: Final = 32

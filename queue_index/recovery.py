@@ -25,7 +25,7 @@ from queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED, 
 from queue_index.queue_index import QueueIndex
 from queue_index.record_format import BODY_SIZE, JOURNAL, SEGMENT, Bools, Columns, Ints, Octets, parse
 from queue_index.segment_file import SegmentFile, published, read_segment
-from queue_index.segment_journal import SegmentJournal, Written
+from queue_index.segment_journal import SegmentJournal
 from storage.errors import DataError
 from storage.filesystem import FileSystem, write_file
 
@@ -257,6 +257,3 @@ class DirtyRecovery:
                 self._index.dirty_count += 1
             segment.add(ACKED, rel_seq, rel_seq + 1)
             self._index.dirty_count += 1
-
-
-__all__ = ["DirtyRecovery", "HasBody", "Written", "open_clean"]

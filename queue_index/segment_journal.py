@@ -228,6 +228,3 @@ def _stretches(facts: Octets) -> list[tuple[int, int]]:
     cuts = np.flatnonzero(np.diff(facts)) + 1
     edges = [0, *cuts.tolist(), len(facts)]
     return [(low, high) for low, high in pairwise(edges) if high > low and facts[low]]
-
-
-__all__ = ["Records", "SegmentJournal", "Written"]

@@ -137,12 +137,6 @@ class QueueState:
         if start <= self.next_deliver_seq_id < start + count:
             self.next_deliver_seq_id = start + count
 
-    def is_pending(self, start: int, end: int) -> bool:
-        """Whether any of ``start … end-1`` was delivered and is neither acked nor requeued."""
-        return any(
-            pending.covers_any(start, end) for pending in (self.ram_pending, self.disk_pending, self.index_pending)
-        )
-
     def hold_pending(self, run: Run) -> None:
         """Take a delivered run into the pending acks."""
         if not run.flags & IN_RAM:

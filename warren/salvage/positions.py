@@ -43,16 +43,8 @@ class JournalBySegment:
             for numbers in (columns.publish_numbers, columns.delivers, columns.acks)
         )
         self.file = file
-        self._columns = attrs.evolve(
-            columns,
-            publish_numbers=columns.publish_numbers[publishes],
-            publish_persistent=columns.publish_persistent[publishes],
-            body_at=columns.body_at[publishes],
-            embedded_sizes=columns.embedded_sizes[publishes],
-            delivers=columns.delivers[delivers],
-            acks=columns.acks[acks],
-            reason="complete",  # whatever is behind the last record belongs to no segment
-        )
+        # Whatever is behind the last record belongs to no segment.
+        self._columns = attrs.evolve(_chosen(columns, publishes, delivers, acks), reason="complete")
         sorted_numbers = (self._columns.publish_numbers, self._columns.delivers, self._columns.acks)
         self._segments = [numbers // segment_entry_count for numbers in sorted_numbers]
 
@@ -73,16 +65,20 @@ class JournalBySegment:
             slice(np.searchsorted(segments, number), np.searchsorted(segments, number, "right"))
             for segments in self._segments
         )
-        columns = self._columns
-        return attrs.evolve(
-            columns,
-            publish_numbers=columns.publish_numbers[publishes],
-            publish_persistent=columns.publish_persistent[publishes],
-            body_at=columns.body_at[publishes],
-            embedded_sizes=columns.embedded_sizes[publishes],
-            delivers=columns.delivers[delivers],
-            acks=columns.acks[acks],
-        )
+        return _chosen(self._columns, publishes, delivers, acks)
+
+
+def _chosen(columns: Columns, publishes: Ints | slice, delivers: Ints | slice, acks: Ints | slice) -> Columns:
+    """The records at these places of their columns."""
+    return attrs.evolve(
+        columns,
+        publish_numbers=columns.publish_numbers[publishes],
+        publish_persistent=columns.publish_persistent[publishes],
+        body_at=columns.body_at[publishes],
+        embedded_sizes=columns.embedded_sizes[publishes],
+        delivers=columns.delivers[delivers],
+        acks=columns.acks[acks],
+    )
 
 
 @attrs.frozen(eq=False)
