@@ -44,6 +44,10 @@ class Timestamp(int):
     """A header's timestamp: whole seconds since the Unix epoch, 0 … 2**64 - 1."""
 
 
+class LongInteger(int):
+    """A header's number that is written in 64 bits, whatever its size."""
+
+
 class LongString(bytes):
     """A header's string that is not UTF-8 (``bytes`` alone are AMQP's binary)."""
 
@@ -195,7 +199,7 @@ def _write_number(value: Value) -> bytes:
             return b"t" + encode.boolean(value)
         case Timestamp():
             return b"T" + _U64.pack(value)
-        case int() if -(1 << 31) <= value < 1 << 31:
+        case int() if -(1 << 31) <= value < 1 << 31 and not isinstance(value, LongInteger):
             return b"I" + encode.long_int(value)
         case int():
             return b"l" + encode.long_long_int(value)

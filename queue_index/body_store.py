@@ -7,7 +7,7 @@ store, under ids of 16 bytes. Every write of an id adds a reference, every remov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 
@@ -37,12 +37,15 @@ class BodyStore(Protocol):
         """Bodies up to this ticket are safe."""
 
 
+_UNLIMITED: Final = UnlimitedCredit()  # it has no state
+
+
 @attrs.define
 class StoreClient:
     """One queue's way into one store."""
 
     store: BodyStore
-    credit: Credit = attrs.Factory(UnlimitedCredit)
+    credit: Credit = _UNLIMITED
 
     def write(self, msg_ids: Sequence[bytes], messages: Sequence[bytes]) -> None:
         self.store.write_many(msg_ids, messages)

@@ -8,7 +8,27 @@ what has to be written (a persistent publish) is written all the same and takes 
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import attrs
+
+
+class Credit(Protocol):
+    """What a sender asks of its credit towards one receiver."""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the sender has been asked to stop."""
+
+    @property
+    def credit(self) -> int:
+        """What is left; below 0 where more was written than it allowed."""
+
+    def spend(self, count: int) -> None:
+        """Hand ``count`` messages over."""
+
+    def receive_grant(self) -> bool:
+        """Let one grant arrive; returns whether there was one."""
 
 
 @attrs.define
@@ -57,6 +77,8 @@ class CreditFlow:
 class UnlimitedCredit:
     """The credit of a sender that writes into the store itself and so cannot outrun it."""
 
+    __slots__ = ()
+
     blocked = False
     credit = 1 << 62
 
@@ -65,6 +87,3 @@ class UnlimitedCredit:
 
     def receive_grant(self) -> bool:
         return False
-
-
-Credit = CreditFlow | UnlimitedCredit

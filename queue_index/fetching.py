@@ -50,6 +50,10 @@ class Fetched:
         """The encoded messages."""
         return self._run.terms() if self._terms is None else list(self._terms)
 
+    def term(self, index: int) -> bytes:
+        """The ``index``-th encoded message."""
+        return self._run.batch.term(self._run.low + index) if self._terms is None else self._terms[index]
+
     def bodies(self) -> list[bytes]:
         """The payloads alone; the cheap way."""
         return bodies_of(self._run, self._terms)
@@ -112,6 +116,53 @@ def drop_one(s: QueueState, *, ack_required: bool) -> tuple[int, bytes] | None:
     _leave(s, run, ack_required=ack_required)
     s.update_rates_if_due()
     return answer
+
+
+def drop_many(s: QueueState, count: int) -> int:
+    """Do away with at most ``count`` messages at the head, unread; returns how many there were."""
+    left = count
+    while left and (run := queue_out(s, left)) is not None:
+        left -= run.count
+        _leave(s, run, ack_required=False)
+    s.update_rates_if_due()
+    return count - left
+
+
+def head_expiry(s: QueueState) -> int | None:
+    """When the message at the head expires (µs since the epoch, 0 for never); ``None``: the queue is empty."""
+    head = _head(s)
+    return None if head is None else head.batch.expiry(head.low)
+
+
+def head_due(s: QueueState, now_us: int, limit: int) -> tuple[int, bool]:
+    """How many messages at the head, of one run and at most ``limit``, are all due or all not due; and which."""
+    head = _head(s)
+    if head is None:
+        return 0, False
+    batch, high = head.batch, min(head.high, head.low + limit)
+    due = 0 < batch.expiry(head.low) <= now_us
+    if isinstance(batch.expiries, int):
+        return high - head.low, due
+    for index in range(head.low + 1, high):
+        if (0 < batch.expiries[index] <= now_us) != due:
+            return index - head.low, due
+    return high - head.low, due
+
+
+def head_excess(s: QueueState, messages: int, size: int) -> int:
+    """How many messages of the run at the head have to go, until ``messages`` and ``size`` bytes are gone."""
+    head = _head(s)
+    if head is None:
+        return 0
+    sizes = head.batch.sizes
+    if isinstance(sizes, int):
+        by_size = -(-size // sizes) if sizes else (head.count if size > 0 else 0)
+        return min(head.count, max(messages, by_size))
+    count = 0
+    while count < head.count and (count < messages or size > 0):
+        size -= sizes[head.low + count]
+        count += 1
+    return count
 
 
 def _by_redelivery(s: QueueState, run: Run) -> Iterator[tuple[Run, bool]]:

@@ -1,17 +1,21 @@
 """Pending acks: messages that were delivered and neither acked nor requeued yet.
 
 Three of these stand in a queue: *ram* (payload in RAM, store-bound), *disk* (payload dropped), *index* (embedded:
-cannot be paged). Each holds runs by their first seq_id, so that an ack of a thousand messages is one cut.
+cannot be paged). Each holds runs by their first seq_id, so that an ack of a thousand messages is one cut. One that
+never held a run costs next to nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
+from typing import Final, cast
 
 from sortedcontainers import SortedDict
 
 from queue_index.run import Run
+
+_NO_RUNS: Final[SortedDict[int, Run]] = SortedDict()
+"""In place of an empty one, which takes 1 KB; all share it, and nobody puts anything in."""
 
 
 class PendingAcks:
@@ -20,7 +24,7 @@ class PendingAcks:
     __slots__ = ("_count", "_runs")
 
     def __init__(self) -> None:
-        self._runs: SortedDict[int, Run] = SortedDict()
+        self._runs = _NO_RUNS
         self._count = 0
 
     def __len__(self) -> int:
@@ -36,6 +40,8 @@ class PendingAcks:
         if before is not None and before.continues(run):
             before.count += run.count
         else:
+            if self._runs is _NO_RUNS:
+                self._runs = SortedDict()
             self._runs[run.start] = run
 
     def find(self, seq_id: int) -> Run | None:
@@ -82,9 +88,14 @@ class PendingAcks:
     def clear(self) -> list[Run]:
         """Give up everything, in seq_id order."""
         runs = list(self._runs.values())
-        self._runs.clear()
+        self._runs = _NO_RUNS
         self._count = 0
         return runs
+
+    def release(self) -> None:
+        """Give up memory that holds nothing."""
+        if not self._runs:
+            self._runs = _NO_RUNS
 
     def _before(self, seq_id: int) -> Run | None:
         """The run with the highest first seq_id below ``seq_id``."""

@@ -53,6 +53,27 @@ class _Waiting:
 class QueueIndex:
     """The journal and the segments of one queue. Not thread-safe; files are handed in."""
 
+    __slots__ = (
+        "_buffered",
+        "_failure",
+        "_files",
+        "_journal",
+        "_last_read",
+        "_matrix",
+        "_named",
+        "_owner",
+        "_waiting",
+        "dirty_count",
+        "path",
+        "published_ticket",
+        "safe_ticket",
+        "segment_entry_count",
+        "segments",
+        "settings",
+        "syncs",
+        "written_ticket",
+    )
+
     def __init__(
         self,
         files: FileSystem,
@@ -75,11 +96,13 @@ class QueueIndex:
         self.published_ticket = 0
         """The ticket of the last publish; deliver records that came after it are not what a publisher waits for."""
         self._files = files
-        self._name_file = names.queue_name_file(vhost, queue)
+        self._owner = vhost, queue
+        self._named = False
+        """Whether the journal and its directory are known to be there, for good."""
         self.syncs = sync
         self._journal: File | None = None
         self._buffered: list[bytes] = []
-        self._waiting = _Waiting()
+        self._waiting: _Waiting | None = None
         self._last_read: tuple[int, SegmentFile] | None = None
         self._failure: StorageError | None = None
         self._matrix = RecordMatrix()
@@ -97,23 +120,25 @@ class QueueIndex:
         """Let positions join the batch that waits; ``descending``: taken from their highest on."""
         rest = Run(run.start, run.batch, run.low, run.count, run.flags)
         while rest.count:
-            room = self.segment_entry_count - self._waiting.count
-            take = min(room, rest.count)
+            waiting = self._waiting
+            if waiting is None:
+                waiting = self._waiting = _Waiting()
+            take = min(self.segment_entry_count - waiting.count, rest.count)
             part = rest.take_right(take) if descending else rest.take_left(take)
-            self._waiting.records += self._add_publishes(part)
-            self._waiting.count += take
+            waiting.records += self._add_publishes(part)
+            waiting.count += take
             if self._marks_delivered(part):
-                self._waiting.delivers.append(range(part.start, part.end))
-            if self._waiting.count >= self.segment_entry_count:
+                waiting.delivers.append(range(part.start, part.end))
+            if waiting.count >= self.segment_entry_count:
                 self.end_batch(target_ram_count)
 
     def end_batch(self, target_ram_count: int | None) -> None:
         """Write the batch that waits, even an empty one; flush where too much is unflushed."""
-        waiting, self._waiting = self._waiting, _Waiting()
-        if waiting.records:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
             self._append(waiting.records)
-        if waiting.delivers:
-            self.deliver(waiting.delivers)
+            if waiting.delivers:
+                self.deliver(waiting.delivers)
         self._flush_if_above(target_ram_count)
 
     def deliver(self, ranges: Sequence[range]) -> None:
@@ -189,15 +214,21 @@ class QueueIndex:
     def _open_journal(self) -> File:
         if self._journal is None:
             files = self._files
-            name_path = f"{self.path}/{names.QUEUE_NAME_FILE}"
-            if not files.exists(name_path):
-                files.make_directories(self.path)
-                write_file(files, name_path, self._name_file, sync=self.syncs)
+            if not self._named:
+                self._name_directory()
             self._journal = files.open_append(f"{self.path}/{names.JOURNAL_NAME}")
-            if self.syncs:
+            if self.syncs and not self._named:
                 files.sync_directory(self.path)
                 files.sync_directory(self.path.rpartition("/")[0])
+            self._named = True
         return self._journal
+
+    def _name_directory(self) -> None:
+        """See that there is a directory, and that it says whose it is."""
+        name_path = f"{self.path}/{names.QUEUE_NAME_FILE}"
+        if not self._files.exists(name_path):
+            self._files.make_directories(self.path)
+            write_file(self._files, name_path, names.queue_name_file(*self._owner), sync=self.syncs)
 
     def go_on_at(self, size: int) -> None:
         """Append to the journal that a clean stop left, behind its first ``size`` bytes; the rest is no record."""
@@ -374,7 +405,8 @@ class QueueIndex:
     def abandon(self) -> None:
         """Give up file handles and what waits to be written, as a crash of the process would."""
         self._buffered.clear()
-        self._waiting = _Waiting()
+        self._waiting = None
+        self._named = False
         self._last_read = None
         if self._journal is not None:
             self._journal.close()

@@ -80,6 +80,8 @@ class UniformRecords:
 class RecordMatrix:
     """Makes the records of both files. Not thread-safe."""
 
+    __slots__ = ("_journal", "_segment")
+
     def __init__(self) -> None:
         self._journal: _Rows | None = None
         self._segment: _Rows | None = None
@@ -117,6 +119,8 @@ class RecordMatrix:
 
 class _Rows:
     """A matrix of records of one shape, and views on the columns in which they differ."""
+
+    __slots__ = ("_bodies", "_expiries", "_ids", "_matrix", "heads", "shape", "shorts")
 
     def __init__(self, shape: tuple[Envelope, int, str, int], layout: Layout, room: int) -> None:
         self.shape = shape

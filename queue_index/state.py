@@ -229,6 +229,12 @@ class QueueState:
             if ids and client is not None:
                 client.store.remove_many(ids)
 
+    def release(self) -> None:
+        """Give up file handles, and memory that holds nothing or only saves time."""
+        self.index.release()
+        for part in (self.q1, self.q2, self.q3, self.q4, self.ram_pending, self.disk_pending, self.index_pending):
+            part.release()
+
     def update_rates_if_due(self) -> None:
         if self.rates.due(self.settings):
             self.rates.update(self.clock(), self.settings)

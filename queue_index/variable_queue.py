@@ -78,6 +78,8 @@ class QueueFiles:
 class VariableQueue:
     """One queue. See the module's prose."""
 
+    __slots__ = ("_confirms", "_parts", "_state")
+
     def __init__(self, parts: QueueFiles, state: QueueState) -> None:
         self._parts = parts
         self._state = state
@@ -143,6 +145,8 @@ class VariableQueue:
         if not blank:
             state.delta.start, state.delta.count, state.delta.end = low, count, state.next_seq_id
         paging.load_from_delta(state)
+        if not state.length and state.recovery is None:
+            state.release()  # a start may find thousands of empty queues
         return cls(parts, state)
 
     @property
@@ -256,6 +260,24 @@ class VariableQueue:
         dropped = fetching.drop_one(self._state, ack_required=ack_required)
         paging.reduce_after_operation(self._state, publishing=False)
         return dropped
+
+    def drop_many(self, count: int) -> int:
+        """Do away with at most ``count`` messages at the head, unread; returns how many there were."""
+        dropped = fetching.drop_many(self._state, count)
+        paging.reduce_after_operation(self._state, publishing=False)
+        return dropped
+
+    def head_expiry(self) -> int | None:
+        """When the message at the head expires (µs since the epoch, 0 for never); ``None``: the queue is empty."""
+        return fetching.head_expiry(self._state)
+
+    def head_due(self, now_us: int, limit: int) -> tuple[int, bool]:
+        """How many messages at the head, at most ``limit``, are all due at ``now_us`` or all not; and which."""
+        return fetching.head_due(self._state, now_us, limit)
+
+    def head_excess(self, messages: int, size: int) -> int:
+        """How many messages at the head have to go, until ``messages`` and ``size`` bytes are gone; or a part."""
+        return fetching.head_excess(self._state, messages, size)
 
     def drop_while(self, predicate: Predicate) -> MessageProperties | None:
         """Do away with messages at the head as long as the predicate holds; the properties of the one that ended it."""
@@ -383,6 +405,15 @@ class VariableQueue:
     def flush(self) -> None:
         """Move the journal into the segments, as before a rest."""
         self._state.index.flush()
+
+    def rest(self) -> None:
+        """Go to rest, as a queue that nobody uses: the journal into the segments, and all that can be made anew away.
+
+        Given up are the journal's file handle and memory that only saves time; both come back with the next use.
+        """
+        self._state.index.flush()
+        self._state.release()
+        self._confirms.release()
 
     def drain_confirmed(self) -> list[range]:
         """Seq_ids whose publishes asked for a confirm and have become safe since the last call."""

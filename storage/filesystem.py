@@ -13,14 +13,15 @@ Paths are strings with ``/``; a path is whatever the file system was given, so r
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from storage.errors import DirectoryLockedError, DiskFullError, StorageError
+from storage.descriptors import DescriptorCache
+from storage.errors import DirectoryLockedError
+from storage.real_file import RealFile, refused
 
 
 class File(Protocol):
@@ -124,68 +125,7 @@ def _system_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
-        raise kind(f"{path}: {error.strerror or error}") from error
-
-
-class RealFile:
-    """A file of the operating system, by its descriptor."""
-
-    __slots__ = ("_descriptor", "_end", "path")
-
-    def __init__(self, path: str, flags: int) -> None:
-        self.path = path
-        self._descriptor = -1
-        with _system_errors(path):
-            self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
-            self._end = os.fstat(self._descriptor).st_size
-
-    def append(self, data: bytes | bytearray | memoryview) -> int:
-        start = self._end
-        self.pwrite(data, start)
-        return start
-
-    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        view = memoryview(data).cast("B")  # by bytes, whatever the items of an array's buffer are
-        with _system_errors(self.path):
-            while view:
-                written = os.pwrite(self._descriptor, view, offset)
-                offset += written
-                self._end = max(self._end, offset)
-                view = view[written:]
-
-    def pread(self, size: int, offset: int) -> bytes:
-        with _system_errors(self.path):
-            data = os.pread(self._descriptor, size, offset)
-            if len(data) == size or not data:
-                return data
-            parts = [data]
-            missing = size - len(data)
-            while missing and (more := os.pread(self._descriptor, missing, offset + size - missing)):
-                parts.append(more)
-                missing -= len(more)
-            return b"".join(parts)
-
-    def truncate(self, size: int) -> None:
-        with _system_errors(self.path):
-            os.ftruncate(self._descriptor, size)
-            self._end = size
-
-    def size(self) -> int:
-        with _system_errors(self.path):
-            return os.fstat(self._descriptor).st_size  # not _end: a reader's file grows under it
-
-    def sync(self) -> None:
-        if self._descriptor < 0:  # fsync calls a bad descriptor a ValueError, all others an OSError
-            raise StorageError(f"{self.path}: closed")
-        with _system_errors(self.path):
-            os.fsync(self._descriptor)
-
-    def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            with _system_errors(self.path):
-                os.close(descriptor)
+        raise refused(path, error) from error
 
 
 class RealLock:
@@ -221,15 +161,34 @@ class RealLock:
 
 
 class RealFileSystem:
-    """The operating system's files."""
+    """The operating system's files.
 
-    __slots__ = ()
+    ``max_open_files``: how many descriptors its open files may have at a time (:mod:`storage.descriptors`, which also
+    says how many are good: ``descriptor_bound()``); ``None``: one each. With a bound, ``lock`` guards the bookkeeping
+    where several threads use its files, and ``sync_evicted=False`` spares the syncs of somebody who makes none himself.
+    """
+
+    __slots__ = ("descriptors",)
+
+    def __init__(
+        self,
+        max_open_files: int | None = None,
+        lock: contextlib.AbstractContextManager[Any] | None = None,
+        *,
+        sync_evicted: bool = True,
+    ) -> None:
+        self.descriptors = (
+            None if max_open_files is None else DescriptorCache(max_open_files, lock, sync_evicted=sync_evicted)
+        )
 
     def open_append(self, path: str) -> RealFile:
-        return RealFile(path, os.O_RDWR | os.O_CREAT)
+        return self._open(path, os.O_RDWR | os.O_CREAT)
 
     def open_read(self, path: str) -> RealFile:
-        return RealFile(path, os.O_RDONLY)
+        return self._open(path, os.O_RDONLY)
+
+    def _open(self, path: str, flags: int) -> RealFile:
+        return RealFile(path, flags) if self.descriptors is None else self.descriptors.open(path, flags)
 
     def read(self, path: str) -> bytes:
         handle = self.open_read(path)
@@ -239,14 +198,21 @@ class RealFileSystem:
             handle.close()
 
     def rename(self, source: str, target: str) -> None:
+        if self.descriptors is not None:
+            self.descriptors.pin(source)
+            self.descriptors.pin(target)
         with _system_errors(source):
             os.rename(source, target)
 
     def delete(self, path: str) -> None:
+        if self.descriptors is not None:
+            self.descriptors.pin(path)
         with _system_errors(path):
             os.unlink(path)
 
     def delete_tree(self, path: str) -> None:
+        if self.descriptors is not None:
+            self.descriptors.pin_tree(path)
         with _system_errors(path), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 

@@ -1,4 +1,7 @@
-"""What every file system promises, held by the real one and by the one in memory alike."""
+"""What every file system promises, held by the real one and by the one in memory alike.
+
+*Bounded* is the real one with one descriptor for all of its files: each of them is evicted all the time.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from storage.filesystem import FileSystem, RealFileSystem, write_file
 from storage.memory import MemoryFileSystem
 
 
-@pytest.fixture(params=["real", "memory"])
+@pytest.fixture(params=["real", "bounded", "memory"])
 def files(request: pytest.FixtureRequest) -> FileSystem:
-    return RealFileSystem() if request.param == "real" else MemoryFileSystem(0)
+    if request.param == "memory":
+        return MemoryFileSystem(0)
+    return RealFileSystem(max_open_files=1 if request.param == "bounded" else None)
 
 
 @pytest.fixture

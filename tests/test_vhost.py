@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from actors.vhost import LOCK_FILE, PERSISTENT_STORE, Vhost
+from actors.vhost import Vhost
+from actors.vhost_files import LOCK_FILE, PERSISTENT_STORE
 from queue_index.directory import queue_directory_name, queue_name_file
 from queue_index.recovery_terms import read_recovery_terms
 from storage.errors import DataError, DirectoryLockedError, StorageError, WarrenError

@@ -2,6 +2,63 @@
 
 from __future__ import annotations
 
+from actors.engines.errors import (
+    AccessRefusedError,
+    ArgumentsError,
+    NotFoundError,
+    PreconditionFailedError,
+    RefusedError,
+    ResourceLockedError,
+)
+from actors.future import Confirm
+from actors.node_actor import ForeignDirectoryError
+from actors.pool import ActorStoppedError
+from actors.queue_actor import PublishRefusedError, QueueDownError
+from actors.surroundings import BlockedError
+from storage.errors import (
+    DataError,
+    DirectoryLockedError,
+    MessageError,
+    SettingsError,
+    StorageError,
+    WarrenError,
+)
+from warren.config import Config
+from warren.consumer import Consumer, Delivery
 from warren.embedded import open_vhost
+from warren.exchange import Exchange, UnroutableError
+from warren.node import ClosedError, Node, WrongProcessError
+from warren.node import open_node as open
+from warren.queue import Queue
 
-__all__ = ["open_vhost"]
+__all__ = [
+    "AccessRefusedError",
+    "ActorStoppedError",
+    "ArgumentsError",
+    "BlockedError",
+    "ClosedError",
+    "Config",
+    "Confirm",
+    "Consumer",
+    "DataError",
+    "Delivery",
+    "DirectoryLockedError",
+    "Exchange",
+    "ForeignDirectoryError",
+    "MessageError",
+    "Node",
+    "NotFoundError",
+    "PreconditionFailedError",
+    "PublishRefusedError",
+    "Queue",
+    "QueueDownError",
+    "RefusedError",
+    "ResourceLockedError",
+    "SettingsError",
+    "StorageError",
+    "UnroutableError",
+    "WarrenError",
+    "WrongProcessError",
+    "open",
+    "open_vhost",
+]

@@ -18,6 +18,7 @@ from storage.errors import WarrenError
 from warren.demo.command import demo
 from warren.salvage.commands import export, inspect, verify
 from warren.salvage.output import complain
+from warren.shovel.command import shovel
 from warren.traces import replay_command
 
 Parameters = ParamSpec("Parameters")
@@ -70,6 +71,7 @@ def command(function: Callable[Parameters, None], name: str | None = None) -> No
 command(inspect)
 command(export)
 command(verify)
+command(shovel)
 command(replay_command, "replay")
 command(demo)
 

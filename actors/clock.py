@@ -1,0 +1,116 @@
+"""Clocks: what time it is, and being woken at a time.
+
+Everything in the actors that has to do with time goes through a :class:`Clock`: the system's, or one that a test or a
+simulation drives by hand. A clock knows one alarm at a time, the timer actor's next (:mod:`actors.timer`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+NS = 1_000_000_000
+
+
+class Clock(Protocol):
+    """Time in two forms, and one alarm."""
+
+    def now_ns(self) -> int:
+        """Monotonic time in nanoseconds."""
+
+    def wall_us(self) -> int:
+        """Time since the Unix epoch in microseconds."""
+
+    def wake_at(self, at_ns: int | None, wake: Callable[[], None]) -> None:
+        """Call ``wake`` once, from any thread, as soon as ``now_ns`` has reached ``at_ns``; ``None``: not at all.
+
+        Replaces what was asked for before.
+        """
+
+    def close(self) -> None:
+        """Wake nobody any more."""
+
+
+class SystemClock:
+    """The machine's clocks, and a thread that sleeps until the alarm. The thread is made with the first alarm."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._alarm: tuple[int, Callable[[], None]] | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def wall_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def wake_at(self, at_ns: int | None, wake: Callable[[], None]) -> None:
+        with self._changed:
+            self._alarm = None if at_ns is None else (at_ns, wake)
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="warren-clock", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed:
+                    return
+                if self._alarm is None:
+                    self._changed.wait()
+                    continue
+                at_ns, wake = self._alarm
+                remaining = at_ns - time.monotonic_ns()
+                if remaining > 0:
+                    self._changed.wait(remaining / NS)
+                    continue
+                self._alarm = None
+            wake()
+
+
+class HandClock:
+    """A clock that stands still until it is told to move on."""
+
+    def __init__(self, wall_us: int = 1_600_000_000_000_000) -> None:
+        self._now_ns = 0
+        self._wall_us = wall_us
+        self._alarm: tuple[int, Callable[[], None]] | None = None
+
+    def now_ns(self) -> int:
+        return self._now_ns
+
+    def wall_us(self) -> int:
+        return self._wall_us + self._now_ns // 1000
+
+    def wake_at(self, at_ns: int | None, wake: Callable[[], None]) -> None:
+        self._alarm = None if at_ns is None else (at_ns, wake)
+
+    def close(self) -> None:
+        self._alarm = None
+
+    def advance(self, seconds: float, settle: Callable[[], object] = lambda: None) -> None:
+        """Let ``seconds`` pass. Every alarm on the way goes off at its own moment; ``settle`` is called after each.
+
+        ``settle`` lets the actors do what the alarm gave them to do, and set the next.
+        """
+        end_ns = self._now_ns + round(seconds * NS)
+        settle()
+        while self._alarm is not None and self._alarm[0] <= end_ns:
+            at_ns, wake = self._alarm
+            self._alarm = None
+            self._now_ns = max(self._now_ns, at_ns)
+            wake()
+            settle()
+        self._now_ns = end_ns

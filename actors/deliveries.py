@@ -1,0 +1,110 @@
+"""Deliveries: what a queue has handed to a consumer and the consumer has not taken yet.
+
+The one place where a queue's actor and a consumer's thread (or event loop) meet. The queue's prefetch bounds what lies
+here. A consumer that finds nothing first lets the queue work, in its own thread if the queue is idle, then waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from pykka import Timeout
+
+from actors.engines.effects import Delivered
+from actors.future import Future, Helper
+
+
+class Deliveries:
+    """Batches on their way to one consumer, in order."""
+
+    def __init__(self, channel: str, helper: Helper) -> None:
+        self.channel = channel
+        self._helper = helper
+        self._batches: deque[Delivered] = deque()
+        self._lock = threading.Lock()
+        self._waiting: list[Future] = []
+        self._ended = False
+        self._error: BaseException | None = None
+
+    def put(self, batch: Delivered) -> None:
+        """Hand over a batch; the queue's side."""
+        with self._lock:
+            self._batches.append(batch)
+            waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            future.set()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Nothing more comes: the consumer was cancelled, or (``error``) its queue has failed or is gone."""
+        with self._lock:
+            self._ended = True
+            self._error = error
+            waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            future.set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes; what has come can still be taken."""
+        return self._ended
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a consumer waits right now."""
+        return bool(self._waiting)
+
+    def take_now(self) -> Delivered | None:
+        """The next batch, if there is one; raises what ended the deliveries by error."""
+        try:
+            return self._batches.popleft()
+        except IndexError:
+            if self._error is not None:
+                raise self._error from None
+            return None
+
+    def take(self, timeout: float | None) -> Delivered | None:
+        """The next batch; ``None`` after ``timeout`` seconds without one, or when no more will come."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (batch := self.take_now()) is None and not self._ended:
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                return None
+            arrival = self.arrival()
+            try:
+                arrived = arrival.settled(remaining)
+            except Timeout:  # nobody is left who could bring one
+                if timeout is None:
+                    raise
+                return None
+            if not arrived:
+                self._forget(arrival)
+        return batch
+
+    def arrival(self) -> Future:
+        """A future that is answered when there is something to take, or the end."""
+        future = Future(self._helper)
+        with self._lock:
+            if not self._batches and not self._ended:
+                self._waiting.append(future)
+                return future
+        future.set()
+        return future
+
+    def _forget(self, future: Future) -> None:
+        with self._lock:
+            if future in self._waiting:
+                self._waiting.remove(future)
+
+    def drain(self) -> list[Delivered]:
+        """Take everything that was not taken: it goes back when the channel is closed."""
+        with self._lock:
+            batches = list(self._batches)
+            self._batches.clear()
+        return batches
+
+    def on_ready(self, callback: Callable[[Future], None]) -> None:
+        """Call ``callback`` once, in the queue's thread, when there is something to take."""
+        self.arrival().on_done(callback)

@@ -1,0 +1,277 @@
+"""Consumers of one queue: who gets the next message, and what each channel has not settled.
+
+A consumer has *room* while fewer messages than its prefetch are unacked with it; one that acks nothing, or has no
+prefetch, always has. Those with room stand in one ring for each priority. The next message goes to the first one of the
+highest ring, which then goes to the end of it. A consumer that runs out of room leaves its ring, and comes back to the
+end when an ack makes room.
+
+*Exclusive*: the only consumer, while it is there. *Single active consumer*: the first one that came gets everything;
+when it goes, the next one of the rings does. It does not lose its place because it has no room, nor to one of higher
+priority.
+
+Invariants: a consumer is in its ring exactly when it has room; what counts as unacked with a consumer is the number of
+its tags.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from actors.engines.delivery_tags import DeliveryTags, TagRun
+from actors.engines.errors import AccessRefusedError, PreconditionFailedError
+
+UNLIMITED_ROOM = 1 << 62
+
+
+@attrs.frozen
+class Consumer:
+    """Somebody who wants messages."""
+
+    channel: str
+    tag: str
+    """Its name; no other consumer of the queue has it."""
+    prefetch: int = 0
+    """How many messages may be unacked with it; 0: any number. Means nothing where no ack is required."""
+    ack_required: bool = True
+    exclusive: bool = False
+    priority: int = 0
+    """Lower ones get only what higher ones have no room for."""
+    arguments: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+
+
+class ConsumerState:
+    """A consumer, and how many messages are unacked with it."""
+
+    __slots__ = ("consumer", "gone", "ringing", "unacked")
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.unacked = 0
+        self.ringing = False
+        """Whether it stands in its ring."""
+        self.gone = False
+
+    @property
+    def room(self) -> int:
+        consumer = self.consumer
+        if not consumer.prefetch or not consumer.ack_required:
+            return UNLIMITED_ROOM
+        return max(consumer.prefetch - self.unacked, 0)
+
+
+Run = TagRun["ConsumerState | None"]
+"""``None``: a get."""
+
+
+class Consumers:
+    """All consumers and channels of one queue."""
+
+    __slots__ = ("_by_tag", "_channels", "_rings", "_single_active", "active", "had_one")
+
+    def __init__(self, *, single_active: bool = False) -> None:
+        self._single_active = single_active
+        self._by_tag: dict[str, ConsumerState] | None = None
+        self._channels: dict[str, DeliveryTags[ConsumerState | None]] | None = None
+        self._rings: list[tuple[int, deque[ConsumerState]]] | None = None
+        self.active: ConsumerState | None = None
+        """The exclusive consumer, or the single active one."""
+        self.had_one = False
+        """Whether there ever was a consumer."""
+
+    # ── who is there ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def __len__(self) -> int:
+        return len(self._by_tag) if self._by_tag else 0
+
+    def __iter__(self) -> Iterator[Consumer]:
+        return iter([state.consumer for state in self._by_tag.values()] if self._by_tag else [])
+
+    def add(self, consumer: Consumer) -> None:
+        """Let a consumer in. Raises :class:`AccessRefusedError` where it, or another one, is exclusive."""
+        if consumer.prefetch < 0:
+            raise PreconditionFailedError(f"a prefetch of {consumer.prefetch}")
+        if self._by_tag and consumer.tag in self._by_tag:
+            raise PreconditionFailedError(f"there is a consumer {consumer.tag!r} already")
+        if self._single_active:
+            refused = consumer.exclusive
+        else:
+            refused = self.active is not None or (consumer.exclusive and bool(self._by_tag))
+        if refused:
+            raise AccessRefusedError(
+                f"no exclusive use for consumer {consumer.tag!r}: the queue has others, or may have"
+            )
+        state = ConsumerState(consumer)
+        if self._by_tag is None:
+            self._by_tag = {}
+        self._by_tag[consumer.tag] = state
+        self.had_one = True
+        self._enter_ring(state)
+        if consumer.exclusive or (self._single_active and self.active is None):
+            self.active = state
+
+    def remove(self, tag: str) -> Consumer | None:
+        """Let a consumer go; what is unacked stays with its channel. ``None``: there was none of that name."""
+        state = self._by_tag.pop(tag, None) if self._by_tag else None
+        if state is None:
+            return None
+        self._leave_ring(state)
+        state.gone = True
+        if not self._by_tag:
+            self._by_tag = self._rings = None
+        if state is self.active:
+            self.active = self._first_of_rings() if self._single_active else None
+        return state.consumer
+
+    def remove_channel(self, channel: str) -> tuple[list[str], list[Run]]:
+        """Let a channel go; the tags of its consumers, and what was unacked with it."""
+        here = [consumer.tag for consumer in self if consumer.channel == channel]
+        for tag in here:
+            self.remove(tag)
+        tags = self._channels.pop(channel, None) if self._channels else None
+        if not self._channels:
+            self._channels = None
+        return here, tags.take_all() if tags is not None else []
+
+    # ── who is next ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def next(self) -> tuple[ConsumerState, int] | None:
+        """Who gets the next message, and how many it may get in one go; ``None``: nobody has room."""
+        if self._single_active:
+            state = self.active
+            if state is None:
+                return None
+            room = state.room
+            return (state, room) if room else None
+        if not self._rings:
+            return None
+        ring = self._rings[0][1]
+        return (ring[0], ring[0].room) if len(ring) == 1 else (ring[0], 1)
+
+    @property
+    def room(self) -> int:
+        """How many messages could be handed out now."""
+        if self._single_active:
+            return 0 if self.active is None else self.active.room
+        if not self._rings:
+            return 0
+        return min(sum(state.room for _, ring in self._rings for state in ring), UNLIMITED_ROOM)
+
+    def give(self, state: ConsumerState, level: int, seq_ids: range) -> int:
+        """Hand messages to the consumer that :meth:`next` named; the first one's delivery tag, 0 where none counts."""
+        consumer, first = state.consumer, 0
+        if consumer.ack_required:
+            first = self.channel(consumer.channel).give(level, seq_ids, state)
+            state.unacked += len(seq_ids)
+        if not self._single_active and self._rings is not None:
+            ring = self._rings[0][1]
+            if consumer.prefetch and not state.room:
+                self._leave_ring(state)
+            elif len(ring) > 1:
+                ring.rotate(-1)
+        return first
+
+    def _enter_ring(self, state: ConsumerState) -> None:
+        rings = self._rings = self._rings if self._rings is not None else []
+        priority = state.consumer.priority
+        state.ringing = True
+        for at, (other, ring) in enumerate(rings):
+            if other == priority:
+                ring.append(state)
+                return
+            if other < priority:
+                rings.insert(at, (priority, deque([state])))
+                return
+        rings.append((priority, deque([state])))
+
+    def _leave_ring(self, state: ConsumerState) -> None:
+        if not state.ringing or self._rings is None:
+            return
+        state.ringing = False
+        for at, (priority, ring) in enumerate(self._rings):
+            if priority == state.consumer.priority:
+                ring.remove(state)
+                if not ring:
+                    del self._rings[at]
+                return
+
+    def _first_of_rings(self) -> ConsumerState | None:
+        return self._rings[0][1][0] if self._rings else None
+
+    # ── what is unacked ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def channel(self, channel: str) -> DeliveryTags[ConsumerState | None]:
+        """The tags of a channel, which may be new."""
+        if self._channels is None:
+            self._channels = {}
+        tags = self._channels.get(channel)
+        if tags is None:
+            tags = self._channels[channel] = DeliveryTags()
+        return tags
+
+    def settle(self, channel: str, tags: Sequence[range]) -> list[Run]:
+        """Take tags off a channel. Raises :class:`~actors.engines.errors.UnknownTagError`."""
+        return self._settled(self._known(channel).take(tags))
+
+    def settle_up_to(self, channel: str, tag: int) -> list[Run]:
+        """Take everything up to a tag off a channel; 0: everything."""
+        return self._settled(self._known(channel).take_up_to(tag))
+
+    def _known(self, channel: str) -> DeliveryTags[ConsumerState | None]:
+        tags = self._channels.get(channel) if self._channels else None
+        return DeliveryTags() if tags is None else tags
+
+    def _settled(self, runs: list[Run]) -> list[Run]:
+        for run in runs:
+            state = run.owner
+            if state is not None:
+                state.unacked -= run.count
+                if not state.ringing and not state.gone and state.room:
+                    self._enter_ring(state)
+        return runs
+
+    @property
+    def unacked(self) -> int:
+        """Messages that channels have not settled."""
+        return sum(map(len, self._channels.values())) if self._channels else 0
+
+    def unacked_by_channel(self) -> dict[str, int]:
+        return {channel: len(tags) for channel, tags in self._channels.items()} if self._channels else {}
+
+    def runs(self) -> list[Run]:
+        """Everything that is unacked."""
+        return [run for tags in self._channels.values() for run in tags.runs] if self._channels else []
+
+    # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where rings, counts or the active consumer contradict one another."""
+        problems, states = [], list(self._by_tag.values()) if self._by_tag else []
+        counted: dict[int, int] = {}
+        for tags in self._channels.values() if self._channels else ():
+            tags.check_invariants()
+        for run in self.runs():
+            counted[id(run.owner)] = counted.get(id(run.owner), 0) + run.count
+        ringing = [state for _, ring in self._rings or () for state in ring]
+        if len(set(map(id, ringing))) != len(ringing) or any(not ring for _, ring in self._rings or ()):
+            problems.append("a consumer stands twice in the rings, or a ring is empty")
+        priorities = [priority for priority, _ in self._rings or ()]
+        if priorities != sorted(set(priorities), reverse=True):
+            problems.append(f"rings in the order {priorities}")
+        for state in states:
+            if state.unacked != counted.get(id(state), 0):
+                problems.append(
+                    f"{state.consumer.tag}: {state.unacked} unacked counted, {counted.get(id(state), 0)} there"
+                )
+            stands = any(state is one for one in ringing)
+            if state.ringing != stands or (not self._single_active and stands != bool(state.room)):
+                problems.append(f"{state.consumer.tag} has room for {state.room}, and stands in its ring: {stands}")
+        if self.active is not None and not any(self.active is state for state in states):
+            problems.append("the active consumer is gone")
+        if self._single_active and states and self.active is None:
+            problems.append("consumers and none of them active")
+        if problems:
+            raise RuntimeError("; ".join(problems))

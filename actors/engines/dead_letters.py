@@ -1,0 +1,182 @@
+"""Dead letters: what a message says when it leaves a queue because it expired, was rejected, or was one too many.
+
+Its header ``x-death`` is an array of tables, one for each queue and reason for which it died, the newest event first;
+a second death in the same queue for the same reason counts on in the table that is there, which goes to the front.
+(Only the front is sure: two tables or more change their order whenever another one joins them.) The first event of all
+is repeated in ``x-first-death-reason``, ``-queue`` and ``-exchange``. Headers are sorted by name.
+
+The expiration goes into ``x-death`` (``original-expiration``) and out of the properties. With a routing key of the
+queue's own the message forgets its others; its header CC goes too.
+
+Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal
+
+import attrs
+
+from actors.engines.effects import DeadLetter
+from queue_index.amqp_tables import LongInteger, LongString, Timestamp
+from queue_index.message_format import Envelope, Message
+from queue_index.properties import Properties, encode_properties
+
+Reason = Literal["expired", "rejected", "maxlen"]
+
+DEATHS: Final = "x-death"
+_FIRST: Final = {"x-first-death-reason": "reason", "x-first-death-queue": "queue", "x-first-death-exchange": "exchange"}
+
+Table = Mapping[str, Any]
+
+
+@attrs.frozen
+class Undertaker:
+    """How messages leave one queue at one moment: what a batch of dead letters has in common."""
+
+    queue: str
+    exchange: str
+    """Where they go: the queue's dead-letter exchange."""
+    routing_key: str | None
+    """With this key; ``None``: with their own."""
+    reason: Reason
+    time_s: int
+    """Since the epoch."""
+    _known: dict[Any, DeadLetter] = attrs.field(factory=dict, init=False, eq=False)
+
+    def bury(self, messages: Iterable[Message]) -> list[DeadLetter]:
+        """The messages as they are to be published. Those alike but for their bodies share an envelope."""
+        return [self._letter(message) for message in messages]
+
+    def _letter(self, message: Message) -> DeadLetter:
+        properties = message.properties
+        if properties.headers is not None:
+            return self._new_letter(message)
+        kind = (message.exchange, message.routing_keys, properties, message.persistent)
+        like = self._known.get(kind)
+        if like is None:
+            like = self._known[kind] = self._new_letter(message)
+        return DeadLetter(like.envelope, like.routing_keys, like.headers, message.body, like.priority)
+
+    def _new_letter(self, message: Message) -> DeadLetter:
+        properties = message.properties
+        headers = buried_headers(
+            properties,
+            queue=self.queue,
+            reason=self.reason,
+            time_s=self.time_s,
+            exchange=message.exchange,
+            routing_key=message.routing_keys[0],
+        )
+        keys = message.routing_keys
+        if self.routing_key is not None:
+            keys = (_bytes(self.routing_key),)
+            headers.pop("CC", None)
+        changed = attrs.evolve(properties, headers=headers, expiration=None)
+        envelope = Envelope(message.vhost, _bytes(self.exchange), keys, encode_properties(changed), message.persistent)
+        return DeadLetter(envelope, tuple(map(_text, keys)), headers, message.body, properties.priority or 0)
+
+
+def buried_headers(
+    properties: Properties, *, queue: str, reason: Reason, time_s: int, exchange: bytes, routing_key: bytes
+) -> dict[str, Any]:
+    """The headers of a message after it died there; ``exchange`` and ``routing_key`` are what it was published with."""
+    headers: dict[str, Any] = dict(properties.headers or {})
+    event: dict[str, Any] = {
+        "reason": reason,
+        "queue": queue,
+        "time": Timestamp(time_s),
+        "exchange": _long_string(exchange),
+        "routing-keys": [_long_string(routing_key), *_copied_to(headers)],
+    }
+    if properties.expiration is not None:
+        expiration = properties.expiration
+        event["original-expiration"] = LongString(expiration) if isinstance(expiration, bytes) else expiration
+    if DEATHS not in headers:
+        headers |= {name: event[field] for name, field in _FIRST.items()}
+        headers[DEATHS] = [{"count": LongInteger(1), **event}]
+    elif isinstance(headers[DEATHS], list):
+        headers[DEATHS] = _with_event(headers[DEATHS], event)
+    else:  # somebody published it again and made text of it
+        headers[DEATHS] = [{"count": LongInteger(1), **event}]
+    return _sorted(headers)
+
+
+def _with_event(deaths: list[Any], event: Table) -> list[Any]:
+    known = _grouped(deaths)
+    same = [death for death in known if _cause(death) == _cause(event)]
+    others = [death for death in known if _cause(death) != _cause(event)]
+    if same:
+        count = same[0].get("count")
+        newest = {**same[0], "count": LongInteger(count + 1 if isinstance(count, int) else 1)}
+    else:
+        newest = {"count": LongInteger(1), **event}
+    return [_sorted(newest), *others]
+
+
+def _grouped(deaths: list[Any]) -> list[Any]:
+    """One table for each cause. Brokers before 3.6 wrote one for each event, without a count."""
+    if len(deaths) < 2:
+        return deaths
+    grouped: list[Any] = []
+    seen = set()
+    for death in deaths:
+        cause = _cause(death)
+        if not isinstance(death, Mapping):
+            grouped.insert(0, death)
+        elif cause not in seen:
+            first = next(other for other in deaths if _cause(other) == cause)
+            times = sum(_cause(other) == cause for other in deaths)
+            grouped.insert(0, first if "count" in first else {"count": LongInteger(times), **first})
+            seen.add(cause)
+    return grouped
+
+
+def _cause(death: Any) -> tuple[Any, Any] | None:
+    """For what, and where; ``None`` for what is no table: a client put it there."""
+    return (repr(death.get("queue")), repr(death.get("reason"))) if isinstance(death, Mapping) else None
+
+
+def is_cycle(headers: Table | None, queue: str) -> bool:
+    """Whether a dead letter with these headers must not go (again) into ``queue``.
+
+    It was there before, and since then nobody rejected it: it would go round for ever. A letter that has just been
+    rejected goes anywhere.
+    """
+    deaths = (headers or {}).get(DEATHS)
+    if not isinstance(deaths, list):
+        return False
+    for at, death in enumerate(deaths):
+        if isinstance(death, Mapping) and death.get("queue") == queue:
+            return all(isinstance(other, Mapping) and other.get("reason") != "rejected" for other in deaths[: at + 1])
+    return False
+
+
+def _copied_to(headers: Table) -> list[str | LongString]:
+    """The keys that the headers CC and BCC say."""
+    copies: list[str | LongString] = []
+    for name in ("CC", "BCC"):
+        keys = headers.get(name)
+        if isinstance(keys, list | tuple):
+            copies += [key for key in keys if isinstance(key, str | LongString)]
+    return copies
+
+
+def _sorted(table: Table) -> dict[str, Any]:
+    return dict(sorted(table.items(), key=lambda item: _bytes(item[0])))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _long_string(data: bytes) -> str | LongString:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return LongString(data)

@@ -1,0 +1,247 @@
+"""Definitions on disk: a file with all of them, and a log of what came after it.
+
+``warren.definitions.json``, replaced as a whole::
+
+    {"format": "warren definitions", "version": 1, "generation": 3, "checksum": "1f00ab34",
+     "definitions": {"vhosts": […], "exchanges": […], "queues": […], "bindings": […]}}
+
+The definitions are as in a broker's export; the checksum is CRC-32 of ``[generation,definitions]`` as compact JSON with
+sorted keys. ``warren.definitions.log``, appended to; a line is a record, CRC-32 of its JSON, a space, the JSON::
+
+    9c3e0d11 {"generation":3}
+    5b70c2f4 [["put","queue",{…}],["drop","binding",{…}]]
+
+So one declaration more costs its own bytes, not those of all others. When the log has outgrown the file, a new file is
+written and the log deleted; *the generation* says which file a log belongs to.
+
+*A crash* leaves the file as it was or the new one, and perhaps an old log beside the new one: it is of an earlier
+generation and means nothing. It may tear the log's last record, which nobody was told is safe: it is dropped. Anything
+else that cannot be read is damage, a :class:`DataError`, and is never written over: a broken record with whole ones
+behind it, a log without its file, a checksum that is wrong.
+
+After a save that failed nobody knows what of it is on the disk; the next one writes a new file.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+import attrs
+
+from actors.engines.vhost_definitions import Change
+from storage.errors import DataError
+from storage.filesystem import FileSystem, write_file
+
+FILE_NAME: Final = "warren.definitions.json"
+LOG_NAME: Final = "warren.definitions.log"
+FORMAT: Final = "warren definitions"
+VERSION: Final = 1
+KINDS: Final = {"vhosts": "vhost", "exchanges": "exchange", "queues": "queue", "bindings": "binding"}
+"""Parts of the file, with what a record calls one of them."""
+
+MIN_LOG_BYTES: Final = 64 * 1024
+"""Up to here a log is not worth a new file; above, it may grow as large as the file."""
+
+Snapshot = dict[str, list[dict[str, Any]]]
+
+
+@attrs.define
+class DefinitionsFile:
+    """The two files of one node, in its data directory. :meth:`load` comes first."""
+
+    _files: FileSystem
+    _directory: str
+    _generation: int = attrs.field(init=False, default=0)
+    _has_directory: bool = attrs.field(init=False, default=False)
+    """Whether the directory is there for good."""
+    is_safe: bool = attrs.field(init=False, default=True)
+    """Whether a power loss leaves what is here; of what a process that was killed left behind nobody knows."""
+    _file_bytes: int = attrs.field(init=False, default=0)
+    _log_bytes: int | None = attrs.field(init=False, default=None)
+    """0: there is none yet; ``None``: no more can be appended to it."""
+
+    @property
+    def path(self) -> str:
+        return f"{self._directory}/{FILE_NAME}"
+
+    @property
+    def log_path(self) -> str:
+        return f"{self._directory}/{LOG_NAME}"
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def load(self) -> Snapshot | None:
+        """What was saved; ``None`` where nothing ever was. Raises :class:`DataError`; changes nothing on the disk."""
+        if not self._files.exists(self.path):
+            if self._files.exists(self.log_path):
+                raise DataError(self.path, None, f"missing, though there is its log {LOG_NAME}")
+            return None
+        data = self._files.read(self.path)
+        self._generation, snapshot = _parse_file(data, self.path)
+        self._file_bytes, self._has_directory, self.is_safe = len(data), True, False
+        self._log_bytes = 0
+        if self._files.exists(self.log_path):
+            log = self._files.read(self.log_path)
+            records, is_torn = _parse_log(log, self.log_path)
+            if records and self._is_ours(records[0]):
+                snapshot = _replay(snapshot, records[1:], self.log_path)
+                self._log_bytes = None if is_torn else len(log)
+            else:
+                self._log_bytes = None if is_torn else 0
+        return snapshot
+
+    def _is_ours(self, record: tuple[int, Any]) -> bool:
+        match record:
+            case (_, {"generation": int(generation)}) if generation <= self._generation:
+                return generation == self._generation
+            case (_, first):
+                raise DataError(self.log_path, 0, f"begins with {first!r:.100}; the file is of {self._generation}")
+
+    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def save(self, changes: Sequence[Change], snapshot: Callable[[], Snapshot]) -> None:
+        """Write changes down; on return they survive a power loss, and so does all that was loaded.
+
+        ``snapshot`` gives all there is, with the changes.
+
+        Raises :class:`StorageError`; the changes may then be on the disk or not, until a later save returns.
+        """
+        appendable, self._log_bytes = self._log_bytes, None  # until all went well
+        if appendable is None or appendable > max(MIN_LOG_BYTES, self._file_bytes):
+            self._write_file(snapshot())
+        else:
+            self._append(changes, appendable)
+
+    def _append(self, changes: Sequence[Change], log_bytes: int) -> None:
+        if not self.is_safe:  # a log that outlived its file's last rename would be damage
+            self._files.sync_directory(self._directory)
+        data = _record(f"[{','.join(_change_json(change) for change in changes)}]") if changes else b""
+        if data and not log_bytes:
+            if self._files.exists(self.log_path):
+                self._files.delete(self.log_path)  # an earlier generation's
+            data = _record(f'{{"generation":{self._generation}}}') + data
+        if data or log_bytes:
+            self._append_to_log(data)
+        if data and not log_bytes:
+            self._files.sync_directory(self._directory)
+        self._log_bytes, self.is_safe = log_bytes + len(data), True
+
+    def _append_to_log(self, data: bytes) -> None:
+        log = self._files.open_append(self.log_path)
+        try:
+            if data:
+                log.append(data)
+            log.sync()
+        finally:
+            log.close()
+
+    def _write_file(self, snapshot: Snapshot) -> None:
+        self._generation += 1  # also after one that failed: its file may be there
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "generation": self._generation,
+            "checksum": _checksum(self._generation, snapshot),
+            "definitions": snapshot,
+        }
+        data = json.dumps(document, indent=1).encode("ascii") + b"\n"
+        if not self._has_directory:
+            _make_directory(self._files, self._directory)
+            self._has_directory = True
+        write_file(self._files, self.path, data, sync=True)
+        self.is_safe = True
+        if self._files.exists(self.log_path):
+            self._files.delete(self.log_path)
+        self._file_bytes, self._log_bytes = len(data), 0
+
+
+def _make_directory(files: FileSystem, path: str) -> None:
+    """Make a directory, and those above it, so that a power loss does not take them back."""
+    files.make_directories(path)
+    while path not in ("", "/", "."):
+        path = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+        files.sync_directory(path)
+
+
+# ── formats ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _checksum(generation: int, snapshot: Any) -> str:
+    text = json.dumps([generation, snapshot], sort_keys=True, separators=(",", ":"))
+    return f"{zlib.crc32(text.encode('ascii')):08x}"
+
+
+def _record(text: str) -> bytes:
+    data = text.encode("ascii")
+    return b"%08x %s\n" % (zlib.crc32(data), data)
+
+
+def _change_json(change: Change) -> str:
+    return f'["{change.action}","{change.kind}",{change.definition}]'
+
+
+def _parse_file(data: bytes, path: str) -> tuple[int, Snapshot]:
+    try:
+        document = json.loads(data)
+    except json.JSONDecodeError as error:
+        raise DataError(path, error.pos, f"no JSON: {error.msg}") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise DataError(path, 0, f"no JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise DataError(path, 0, f"not of the format '{FORMAT}'")
+    if document.get("version") != VERSION:
+        raise DataError(path, 0, f"of version {document.get('version')!r:.20}; this warren reads {VERSION}")
+    generation, snapshot = document.get("generation"), document.get("definitions")
+    if not isinstance(generation, int) or _checksum(generation, snapshot) != document.get("checksum"):
+        raise DataError(path, 0, "the checksum is wrong: damaged, or edited; definitions are changed by importing them")
+    if not isinstance(snapshot, dict) or snapshot.keys() != KINDS.keys():
+        raise DataError(path, 0, "definitions that lack a part, or have one too many")
+    return generation, cast(Snapshot, snapshot)
+
+
+def _parse_log(data: bytes, path: str) -> tuple[list[tuple[int, Any]], bool]:
+    """The records with the offsets they begin at, and whether a torn one stands behind them."""
+    records: list[tuple[int, Any]] = []
+    torn: int | None = None
+    position = 0
+    *lines, rest = data.split(b"\n")
+    for line in lines:
+        checksum, _, text = line.partition(b" ")
+        if checksum == b"%08x" % zlib.crc32(text):
+            if torn is not None:
+                raise DataError(path, torn, "a damaged record, with whole ones behind it")
+            records.append((position, json.loads(text)))
+        elif torn is None:
+            torn = position
+        position += len(line) + 1
+    return records, torn is not None or bool(rest)
+
+
+def _replay(snapshot: Snapshot, records: list[tuple[int, Any]], path: str) -> Snapshot:
+    """What the definitions have become."""
+    found = {(KINDS[part], _key(KINDS[part], item)): item for part, items in snapshot.items() for item in items}
+    for position, changes in records:
+        try:
+            for action, kind, definition in changes:
+                goes = {"put": False, "drop": True}[action]
+                if goes:
+                    del found[kind, _key(kind, definition)]
+                else:
+                    found[kind, _key(kind, definition)] = definition
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DataError(path, position, f"a change of what is not there, or no change: {error!r:.200}") from error
+    parts = {kind: part for part, kind in KINDS.items()}
+    replayed: Snapshot = {part: [] for part in KINDS}
+    for (kind, _), definition in found.items():
+        replayed[parts[kind]].append(definition)
+    return replayed
+
+
+def _key(kind: str, definition: dict[str, Any]) -> str:
+    """Equal for definitions of one thing."""
+    if kind == "binding":
+        return json.dumps(definition, sort_keys=True)
+    return json.dumps([definition.get("vhost"), definition["name"]])

@@ -1,0 +1,280 @@
+"""Definitions as RabbitMQ exports and imports them: ``rabbitmqctl export_definitions``, the management plugin's button.
+
+Two shapes. A *whole node's* has ``vhosts``, and each queue, exchange and binding says whose it is. A *single vhost's*
+says no vhost anywhere: whoever imports it says into which.
+
+Of what a broker exports only vhosts (their names), exchanges, queues and bindings mean something here. Users and
+permissions do not: a library has no users. Nor do policies and parameters, which change queues from outside: what a
+queue is to do stands in its arguments. How many there were of what was ignored is told, so that nobody believes it
+was taken over.
+
+*Skipped*, as by a broker: queues and exchanges whose names begin with ``amq.``, and bindings of which an end is
+missing. (A broker's own exports have such bindings: it leaves internal exchanges out, not what is bound to them.)
+*Refused*: queues of other types than classic, which keep other promises.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from actors.engines.arguments import QueueDeclaration
+from actors.engines.errors import ArgumentsError, PreconditionFailedError
+from actors.engines.exchanges import DEFAULT_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration, check_short_string
+from actors.engines.vhost_definitions import VhostDefinitions, is_builtin
+from queue_index.amqp_tables import table_to_json
+
+BROKER_VERSION: Final = "3.10.8"
+"""In an export: whose definitions these could be. A broker takes the shape of some parts from it."""
+
+OWN_PARTS: Final = frozenset({"vhosts", "exchanges", "queues", "bindings"})
+
+
+class DefinitionsError(PreconditionFailedError):
+    """Definitions that cannot be imported; nothing of them was. ``problems`` has a sentence for each reason."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return "; ".join(self.problems)
+
+
+@attrs.frozen(kw_only=True)
+class Imported:
+    """What an import did: what is new, and what was left out."""
+
+    vhosts: tuple[str, ...]
+    exchanges: tuple[ExchangeDeclaration, ...]
+    queues: tuple[QueueDeclaration, ...]
+    bindings: tuple[Binding, ...]
+    skipped: tuple[str, ...]
+    """A sentence for each queue or exchange with a name of the node's own, and each binding that lacks an end."""
+    ignored: Mapping[str, int]
+    """How many there were of what means nothing here: ``{"users": 1, "policies": 3}``."""
+
+
+# ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def export_node(vhosts: Iterable[VhostDefinitions]) -> dict[str, Any]:
+    """A whole node's definitions, without exclusive queues, which no import could bring back."""
+    known = list(vhosts)
+    return {
+        "rabbit_version": BROKER_VERSION,
+        "rabbitmq_version": BROKER_VERSION,
+        "users": [],
+        "vhosts": [{"name": vhost.name} for vhost in known],
+        "permissions": [],
+        "topic_permissions": [],
+        "parameters": [],
+        "global_parameters": [],
+        "policies": [],
+        "queues": [item for vhost in known for item in _queues(vhost)],
+        "exchanges": [item for vhost in known for item in _exchanges(vhost)],
+        "bindings": [item for vhost in known for item in _bindings(vhost)],
+    }
+
+
+def export_vhost(vhost: VhostDefinitions) -> dict[str, Any]:
+    """A single vhost's definitions; nothing in them says which it is."""
+    parts = {"queues": _queues(vhost), "exchanges": _exchanges(vhost), "bindings": _bindings(vhost)}
+    for items in parts.values():
+        for item in items:
+            del item["vhost"]
+    return {"rabbit_version": BROKER_VERSION, "parameters": [], "policies": [], **parts}
+
+
+def _queues(vhost: VhostDefinitions) -> list[dict[str, Any]]:
+    return [
+        queue.to_json() | {"type": "classic", "arguments": _exported(queue.arguments)}
+        for queue in vhost.queues()
+        if not queue.exclusive
+    ]
+
+
+def _exchanges(vhost: VhostDefinitions) -> list[dict[str, Any]]:
+    return [
+        exchange.to_json() | {"arguments": _exported(exchange.arguments)}
+        for exchange in vhost.exchanges()
+        if not is_builtin(exchange.name)
+    ]
+
+
+def _bindings(vhost: VhostDefinitions) -> list[dict[str, Any]]:
+    return [
+        binding.to_json() | {"arguments": _exported(binding.arguments)}
+        for binding in vhost.bindings()
+        if binding.destination_type == "exchange" or not vhost.queue(binding.destination).exclusive
+    ]
+
+
+def _exported(arguments: Mapping[str, Any]) -> Any:
+    """As a broker says them: it takes no ``null``, and writes the word for an argument without a value."""
+
+    def said(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: said(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [said(item) for item in value]
+        return "undefined" if value is None else value
+
+    return said(table_to_json(arguments))
+
+
+# ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.define
+class Plan:
+    """What an import of a document would do to what there is; and why it may not, in ``problems``."""
+
+    _present: Mapping[str, VhostDefinitions]
+    _vhost: str | None
+    """Where everything goes; ``None``: where it says."""
+    vhosts: dict[str, None] = attrs.field(init=False, factory=dict)
+    exchanges: dict[tuple[str, str], ExchangeDeclaration] = attrs.field(init=False, factory=dict)
+    queues: dict[tuple[str, str], QueueDeclaration] = attrs.field(init=False, factory=dict)
+    bindings: dict[Binding, None] = attrs.field(init=False, factory=dict)
+    problems: list[str] = attrs.field(init=False, factory=list)
+    skipped: list[str] = attrs.field(init=False, factory=list)
+    ignored: dict[str, int] = attrs.field(init=False, factory=dict)
+
+    def read(self, document: Any) -> None:
+        """Go through a whole document."""
+        if not isinstance(document, Mapping):
+            self.problems.append(f"definitions are a JSON object, not {document!r:.100}")
+            return
+        try:
+            json.dumps(document, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            self.problems.append(f"definitions that are no JSON: {error}")
+            return
+        self.ignored = {
+            part: len(items)
+            for part, items in document.items()
+            if part not in OWN_PARTS and isinstance(items, list | dict) and items
+        }
+        if self._vhost is None:
+            for item in self._items(document, "vhosts"):
+                self._attempt(item, self._plan_vhost)
+        elif self._vhost not in self._present:
+            self.problems.append(f"no vhost '{self._vhost}'")
+            return
+        for item in self._items(document, "exchanges"):
+            self._attempt(item, self._plan_exchange)
+        for item in self._items(document, "queues"):
+            self._attempt(item, self._plan_queue)
+        for item in self._items(document, "bindings"):
+            self._attempt(item, self._plan_binding)
+
+    def _items(self, document: Mapping[str, Any], part: str) -> list[Any]:
+        items = document.get(part, [])
+        if not isinstance(items, list):
+            self.problems.append(f"{part} are a list, not {items!r:.100}")
+            return []
+        return items
+
+    def _attempt(self, item: Any, plan: Callable[[dict[str, Any]], None]) -> None:
+        if not isinstance(item, Mapping):
+            self.problems.append(f"a definition is a JSON object, not {item!r:.100}")
+            return
+        definition = dict(item)
+        if self._vhost is not None:
+            definition["vhost"] = self._vhost
+        elif plan != self._plan_vhost and "vhost" not in definition:
+            self.problems.append(f"{_called(definition)} says no vhost: import it into one")
+            return
+        try:
+            plan(definition)
+        except ArgumentsError as error:
+            self.problems.append(str(error))
+
+    def _plan_vhost(self, definition: dict[str, Any]) -> None:
+        name = definition.get("name")
+        check_short_string("a vhost's name", name)
+        if not name:
+            raise ArgumentsError("a vhost needs a name")
+        if name not in self._present:
+            self.vhosts[str(name)] = None
+
+    def _plan_exchange(self, definition: dict[str, Any]) -> None:
+        exchange = ExchangeDeclaration.from_json(definition)
+        if not is_builtin(exchange.name) and self._is_welcome(exchange):
+            self._merge(exchange, self.exchanges, self._exchange(exchange.vhost, exchange.name))
+
+    def _plan_queue(self, definition: dict[str, Any]) -> None:
+        arguments = definition.get("arguments") or {}
+        kind = definition.get("type") or "classic"
+        if isinstance(arguments, Mapping) and kind == "classic":
+            kind = arguments.get("x-queue-type", "classic")
+        if kind != "classic":
+            raise ArgumentsError(f"{_called(definition)} is of type {kind!r:.100}; only classic queues can be had")
+        queue = QueueDeclaration.from_json({"auto_delete": False} | definition | {"arguments": arguments})
+        if not queue.name:
+            raise ArgumentsError("a queue needs a name")
+        if self._is_welcome(queue):
+            self._merge(queue, self.queues, self._queue(queue.vhost, queue.name))
+
+    def _is_welcome(self, item: QueueDeclaration | ExchangeDeclaration) -> bool:
+        if item.name.startswith(RESERVED_PREFIX):
+            self.skipped.append(f"{item}: the name is the node's own")
+        elif not self._has_vhost(item.vhost):
+            self.problems.append(f"{item}: there is no such vhost")
+        else:
+            return True
+        return False
+
+    def _merge(self, item: Any, planned: dict[tuple[str, str], Any], existing: Any) -> None:
+        if existing is None:
+            planned[item.vhost, item.name] = item
+        elif (why := existing.equivalent(item)) is not None:
+            self.problems.append(why)
+
+    def _plan_binding(self, definition: dict[str, Any]) -> None:
+        binding = Binding.from_json(definition)
+        if binding.source == DEFAULT_EXCHANGE:
+            return  # every queue has it
+        exchange = self._exchange(binding.vhost, binding.source)
+        if not self._has_vhost(binding.vhost):
+            self.problems.append(f"{binding}: there is no such vhost")
+        elif exchange is None:
+            self.skipped.append(f"{binding}: there is no such exchange")
+        elif (self._queue if binding.destination_type == "queue" else self._exchange)(
+            binding.vhost, binding.destination
+        ) is None or binding.destination == DEFAULT_EXCHANGE:
+            self.skipped.append(f"{binding}: there is no such {binding.destination_type}")
+        else:
+            binding.check_for(exchange)
+            self.bindings[binding] = None
+
+    def _has_vhost(self, name: str) -> bool:
+        return name in self._present or name in self.vhosts
+
+    def _exchange(self, vhost: str, name: str) -> ExchangeDeclaration | None:
+        planned = self.exchanges.get((vhost, name))
+        if planned is None and is_builtin(name) and vhost in self.vhosts:
+            return _BUILTIN.get(name)
+        present = self._present.get(vhost)
+        if planned is None and present is not None and present.has("exchange", name):
+            return present.exchange(name)
+        return planned
+
+    def _queue(self, vhost: str, name: str) -> QueueDeclaration | None:
+        present = self._present.get(vhost)
+        if present is not None and present.has("queue", name):
+            return present.queue(name)
+        return self.queues.get((vhost, name))
+
+
+_BUILTIN: Final = {exchange.name: exchange for exchange in VhostDefinitions("", []).exchanges()}
+"""What a vhost has that is not there yet."""
+
+
+def _called(definition: Mapping[str, Any]) -> str:
+    vhost = f" in vhost '{definition['vhost']!s:.100}'" if "vhost" in definition else ""
+    return f"'{definition.get('name', definition.get('source'))!s:.100}'{vhost}"

@@ -1,0 +1,162 @@
+"""Delivery tags: what a channel was given and has not settled yet.
+
+A channel counts what it is given, from 1 on; the number is the message's *delivery tag* there. Tags are kept as runs:
+tags that follow one another, of messages that follow one another in one level of the queue and went to one consumer,
+are one :class:`TagRun`, however many they are.
+
+Invariants: runs are not empty, stand in the order of their tags, and do not overlap.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Generic, TypeVar
+
+from actors.engines.errors import UnknownTagError
+
+Owner = TypeVar("Owner")
+_first = attrgetter("first")
+
+
+class TagRun(Generic[Owner]):
+    """Tags ``first … first + count - 1`` for the messages ``seq_id … seq_id + count - 1`` of a level."""
+
+    __slots__ = ("count", "first", "level", "owner", "seq_id")
+
+    def __init__(self, first: int, count: int, level: int, seq_id: int, owner: Owner) -> None:
+        self.first = first
+        self.count = count
+        self.level = level
+        self.seq_id = seq_id
+        self.owner = owner
+
+    def __repr__(self) -> str:
+        return f"TagRun({self.first}…{self.end - 1}, level {self.level}, seq_id {self.seq_id})"
+
+    @property
+    def end(self) -> int:
+        """The tag behind the last one."""
+        return self.first + self.count
+
+    @property
+    def seq_ids(self) -> range:
+        return range(self.seq_id, self.seq_id + self.count)
+
+    def part(self, first: int, end: int) -> TagRun[Owner]:
+        """A run of its own over the tags ``first … end-1``."""
+        return TagRun(first, end - first, self.level, self.seq_id + first - self.first, self.owner)
+
+
+class DeliveryTags(Generic[Owner]):
+    """The unsettled tags of one channel. ``len`` counts tags."""
+
+    __slots__ = ("_count", "_next", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: list[TagRun[Owner]] = []
+        self._next = 1
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def runs(self) -> Sequence[TagRun[Owner]]:
+        """To be looked at only."""
+        return self._runs
+
+    def give(self, level: int, seq_ids: range, owner: Owner) -> int:
+        """Number messages that go to the channel; the first one's tag."""
+        first, count = self._next, len(seq_ids)
+        self._next += count
+        self._count += count
+        if self._runs:
+            last = self._runs[-1]
+            if (
+                last.owner is owner
+                and last.level == level
+                and last.first + last.count == first
+                and last.seq_id + last.count == seq_ids.start
+            ):
+                last.count += count
+                return first
+        self._runs.append(TagRun(first, count, level, seq_ids.start, owner))
+        return first
+
+    def take(self, tags: Sequence[range]) -> list[TagRun[Owner]]:
+        """Settle tags; the runs they had. Raises :class:`UnknownTagError`, and settles none, where one is not there."""
+        parts = [part for part in tags if part]
+        if len(parts) > 1:
+            parts.sort(key=lambda part: part[0])
+        end = 0
+        for part in parts:
+            if part.step != 1 or part.start < end or not self._covers(part):
+                raise UnknownTagError(f"unknown delivery tag in {part}: not given to this channel, or settled already")
+            end = part.stop
+        return [run for part in parts for run in self._cut(part.start, part.stop)]
+
+    def take_up_to(self, tag: int) -> list[TagRun[Owner]]:
+        """Settle everything up to a tag, which must be there; 0: everything. Raises :class:`UnknownTagError`."""
+        if tag == 0:
+            return self.take_all()
+        if not self._covers(range(tag, tag + 1)):
+            raise UnknownTagError(f"unknown delivery tag {tag}: not given to this channel, or settled already")
+        return self._cut(0, tag + 1)
+
+    def take_all(self) -> list[TagRun[Owner]]:
+        """Settle everything."""
+        taken, self._runs, self._count = self._runs, [], 0
+        return taken
+
+    def _index(self, tag: int) -> int:
+        """The place of the run that holds ``tag``, or else of the one before it; -1 for none."""
+        runs = self._runs
+        if runs and runs[0].first <= tag < runs[0].first + runs[0].count:
+            return 0  # acks come in the order of the deliveries, mostly
+        return bisect_right(runs, tag, key=_first) - 1
+
+    def _covers(self, part: range) -> bool:
+        """Whether all of these tags are here."""
+        runs, at, tag = self._runs, self._index(part.start), part.start
+        if at < 0:
+            return False
+        while tag < part.stop:
+            if at == len(runs) or not runs[at].first <= tag < runs[at].end:
+                return False
+            tag = runs[at].end
+            at += 1
+        return True
+
+    def _cut(self, start: int, stop: int) -> list[TagRun[Owner]]:
+        """Take out what is here of ``start … stop-1``."""
+        runs = self._runs
+        at = max(self._index(start), 0)
+        if at < len(runs) and runs[at].end <= start:
+            at += 1
+        taken: list[TagRun[Owner]] = []
+        rest: list[TagRun[Owner]] = []
+        end = at
+        while end < len(runs) and runs[end].first < stop:
+            run = runs[end]
+            end += 1
+            low, high = max(start, run.first), min(stop, run.end)
+            if run.first < low:
+                rest.append(run.part(run.first, low))
+            if high < run.end:
+                rest.append(run.part(high, run.end))
+            taken.append(run if not rest else run.part(low, high))
+            self._count -= high - low
+        runs[at:end] = rest
+        return taken
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where runs are empty, out of order or counted wrongly."""
+        position = 1
+        for run in self._runs:
+            if run.count < 1 or run.first < position:
+                raise RuntimeError(f"{run} is empty or out of order")
+            position = run.end
+        if position > self._next or sum(run.count for run in self._runs) != self._count:
+            raise RuntimeError(f"{self._count} tags counted, the next one {self._next}: {self._runs}")

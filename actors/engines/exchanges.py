@@ -1,0 +1,263 @@
+"""Exchanges and bindings as they are declared: values, checked, and their JSON.
+
+An *exchange* takes what is published to it and passes it on to queues and other exchanges. A *binding* leads from an
+exchange, its *source*, to a queue or an exchange, its *destination*; what its routing key and arguments mean is the
+source's type's business (:mod:`actors.engines.routing`). Two bindings are one where source, destination, routing key
+and arguments are the same.
+
+Every vhost has the default exchange, which has no name and to which nothing can be bound, and those of
+:data:`BUILTIN_EXCHANGES`. Names that begin with ``amq.`` are the node's own.
+
+Arguments become *plain* when they come in: what JSON can say and no more, so that a file of definitions holds them
+whole. Bytes become the text that they are, a moment becomes its second: for the broker, too, these are the same value.
+"""
+
+from __future__ import annotations
+
+import calendar
+import math
+from collections.abc import Hashable, Mapping
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Final, Literal, cast
+
+import attrs
+
+from actors.engines.errors import ArgumentsError
+
+DEFAULT_EXCHANGE: Final = ""
+RESERVED_PREFIX: Final = "amq."
+ALTERNATE_EXCHANGE: Final = "alternate-exchange"
+X_MATCH: Final = "x-match"
+
+ExchangeType = Literal["direct", "fanout", "headers", "topic"]
+DestinationType = Literal["queue", "exchange"]
+EXCHANGE_TYPES: Final[tuple[ExchangeType, ...]] = ("direct", "fanout", "headers", "topic")
+X_MATCH_MODES: Final = ("all", "any", "all-with-x", "any-with-x")
+
+BUILTIN_EXCHANGES: Final[Mapping[str, ExchangeType]] = {
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+    "amq.topic": "topic",
+}
+"""What every vhost has beside the default exchange, by name; durable, and never deleted."""
+
+MAX_SHORT_STRING_BYTES: Final = 255
+"""Of a name or a routing key: AMQP has one byte for the length."""
+
+_MAX_DEPTH: Final = 64
+_NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+# ── arguments ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def plain_arguments(arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """A copy of ``arguments`` that nobody can change, of nothing but JSON's values; raises :class:`ArgumentsError`."""
+    if not arguments:
+        return _NO_ARGUMENTS
+    return MappingProxyType(_plain_table(arguments, _MAX_DEPTH))
+
+
+def _plain_table(table: Mapping[str, Any], depth_left: int) -> dict[str, Any]:
+    for name in table:
+        check_short_string("an argument's name", name)
+    return {name: _plain(value, depth_left - 1) for name, value in table.items()}
+
+
+def _plain(value: Any, depth_left: int) -> Any:
+    if depth_left <= 0:
+        raise ArgumentsError(f"arguments nested deeper than {_MAX_DEPTH} levels")
+    match value:
+        case None | bool() | str():
+            return value
+        case int():
+            return int(value)  # a timestamp is one by another name
+        case float() if math.isfinite(value):
+            return value
+        case datetime():
+            return calendar.timegm(value.utctimetuple())
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError as error:
+                raise ArgumentsError(f"an argument cannot be {value!r:.100}: it is no text") from error
+        case Mapping():
+            return _plain_table(value, depth_left)
+        case list() | tuple():
+            return [_plain(item, depth_left - 1) for item in value]
+        case _:
+            raise ArgumentsError(f"an argument cannot be {value!r:.100}")
+
+
+def unfrozen(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy that belongs to whoever asks for it."""
+    return _plain_table(arguments, _MAX_DEPTH + 1)
+
+
+def _identity(value: Any) -> Hashable:
+    """Equal for equal values only; a number is no truth value, and 1 is not 1.0."""
+    if isinstance(value, Mapping):
+        return tuple(sorted((name, _identity(item)) for name, item in value.items()))
+    if isinstance(value, list):
+        return ("array", *map(_identity, value))
+    return (type(value).__name__, value)
+
+
+def check_short_string(what: str, value: Any) -> None:
+    """Raise :class:`ArgumentsError` unless it is a string that AMQP has room for."""
+    if not isinstance(value, str):
+        raise ArgumentsError(f"{what} cannot be {value!r:.100}: a string is expected")
+    try:
+        size = len(value) if value.isascii() else len(value.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError as error:
+        raise ArgumentsError(f"{what} cannot be {value!r:.100}: {error.reason}") from error
+    if size > MAX_SHORT_STRING_BYTES:
+        raise ArgumentsError(f"{what} cannot be {value!r:.100}: more than {MAX_SHORT_STRING_BYTES} bytes")
+
+
+def from_definition(what: str, definition: Any, **types: type) -> dict[str, Any]:
+    """The keys of a JSON definition that must be there, and its arguments; raises :class:`ArgumentsError`."""
+    if not isinstance(definition, Mapping):
+        raise ArgumentsError(f"{what}'s definition cannot be {definition!r:.100}")
+    for key, kind in types.items():
+        if not isinstance(definition.get(key), kind):
+            raise ArgumentsError(f"{what}'s definition whose {key} is {definition.get(key)!r:.100}")
+    arguments = definition.get("arguments") or {}  # a broker may write [] for none
+    if not isinstance(arguments, Mapping):
+        raise ArgumentsError(f"{what}'s definition whose arguments are {arguments!r:.100}")
+    return {key: definition[key] for key in types} | {"arguments": cast("Mapping[str, Any]", arguments)}
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "none"
+    return f"'{str(value).lower() if isinstance(value, bool) else value}'"
+
+
+# ── declarations ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen(kw_only=True)
+class ExchangeDeclaration:
+    """One exchange as it was declared. Raises :class:`ArgumentsError` for a type or an argument that cannot be."""
+
+    vhost: str
+    name: str
+    type: ExchangeType = "direct"
+    durable: bool = True
+    auto_delete: bool = False
+    """Gone with the last binding that it is the source of."""
+    internal: bool = False
+    """Takes messages from other exchanges only, and those that die in a queue."""
+    arguments: Mapping[str, Any] = attrs.field(factory=dict, converter=plain_arguments, hash=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_short_string("an exchange's name", self.name)
+        if self.type not in EXCHANGE_TYPES:
+            raise ArgumentsError(f"{self}: unknown exchange type {self.type!r:.100}; {', '.join(EXCHANGE_TYPES)} exist")
+        for field in ("durable", "auto_delete", "internal"):
+            if not isinstance(getattr(self, field), bool):
+                raise ArgumentsError(f"{self}: {field} cannot be {getattr(self, field)!r:.100}")
+        alternate = self.arguments.get(ALTERNATE_EXCHANGE)
+        if ALTERNATE_EXCHANGE in self.arguments and not isinstance(alternate, str):
+            raise ArgumentsError(f"invalid arg '{ALTERNATE_EXCHANGE}' for {self}: {alternate!r:.100} is no name")
+
+    def __str__(self) -> str:
+        return f"exchange '{self.name}' in vhost '{self.vhost}'"
+
+    @property
+    def alternate_exchange(self) -> str | None:
+        """Where messages go that this exchange has no destination for."""
+        return self.arguments.get(ALTERNATE_EXCHANGE)
+
+    def equivalent(self, other: ExchangeDeclaration) -> str | None:
+        """Why ``other``, declared now, is not what this one was declared as; or ``None``.
+
+        Of the arguments only the alternate exchange counts.
+        """
+        for name in ("type", "durable", "auto_delete", "internal", "alternate_exchange"):
+            current, received = getattr(self, name), getattr(other, name)
+            if current != received:
+                argument = name.replace("_", "-") if name == "alternate_exchange" else name
+                return (
+                    f"inequivalent arg '{argument}' for {self}: "
+                    f"received {_said(received)} but current is {_said(current)}"
+                )
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a broker's file of definitions has it."""
+        return attrs.asdict(self, recurse=False) | {"arguments": unfrozen(self.arguments)}
+
+    @classmethod
+    def from_json(cls, definition: Any) -> ExchangeDeclaration:
+        """What :meth:`to_json` wrote, or a broker; raises :class:`ArgumentsError` for anything else."""
+        found = from_definition("an exchange", definition, vhost=str, name=str, type=str, durable=bool)
+        return cls(
+            vhost=found["vhost"],
+            name=found["name"],
+            type=found["type"],
+            durable=found["durable"],
+            auto_delete=definition.get("auto_delete", False),
+            internal=definition.get("internal", False),
+            arguments=found["arguments"],
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Binding:
+    """From an exchange to a queue or an exchange of the same vhost. Equal are those that are one to a broker."""
+
+    vhost: str = attrs.field(eq=False)
+    source: str = attrs.field(eq=False)
+    destination: str = attrs.field(eq=False)
+    destination_type: DestinationType = attrs.field(default="queue", eq=False)
+    routing_key: str = attrs.field(default="", eq=False)
+    arguments: Mapping[str, Any] = attrs.field(factory=dict, converter=plain_arguments, eq=False, hash=False)
+    identity: Hashable = attrs.field(init=False, repr=False)
+
+    @identity.default
+    def _identify(self) -> Hashable:
+        check_short_string("a routing key", self.routing_key)
+        if self.destination_type not in ("queue", "exchange"):
+            raise ArgumentsError(f"a binding leads to a queue or an exchange, not to {self.destination_type!r:.100}")
+        ends = (self.vhost, self.source, self.destination_type, self.destination, self.routing_key)
+        return (*ends, _identity(self.arguments)) if self.arguments else ends
+
+    def __str__(self) -> str:
+        return (
+            f"binding '{self.routing_key}' of exchange '{self.source}' to {self.destination_type} "
+            f"'{self.destination}' in vhost '{self.vhost}'"
+        )
+
+    def check_for(self, source: ExchangeDeclaration) -> None:
+        """Raise :class:`ArgumentsError` where an exchange of that type cannot have this binding."""
+        mode = self.arguments.get(X_MATCH, "all")
+        if source.type == "headers" and mode not in X_MATCH_MODES:
+            raise ArgumentsError(f"{self}: {X_MATCH} cannot be {mode!r:.100}; expected {', '.join(X_MATCH_MODES)}")
+
+    def to_json(self) -> dict[str, Any]:
+        """As a broker's file of definitions has it."""
+        return {
+            "source": self.source,
+            "vhost": self.vhost,
+            "destination": self.destination,
+            "destination_type": self.destination_type,
+            "routing_key": self.routing_key,
+            "arguments": unfrozen(self.arguments),
+        }
+
+    @classmethod
+    def from_json(cls, definition: Any) -> Binding:
+        """What :meth:`to_json` wrote, or a broker; raises :class:`ArgumentsError` for anything else."""
+        names = ("vhost", "source", "destination", "destination_type", "routing_key")
+        return cls(**from_definition("a binding", definition, **dict.fromkeys(names, str)))
+
+
+def builtin_exchanges(vhost: str) -> list[ExchangeDeclaration]:
+    """What a new vhost has, the default exchange first."""
+    named = [ExchangeDeclaration(vhost=vhost, name=name, type=kind) for name, kind in BUILTIN_EXCHANGES.items()]
+    return [ExchangeDeclaration(vhost=vhost, name=DEFAULT_EXCHANGE), *named]

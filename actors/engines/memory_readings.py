@@ -1,0 +1,142 @@
+"""Memory readings: how many bytes a node uses, and how many it may.
+
+A *reading* answers how much is used, one of two ways (vm_memory_calculation_strategy). ``rss``: what the operating
+system has given to the process, so everything in it counts, the user's own data too. ``allocated``: what the engine
+accounts for itself, queue by queue; in a process that does much else, the other strategy would have the queues page for
+memory that is not theirs.
+
+*Total* memory is the machine's, or less where a container (control groups, version 1 or 2) allows less: each group on
+the way from the process's own up to the root can hold a limit, and the smallest counts. The *limit* is the share of
+the total that vm_memory_high_watermark names, or an amount.
+
+Nothing here asks the machine by itself: functions that do stand at the end, and are handed in.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable, Hashable, Iterator
+from typing import Final, Protocol
+
+import attrs
+import psutil  # type: ignore[import-untyped]
+
+from storage.errors import SettingsError
+
+ReadFile = Callable[[str], str | None]
+"""A small file's text by its path; None where it cannot be read."""
+
+CGROUP_MEMBERSHIP: Final = "/proc/self/cgroup"
+CGROUP_ROOT: Final = "/sys/fs/cgroup"
+HIGHEST_WATERMARK: Final = 1.0
+
+
+class MemoryReading(Protocol):
+    """Where the bytes that a node uses are read."""
+
+    def read(self) -> int: ...
+
+
+@attrs.frozen
+class RssReading:
+    """The process's resident set, as the function it is given says."""
+
+    rss_bytes: Callable[[], int]
+
+    def read(self) -> int:
+        return self.rss_bytes()
+
+
+@attrs.define
+class AllocatedReading:
+    """Bytes by owner, with their sum kept running: reading costs the same with ten thousand owners."""
+
+    _sum_bytes: int = attrs.field(default=0, init=False)
+    _bytes: dict[Hashable, int] = attrs.field(factory=dict, init=False)
+
+    def account(self, owner: Hashable, size_bytes: int) -> None:
+        """What ``owner`` holds now, in place of what it held before; 0 forgets it."""
+        if size_bytes < 0:
+            raise RuntimeError(f"{owner!r} accounts for {size_bytes} bytes")
+        self._sum_bytes += size_bytes - self._bytes.pop(owner, 0)
+        if size_bytes:
+            self._bytes[owner] = size_bytes
+
+    def read(self) -> int:
+        return self._sum_bytes
+
+    def check_invariants(self) -> None:
+        """AssertionError where the running sum is not the owners'."""
+        assert self._sum_bytes == sum(self._bytes.values())
+        assert all(size_bytes > 0 for size_bytes in self._bytes.values())
+
+
+def total_memory_bytes(physical_bytes: int, read_file: ReadFile) -> int:
+    """Memory that the process can have: the machine's, or the smallest limit of the control groups that it is in."""
+    limits = (_limit_in(read_file(path)) for path in _limit_files(read_file(CGROUP_MEMBERSHIP) or ""))
+    return min([physical_bytes, *(limit for limit in limits if limit is not None)])
+
+
+def _limit_files(membership: str) -> Iterator[str]:
+    """Every file that may hold a limit. A line of the membership: number ``:`` controllers ``:`` the group's path.
+
+    Version 2 has no controllers on its line. In a container the path may be the host's, which cannot be seen from
+    inside: these files are not there, the root's is the container's own.
+    """
+    for line in membership.splitlines():
+        _, colon, rest = line.partition(":")
+        controllers, second_colon, path = rest.partition(":")
+        if not colon or not second_colon:
+            continue
+        if controllers == "":
+            root, name = CGROUP_ROOT, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = f"{CGROUP_ROOT}/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = posixpath.normpath("/" + path.strip("/"))  # a group outside of the namespace's own begins with ..
+        while group != "/":
+            yield f"{root}{group}/{name}"
+            group = posixpath.dirname(group)
+        yield f"{root}/{name}"
+
+
+def _limit_in(text: str | None) -> int | None:
+    """Bytes; None where there is no limit (version 2 says ``max``, version 1 a number beyond every machine's)."""
+    text = (text or "").strip()
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def memory_limit_bytes(high_watermark: float, total_bytes: int) -> int:
+    """Bytes that a node may use of ``total_bytes``: a float is a share of them, an int an amount (at most all)."""
+    if isinstance(high_watermark, int):
+        return min(high_watermark, total_bytes)
+    if not 0.0 <= high_watermark <= HIGHEST_WATERMARK:
+        raise SettingsError(f"a relative vm_memory_high_watermark must be 0.0 … 1.0, not {high_watermark}")
+    return int(high_watermark * total_bytes)
+
+
+# ── the machine's own, to be handed in ──────────────────────────────────────────────────────────────────────────────
+
+
+def process_rss_bytes() -> int:
+    """This process's resident set. Asks for the process anew: the answer holds after a fork."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def physical_memory_bytes() -> int:
+    return int(psutil.virtual_memory().total)
+
+
+def read_small_file(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def free_disk_bytes(path: str | os.PathLike[str]) -> int:
+    """Bytes that a user without privileges can still write to the file system that holds ``path``."""
+    return int(psutil.disk_usage(os.fspath(path)).free)

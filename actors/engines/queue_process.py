@@ -1,0 +1,651 @@
+"""QueueProcess: one queue as its users see it.
+
+A plain object around a :class:`~actors.engines.backing.Backing`, which keeps the messages. It knows who consumes and
+what is unacked (:mod:`~actors.engines.consumers`), when a message expires, how many may wait
+(:mod:`~actors.engines.limits`), and where they go that die. It calls nobody: what it has for others collects in its
+effects (:mod:`~actors.engines.effects`). The wall clock is handed in; nothing happens by itself, so whoever runs it
+asks for the next deadline and comes back then (:meth:`QueueProcess.tick`).
+
+*Expiry* is looked at where messages leave: at the head. A message that is due and not at the head stays, and counts,
+until it gets there. A message that is handed to a waiting consumer as it comes never expires.
+
+*Dead letters* leave in numbered batches. The queue keeps the messages, as if somebody had them unacked, until it is
+told that the batch is safe where it went; so what was confirmed is not lost on the way, and a crash on the way may
+leave it in both places.
+
+*Confirms*: a publish may bring a token. It comes back once: when all of its messages are as safe as the index and the
+store call it, or as soon as one of them is refused.
+
+Invariants (:meth:`QueueProcess.check_invariants`): what the levels hold as pending is what channels have unacked and
+what dead letters are on their way, each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from actors.engines.arguments import QueueDeclaration
+from actors.engines.backing import Backing, RandomBytes
+from actors.engines.consumers import Consumer, Consumers, ConsumerState, Run
+from actors.engines.dead_letters import Reason
+from actors.engines.effects import DeadLetterBatch, Delivered, Effects
+from actors.engines.errors import PreconditionFailedError
+from actors.engines.limits import Limits
+from actors.engines.mortuary import BATCH_MESSAGES, Mortuary
+from actors.engines.promises import Promises
+from actors.engines.queue_stats import queue_stats
+from queue_index.fetching import Fetched
+from queue_index.message_format import Envelope
+from queue_index.msg_ids import MsgIds
+from queue_index.recovery_terms import RecoveryTerms
+from queue_index.state import Mode
+from queue_index.variable_queue import VariableQueue
+
+WallClock = Callable[[], int]
+"""µs since the Unix epoch."""
+
+
+class QueueProcess:
+    """One queue. See the module's prose."""
+
+    __slots__ = (
+        "_backing",
+        "_consumers",
+        "_deadline_us",
+        "_effects",
+        "_expiring",
+        "_limits",
+        "_mortuary",
+        "_msg_ids",
+        "_plain",
+        "_promises",
+        "_ttl_us",
+        "_used_at_us",
+        "_wall_clock",
+        "declaration",
+    )
+
+    def __init__(
+        self, declaration: QueueDeclaration, backing: Backing, *, wall_clock: WallClock, msg_ids: MsgIds
+    ) -> None:
+        self.declaration = declaration
+        self._backing = backing
+        self._wall_clock = wall_clock
+        self._msg_ids = msg_ids
+        self._consumers = Consumers(single_active=declaration.single_active_consumer)
+        self._effects: Effects | None = None
+        self._promises: Promises | None = None
+        self._mortuary: Mortuary | None = None
+        ttl_ms = declaration.message_ttl_ms
+        self._ttl_us = None if ttl_ms is None else ttl_ms * 1000
+        self._limits = Limits.of(declaration)
+        self._plain = self._ttl_us is None and self._limits is None and backing.levels is None
+        """Nothing to be looked at when messages come."""
+        self._expiring = len(backing) > 0
+        """Whether a message may have an expiry."""
+        self._deadline_us: int | None = 0 if self._expiring else None
+        """While it is asleep: when the message at the head expires; 0: nobody has looked."""
+        self._used_at_us = wall_clock()
+        if backing.mode != declaration.queue_mode:
+            backing.set_mode(declaration.queue_mode)
+
+    # ── messages in ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish_many(
+        self,
+        envelope: Envelope,
+        msg_ids: bytes,
+        bodies: Sequence[bytes],
+        *,
+        expiration_ms: int | None = None,
+        priority: int = 0,
+        token: object | None = None,
+    ) -> None:
+        """Take messages that share an envelope. ``msg_ids``: 16 bytes each; ``token``: comes back once (see above).
+
+        Consumers get them from :meth:`deliver`; but where the queue has limits, or messages expire at once, those that
+        consumers have room for go out here.
+        """
+        if not self._plain or expiration_ms is not None:
+            self._publish_carefully(
+                envelope, msg_ids, bodies, expiration_ms=expiration_ms, priority=priority, token=token
+            )
+            return
+        queue = self._backing.single
+        if queue is None:
+            queue = self._backing.level(0)
+        confirm = token is not None and envelope.persistent and self._backing.durable
+        if len(bodies) == 1:
+            queue.publish(envelope, msg_ids, bodies[0], confirm=confirm)
+        else:
+            queue.publish_many(envelope, msg_ids, bodies, confirm=confirm)
+        if token is not None:
+            self._promise(0, token, confirm=confirm)
+
+    def _promise(self, level: int, token: object, *, confirm: bool) -> None:
+        """Answer a publish: when it is safe, or at once where it never can be."""
+        if not confirm:
+            self.effects.confirmed.append(token)
+            return
+        if self._promises is None:
+            self._promises = Promises()
+        self._promises.add(level, token)
+
+    def _publish_carefully(
+        self,
+        envelope: Envelope,
+        msg_ids: bytes,
+        bodies: Sequence[bytes],
+        *,
+        expiration_ms: int | None,
+        priority: int,
+        token: object | None,
+    ) -> None:
+        self._expire()
+        level = self._backing.level_of(priority)
+        expiry_us = self._expiry_us(expiration_ms)
+        self._expiring = self._expiring or expiry_us > 0
+        confirm = token is not None and envelope.persistent and self._backing.durable
+        # What expires at once makes room for the next: the limits see such messages one by one.
+        singly = self._limits is not None and 0 < expiry_us <= self._wall_clock()
+        step, all_taken = 1 if singly else max(len(bodies), 1), True
+        for low in range(0, len(bodies), step):
+            high = min(low + step, len(bodies))
+            ids, part = (msg_ids[16 * low : 16 * high], bodies[low:high]) if singly else (msg_ids, bodies)
+            safe = confirm and all_taken and high == len(bodies)
+            all_taken &= self._take_in(level, envelope, ids, part, expiry_us=expiry_us, confirm=safe)
+        if token is not None and not all_taken:
+            self.effects.refused.append(token)
+        elif token is not None:
+            self._promise(level, token, confirm=confirm and len(bodies) > 0)
+
+    def _take_in(
+        self,
+        level: int,
+        envelope: Envelope,
+        msg_ids: bytes,
+        bodies: Sequence[bytes],
+        *,
+        expiry_us: int,
+        confirm: bool,
+    ) -> bool:
+        """Take messages as far as the limits let; returns whether all were taken. ``confirm``: only if all are."""
+        queue, limits, at_once = self._backing.level(level), self._limits, 0
+        if self._consumers.room and (limits is not None or expiry_us):
+            self.deliver()
+            at_once = min(self._consumers.room, len(bodies))
+        refused = limits.refused(self._backing, bodies, at_once) if limits is not None and limits.refuses else []
+        if refused:
+            if limits is not None and limits.buries_refused:
+                self._bury_refused(envelope, [bodies[index] for index in refused])
+            taken = sorted(set(range(len(bodies))) - set(refused))
+            msg_ids = b"".join([msg_ids[16 * index : 16 * index + 16] for index in taken])
+            bodies = [bodies[index] for index in taken]
+            at_once = min(at_once, len(bodies))
+        for part in (range(at_once), range(at_once, len(bodies))):
+            if part:
+                last = part.stop == len(bodies) and not refused
+                self._put(queue, envelope, msg_ids, bodies, part, expiry_us=expiry_us, confirm=confirm and last)
+            if part.start == 0 and at_once:
+                self._hand_out(at_once)
+        self._shed()
+        self._expire()
+        return not refused
+
+    @staticmethod
+    def _put(
+        queue: VariableQueue,
+        envelope: Envelope,
+        msg_ids: bytes,
+        bodies: Sequence[bytes],
+        part: range,
+        *,
+        expiry_us: int,
+        confirm: bool,
+    ) -> None:
+        low, high = part.start, part.stop
+        if high - low == 1:
+            msg_id = msg_ids[16 * low : 16 * high]
+            queue.publish(envelope, msg_id, bodies[low], expiry_us=expiry_us, confirm=confirm)
+        else:
+            whole = high - low == len(bodies)
+            ids, some = (msg_ids, bodies) if whole else (msg_ids[16 * low : 16 * high], bodies[low:high])
+            queue.publish_many(envelope, ids, some, expiries_us=expiry_us, confirm=confirm)
+
+    def _expiry_us(self, expiration_ms: int | None) -> int:
+        """When a message that comes now expires; 0: never."""
+        ttl_us = self._ttl_us
+        if expiration_ms is not None:
+            ttl_us = expiration_ms * 1000 if ttl_us is None else min(ttl_us, expiration_ms * 1000)
+        return 0 if ttl_us is None else self._wall_clock() + ttl_us
+
+    # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get_many(self, channel: str, count: int, *, ack_required: bool) -> list[Delivered]:
+        """At most ``count`` messages from the head for one who asks. They do not show in the effects."""
+        self._used_at_us = self._wall_clock()
+        delivered: list[Delivered] = []
+        for level, fetched in self._take(count, ack_required=ack_required):
+            first = self._consumers.channel(channel).give(level, fetched.seq_ids, None) if ack_required else 0
+            delivered.append(Delivered(None, channel, first, fetched))
+        return delivered
+
+    def deliver(self, at_most: int | None = None) -> bool:
+        """Hand ready messages, at most so many, to consumers with room; returns whether more could be handed out."""
+        consumers = self._consumers
+        left = at_most
+        while (ready := len(self._backing)) and (chosen := consumers.next()) is not None and left != 0:
+            state, room = chosen
+            given = self._give(state, min(ready, room if left is None else min(room, left)), fresh=False)
+            if left is not None:
+                left -= given
+        return bool(ready) and consumers.next() is not None
+
+    def _hand_out(self, count: int) -> None:
+        """Hand so many messages to consumers, who have room for them; due or not."""
+        while count and (chosen := self._consumers.next()) is not None:
+            state, room = chosen
+            given = self._give(state, min(room, count), fresh=True)
+            if not given:
+                raise RuntimeError("messages that were just published are not at the head")
+            count -= given
+
+    def _give(self, state: ConsumerState, count: int, *, fresh: bool) -> int:
+        """Take messages off the head for one consumer; returns how many there were."""
+        consumer, given = state.consumer, 0
+        taken = self._take(count, ack_required=consumer.ack_required, fresh=fresh)
+        deliveries = self.effects.deliveries
+        for level, fetched in taken:
+            seq_ids = fetched.seq_ids
+            first = self._consumers.give(state, level, seq_ids)
+            deliveries.append(Delivered(consumer.tag, consumer.channel, first, fetched))
+            given += len(seq_ids)
+        return given
+
+    def _take(self, count: int, *, ack_required: bool, fresh: bool = False) -> list[tuple[int, Fetched]]:
+        """At most ``count`` messages off the head, none of them due (``fresh``: they may be); by level."""
+        single = self._backing.single
+        if single is not None and (not self._expiring or fresh):
+            return [(0, fetched) for fetched in single.fetch_many(count, ack_required=ack_required)]
+        taken: list[tuple[int, Fetched]] = []
+        while count:
+            if self._expiring and not fresh:
+                self._expire()
+            level = self._backing.first_level()
+            if level is None:
+                break
+            queue = self._backing.level(level)
+            part = min(count, self._backing.length_of(level))
+            if self._expiring and not fresh:
+                part, due = queue.head_due(self._wall_clock(), part)
+                if due:
+                    continue
+            fetched_here = queue.fetch_many(part, ack_required=ack_required)
+            taken += [(level, fetched) for fetched in fetched_here]
+            count -= sum(fetched.count for fetched in fetched_here)
+        if self._expiring and not fresh:
+            self._expire()
+        return taken
+
+    # ── consumers and channels ──────────────────────────────────────────────────────────────────────────────────
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Let a consumer in; its messages come from :meth:`deliver`.
+
+        Raises :class:`~actors.engines.errors.AccessRefusedError` where it, or another one, is the only one allowed.
+        """
+        before = self._consumers.active
+        self._consumers.add(consumer)
+        self._note_active(before)
+
+    def cancel_consumer(self, tag: str) -> bool:
+        """Let a consumer go; what is unacked stays with its channel. Returns whether it was there."""
+        before = self._consumers.active
+        if self._consumers.remove(tag) is None:
+            return False
+        self._used_at_us = self._wall_clock()
+        self._note_active(before)
+        return True
+
+    def close_channel(self, channel: str) -> int:
+        """Let a channel's consumers go and requeue what it has unacked; returns how many messages that were."""
+        before = self._consumers.active
+        tags, runs = self._consumers.remove_channel(channel)
+        if tags or runs:
+            self._used_at_us = self._wall_clock()
+        self._note_active(before)
+        return self._requeue(runs)
+
+    def _note_active(self, before: ConsumerState | None) -> None:
+        active = self._consumers.active
+        if active is not None and active is not before and self.declaration.single_active_consumer:
+            self.effects.activated.append(active.consumer.tag)
+
+    def ack(self, channel: str, tags: Sequence[range]) -> None:
+        """Done with: messages by their delivery tags. Raises :class:`~actors.engines.errors.UnknownTagError`."""
+        self._ack(self._consumers.settle(channel, tags))
+
+    def ack_up_to(self, channel: str, tag: int) -> None:
+        """Done with everything up to a tag; 0: everything."""
+        self._ack(self._consumers.settle_up_to(channel, tag))
+
+    def nack(self, channel: str, tags: Sequence[range], *, requeue: bool) -> None:
+        """Not done with: back to their old places, or away: dead letters, where the queue has an exchange for them."""
+        self._nack(self._consumers.settle(channel, tags), requeue=requeue)
+
+    def nack_up_to(self, channel: str, tag: int, *, requeue: bool) -> None:
+        """As :meth:`nack`, everything up to a tag; 0: everything."""
+        self._nack(self._consumers.settle_up_to(channel, tag), requeue=requeue)
+
+    def _ack(self, runs: Sequence[Run]) -> None:
+        for level, seq_ids in _by_level(runs).items():
+            self._backing.level(level).ack(seq_ids)
+
+    def _nack(self, runs: list[Run], *, requeue: bool) -> None:
+        if requeue:
+            self._requeue(runs)
+        elif (mortuary := self._open_mortuary()) is None:
+            self._ack(runs)
+        else:
+            mortuary.take_rejected([(run.level, run.seq_ids) for run in runs], self._wall_clock())
+
+    def _requeue(self, runs: Sequence[Run]) -> int:
+        for level, seq_ids in _by_level(runs).items():
+            self._backing.level(level).requeue(seq_ids)
+        if runs:
+            self._shed()
+            self._expire()
+        return sum(run.count for run in runs)
+
+    # ── death ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tick(self) -> None:
+        """Do away with what is due at the head."""
+        self._expire()
+
+    def _expire(self) -> None:
+        if not self._expiring:
+            return
+        now_us = self._wall_clock()
+        while (level := self._backing.first_level()) is not None:
+            queue = self._backing.level(level)
+            if not 0 < (queue.head_expiry() or 0) <= now_us:
+                return
+            count, _ = queue.head_due(now_us, BATCH_MESSAGES)
+            self._drop_head(level, queue, count, "expired")
+        if not self._backing.depth:
+            self._expiring = False
+
+    def _shed(self) -> None:
+        """Drop from the head what is more than the limits allow."""
+        limits = self._limits
+        if limits is None or limits.refuses:
+            return
+        while excess := limits.excess(self._backing):
+            level = self._backing.first_level()
+            if level is None:
+                return
+            queue = self._backing.level(level)
+            count = queue.head_excess(*excess)
+            self._drop_head(level, queue, min(count, BATCH_MESSAGES), "maxlen")
+            self._expire()
+
+    def _drop_head(self, level: int, queue: VariableQueue, count: int, reason: Reason) -> None:
+        mortuary = self._open_mortuary()
+        if mortuary is None:
+            queue.drop_many(count)
+        else:
+            mortuary.take_head(level, count, reason, self._wall_clock())
+
+    def _bury_refused(self, envelope: Envelope, bodies: Sequence[bytes]) -> None:
+        mortuary = self._open_mortuary()
+        if mortuary is not None:
+            mortuary.take_refused(envelope, bodies, self._wall_clock())
+
+    def _open_mortuary(self) -> Mortuary | None:
+        """Where the dead go; ``None``: the queue has no exchange for them, and they are gone."""
+        if self._mortuary is None and self.declaration.dead_letter_exchange is not None:
+            self._mortuary = Mortuary(self.declaration, self._backing, self._send_dead_letters)
+        return self._mortuary
+
+    def _send_dead_letters(self, batch: DeadLetterBatch) -> None:
+        self.effects.dead_letters.append(batch)
+
+    def dead_letters_safe(self, number: int) -> None:
+        """A batch of dead letters is safe where it went, or goes nowhere: forget the messages."""
+        if self._mortuary is None:
+            raise RuntimeError(f"no dead letters are on their way, batch {number} least of all")
+        self._mortuary.safe(number)
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def next_deadline_us(self) -> int | None:
+        """When :meth:`tick` next has something to do; ``None``: not for anything that is here."""
+        if not self._expiring:
+            return None
+        if self._backing.asleep:
+            return self._deadline_us
+        level = self._backing.first_level()
+        if level is None:
+            return None
+        return self._backing.level(level).head_expiry() or None
+
+    def expires_at_us(self) -> int | None:
+        """When the queue itself is to be deleted, if nobody uses it until then."""
+        expires_ms = self.declaration.expires_ms
+        if expires_ms is None or len(self._consumers):
+            return None
+        return self._used_at_us + expires_ms * 1000
+
+    def touch(self) -> None:
+        """Somebody declared it again, or asked how it is: that is use."""
+        self._used_at_us = self._wall_clock()
+
+    # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def purge(self) -> int:
+        """Do away with every ready message, for good; returns how many."""
+        return self._backing.purge()
+
+    def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Do away with the queue; returns how many messages were ready. It must not be used again.
+
+        Publishes that wait are answered as if they were safe, for nothing can be lost any more. Raises
+        :class:`~actors.engines.errors.PreconditionFailedError` where it has consumers, or messages, and must not.
+        """
+        if if_unused and len(self._consumers):
+            raise PreconditionFailedError(f"{self.declaration} in use")
+        if if_empty and len(self._backing):
+            raise PreconditionFailedError(f"{self.declaration} not empty")
+        effects = self.effects
+        for consumer in self._consumers:
+            effects.cancelled.append(consumer.tag)
+        if self._promises is not None:
+            effects.confirmed += self._promises.all()
+        self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
+        self._promises = self._mortuary = None
+        self._expiring = False
+        return self._backing.delete()
+
+    @property
+    def is_auto_delete_due(self) -> bool:
+        """Whether the last consumer of a queue that goes with it is gone."""
+        return self.declaration.auto_delete and self._consumers.had_one and not len(self._consumers)
+
+    def set_mode(self, mode: Mode) -> None:
+        """``lazy``: messages go to disk as they come; ``default``."""
+        self._backing.set_mode(mode)
+
+    def set_ram_duration_target(self, duration_s: float | None) -> None:
+        self._backing.set_ram_duration_target(duration_s)
+
+    def ram_duration(self) -> float | None:
+        return self._backing.ram_duration()
+
+    def update_rates(self) -> None:
+        for _, queue in self._backing.awake():
+            queue.update_rates()
+
+    def resume(self) -> None:
+        """Go on paging, where a store's credit or the bound had ended it."""
+        for _, queue in self._backing.awake():
+            queue.bump()
+
+    @property
+    def wants_bump(self) -> bool:
+        """Whether a reduction of memory was cut short and wants :meth:`resume` soon."""
+        return any(queue.state.waiting_bump for _, queue in self._backing.awake())
+
+    def flush(self) -> None:
+        for _, queue in self._backing.awake():
+            queue.flush()
+
+    def write_out(self) -> None:
+        for _, queue in self._backing.awake():
+            queue.write_out()
+
+    def sync_index(self) -> None:
+        for _, queue in self._backing.awake():
+            queue.sync_index()
+
+    def recover_step(self) -> bool:
+        """Scan one more segment after a crash; returns whether there are more."""
+        for _, queue in self._backing.awake():
+            if queue.recovering:
+                queue.recover_step()
+                break
+        return self.recovering
+
+    @property
+    def recovering(self) -> bool:
+        return any(queue.recovering for _, queue in self._backing.awake())
+
+    def close(self, random: RandomBytes) -> dict[bytes, RecoveryTerms]:
+        """Stop cleanly; the recovery terms of every level, by the name under which it is stored."""
+        self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
+        self._promises = self._mortuary = None
+        return self._backing.close(random)
+
+    def abandon(self) -> None:
+        """Give the files up as a crash of the process would."""
+        self._backing.abandon()
+
+    def hibernate(self) -> bool:
+        """Take as little memory as can be; returns whether nothing of the messages is left in memory.
+
+        Any later call may wake it; looking does not (lengths, :meth:`stats`, deadlines).
+        """
+        if self._consumers.unacked or self._mortuary or self._promises:
+            return False
+        if self._backing.asleep:
+            return True
+        self._expire()
+        self._deadline_us = self.next_deadline_us()
+        self._expiring = self._expiring and len(self._backing) > 0
+        self._promises = None
+        if self._effects is not None and self._effects == Effects():
+            self._effects = None
+        return not self._mortuary and self._backing.hibernate()
+
+    # ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def effects(self) -> Effects:
+        """What has collected for others; :meth:`drain_effects` takes it away."""
+        if self._effects is None:
+            self._effects = Effects()
+        return self._effects
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether something may have collected: the cheap question."""
+        return self._effects is not None
+
+    def drain_effects(self) -> Effects:
+        """Take away what has collected for others."""
+        effects, self._effects = self._effects, None
+        return Effects() if effects is None else effects
+
+    def drain_confirms(self) -> None:
+        """Move the tokens of what has become safe since the last call into the effects."""
+        if self._promises:
+            self.effects.confirmed += self._promises.kept(self._backing)
+
+    @property
+    def waits_for_sync(self) -> bool:
+        """Whether a publish waits to be called safe."""
+        return bool(self._promises)
+
+    def __len__(self) -> int:
+        """Ready messages."""
+        return len(self._backing)
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def depth(self) -> int:
+        """Ready messages, unacked ones, and dead letters on their way."""
+        return self._backing.depth
+
+    @property
+    def unacked(self) -> int:
+        """Messages that channels have not settled."""
+        return self._consumers.unacked
+
+    @property
+    def consumer_count(self) -> int:
+        return len(self._consumers)
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        return list(self._consumers)
+
+    @property
+    def active_consumer(self) -> str | None:
+        """The tag of the exclusive consumer, or of the single active one."""
+        return None if self._consumers.active is None else self._consumers.active.consumer.tag
+
+    @property
+    def is_asleep(self) -> bool:
+        return self._backing.asleep
+
+    @property
+    def backing(self) -> Backing:
+        """To be looked at only."""
+        return self._backing
+
+    def stats(self) -> dict[str, Any]:
+        """All there is to say, under RabbitMQ's names; wakes nothing."""
+        return queue_stats(self.declaration, self._backing, self._consumers)
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where the queue contradicts itself."""
+        self._consumers.check_invariants()
+        self._backing.check_invariants()
+        held: dict[int, list[int]] = {}
+        for run in self._consumers.runs():
+            held.setdefault(run.level, []).extend(run.seq_ids)
+        for level, seq_ids in self._mortuary or ():
+            held.setdefault(level, []).extend(seq_ids)
+        for level, queue in self._backing.awake():
+            s = queue.state
+            pieces = (s.ram_pending, s.disk_pending, s.index_pending)
+            pending = [seq_id for piece in pieces for run in piece for seq_id in range(run.start, run.end)]
+            if sorted(pending) != sorted(held.pop(level, [])):
+                raise RuntimeError(f"level {level}: pending is not what channels and dead letters hold")
+            if not self._expiring and queue.head_expiry():
+                raise RuntimeError(f"level {level} has a message that expires, and nobody looks")
+        if any(held.values()):
+            raise RuntimeError("channels or dead letters hold messages of levels that are asleep")
+
+
+def _by_level(runs: Sequence[Run]) -> dict[int, list[range]]:
+    """The seq_ids of runs, by level."""
+    if len(runs) == 1:
+        return {runs[0].level: [runs[0].seq_ids]}
+    levels: dict[int, list[range]] = {}
+    for run in runs:
+        levels.setdefault(run.level, []).append(run.seq_ids)
+    return levels

@@ -1,0 +1,39 @@
+"""What a queue says of itself, under RabbitMQ's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.engines.arguments import QueueDeclaration
+from actors.engines.backing import Backing
+from actors.engines.consumers import Consumers
+
+
+def queue_stats(declaration: QueueDeclaration, backing: Backing, consumers: Consumers) -> dict[str, Any]:
+    """All there is to say. Wakes nothing.
+
+    ``messages_dead_lettering`` is warren's own: dead letters that are not safe yet where they went.
+    """
+    status = backing.status()
+    counts = {key: status.pop(key) for key in list(status) if key.startswith(("message", "disk_"))}
+    ready, unacked = len(backing), consumers.unacked
+    active = None if consumers.active is None else consumers.active.consumer.tag
+    single = declaration.single_active_consumer
+    return counts | {
+        "name": declaration.name,
+        "vhost": declaration.vhost,
+        "durable": declaration.durable,
+        "auto_delete": declaration.auto_delete,
+        "exclusive": declaration.exclusive,
+        "arguments": dict(declaration.arguments),
+        "state": "hibernated" if backing.asleep else "running",
+        "messages": ready + unacked,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+        "messages_dead_lettering": backing.depth - ready - unacked,
+        "unacknowledged_by_channel": consumers.unacked_by_channel(),
+        "consumers": len(consumers),
+        "exclusive_consumer_tag": None if single else active,
+        "single_active_consumer_tag": active if single else None,
+        "backing_queue_status": status,
+    }

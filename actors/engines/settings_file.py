@@ -1,0 +1,108 @@
+"""A settings file: TOML with two tables, both optional.
+
+    [node]                                  what NodeSettings has
+    vm_memory_high_watermark = "2GB"
+    disk_free_limit.mem_relative = 1.5
+
+    [engine]                                what storage.settings.Settings has
+    profile = "rabbitmq-3.10"               the one key of its own: where the other values come from
+    msg_store_file_size_limit = 1048576
+
+A file is right as a whole or not taken at all: an unknown table or key, or a value of the wrong kind, raises
+SettingsError with the file, the key and the reason. It reads bytes that it is handed, not the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, TypeVar
+
+import attrs
+
+from actors.engines.node_settings import NodeSettings
+from storage.errors import SettingsError
+from storage.settings import PROFILES, Settings
+
+_PROFILE: Final = "profile"
+_NODE_KEYS: Final = tuple(field.name for field in attrs.fields(NodeSettings))
+_ENGINE_KEYS: Final = (_PROFILE, *(field.name for field in attrs.fields(Settings)))
+_TABLES: Final = {"node": _NODE_KEYS, "engine": _ENGINE_KEYS}
+_KINDS: Final = {int: "a whole number", float: "a number", bool: "true or false"}
+
+S = TypeVar("S")
+
+
+def load_settings(data: bytes, path: str) -> tuple[NodeSettings, Settings]:
+    """The settings that a file's bytes stand for; ``path`` is for what errors say."""
+    try:
+        tables = tomllib.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # not text, no TOML, a number of 5,000 digits; nested too deep
+        raise SettingsError(f"{path}: no TOML: {error}") from None
+    for name, table in tables.items():
+        if name not in _TABLES:
+            raise SettingsError(f"{path}: {_unknown_at_the_top(name)}")
+        if not isinstance(table, dict):
+            raise SettingsError(f"{path}: {name} must be a table, [{name}], not {table!r}")
+        for key in table:
+            if key not in _TABLES[name]:
+                raise SettingsError(f"{path}: [{name}] {_unknown(key, name)}")
+    node = _made(path, "node", lambda: NodeSettings(**tables.get("node", {})))
+    return node, _made(path, "engine", lambda: _engine_settings(tables.get("engine", {})))
+
+
+def _made(path: str, table: str, make: Callable[[], S]) -> S:
+    try:
+        return make()
+    except SettingsError as error:
+        raise SettingsError(f"{path}: [{table}] {error}") from None
+
+
+def _nearest(word: str, words: Collection[str]) -> str:
+    return difflib.get_close_matches(word, words, n=1, cutoff=0.0)[0]
+
+
+def _unknown_at_the_top(name: str) -> str:
+    for table, keys in _TABLES.items():
+        if name in keys:
+            return f"{name} stands in the table [{table}]"
+    return f"{name} is no table of a settings file; the nearest is [{_nearest(name, _TABLES)}]"
+
+
+def _unknown(key: str, table: str) -> str:
+    for other, keys in _TABLES.items():
+        if key in keys:
+            return f"{key} stands in the table [{other}]"
+    return f"{key} is no setting; the nearest is {_nearest(key, _TABLES[table])}"
+
+
+# ── the engine's settings, whose class leaves the kinds of values to the type checker ───────────────────────────────
+
+
+def _engine_settings(table: Mapping[str, Any]) -> Settings:
+    profile = table.get(_PROFILE, "default")
+    if not isinstance(profile, str) or profile not in PROFILES:
+        raise SettingsError(f"{_PROFILE} must be one of {', '.join(map(repr, PROFILES))}, not {profile!r}")
+    hints = typing.get_type_hints(Settings)
+    values = {key: _of_kind(key, hints[key], value) for key, value in table.items() if key != _PROFILE}
+    return attrs.evolve(PROFILES[profile], **values)
+
+
+def _of_kind(key: str, kind: Any, value: Any) -> Any:
+    """``value`` as the field's annotation has it: a number, a truth value, a tuple of numbers."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):  # a value or None, which TOML cannot say
+        [kind] = [inner for inner in typing.get_args(kind) if inner is not types.NoneType]
+    if typing.get_origin(kind) is tuple:
+        inner = typing.get_args(kind)
+        if not isinstance(value, list) or len(value) != len(inner):
+            raise SettingsError(f"{key} must be a list of {len(inner)} values, not {value!r}")
+        return tuple(_of_kind(key, each, part) for each, part in zip(inner, value, strict=True))
+    if kind is float and type(value) is int and abs(value) < 1 << 53:
+        return float(value)
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        raise SettingsError(f"{key} must be {_KINDS[kind]}, not {value!r}")
+    return value

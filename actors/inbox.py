@@ -1,0 +1,140 @@
+"""Inbox: what waits for an actor, control before data.
+
+Two lanes. *Control* messages (:class:`Control`: stop, duration targets, credit, what a store has made safe) overtake
+*data*; within a lane the order of arrival is kept. ``weight`` counts the published messages that wait: a publisher that
+finds too many has to wait (:mod:`actors.queue_actor`).
+
+Single publishes and acks join the entry at the tail of the data lane while it is of their kind and nothing else has
+come behind it (:class:`Gathering`): an actor that is busy finds batches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pykka._envelope import Envelope
+
+from actors.future import Future, Helper
+
+
+class Control:
+    """Marks messages that overtake data."""
+
+    __slots__ = ()
+
+
+class Gathering:
+    """An entry of the data lane that others of its kind may still join. ``key``: what makes them of one kind."""
+
+    __slots__ = ("items", "key")
+
+    def __init__(self, key: object) -> None:
+        self.key = key
+        self.items: list[Any] = []
+
+
+class Owner(Helper, Protocol):
+    """Whose inbox it is."""
+
+    def schedule(self) -> None:
+        """Something waits, and nobody has been told."""
+
+
+Entry = Envelope[Any] | Gathering
+
+
+class Inbox:
+    """The two lanes. Any thread may put; one at a time takes."""
+
+    __slots__ = ("_control", "_data", "_lock", "_open", "owner", "scheduled", "weight")
+
+    def __init__(self) -> None:
+        self.owner: Owner | None = None
+        """Set before anybody can put."""
+        self.scheduled = False
+        """Whether somebody has been told to run the owner's turn."""
+        self.weight = 0
+        """Published messages that wait."""
+        self._control: deque[Envelope[Any]] | None = None
+        self._data: deque[Entry] | None = None
+        self._lock = threading.Lock()
+        self._open: Gathering | None = None
+
+    def put(self, envelope: Envelope[Any], weight: int = 0) -> None:
+        """Take one message; Pykka's way in."""
+        if isinstance(envelope.reply_to, Future) and self.owner is not None:
+            envelope.reply_to.helped_by(self.owner)
+        with self._lock:
+            if isinstance(envelope.message, Control):
+                if self._control is None:
+                    self._control = deque()
+                self._control.append(envelope)
+            else:
+                self._append(envelope)
+                self._open = None
+                self.weight += weight
+        self._wake()
+
+    def gather(self, key: object, item: Any, new: Callable[[object], Gathering], weight: int) -> Gathering:
+        """Let ``item`` join the entry at the tail, or begin a ``new`` one; returns the entry."""
+        with self._lock:
+            tail = self._open
+            if tail is None or tail.key is not key:
+                tail = self._open = new(key)
+                self._append(tail)
+            tail.items.append(item)
+            self.weight += weight
+        if not self.scheduled:
+            self._wake()
+        return tail
+
+    def seal(self) -> None:
+        """Let nothing join the entry at the tail any more."""
+        self._open = None
+
+    def lighten(self, weight: int) -> None:
+        """So much of the weight has been taken out and handled."""
+        with self._lock:
+            self.weight -= weight
+
+    def _append(self, entry: Entry) -> None:
+        if self._data is None:
+            self._data = deque()
+        self._data.append(entry)
+
+    def _wake(self) -> None:
+        if not self.scheduled and self.owner is not None:
+            self.scheduled = True
+            self.owner.schedule()
+
+    def take(self) -> Entry | None:
+        """The next entry; ``None`` where nothing waits. An entry that was taken gathers no more."""
+        with self._lock:
+            if self._control:
+                return self._control.popleft()
+            if not self._data:
+                return None
+            entry = self._data.popleft()
+            if entry is self._open:
+                self._open = None
+            return entry
+
+    def get(self) -> Envelope[Any]:
+        """Pykka's way out; here an actor is run only when something waits."""
+        entry = self.take()
+        if not isinstance(entry, Envelope):
+            raise RuntimeError("nothing that Pykka could handle waits")  # noqa: TRY004
+        return entry
+
+    def empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._control and not self._data
+
+    def rest(self) -> None:
+        """Give up memory that an idle actor does not need."""
+        with self._lock:
+            self._data = self._data or None
+            self._control = self._control or None

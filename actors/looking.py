@@ -1,0 +1,54 @@
+"""Looking at a queue: what its actor answers and accounts for, without changing anything."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+import attrs
+
+from actors.engines.queue_process import QueueProcess
+from queue_index.browsing import Browsed
+
+MESSAGE_BYTES: Final = 200
+"""What a message in RAM takes beside its body: its share of columns, and Python's own headers."""
+
+QUEUE_BYTES: Final = 8192
+"""What a queue takes that is awake."""
+
+
+@attrs.frozen
+class BrowsedMessage:
+    """One message as it stands, and its level in a priority queue (0 in others)."""
+
+    level: int
+    browsed: Browsed
+
+
+def browse(process: QueueProcess, limit: int, after: tuple[int, int] | None) -> list[BrowsedMessage]:
+    """At most ``limit`` messages in the order of delivery, from behind ``after`` (level, seq_id) on."""
+    found: list[BrowsedMessage] = []
+    awake = dict(process.backing.awake())
+    for level in process.backing.numbers:
+        if (after is not None and level > after[0]) or (level not in awake and not process.backing.length_of(level)):
+            continue
+        behind = after[1] if after is not None and level == after[0] else -1
+        rest = (one for one in process.backing.level(level).browse() if one.seq_id > behind)
+        found += [BrowsedMessage(level, one) for one in itertools.islice(rest, limit - len(found))]
+        if len(found) >= limit:
+            break
+    return found
+
+
+def is_pageable(process: QueueProcess) -> bool:
+    """Whether a body of it is in RAM."""
+    return any(queue.state.ram_msg_count or queue.state.ram_ack_count for _, queue in process.backing.awake())
+
+
+def allocated_bytes(process: QueueProcess) -> int:
+    """What the queue accounts for: bodies in RAM, and what goes with each message there."""
+    total = QUEUE_BYTES
+    for _, queue in process.backing.awake():
+        state = queue.state
+        total += state.ram_bytes + MESSAGE_BYTES * (state.ram_msg_count + state.ram_ack_count)
+    return total

@@ -1,0 +1,140 @@
+"""The actor that watches memory and disk: the rules are :mod:`actors.engines.memory_monitor` and ``alarms``.
+
+Queues report how long their messages in RAM will last and are told how long they may. A queue that has left, because it
+hibernates, is neither counted nor woken. While an alarm is set the node's gate is shut for publishers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from pykka import ActorRef
+
+from actors.engines.alarms import AlarmEvent, Alarms, DiskMonitor, disk_limit_bytes
+from actors.engines.memory_monitor import MemoryMonitor
+from actors.engines.memory_readings import MemoryReading, memory_limit_bytes
+from actors.messages import (
+    AlarmCheck,
+    DiskRound,
+    GetMemory,
+    LeaveMonitor,
+    MonitorRound,
+    ReportDuration,
+    SetDurationTarget,
+    StartTimer,
+)
+from actors.pool import PooledActor
+from actors.surroundings import Surroundings
+from actors.timer import tell
+
+_LOG = logging.getLogger("warren.memory")
+
+ALARM_INTERVAL_MS: Final = 1000
+"""Between two looks at the memory alone: publishers are stopped sooner than queues are told to page."""
+
+
+class MemoryMonitorActor(PooledActor):
+    """Owner of one node's memory monitor, disk monitor and alarms."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        *,
+        reading: MemoryReading,
+        total_memory_bytes: int,
+        free_disk_bytes: Callable[[], int],
+    ) -> None:
+        super().__init__(around.pool)
+        settings = around.settings
+        self._around = around
+        self._reading = reading
+        self._free_disk_bytes = free_disk_bytes
+        self._monitor = MemoryMonitor(
+            memory_limit_bytes(settings.vm_memory_high_watermark, total_memory_bytes),
+            settings.vm_memory_high_watermark_paging_ratio,
+        )
+        self._disk = DiskMonitor(disk_limit_bytes(settings.disk_free_limit, total_memory_bytes))
+        self._alarms = Alarms()
+        self._total_memory_bytes = total_memory_bytes
+        self._used_bytes = 0
+
+    def on_start(self) -> None:
+        self._disk_round()
+        self._round()
+        self._start_timer("memory", self._around.settings.memory_monitor_interval, MonitorRound())
+        self._start_timer("alarm", ALARM_INTERVAL_MS, AlarmCheck())
+
+    def on_receive(self, message: object) -> object:
+        match message:
+            case ReportDuration():
+                if message.queue not in self._monitor:
+                    self._monitor.register(message.queue)
+                duration = self._monitor.report(message.queue, message.duration_s, pageable=message.pageable)
+                tell(message.queue, SetDurationTarget(duration))
+            case LeaveMonitor():
+                if message.queue in self._monitor:
+                    self._monitor.deregister(message.queue)
+            case MonitorRound():
+                self._round()
+                self._start_timer("memory", self._around.settings.memory_monitor_interval, message)
+            case AlarmCheck():
+                self._check_memory()
+                self._start_timer("alarm", ALARM_INTERVAL_MS, message)
+            case DiskRound():
+                self._disk_round()
+            case GetMemory():
+                return self._numbers()
+            case _:
+                raise RuntimeError(f"a memory monitor cannot handle {message!r}")
+        return None
+
+    def _round(self) -> None:
+        self._check_memory()
+        disk_alarm = "disk" in self._alarms.active
+        for queue, duration_s in self._monitor.round(self._used_bytes, disk_alarm=disk_alarm):
+            tell(_address(queue), SetDurationTarget(duration_s))
+        if self._around.check_invariants:
+            self._monitor.check_invariants()
+
+    def _check_memory(self) -> None:
+        self._used_bytes = self._reading.read()
+        self._note(self._alarms.update("memory", alarmed=self._used_bytes > self._monitor.limit_bytes))
+
+    def _disk_round(self) -> None:
+        event = self._alarms.update("disk", alarmed=self._disk.check(self._free_disk_bytes()))
+        self._note(event)
+        self._start_timer("disk", self._disk.next_check_ms, DiskRound())
+        if event is not None:
+            self._round()
+
+    def _note(self, event: AlarmEvent | None) -> None:
+        if event is not None:
+            _LOG.warning(
+                "%s alarm %s", event.resource, "set: publishers are blocked" if event.change == "set" else "cleared"
+            )
+            self._around.gate.set(frozenset(self._alarms.active))
+
+    def _start_timer(self, key: str, wait_ms: int, message: object) -> None:
+        due_ns = self._around.clock.now_ns() + wait_ms * 1_000_000
+        tell(self._around.timer, StartTimer(self.actor_ref, key, due_ns, message))
+
+    def _numbers(self) -> dict[str, Any]:
+        return {
+            "used_bytes": self._used_bytes,
+            "limit_bytes": self._monitor.limit_bytes,
+            "total_bytes": self._total_memory_bytes,
+            "ratio": self._monitor.ratio,
+            "desired_duration_s": self._monitor.desired_duration,
+            "queues": len(self._monitor),
+            "disk_free_bytes": self._disk.free_bytes,
+            "disk_limit_bytes": self._disk.limit_bytes,
+            "alarms": sorted(self._alarms.active),
+        }
+
+
+def _address(queue: object) -> ActorRef[Any]:
+    if not isinstance(queue, ActorRef):
+        raise RuntimeError(f"{queue!r} is no address")  # noqa: TRY004
+    return queue

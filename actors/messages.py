@@ -1,0 +1,372 @@
+"""Every message between actors, and from a user's thread to an actor: who sends it, to whom, what comes back.
+
+*Ask* goes one way only, user → node → queue → store; everything upwards is a *tell*. :class:`~actors.inbox.Control`
+messages overtake data. Single publishes and acks reach a queue as gatherings (:mod:`actors.queue_actor`), not as
+messages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from pykka import ActorRef
+
+from actors.engines.consumers import Consumer
+from actors.inbox import Control
+from queue_index.message_format import Envelope
+
+if TYPE_CHECKING:
+    from actors.deliveries import Deliveries
+    from actors.future import Future
+
+# ── timer ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class StartTimer(Control):
+    """Any actor → timer. Tell. ``message`` comes to ``target`` once it is ``at_ns``; replaces that key's last timer."""
+
+    target: ActorRef[Any]
+    key: str
+    at_ns: int
+    message: object
+
+
+@attrs.frozen
+class CancelTimers(Control):
+    """Any actor → timer. Tell. Forget all timers of ``target``."""
+
+    target: ActorRef[Any]
+
+
+@attrs.frozen
+class AlarmRang(Control):
+    """Clock → timer. Tell. The moment that the timer asked to be woken at has come."""
+
+
+# ── queue and its users ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class Publish:
+    """User or queue (dead letters) → queue. Tell. ``msg_ids``: 16 bytes each; ``confirm`` is answered when all is safe.
+
+    ``expiration_ms``: the messages' own time to live.
+    """
+
+    envelope: Envelope
+    msg_ids: bytes
+    bodies: Sequence[bytes]
+    expiration_ms: int | None
+    priority: int
+    confirm: Future
+
+
+@attrs.frozen
+class GetMany:
+    """User → queue. Ask; the reply is a list of ``Delivered``, empty from an empty queue."""
+
+    channel: str
+    count: int
+    ack_required: bool
+
+
+@attrs.frozen
+class Subscribe:
+    """User → queue. Ask; the reply is ``None``. What is delivered goes into ``deliveries``."""
+
+    consumer: Consumer
+    deliveries: Deliveries
+
+
+@attrs.frozen
+class CancelConsumer:
+    """User → queue. Ask; the reply is ``None``. Unacked messages stay with the channel."""
+
+    tag: str
+
+
+@attrs.frozen
+class CloseChannel:
+    """User → queue. Ask; the reply is how many unacked messages went back to their places."""
+
+    channel: str
+
+
+@attrs.frozen
+class Settle:
+    """User → queue. Ask or tell. Acks, or gives back, what a channel has; ``up_to``: all up to the tag.
+
+    ``outcome``: "ack", "requeue" or "reject".
+    """
+
+    channel: str
+    outcome: str
+    tags: Sequence[range]
+    up_to: int | None = None
+
+
+@attrs.frozen
+class Purge:
+    """User → queue. Ask; the reply is how many ready messages are gone."""
+
+
+@attrs.frozen
+class Browse:
+    """User → queue. Ask; the reply is a list of at most ``limit`` messages as they stand, none taken."""
+
+    limit: int
+    after: tuple[int, int] | None = None
+
+
+@attrs.frozen
+class GetStats:
+    """User or node → queue. Ask; the reply is a dict."""
+
+
+@attrs.frozen
+class Sync:
+    """User or node → queue. Ask; the reply comes when everything that was published before is safe."""
+
+
+@attrs.frozen
+class Touch:
+    """Node → queue. Tell. It was declared again: x-expires begins anew."""
+
+
+@attrs.frozen
+class SetMode:
+    """User → queue. Ask. "default" or "lazy"."""
+
+    mode: str
+
+
+@attrs.frozen
+class DeleteQueue:
+    """Node → queue. Ask; the reply is how many messages were ready. The actor stops."""
+
+    if_empty: bool = False
+    if_unused: bool = False
+
+
+@attrs.frozen
+class CloseQueue(Control):
+    """Node → queue. Ask; the reply: recovery terms by stored name. What came before is handled, the actor stops."""
+
+
+@attrs.frozen
+class GiveUp(Control):
+    """Node → queue. Ask; the reply is ``None``. Its store has failed: leave the files as they are, stop."""
+
+    error: BaseException
+
+
+# ── queue and store ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class WriteBodies:
+    """Queue → store. Tell. ``ticket``: how many messages this client has handed over with these."""
+
+    client: int
+    msg_ids: Sequence[bytes]
+    messages: Sequence[bytes]
+    ticket: int
+
+
+@attrs.frozen
+class RemoveBodies:
+    """Queue → store. Tell."""
+
+    msg_ids: Sequence[bytes]
+
+
+@attrs.frozen
+class JoinStore(Control):
+    """Queue → store. Tell. A client begins; ``entry``: the directory of its queue."""
+
+    client: int
+    queue: ActorRef[Any]
+
+
+@attrs.frozen
+class LeaveStore:
+    """Queue → store. Tell. The client is told nothing more."""
+
+    client: int
+
+
+@attrs.frozen
+class CountReferences:
+    """Queue → store. Tell, once after a dirty start: the stored bodies that the queue's index refers to."""
+
+    entry: str
+    references: Counter[bytes]
+
+
+@attrs.frozen
+class ExpectReferences(Control):
+    """Node → store. Tell. Whose references have to come before anything may be deleted."""
+
+    entries: frozenset[str]
+
+
+@attrs.frozen
+class SyncStore:
+    """Queue → store. Tell. Somebody waits: do not wait for the timer."""
+
+
+@attrs.frozen
+class StoreProgress(Control):
+    """Store → queue. Tell. Up to which tickets the client's bodies are in the store, and safe."""
+
+    client: int
+    taken_ticket: int
+    safe_ticket: int
+
+
+@attrs.frozen
+class CloseStore(Control):
+    """Node → store. Ask. ``token``: what the shortcut of the clean stop is tied to; ``None``: leave none."""
+
+    token: bytes | None
+
+
+@attrs.frozen
+class GetStoreStatus:
+    """User or node → store. Ask; the reply is a ``StoreStatus``."""
+
+
+@attrs.frozen
+class CompactStep:
+    """Store → itself. Tell. The next step of a compaction, behind what has come meanwhile."""
+
+
+# ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class ReportDuration(Control):
+    """Queue → memory monitor. Tell; the answer is a :class:`SetDurationTarget`. ``pageable``: it has bodies in RAM."""
+
+    queue: ActorRef[Any]
+    duration_s: float | None
+    pageable: bool
+
+
+@attrs.frozen
+class LeaveMonitor(Control):
+    """Queue → memory monitor. Tell. It stops, or hibernates: it has nothing to page."""
+
+    queue: ActorRef[Any]
+
+
+@attrs.frozen
+class SetDurationTarget(Control):
+    """Memory monitor → queue. Tell. How long messages in RAM may last (seconds); ``None``: without limit."""
+
+    duration_s: float | None
+
+
+@attrs.frozen
+class MonitorRound(Control):
+    """Timer → memory monitor. Tell. Read the memory, decide."""
+
+
+@attrs.frozen
+class AlarmCheck(Control):
+    """Timer → memory monitor. Tell. Is the memory alarm to be set, or cleared?"""
+
+
+@attrs.frozen
+class DiskRound(Control):
+    """Timer → memory monitor. Tell. Look at the free space."""
+
+
+@attrs.frozen
+class GetMemory:
+    """User → memory monitor. Ask; the reply is a dict: used, limit, ratio, alarms."""
+
+
+# ── node ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class QueueFailed(Control):
+    """Queue → node. Tell. It has stopped by an error; the node restarts it from its files."""
+
+    queue: ActorRef[Any]
+    error: BaseException
+
+
+@attrs.frozen
+class StoreFailed(Control):
+    """Store → node. Tell. It has stopped by an error; its vhost is restarted from its files."""
+
+    store: ActorRef[Any]
+    error: BaseException
+
+
+@attrs.frozen
+class DeadLettersSafe(Control):
+    """Queue → itself. Tell, when the targets have confirmed: what was dead-lettered as ``batch`` may go."""
+
+    batch: int
+
+
+@attrs.frozen
+class QueueUnused:
+    """Queue → node. Tell. An auto-delete queue has lost its last consumer, or x-expires has run out: delete it."""
+
+    queue: ActorRef[Any]
+
+
+@attrs.frozen
+class Change:
+    """User → node. Ask. Do something with what is declared, with nobody else at it; the reply is what ``work`` returns.
+
+    ``work`` is one of the operations of :class:`actors.node_actor.Node`, its arguments bound.
+    """
+
+    work: Callable[[], Any]
+
+
+@attrs.frozen
+class CloseNode:
+    """User → node. Ask; the reply comes when everything that was published is safe and all files are closed."""
+
+
+# ── timers that come back ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class ReportDue(Control):
+    """Timer → queue: report the ram_duration."""
+
+
+@attrs.frozen
+class SyncDue:
+    """Timer → queue or store: make safe what waits for it."""
+
+
+@attrs.frozen
+class DeadlineDue(Control):
+    """Timer → queue: a message expires, or the queue does."""
+
+
+@attrs.frozen
+class IdleDue:
+    """Timer → queue: has anything come since? If not, rest."""
+
+
+@attrs.frozen
+class RecoverStep:
+    """Queue → itself. Tell: scan one more segment, behind what has come meanwhile."""
+
+
+@attrs.frozen
+class ResumePaging:
+    """Queue → itself. Tell: a reduction of memory use was cut short; go on, behind what has come meanwhile."""

@@ -1,0 +1,357 @@
+"""The actor of a node: opens a data directory, starts what runs in it, restarts what fails, stops it all.
+
+The data directory is RabbitMQ's: ``msg_stores/vhosts/…`` (:mod:`actors.vhost_files`); beside it lie warren's own
+definitions (:mod:`actors.engines.definitions`) and ``warren.lock``, which says who has the directory.
+
+*Changes* of what is declared come one at a time (:class:`~actors.messages.Change`): in memory, then on disk, then the
+queue's actor, and only then the answer. A queue that is deleted loses its files first and its definition then: a crash
+in between leaves an empty queue, never messages without one.
+
+*Supervision.* A queue that fails is started anew from its files, at most ``restart_limit`` times in that many seconds;
+then it stays down with the reason, and everything else serves. A store that fails takes its vhost with it: every queue
+of it is given up, and the vhost is opened anew.
+
+A crash, of the process or of this actor, leaves what recovery reads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final
+
+import attrs
+from pykka import ActorRef
+
+from actors import messages as m
+from actors.clock import NS
+from actors.engines.arguments import QueueDeclaration
+from actors.engines.definitions import Definitions
+from actors.engines.definitions_file import FILE_NAME as DEFINITIONS_FILE
+from actors.engines.definitions_json import Imported
+from actors.engines.errors import NotFoundError, ResourceLockedError
+from actors.engines.exchanges import Binding, ExchangeDeclaration
+from actors.engines.memory_readings import MemoryReading
+from actors.memory_monitor_actor import MemoryMonitorActor
+from actors.pool import PooledActor
+from actors.running_vhost import QueueCell, RunningVhost
+from actors.surroundings import Surroundings
+from actors.timer import TimerActor
+from queue_index import directory as names
+from storage.errors import DataError, WarrenError
+from storage.filesystem import Lock
+
+_LOG = logging.getLogger("warren.node")
+
+LOCK_FILE: Final = "warren.lock"
+VHOSTS_DIRECTORY: Final = "msg_stores/vhosts"
+
+
+class ForeignDirectoryError(WarrenError):
+    """The directory is somebody else's, and nobody said that it may be taken over."""
+
+
+@attrs.frozen(kw_only=True)
+class Probes:
+    """Where a node reads what its machine has; handed in."""
+
+    reading: Callable[[Surroundings], MemoryReading]
+    total_memory_bytes: int
+    free_disk_bytes: Callable[[], int]
+
+
+class NodeActor(PooledActor):
+    """Owner of a data directory and of everything that runs in it."""
+
+    def __init__(self, around: Surroundings, path: str, *, probes: Probes, owner: str, adopt: bool = False) -> None:
+        super().__init__(around.pool)
+        around.node = self.actor_ref
+        self._around = around
+        self._path = path
+        self._probes = probes
+        self._owner = owner
+        self._adopt = adopt
+        self._lock: Lock | None = None
+        self._definitions: Definitions | None = None
+        self._error: BaseException | None = None
+        self.vhosts: dict[str, RunningVhost] = {}
+        """Read by any thread, changed by this actor alone."""
+        self.down: dict[str, BaseException] = {}
+        """Vhosts that could not be opened, and why."""
+
+    def describe(self) -> str:
+        return f"the node of {self._path}"
+
+    def stopped_error(self) -> WarrenError:
+        return self._error if isinstance(self._error, WarrenError) else super().stopped_error()
+
+    @property
+    def definitions(self) -> Definitions:
+        if self._definitions is None:
+            raise RuntimeError("the node is not open")
+        return self._definitions
+
+    # ── opening ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_start(self) -> None:
+        around, files = self._around, self._around.files
+        files.make_directories(self._path)
+        self._lock = files.lock(f"{self._path}/{LOCK_FILE}", self._owner)
+        around.timer = TimerActor.start(around.pool, around.clock)
+        around.monitor = MemoryMonitorActor.start(
+            around,
+            reading=self._probes.reading(around),
+            total_memory_bytes=self._probes.total_memory_bytes,
+            free_disk_bytes=self._probes.free_disk_bytes,
+        )
+        found = self._vhosts_on_disk()
+        own = files.exists(f"{self._path}/{DEFINITIONS_FILE}")
+        if found and not own and not self._adopt:
+            raise ForeignDirectoryError(
+                f"{self._path}: a RabbitMQ's data directory; open it with adopt=True to take it over, or read it with "
+                "the commands inspect, export and shovel"
+            )
+        self._definitions = Definitions.open(files, self._path)
+        for name in found:
+            self._definitions.declare_vhost(name)
+        for name in self._definitions.vhosts():
+            self._open_vhost(name)
+        self._definitions.save()
+
+    def _vhosts_on_disk(self) -> list[str]:
+        files, root = self._around.files, f"{self._path}/{VHOSTS_DIRECTORY}"
+        found = []
+        for entry in files.list(root):
+            name_path = f"{root}/{entry}/{names.VHOST_NAME_FILE}"
+            if files.exists(name_path):
+                found.append(files.read(name_path).decode("utf-8", "surrogateescape"))
+        return found
+
+    def _open_vhost(self, name: str) -> None:
+        entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
+        path = f"{self._path}/{VHOSTS_DIRECTORY}/{entry}"
+        definitions = self.definitions.vhost(name)
+        try:
+            vhost = RunningVhost.open(self._around, path, definitions, owner=self._owner)
+        except DataError as error:
+            _LOG.exception("vhost '%s' is down", name)
+            self.down[name] = error
+            return
+        self.down.pop(name, None)
+        for orphan in vhost.orphans():
+            _LOG.info("%s has files and no definition: taken in", orphan)
+            definitions.declare_queue(orphan, named_by_node=True)
+        vhost.start_queues(definitions.queues())
+        self.vhosts[name] = vhost
+
+    # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_receive(self, message: object) -> object:
+        match message:
+            case m.Change():
+                return message.work()
+            case m.QueueUnused():
+                self._delete_unused(message.queue)
+            case m.QueueFailed():
+                self._restart_queue(message.queue, message.error)
+            case m.StoreFailed():
+                self._restart_vhost(message.store, message.error)
+            case m.CloseNode():
+                self._close()
+            case _:
+                raise RuntimeError(f"a node cannot handle {message!r}")
+        return None
+
+    # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def vhost(self, name: str) -> RunningVhost:
+        """Raises :class:`NotFoundError`, or what keeps the vhost from being opened."""
+        vhost = self.vhosts.get(name)
+        if vhost is None:
+            if (error := self.down.get(name)) is not None:
+                raise error
+            raise NotFoundError(f"no vhost '{name}'")
+        return vhost
+
+    def declare_vhost(self, name: str) -> None:
+        """See that a vhost is there."""
+        if self.definitions.declare_vhost(name):
+            self.definitions.save()
+            self._open_vhost(name)
+
+    def delete_vhost(self, name: str) -> None:
+        """With everything in it."""
+        vhost = self.vhost(name)
+        for queue in list(vhost.cells):
+            self.delete_queue(name, queue)
+        vhost.close()
+        del self.vhosts[name]
+        self._around.files.delete_tree(vhost.directory.path)
+        self.definitions.delete_vhost(name)
+        self.definitions.save()
+
+    # ── queues, exchanges, bindings ─────────────────────────────────────────────────────────────────────────────
+
+    def declare_queue(self, declaration: QueueDeclaration, owner: object | None) -> QueueCell:
+        """See that a queue is there; one that is, is the one that is asked for or it is refused."""
+        vhost = self.vhost(declaration.vhost)
+        cell = vhost.cells.get(declaration.name)
+        if cell is not None and cell.owner is not None and cell.owner is not owner:
+            raise ResourceLockedError(f"{cell.declaration} is exclusive to somebody else")
+        if self.definitions.declare_queue(declaration):
+            cell = vhost.cells[declaration.name] = QueueCell(declaration, owner if declaration.exclusive else None)
+            self.definitions.save()
+            vhost.start_queue(cell)
+        elif cell is None:
+            raise RuntimeError(f"{declaration} is defined and not running")
+        elif (actor := cell.running) is not None:
+            actor.actor_ref.tell(m.Touch())
+        return cell
+
+    def find_queue(self, vhost: str, name: str, owner: object | None) -> QueueCell:
+        """A queue that is there; raises :class:`NotFoundError`."""
+        cell = self.vhost(vhost).cells.get(name)
+        if cell is None:
+            raise NotFoundError(f"no queue '{name}' in vhost '{vhost}'")
+        if cell.owner is not None and cell.owner is not owner:
+            raise ResourceLockedError(f"{cell.declaration} is exclusive to somebody else")
+        return cell
+
+    def delete_queue(self, vhost: str, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Returns how many messages were ready; raises :class:`PreconditionFailedError` where it may not go."""
+        running = self.vhost(vhost)
+        cell = running.cells.get(name)
+        if cell is None:
+            return 0
+        actor = cell.running
+        if actor is None and cell.error is not None:
+            raise cell.down_error()
+        deleted = 0
+        if actor is not None:
+            deleted = actor.actor_ref.ask(m.DeleteQueue(if_empty=if_empty, if_unused=if_unused))  # type: ignore[assignment]
+        cell.deleted = True
+        del running.cells[name]
+        self.definitions.delete_queue(vhost, name)
+        self.definitions.save()
+        return deleted
+
+    def declare_exchange(self, declaration: ExchangeDeclaration) -> None:
+        """See that an exchange is there."""
+        self.vhost(declaration.vhost)
+        self.definitions.declare_exchange(declaration)
+        self.definitions.save()
+
+    def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> None:
+        """With its bindings."""
+        self.definitions.delete_exchange(vhost, name, if_unused=if_unused)
+        self.definitions.save()
+
+    def bind(self, binding: Binding) -> None:
+        """See that a binding is there."""
+        self.definitions.bind(binding)
+        self.definitions.save()
+
+    def unbind(self, binding: Binding) -> None:
+        """See that it is not."""
+        self.definitions.unbind(binding)
+        self.definitions.save()
+
+    def export_definitions(self, vhost: str | None) -> dict[str, Any]:
+        """As RabbitMQ's JSON."""
+        return self.definitions.export_definitions(vhost)
+
+    def import_definitions(self, document: Mapping[str, Any], vhost: str | None) -> Imported:
+        """Add what the JSON has, all of it or nothing."""
+        imported = self.definitions.import_definitions(document, vhost)
+        self.definitions.save()
+        for name in imported.vhosts:
+            self._open_vhost(name)
+        for declaration in imported.queues:
+            cells = self.vhost(declaration.vhost).cells
+            if declaration.name not in cells:
+                cell = cells[declaration.name] = QueueCell(declaration)
+                self.vhost(declaration.vhost).start_queue(cell)
+        return imported
+
+    # ── supervision ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _cell_of(self, actor: ActorRef[Any]) -> tuple[RunningVhost, QueueCell] | None:
+        for vhost in self.vhosts.values():
+            for cell in vhost.cells.values():
+                if cell.is_of(actor):
+                    return vhost, cell
+        return None
+
+    def _delete_unused(self, actor: ActorRef[Any]) -> None:
+        found = self._cell_of(actor)
+        if found is not None:
+            vhost, cell = found
+            _LOG.info("%s is used no more and goes", cell.declaration)
+            self.delete_queue(vhost.name, cell.declaration.name)
+
+    def _restart_queue(self, actor: ActorRef[Any], error: BaseException) -> None:
+        found = self._cell_of(actor)
+        if found is None:
+            return
+        vhost, cell = found
+        limit = self._around.settings.restart_limit
+        now_ns = self._around.clock.now_ns()
+        cell.restarts.append(now_ns)
+        while cell.restarts[0] < now_ns - limit.within_s * NS:
+            cell.restarts.popleft()
+        if isinstance(error, DataError) or len(cell.restarts) > limit.max_restarts:
+            cell.go_down(error)
+            _LOG.error("%s stays down: %s", cell.declaration, error)
+            return
+        _LOG.warning("%s is started anew from its files", cell.declaration)
+        vhost.start_queue(cell)
+
+    def _restart_vhost(self, store: ActorRef[Any], error: BaseException) -> None:
+        vhost = next((one for one in self.vhosts.values() if store in (one.persistent, one.transient)), None)
+        if vhost is None:
+            return
+        _LOG.error("vhost '%s' is opened anew: %s", vhost.name, error)
+        vhost.give_up(error)
+        cells = vhost.cells
+        del self.vhosts[vhost.name]
+        self._open_vhost(vhost.name)
+        reopened = self.vhosts.get(vhost.name)
+        if reopened is not None:
+            reopened.take_over(cells)
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _close(self) -> None:
+        failures = []
+        for vhost in self.vhosts.values():
+            try:
+                vhost.close()
+            except (WarrenError, RuntimeError) as error:
+                failures.append(error)
+                vhost.abandon()
+        self._end()
+        if failures:
+            raise failures[0]
+
+    def _end(self) -> None:
+        for ref in (self._around.monitor, self._around.timer):
+            ref.stop(block=False)
+        if self._lock is not None:
+            if self._around.files.exists(f"{self._path}/{LOCK_FILE}"):
+                self._around.files.delete(f"{self._path}/{LOCK_FILE}")
+            self._lock.release()
+            self._lock = None
+        self._stop()
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._error = exception_value
+        for vhost in self.vhosts.values():
+            vhost.abandon()
+        if self._lock is not None:
+            self._lock.release()

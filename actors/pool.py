@@ -1,0 +1,296 @@
+"""Actors on a small shared pool of threads.
+
+An actor is not a thread. It *has a turn* when something waits in its inbox: whoever runs the turn holds the actor's
+lock and works off what waits, up to a limit, then puts the actor at the end of the line if there is more. So an idle
+actor costs no thread, and ten thousand of them need four.
+
+Who runs turns: the pool's threads (:class:`ThreadPool`), and any thread of the user's that waits for an answer of an
+actor that is idle (:meth:`PooledActor.help`), which saves two wake-ups across cores. In tests nobody but the test
+(:class:`HandPool`).
+
+Failure. Pykka lets an actor live whose ``ask`` raised, half-changed. Here what an actor raises is either a *refusal*
+(an error of ours for what it was asked, nothing changed), which goes to the caller, or the end of the actor: the caller
+gets it, ``on_failure`` is called, and everything that still waits gets :class:`ActorStoppedError`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sys
+import threading
+from collections import deque
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+import pykka
+from pykka import ActorRegistry, Timeout
+from pykka._envelope import Envelope
+from pykka.messages import _ActorStop
+
+from actors.future import Future
+from actors.inbox import Gathering, Inbox
+from storage.errors import DataError, StorageError, WarrenError
+
+_LOG = logging.getLogger("warren.actors")
+
+TURN_ENTRIES: Final = 64
+"""Inbox entries of one turn; more would let a busy actor keep others waiting."""
+
+
+class ActorStoppedError(WarrenError):
+    """The actor that should have answered has stopped."""
+
+
+class Pool(Protocol):
+    """Who runs the turns."""
+
+    def submit(self, actor: PooledActor) -> None:
+        """Let ``actor`` have a turn soon."""
+
+    def help(self, future: Future) -> None:
+        """The calling thread waits for ``future``: do what has to be done for that here."""
+
+    def stop(self) -> None:
+        """Run no more turns; come back when none is running."""
+
+
+class ThreadPool:
+    """Threads that run turns in the order in which actors got in line."""
+
+    def __init__(self, threads: int, name: str = "warren") -> None:
+        self._line: queue.SimpleQueue[PooledActor | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, actor: PooledActor) -> None:
+        self._line.put(actor)
+
+    def help(self, future: Future) -> None:
+        """Nothing: the threads do it."""
+
+    def _work(self) -> None:
+        while (actor := self._line.get()) is not None:
+            actor.actor_inbox.scheduled = False
+            actor.turn()
+
+    def stop(self) -> None:
+        for _ in self._threads:
+            self._line.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+
+class HandPool:
+    """No threads: turns are run when a test says so, or while it waits for an answer."""
+
+    def __init__(self) -> None:
+        self._line: deque[PooledActor] = deque()
+
+    def submit(self, actor: PooledActor) -> None:
+        self._line.append(actor)
+
+    def run_one(self) -> bool:
+        """Run the turn of the first in line; whether there was one."""
+        if not self._line:
+            return False
+        actor = self._line.popleft()
+        actor.actor_inbox.scheduled = False
+        actor.turn()
+        return True
+
+    def run(self) -> None:
+        """Run turns until nobody waits for one."""
+        while self.run_one():
+            pass
+
+    def help(self, future: Future) -> None:
+        while not future.done:
+            if not self.run_one():
+                raise Timeout("nobody is left who could answer")
+
+    def stop(self) -> None:
+        self._line.clear()
+
+
+class _Flag:
+    """What Pykka asks of ``actor_stopped``, without the condition variable of a ``threading.Event``."""
+
+    __slots__ = ("_set",)
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+
+
+class PooledActor(pykka.Actor):
+    """An actor that has turns. Subclasses handle messages in ``on_receive`` and gatherings in ``on_gathered``."""
+
+    actor_inbox: Inbox
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__()
+        self.actor_stopped = _Flag()  # type: ignore[assignment]
+        self.actor_ref.actor_stopped = self.actor_stopped
+        self.actor_inbox.owner = self
+        self._pool = pool
+        self._turn_lock = threading.Lock()
+        self._turn_thread: int | None = None
+        self._started = False
+
+    @staticmethod
+    def _create_actor_inbox() -> Inbox:
+        return Inbox()
+
+    @staticmethod
+    def _create_future() -> Future:
+        return Future()
+
+    def _start_actor_loop(self) -> None:
+        self.actor_inbox.scheduled = True
+        self._pool.submit(self)
+
+    def schedule(self) -> None:
+        """Get in line for a turn; the inbox calls it when the first message comes."""
+        self._pool.submit(self)
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def help(self, future: Future) -> None:
+        """Run this actor's turns in the calling thread, until ``future`` is answered or somebody else has to act."""
+        if self._turn_thread == threading.get_ident():
+            raise RuntimeError(f"{type(self).__name__} waits for its own answer")
+        while self.turn() and not future.done and not self.actor_inbox.empty():
+            pass
+        if not future.done:
+            self._pool.help(future)
+
+    def turn(self, entries: int = TURN_ENTRIES) -> bool:
+        """Work off up to ``entries`` entries of the inbox; ``False`` where another thread is at it."""
+        if not self._turn_lock.acquire(blocking=False):
+            return False
+        self._turn_thread = threading.get_ident()
+        try:
+            self._work(entries)
+        finally:
+            self._turn_thread = None
+            self._turn_lock.release()
+        inbox = self.actor_inbox
+        if not inbox.scheduled and not inbox.empty():
+            inbox.scheduled = True
+            self._pool.submit(self)
+        return True
+
+    def _work(self, entries: int) -> None:
+        inbox, stopped = self.actor_inbox, self.actor_stopped
+        if not self._started and not stopped.is_set():
+            self._started = True
+            self._guard(None, self.on_start)
+        while entries and not stopped.is_set():
+            entries -= 1
+            entry = inbox.take()
+            if entry is None:
+                break
+            if isinstance(entry, Gathering):
+                self._guard(None, self.on_gathered, entry)
+            else:
+                self._handle(entry)
+        if not stopped.is_set():
+            self._guard(None, self.on_turn_end)
+        if stopped.is_set():
+            self._drain()
+
+    def _handle(self, envelope: Envelope[Any]) -> None:
+        reply_to = envelope.reply_to
+        future = reply_to if isinstance(reply_to, Future) else None
+        answer = self._guard(future, self._handle_receive, envelope.message)
+        if future is None or future.done:
+            return
+        if isinstance(answer, Future):  # the answer itself comes later
+            answer.on_done(future.follow)
+        else:
+            future.set(answer)
+
+    def _guard(self, future: Future | None, work: Any, *args: Any) -> Any:
+        """Do some work; what it raises is a refusal to the caller, or the end of this actor."""
+        try:
+            return work(*args)
+        except WarrenError as error:
+            if isinstance(error, (StorageError, DataError)):
+                self._fail(error, future)
+            elif future is not None:
+                future.fail(error)
+            else:
+                self.on_refused(error)
+        except Exception as error:
+            self._fail(error, future)
+        except BaseException as error:  # KeyboardInterrupt in a thread that helps: the state is half-changed
+            self._fail(error, future)
+            raise
+        return None
+
+    def _fail(self, error: BaseException, future: Future | None) -> None:
+        ActorRegistry.unregister(self.actor_ref)
+        self.actor_stopped.set()
+        _LOG.error("%s stops: %s", self.describe(), error, exc_info=error)
+        try:
+            self.on_failure(*sys.exc_info())
+        except Exception:
+            _LOG.exception("%s could not even fail", self.describe())
+        if future is not None:
+            future.fail(error)
+
+    def _drain(self) -> None:
+        """Answer everything that waits: nobody will."""
+        while (entry := self.actor_inbox.take()) is not None:
+            if isinstance(entry, Gathering):
+                self.on_undelivered(entry, self.stopped_error())
+            elif isinstance(entry.reply_to, Future):
+                if isinstance(entry.message, _ActorStop):
+                    entry.reply_to.set(None)
+                else:
+                    entry.reply_to.fail(self.stopped_error())
+                    self.on_undelivered(entry.message, self.stopped_error())
+            else:
+                self.on_undelivered(entry.message, self.stopped_error())
+
+    # ── for subclasses ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def describe(self) -> str:
+        """What errors and the log call this actor."""
+        return type(self).__name__
+
+    def stopped_error(self) -> WarrenError:
+        """What callers get that come too late."""
+        return ActorStoppedError(f"{self.describe()} has stopped")
+
+    def on_gathered(self, entry: Gathering) -> None:
+        """Handle what single publishes or acks have gathered."""
+        raise RuntimeError(f"{self.describe()} gathers nothing")
+
+    def on_turn_end(self) -> None:
+        """Called at the end of every turn, whatever it did."""
+
+    def on_refused(self, error: WarrenError) -> None:
+        """A message without a caller was refused."""
+        _LOG.warning("%s: %s", self.describe(), error)
+
+    def on_undelivered(self, message: Any, error: WarrenError) -> None:
+        """A message came too late: tell whoever waits for what it would have done."""
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """The actor's end by an error; what it owns must be given up as a crash would."""

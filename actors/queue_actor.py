@@ -1,0 +1,621 @@
+"""The actor of one queue: a thin coat around its :class:`~actors.engines.queue_process.QueueProcess`.
+
+It turns messages into calls, and what the calls brought about (:class:`~actors.engines.queue_process.Effects`) into
+messages. A turn: work off what waits; hand out what consumers have room for; make safe what somebody waits for; tell
+everybody; set the timers.
+
+*Publishers* hand over single messages that gather in the inbox (:class:`PublishBatch`) or batches of their own.
+Credit: while ``credit_flow_default_credit`` messages wait, or a store is behind, a publisher is held in
+:meth:`QueueActor.admit`, where it first runs the queue's turn itself.
+
+*Confirms* are grouped: what was published is synced within ``sync_interval_ms``, at once where somebody waits
+(:meth:`QueueActor.help`), after every turn with sync="always"; with "os" it is written, which survives the process.
+
+*Rest.* A queue that has had nothing to do for ``hibernate_after_ms`` flushes its journal, gives its files and, where
+all is on disk, its lists up, and leaves the memory monitor, which so never wakes it. The next message brings it back.
+
+A crash, or an error: the files are given up as they are, and the node opens the queue anew from them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, TypeGuard
+
+import attrs
+import pykka
+from pykka import ActorRef
+from pykka._envelope import Envelope as Letter
+
+from actors import messages as m
+from actors.clock import NS
+from actors.deliveries import Deliveries
+from actors.engines.arguments import QueueDeclaration
+from actors.engines.dead_letters import is_cycle
+from actors.engines.effects import DeadLetterBatch, Delivered
+from actors.engines.queue_process import QueueProcess
+from actors.future import Confirm, CountDown, Future
+from actors.inbox import Gathering
+from actors.looking import allocated_bytes, browse, is_pageable
+from actors.pool import ActorStoppedError, PooledActor
+from actors.store_actor import RemoteStore
+from actors.surroundings import BlockedError, Surroundings
+from actors.timer import tell
+from queue_index.message_format import Envelope
+from queue_index.msg_ids import MsgIds
+from queue_index.recovery_terms import RecoveryTerms
+from storage.errors import WarrenError
+
+_LOG = logging.getLogger("warren.queue")
+
+IDLE_BYTES: Final = 4096
+"""What an idle queue is taken to need, where memory is counted by the engine itself."""
+
+
+class PublishRefusedError(WarrenError):
+    """A queue that is full and told to refuse (x-overflow) did so; nothing was stored."""
+
+
+class QueueDownError(ActorStoppedError):
+    """The queue has stopped by an error, or its files cannot be opened; the reason is in the text."""
+
+
+@attrs.frozen(eq=False)
+class PublishKey:
+    """What single publishes that gather have in common. Compared by identity: a handle keeps its own."""
+
+    envelope: Envelope
+    expiration_ms: int | None = None
+    priority: int = 0
+
+
+class PublishBatch(Gathering):
+    """Single publishes that wait together; ``items`` are bodies."""
+
+    __slots__ = ("confirm",)
+
+    def __init__(self, key: object) -> None:
+        super().__init__(key)
+        self.confirm = Confirm()
+
+
+@attrs.frozen
+class SettleKey:
+    """What single settlements that gather have in common."""
+
+    channel: str
+    outcome: str
+
+
+Dispatch = Callable[[str, tuple[str, ...], Any], list[tuple[str, ActorRef[Any] | None]]]
+"""exchange, routing keys, headers → name and actor (``None``: down) of each queue that a dead letter goes to."""
+
+
+@attrs.frozen
+class OpenedQueue:
+    """A queue brought up from its files."""
+
+    process: QueueProcess
+    stores: list[RemoteStore]
+    recovered: Callable[[], None]
+    """To be called once no segment is left to scan."""
+
+
+class QueueActor(PooledActor):
+    """Owner of one queue."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        declaration: QueueDeclaration,
+        *,
+        open_process: Callable[[QueueActor], OpenedQueue],
+        dispatch: Dispatch,
+    ) -> None:
+        super().__init__(around.pool)
+        self.declaration = declaration
+        self.coalesces = declaration.overflow == "drop-head"
+        """Whether single publishes may share a confirm: not where one may be refused and the next not."""
+        self._around = around
+        self._open_process = open_process
+        self._dispatch = dispatch
+        self._process: QueueProcess | None = None
+        self._stores: list[RemoteStore] = []
+        self.msg_ids = MsgIds(around.random(8))
+        self._deliveries: dict[str, Deliveries] = {}
+        self._confirms: set[Future] = set()
+        self._limit, more_after = around.settings.credit_flow_default_credit
+        self._room_at = self._limit - more_after
+        self._waiting_for_room: list[Future] = []
+        self._hurry = False
+        self._sync_armed = self._report_armed = self._idle_armed = self._recovering_armed = False
+        self._deadline_us: int | None = None
+        self._last_work_ns = 0
+        self._reporting = False
+        self._worked = self._unused_told = self._bump_told = False
+        self._recovered: Callable[[], None] | None = None
+        self._error: BaseException | None = None
+
+    def describe(self) -> str:
+        return str(self.declaration)
+
+    def stopped_error(self) -> WarrenError:
+        if self._error is not None:
+            return QueueDownError(f"{self.describe()} is down: {self._error}")
+        return ActorStoppedError(f"{self.describe()} is gone")
+
+    @property
+    def process(self) -> QueueProcess:
+        if self._process is None:
+            raise RuntimeError(f"{self.describe()} is not open")
+        return self._process
+
+    # ── called from any thread ──────────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, key: PublishKey, body: bytes) -> Confirm:
+        """Hand over one message; returns its confirm, which messages that came together share."""
+        inbox = self.actor_inbox
+        batch = inbox.gather(key, body, PublishBatch, 1)
+        if not self.coalesces:
+            inbox.seal()
+        confirm: Confirm = batch.confirm  # type: ignore[attr-defined]
+        if confirm._helper is None:
+            confirm.helped_by(self)
+        if self._deliveries and self.consumer_waits():
+            self.turn()
+        return confirm
+
+    def publish_many(self, key: PublishKey, bodies: Sequence[bytes], msg_ids: bytes = b"") -> Confirm:
+        """Hand over messages in one batch; ``msg_ids``: 16 bytes each, where other queues get the same messages."""
+        confirm = Confirm(self)
+        message = m.Publish(key.envelope, msg_ids, bodies, key.expiration_ms, key.priority, confirm)
+        if self.actor_stopped.is_set():
+            raise self.stopped_error()
+        self.actor_inbox.put(Letter(message), len(bodies))
+        if self._deliveries and self.consumer_waits():
+            self.turn()
+        return confirm
+
+    def consumer_waits(self) -> bool:
+        """Whether a consumer's thread waits for a message right now."""
+        return any(deliveries.waiting for deliveries in list(self._deliveries.values()))
+
+    def settle(self, key: SettleKey, tag: int) -> None:
+        """Ack, requeue or reject one delivery."""
+        self.actor_inbox.gather(key, tag, Gathering, 0)
+
+    def admit(self, *, block: bool = True, timeout: float | None = None) -> None:
+        """Hold a publisher while too much waits; raises :class:`BlockedError` where it may not wait any longer."""
+        gate = self._around.gate
+        clock = self._around.clock
+        deadline = None if timeout is None else clock.now_ns() + round(timeout * NS)
+        while True:
+            if gate.reasons:
+                if not block:
+                    raise BlockedError(f"publishers are blocked: {', '.join(sorted(gate.reasons))} alarm")
+                waiter = gate.opening(self._around.pool)
+            elif self._full():
+                if self.turn() and not self._full():
+                    return
+                if not block:
+                    raise BlockedError(f"{self.describe()} is behind")
+                waiter = self._room()
+            else:
+                return
+            remaining = None if deadline is None else (deadline - clock.now_ns()) / NS
+            if remaining is not None and remaining <= 0 and not waiter.done:
+                raise BlockedError(f"{self.describe()}: blocked for {timeout} seconds")
+            try:
+                waiter.settled(remaining)
+            except pykka.Timeout as error:
+                raise BlockedError(f"{self.describe()}: blocked, and nobody is left who could help") from error
+
+    def _full(self) -> bool:
+        if self.actor_stopped.is_set():
+            raise self.stopped_error()
+        return self.actor_inbox.weight >= self._limit or any(store.credit.blocked for store in self._stores)
+
+    def _room(self) -> Future:
+        room = Future(self)
+        self._waiting_for_room.append(room)
+        if not self._full():
+            self._let_publishers_in()
+        return room
+
+    def _let_publishers_in(self) -> None:
+        if self._waiting_for_room and (
+            self.actor_stopped.is_set()
+            or (self.actor_inbox.weight <= self._room_at and not any(store.credit.blocked for store in self._stores))
+        ):
+            waiting, self._waiting_for_room = self._waiting_for_room, []
+            for future in waiting:
+                if not future.done:
+                    future.set()
+
+    def help(self, future: Future) -> None:
+        """Somebody waits: sync without delay, and do it in this thread if nobody else is at it."""
+        self._hurry = True
+        if self.actor_inbox.owner is self and not self.turn():
+            self.schedule()  # whoever is at it may have passed the point where it would have seen the hurry
+        super().help(future)
+
+    # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
+
+    def on_start(self) -> None:
+        opened = self._open_process(self)
+        self._process, self._stores, self._recovered = opened.process, opened.stores, opened.recovered
+        self._recover_on()
+
+    def _recover_on(self) -> None:
+        """Go on recovering, behind what has come meanwhile; when it is through, say so."""
+        if self._recovered is None:
+            return
+        if not self.process.recovering:
+            self._recovered()
+            self._recovered = None
+        elif not self._recovering_armed:
+            self._recovering_armed = True
+            self.actor_ref.tell(m.RecoverStep())
+
+    def _on_recover_step(self, _: m.RecoverStep) -> None:
+        self._recovering_armed = False
+        self.process.recover_step()
+        self._recover_on()
+
+    def _on_close(self, _: m.CloseQueue) -> dict[bytes, RecoveryTerms]:
+        while (entry := self.actor_inbox.take()) is not None:  # what came before is handled before the end
+            if isinstance(entry, Gathering):
+                self.on_gathered(entry)
+            else:
+                self._handle(entry)
+        self._carry_out()
+        terms = self.process.close(self._around.random)
+        self._recover_on()
+        for confirm in self._confirms:
+            confirm.set()
+        self._confirms.clear()
+        self._end(None)
+        return terms
+
+    def _on_delete(self, message: m.DeleteQueue) -> int:
+        process = self.process
+        deleted = process.delete(if_empty=message.if_empty, if_unused=message.if_unused)
+        self._recover_on()
+        self._carry_out()
+        for store in self._stores:
+            store.leave()
+        self._end(ActorStoppedError(f"{self.describe()} was deleted"))
+        return deleted
+
+    def _on_give_up(self, message: m.GiveUp) -> None:
+        """Its store has failed: leave everything as a crash would."""
+        self._error = message.error
+        self.process.abandon()
+        self._end(self.stopped_error())
+
+    def _end(self, error: BaseException | None) -> None:
+        """Whatever the end: tell consumers and publishers, and be forgotten."""
+        for deliveries in self._deliveries.values():
+            deliveries.end(error)
+        for confirm in self._confirms:
+            confirm.fail(error if error is not None else self.stopped_error())
+        self._confirms.clear()
+        self._around.allocated_bytes.pop(self.actor_urn, None)
+        tell(self._around.timer, m.CancelTimers(self.actor_ref))
+        tell(self._around.monitor, m.LeaveMonitor(self.actor_ref))
+        self._stop()
+        self._let_publishers_in()
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._error = exception_value
+        if self._process is not None:
+            with contextlib.suppress(Exception):
+                self._process.abandon()
+        for store in self._stores:
+            store.leave()
+        self._end(self.stopped_error())
+        error = exception_value if exception_value is not None else RuntimeError("no error")
+        tell(self._around.node, m.QueueFailed(self.actor_ref, error))
+
+    def on_undelivered(self, message: Any, error: WarrenError) -> None:
+        if isinstance(message, (PublishBatch, m.Publish)):
+            message.confirm.fail(error)
+        elif isinstance(message, m.Subscribe):
+            message.deliveries.end(error)
+
+    # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_receive(self, message: object) -> object:
+        handler = _HANDLERS.get(type(message))
+        if handler is None:
+            raise RuntimeError(f"a queue cannot handle {message!r}")
+        self._worked = True
+        return handler(self, message)
+
+    def on_gathered(self, entry: Gathering) -> None:
+        self._worked = True
+        items = entry.items
+        if isinstance(entry, PublishBatch):
+            key: PublishKey = entry.key  # type: ignore[assignment]
+            self.actor_inbox.lighten(len(items))
+            ids = self.msg_ids.many(len(items)) if len(items) > 1 else self.msg_ids.one()
+            self._publish(key.envelope, ids, items, key.expiration_ms, key.priority, entry.confirm)
+            return
+        settle: SettleKey = entry.key  # type: ignore[assignment]
+        self._settle(settle.channel, settle.outcome, tag_ranges(items))
+
+    def _on_publish(self, message: m.Publish) -> None:
+        self.actor_inbox.lighten(len(message.bodies))
+        self._publish(
+            message.envelope,
+            message.msg_ids or self.msg_ids.many(len(message.bodies)),
+            message.bodies,
+            message.expiration_ms,
+            message.priority,
+            message.confirm,
+        )
+
+    def _publish(  # noqa: PLR0917
+        self, envelope: Envelope, ids: bytes, bodies: Any, expiration_ms: int | None, priority: int, confirm: Future
+    ) -> None:
+        self._confirms.add(confirm)
+        try:
+            self.process.publish_many(
+                envelope, ids, bodies, expiration_ms=expiration_ms, priority=priority, token=confirm
+            )
+        except WarrenError as error:
+            self._confirms.discard(confirm)
+            confirm.fail(error)
+            raise
+
+    def _on_get_many(self, message: m.GetMany) -> list[Delivered]:
+        return self.process.get_many(message.channel, message.count, ack_required=message.ack_required)
+
+    def _on_subscribe(self, message: m.Subscribe) -> None:
+        self.process.add_consumer(message.consumer)
+        self._deliveries[message.consumer.tag] = message.deliveries
+
+    def _on_cancel_consumer(self, message: m.CancelConsumer) -> None:
+        self.process.cancel_consumer(message.tag)
+        if (deliveries := self._deliveries.pop(message.tag, None)) is not None:
+            deliveries.end()
+
+    def _on_close_channel(self, message: m.CloseChannel) -> int:
+        requeued = self.process.close_channel(message.channel)
+        for tag in [tag for tag, deliveries in self._deliveries.items() if deliveries.channel == message.channel]:
+            self._deliveries.pop(tag).end()
+        return requeued
+
+    def _on_settle(self, message: m.Settle) -> None:
+        if message.up_to is None:
+            self._settle(message.channel, message.outcome, message.tags)
+        elif message.outcome == "ack":
+            self.process.ack_up_to(message.channel, message.up_to)
+        else:
+            self.process.nack_up_to(message.channel, message.up_to, requeue=message.outcome == "requeue")
+
+    def _settle(self, channel: str, outcome: str, tags: Any) -> None:
+        if outcome == "ack":
+            self.process.ack(channel, tags)
+        else:
+            self.process.nack(channel, tags, requeue=outcome == "requeue")
+
+    def _on_store_progress(self, message: m.StoreProgress) -> None:
+        for store in self._stores:
+            if store.client == message.client:
+                was_blocked = store.credit.blocked
+                store.progress(message)
+                if was_blocked and not store.credit.blocked:
+                    self.process.resume()
+
+    def _on_resume_paging(self, _: m.ResumePaging) -> None:
+        self._bump_told = False
+        self.process.resume()
+
+    def _on_sync(self, _: m.Sync) -> object:
+        """What was published before is safe once the last confirm of today is."""
+        self._hurry = True
+        return CountDown(list(self._confirms))
+
+    def _on_duration_target(self, message: m.SetDurationTarget) -> None:
+        self.process.set_ram_duration_target(message.duration_s)
+
+    def _on_report_due(self, _: m.ReportDue) -> None:
+        self._report_armed = False
+        self._report()
+
+    def _report(self) -> None:
+        self._reporting = True
+        report = m.ReportDuration(self.actor_ref, self.process.ram_duration(), is_pageable(self.process))
+        tell(self._around.monitor, report)
+
+    def _on_idle_due(self, _: m.IdleDue) -> None:
+        self._idle_armed = False
+        idle_ns = self._around.clock.now_ns() - self._last_work_ns
+        if idle_ns < self._around.settings.hibernate_after_ms * 1_000_000 or not self.actor_inbox.empty():
+            return  # the turn's end sets the timer again
+        if self.process.recovering or self._confirms:
+            self._last_work_ns = self._around.clock.now_ns()
+            return
+        self._worked = False
+        self.process.hibernate()
+        self.actor_inbox.rest()
+        self._around.allocated_bytes[self.actor_urn] = IDLE_BYTES
+        self._report_armed = self._reporting = False
+        self._deadline_us = None
+        tell(self._around.timer, m.CancelTimers(self.actor_ref))
+        tell(self._around.monitor, m.LeaveMonitor(self.actor_ref))
+
+    def _on_sync_due(self, _: m.SyncDue) -> None:
+        self._sync_armed = False
+        self._hurry = True
+
+    def _on_deadline_due(self, _: m.DeadlineDue) -> None:
+        self._deadline_us = None
+        self.process.tick()
+        expires_at_us = self.process.expires_at_us()
+        if expires_at_us is not None and expires_at_us <= self._around.clock.wall_us():
+            tell(self._around.node, m.QueueUnused(self.actor_ref))
+
+    # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
+
+    def on_turn_end(self) -> None:
+        if self._process is None:
+            return
+        process = self._process
+        if self._deliveries:
+            process.deliver()
+        if self._confirms:
+            self._make_safe()
+        self._carry_out()
+        if self._waiting_for_room:
+            self._let_publishers_in()
+        if self._worked:
+            self._worked = False
+            self._last_work_ns = self._around.clock.now_ns()
+            self._arm_timers()
+            self._around.allocated_bytes[self.actor_urn] = allocated_bytes(process)
+        if self._around.check_invariants:
+            process.check_invariants()
+
+    def _make_safe(self) -> None:
+        """Sync what publishers wait for, now or soon."""
+        process, mode = self.process, self._around.settings.sync
+        if mode == "os":
+            process.write_out()
+            for store in self._stores:
+                store.sync()
+        elif self._hurry or mode == "always":
+            process.sync_index()
+            for store in self._stores:
+                store.sync()
+        elif not self._sync_armed:
+            self._sync_armed = True
+            self._start_timer("sync", self._around.settings.sync_interval_ms * 1_000_000, m.SyncDue())
+        self._hurry = False
+        process.drain_confirms()
+
+    def _carry_out(self) -> None:
+        """Pass on what the engine's calls have brought about."""
+        effects = self.process.drain_effects()
+        for delivered in effects.deliveries:
+            deliveries = self._deliveries.get(delivered.consumer or "")
+            if deliveries is not None:
+                deliveries.put(delivered)
+        for confirm in filter(_is_future, effects.confirmed):
+            self._confirms.discard(confirm)
+            if not confirm.done:
+                confirm.set()
+        for confirm in filter(_is_future, effects.refused):
+            self._confirms.discard(confirm)
+            confirm.fail(PublishRefusedError(f"{self.describe()} is full"))
+        for tag in effects.cancelled:
+            if (ended := self._deliveries.pop(tag, None)) is not None:
+                ended.end(ActorStoppedError(f"{self.describe()} was deleted"))
+        for batch in effects.dead_letters:
+            self._send_dead_letters(batch)
+        if self.process.is_auto_delete_due and not self._unused_told:
+            self._unused_told = True
+            tell(self._around.node, m.QueueUnused(self.actor_ref))
+        if self.process.wants_bump and not self._bump_told:
+            self._bump_told = True
+            self.actor_ref.tell(m.ResumePaging())
+
+    def _send_dead_letters(self, batch: DeadLetterBatch) -> None:
+        """Publish dead letters to where their exchange leads; what is safe there may go here."""
+        confirms: list[Future] = []
+        for letter in batch.publications:
+            msg_id = self.msg_ids.one()
+            for name, target in self._dispatch(batch.exchange, letter.routing_keys, letter.headers):
+                if not is_cycle(letter.headers, name):
+                    confirms.append(confirm := Future())
+                    message = m.Publish(letter.envelope, msg_id, [letter.body], None, letter.priority, confirm)
+                    if target is None or not tell(target, message):
+                        confirm.fail(QueueDownError(f"queue '{name}' is down"))
+        CountDown(confirms).on_done(lambda done: self._dead_lettered(batch.number, done))
+
+    def _dead_lettered(self, number: int, done: Future) -> None:
+        """At the targets: safe, or refused by a full one, which loses it there as in RabbitMQ. Down: kept here."""
+        error = done.error
+        if error is None or isinstance(error, PublishRefusedError):
+            tell(self.actor_ref, m.DeadLettersSafe(number))
+        else:
+            _LOG.warning("%s keeps dead letters: %s", self.describe(), error)
+
+    def _on_dead_letters_safe(self, message: m.DeadLettersSafe) -> None:
+        self.process.dead_letters_safe(message.batch)
+
+    def _arm_timers(self) -> None:
+        process, settings = self.process, self._around.settings
+        deadlines = [at for at in (process.next_deadline_us(), process.expires_at_us()) if at is not None]
+        deadline_us = min(deadlines, default=None)
+        if deadline_us is not None and deadline_us != self._deadline_us:
+            self._deadline_us = deadline_us
+            wait_us = max(0, deadline_us - self._around.clock.wall_us())
+            self._start_timer("deadline", wait_us * 1000, m.DeadlineDue())
+        if not self._report_armed:
+            self._report_armed = True
+            self._start_timer("report", settings.queue_ram_report_interval_ms * 1_000_000, m.ReportDue())
+            if not self._reporting:  # new to the monitor, or back from its rest: it has to hear what holds now
+                self._report()
+        if not self._idle_armed:
+            self._idle_armed = True
+            self._start_timer("idle", settings.hibernate_after_ms * 1_000_000, m.IdleDue())
+
+    def _start_timer(self, key: str, wait_ns: int, message: object) -> None:
+        due_ns = self._around.clock.now_ns() + wait_ns
+        tell(self._around.timer, m.StartTimer(self.actor_ref, key, due_ns, message))
+
+
+def _is_future(token: object) -> TypeGuard[Future]:
+    return isinstance(token, Future)
+
+
+def tag_ranges(tags: list[int]) -> list[range]:
+    """Delivery tags that came one by one, as ranges."""
+    ranges: list[range] = []
+    start = end = tags[0]
+    for tag in tags[1:]:
+        if tag == end + 1:
+            end = tag
+        else:
+            ranges.append(range(start, end + 1))
+            start = end = tag
+    ranges.append(range(start, end + 1))
+    return ranges
+
+
+_HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
+    m.Publish: QueueActor._on_publish,
+    m.GetMany: QueueActor._on_get_many,
+    m.Settle: QueueActor._on_settle,
+    m.Subscribe: QueueActor._on_subscribe,
+    m.CancelConsumer: QueueActor._on_cancel_consumer,
+    m.CloseChannel: QueueActor._on_close_channel,
+    m.StoreProgress: QueueActor._on_store_progress,
+    m.SetDurationTarget: QueueActor._on_duration_target,
+    m.ReportDue: QueueActor._on_report_due,
+    m.IdleDue: QueueActor._on_idle_due,
+    m.SyncDue: QueueActor._on_sync_due,
+    m.DeadlineDue: QueueActor._on_deadline_due,
+    m.DeadLettersSafe: QueueActor._on_dead_letters_safe,
+    m.RecoverStep: QueueActor._on_recover_step,
+    m.ResumePaging: QueueActor._on_resume_paging,
+    m.Purge: lambda actor, _: actor.process.purge(),
+    m.Browse: lambda actor, message: browse(actor.process, message.limit, message.after),
+    m.GetStats: lambda actor, _: actor.process.stats(),
+    m.Sync: QueueActor._on_sync,
+    m.Touch: lambda actor, _: actor.process.touch(),
+    m.SetMode: lambda actor, message: actor.process.set_mode(message.mode),
+    m.DeleteQueue: QueueActor._on_delete,
+    m.CloseQueue: QueueActor._on_close,
+    m.GiveUp: QueueActor._on_give_up,
+}

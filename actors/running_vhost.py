@@ -1,0 +1,328 @@
+"""One vhost of a running node: its directory, its two store actors, and a cell for every queue.
+
+A :class:`QueueCell` is what handles hold on to: a queue's actor may stop and be started anew, the cell stays. It knows
+the actor of the moment or why there is none.
+
+Opening. Queues come from the definitions and from the directories that are found. A durable queue's files are opened by
+its actor, those of levels that were stopped cleanly only when somebody asks. A directory that no definition names is
+looked into all the same: messages that survived make it a durable queue (nothing is lost because a file of definitions
+was), else it goes. Where the persistent store was scanned, each queue's actor scans its index and tells the store which
+bodies it needs; until the last has, the store deletes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+from pykka import ActorRef
+
+from actors import messages as m
+from actors.engines.arguments import QueueDeclaration
+from actors.engines.backing import Backing
+from actors.engines.queue_process import QueueProcess
+from actors.engines.vhost_definitions import VhostDefinitions
+from actors.inbox import Inbox
+from actors.queue_actor import OpenedQueue, QueueActor, QueueDownError
+from actors.store_actor import GrantedCredit, MessageStoreActor, RemoteStore
+from actors.surroundings import Surroundings
+from actors.timer import tell
+from actors.vhost_files import VhostFiles
+from queue_index.body_store import StoreClient
+from queue_index.directory import level_name
+from queue_index.recovery_terms import RecoveryTerms
+from queue_index.variable_queue import QueueFiles, VariableQueue
+from storage.errors import WarrenError
+
+_LOG = logging.getLogger("warren.node")
+
+
+@attrs.define(eq=False)
+class QueueCell:
+    """One queue, whoever its actor is."""
+
+    declaration: QueueDeclaration
+    owner: object | None = None
+    """Of an exclusive queue: whose it is."""
+    error: BaseException | None = None
+    """Why it is down."""
+    deleted: bool = False
+    restarts: deque[int] = attrs.Factory(deque)
+    """When its actor was started anew (ns)."""
+    _actor: QueueActor | None = None
+
+    @property
+    def actor(self) -> QueueActor:
+        """The actor of the moment; raises what keeps the queue from having one."""
+        actor = self._actor
+        if actor is None or actor.actor_stopped.is_set():
+            raise self.down_error()
+        return actor
+
+    @property
+    def running(self) -> QueueActor | None:
+        """The actor, if there is one that lives."""
+        return None if self._actor is None or self._actor.actor_stopped.is_set() else self._actor
+
+    def down_error(self) -> WarrenError:
+        """Why there is no actor."""
+        if self.deleted:
+            return QueueDownError(f"{self.declaration} was deleted")
+        if self.error is not None:
+            return QueueDownError(f"{self.declaration} is down: {self.error}")
+        return self._actor.stopped_error() if self._actor is not None else QueueDownError(f"{self.declaration} is down")
+
+    def start(self, actor: QueueActor) -> None:
+        """Let an actor have the queue."""
+        self._actor = actor
+        self.error = None
+
+    def is_of(self, actor: ActorRef[Any]) -> bool:
+        """Whether this is the actor of the moment."""
+        return self._actor is not None and self._actor.actor_ref == actor
+
+    def go_down(self, error: BaseException) -> None:
+        """Stay without an actor."""
+        self._actor = None
+        self.error = error
+
+
+@attrs.define(eq=False)
+class RunningVhost:
+    """One vhost while its node runs. Only the node's actor changes it; ``cells`` may be read from any thread."""
+
+    name: str
+    definitions: VhostDefinitions
+    directory: VhostFiles
+    persistent: ActorRef[Any]
+    transient: ActorRef[Any]
+    _around: Surroundings
+    cells: dict[str, QueueCell] = attrs.Factory(dict)
+    _clean: bool = False
+    _opened: set[str] = attrs.Factory(set)
+    """Directories that a queue's actor has opened since: their recovery terms hold no more."""
+
+    @classmethod
+    def open(cls, around: Surroundings, path: str, definitions: VhostDefinitions, *, owner: str) -> RunningVhost:
+        """Open a vhost's directory and start its stores; :meth:`start_queues` then starts the queues."""
+        directory = VhostFiles.open(
+            around.files,
+            path,
+            definitions.name.encode(),
+            settings=around.engine,
+            sync=around.settings.sync != "os",
+            owner=owner,
+        )
+        stores = [
+            MessageStoreActor.start(
+                around.pool,
+                store,
+                name=f"the {kind} message store of vhost '{definitions.name}'",
+                clock=around.clock,
+                timer=around.timer,
+                node=around.node,
+                sync=around.settings.sync,
+            )
+            for kind, store in (("persistent", directory.persistent_store), ("transient", directory.transient_store))
+        ]
+        vhost = cls(definitions.name, definitions, directory, stores[0], stores[1], around)
+        vhost._clean = directory.persistent_store.clean
+        return vhost
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def orphans(self) -> list[QueueDeclaration]:
+        """Queues that have a directory and no definition. Levels of one priority queue are one queue."""
+        known = {name for declaration in self.definitions.queues() for name in _stored_names(declaration)}
+        highest: dict[bytes, int | None] = {}
+        for stored in self.directory.found:
+            if stored not in known:
+                name, level = (stored[:-2], stored[-1]) if stored[-2:-1] == b"\0" else (stored, None)
+                before = highest.get(name)
+                highest[name] = level if before is None else max(before, level or 0)
+        found = []
+        for name, level in highest.items():
+            arguments = {} if level is None else {"x-max-priority": max(level, 1)}
+            text = name.decode("utf-8", "surrogateescape")
+            found.append(QueueDeclaration(vhost=self.name, name=text, arguments=arguments))
+        return found
+
+    def start_queues(self, declarations: Iterable[QueueDeclaration]) -> None:
+        """Start an actor for each of the queues that there are when the vhost is opened."""
+        started = list(declarations)
+        entries = {self._entry(name) for declaration in started for name in _stored_names(declaration)}
+        if not self._clean:
+            expected = frozenset(entries & set(self.directory.found.values()))
+            if not self.directory.down:  # nobody knows what a queue that is down needs: then nothing is ever deleted
+                tell(self.persistent, m.ExpectReferences(expected))
+        for declaration in started:
+            cell = self.cells[declaration.name] = QueueCell(declaration)
+            reasons = [self.directory.down[entry] for entry in map(self._entry, _stored_names(declaration))
+                       if entry in self.directory.down]  # fmt: skip
+            if reasons:
+                cell.go_down(reasons[0])
+            else:
+                self.start_queue(cell)
+
+    def start_queue(self, cell: QueueCell) -> None:
+        """Start an actor for a queue, new or with files."""
+        ref = QueueActor.start(self._around, cell.declaration, open_process=self._open_process, dispatch=self.dispatch)
+        actor = ref.actor_inbox.owner if isinstance(ref.actor_inbox, Inbox) else None
+        if not isinstance(actor, QueueActor):
+            raise RuntimeError("an inbox without its actor")  # noqa: TRY004
+        cell.start(actor)
+
+    def _entry(self, stored: bytes) -> str:
+        return self.directory.entry(stored)
+
+    def _open_process(self, actor: QueueActor) -> OpenedQueue:
+        """Bring a queue up from its files; called in its actor's first turn."""
+        declaration, around = actor.declaration, self._around
+        initial, more_after = around.engine.msg_store_credit_disc_bound
+        clients: list[RemoteStore] = []
+        for ref, store in (
+            (self.persistent, self.directory.persistent_store),
+            (self.transient, self.directory.transient_store),
+        ):
+            client = RemoteStore(ref, store, next(around.numbers), GrantedCredit(initial, more_after))
+            tell(ref, m.JoinStore(client.client, actor.actor_ref))
+            clients.append(client)
+        persistent, transient = (StoreClient(client, client.credit) for client in clients)
+        durable = declaration.durable
+
+        def parts_of(level: int | None) -> QueueFiles:
+            return self.directory.parts(
+                stored_name(declaration, level),
+                clock=around.clock.now_ns,
+                persistent_store=persistent if durable else None,
+                transient_store=transient,
+            )
+
+        opened: dict[int, VariableQueue] = {}
+        counted: list[m.CountReferences] = []
+        terms: dict[int, RecoveryTerms] = {}
+        top = declaration.max_priority
+        for level in range((top or 0) + 1):
+            parts = parts_of(None if top is None else level)
+            entry = self._entry(parts.queue)
+            if not around.files.is_directory(parts.path):
+                continue
+            if not durable:
+                around.files.delete_tree(parts.path)
+                continue
+            known = None if entry in self._opened else self.directory.terms.get(entry)
+            self._opened.add(entry)
+            if known is not None and self._clean and known.persistent_count:
+                terms[level] = known
+            else:
+                opened[level] = self._recover(parts, known, entry, counted)
+        backing = Backing(parts_of, durable=durable, max_priority=top, opened=opened, terms=terms)
+        process = QueueProcess(declaration, backing, wall_clock=around.clock.wall_us, msg_ids=actor.msg_ids)
+        return OpenedQueue(process, clients, lambda: self._tell_counted(counted))
+
+    def _recover(
+        self, parts: QueueFiles, known: RecoveryTerms | None, entry: str, counted: list[m.CountReferences]
+    ) -> VariableQueue:
+        """Recover one level, as far as its first message. What it refers to is counted as it is scanned."""
+        references: Counter[bytes] = Counter()
+        if not self._clean:
+            counted.append(m.CountReferences(entry, references))
+        return VariableQueue.recover(
+            parts,
+            known,
+            store_recovered=self._clean and known is not None,
+            step_by_step=True,
+            on_references=references.update,
+        )
+
+    def _tell_counted(self, counted: list[m.CountReferences]) -> None:
+        for message in counted:
+            tell(self.persistent, message)
+
+    # ── routing ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def dispatch(
+        self, exchange: str, routing_keys: tuple[str, ...], headers: Mapping[str, Any] | None
+    ) -> list[tuple[str, ActorRef[Any] | None]]:
+        """Where a dead letter goes; nowhere if its exchange is gone."""
+        if exchange and not self.definitions.has("exchange", exchange):
+            return []
+        found: list[tuple[str, ActorRef[Any] | None]] = []
+        for name in self.definitions.routing.route_all(exchange, routing_keys, headers, from_node=True):
+            cell = self.cells.get(name)
+            if cell is not None:
+                actor = cell.running
+                found.append((name, None if actor is None else actor.actor_ref))
+        return found
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Stop the queues, then the stores, and say in recovery.dets how they were left."""
+        terms: dict[str, RecoveryTerms] = {}
+        whole = True
+        for cell in self.cells.values():
+            actor = cell.running
+            if actor is None:
+                continue
+            try:
+                known: dict[bytes, RecoveryTerms] = actor.actor_ref.ask(m.CloseQueue())  # type: ignore[assignment]
+            except Exception as error:
+                _LOG.exception("%s could not be closed; it is recovered from its files", cell.declaration)
+                cell.go_down(error)
+                whole = False
+                continue
+            terms |= {self._entry(stored): one for stored, one in known.items()}
+        data = self.directory.terms_data(terms)
+        token = self.directory.token(data) if whole and not self._any_down() else None
+        for store in (self.persistent, self.transient):
+            store.ask(m.CloseStore(token if store is self.persistent else None))
+        self.directory.leave(data)
+
+    def _any_down(self) -> bool:
+        return any(cell.error is not None for cell in self.cells.values())
+
+    def abandon(self) -> None:
+        """Give everything up as a crash would."""
+        self.directory.abandon()
+
+    def give_up(self, error: BaseException) -> None:
+        """A store has failed: stop everything as a crash would, to be opened anew."""
+        for cell in self.cells.values():
+            actor = cell.running
+            cell.go_down(error)
+            if actor is not None:
+                with contextlib.suppress(WarrenError):
+                    actor.actor_ref.ask(m.GiveUp(error))
+        for store in (self.persistent, self.transient):
+            store.stop()
+        self.abandon()
+
+    def take_over(self, cells: Mapping[str, QueueCell]) -> None:
+        """Let the cells that handles hold on to have the actors that run now."""
+        for name, cell in cells.items():
+            opened = self.cells.get(name)
+            if opened is None:
+                cell.deleted = True
+                continue
+            actor = opened.running
+            if actor is None:
+                cell.go_down(opened.down_error())
+            else:
+                cell.start(actor)
+            self.cells[name] = cell
+
+
+def stored_name(declaration: QueueDeclaration, level: int | None) -> bytes:
+    """Under which name a queue, or a level of it, is stored."""
+    name = declaration.name.encode("utf-8", "surrogateescape")
+    return name if level is None else level_name(name, level)
+
+
+def _stored_names(declaration: QueueDeclaration) -> list[bytes]:
+    top = declaration.max_priority
+    return [stored_name(declaration, None)] if top is None else [stored_name(declaration, n) for n in range(top + 1)]

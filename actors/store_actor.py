@@ -1,0 +1,289 @@
+"""The actor of a shared message store, and a queue's way to it.
+
+One writer: the :class:`MessageStoreActor` owns the :class:`~msg_store.message_store.MessageStore` and everything that
+changes it. A queue's :class:`RemoteStore` tells it what to write and to remove, in batches, and reads for itself:
+reading a store is safe from any thread, and what is still on its way to the store lies with the queue.
+
+Tickets. A client numbers what it hands over. The store answers with the ticket up to which it has taken bodies
+(credit) and up to which they are safe (confirms), once a turn. Syncs are grouped: a body waits for others at most
+:data:`SYNC_DELAY_NS`, unless somebody waits for it.
+
+Compaction goes step by step, a file operation a turn, behind what has come meanwhile: writers do not wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final
+
+import attrs
+from pykka import ActorDeadError, ActorRef
+
+from actors.clock import Clock
+from actors.messages import (
+    CloseStore,
+    CompactStep,
+    CountReferences,
+    ExpectReferences,
+    GetStoreStatus,
+    JoinStore,
+    LeaveStore,
+    RemoveBodies,
+    StartTimer,
+    StoreFailed,
+    StoreProgress,
+    SyncDue,
+    SyncStore,
+    WriteBodies,
+)
+from actors.pool import ActorStoppedError, Pool, PooledActor
+from actors.timer import tell
+from msg_store.message_store import MessageStore
+
+SYNC_DELAY_NS: Final = 25_000_000
+"""How long a body waits for others to be synced with: RabbitMQ's 25 ms."""
+
+
+@attrs.define
+class _Client:
+    queue: ActorRef[Any]
+    taken_ticket: int = 0
+    told_taken: int = 0
+    safe_ticket: int = 0
+
+
+class MessageStoreActor(PooledActor):
+    """Owner of one store."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        store: MessageStore,
+        *,
+        name: str,
+        clock: Clock,
+        timer: ActorRef[Any],
+        node: ActorRef[Any],
+        sync: str,
+    ) -> None:
+        super().__init__(pool)
+        self.store = store
+        self._name = name
+        self._clock = clock
+        self._timer = timer
+        self._node = node
+        self._sync = sync
+        self._clients: dict[int, _Client] = {}
+        self._touched: set[int] = set()
+        self._sync_armed = self._hurry = self._compacting = False
+        self._expected: frozenset[str] | None = None
+        self._counted: set[str] = set()
+        self._references: Counter[bytes] = Counter()
+
+    def describe(self) -> str:
+        return self._name
+
+    def on_receive(self, message: object) -> object:  # noqa: PLR0912 - a table of messages
+        match message:
+            case WriteBodies():
+                self._write(message)
+            case RemoveBodies():
+                self.store.remove_many(message.msg_ids)
+            case SyncStore():
+                self._hurry = True
+            case SyncDue():
+                self._sync_armed = False
+                self._make_safe()
+            case CompactStep():
+                self._compacting = False
+                if self.store.needs_compaction():
+                    self.store.compact(max_steps=1)
+            case JoinStore():
+                self._clients[message.client] = _Client(message.queue)
+            case LeaveStore():
+                self._clients.pop(message.client, None)
+            case ExpectReferences():
+                self._expected = message.entries
+                self._finish_counting()
+            case CountReferences():
+                self._references.update(message.references)
+                self._counted.add(message.entry)
+                self._finish_counting()
+            case GetStoreStatus():
+                return self.store.status()
+            case CloseStore():
+                self.store.close(message.token)
+                self.stop()
+            case _:
+                raise RuntimeError(f"a store cannot handle {message!r}")
+        return None
+
+    def _write(self, message: WriteBodies) -> None:
+        self.store.write_many(message.msg_ids, message.messages)
+        client = self._clients.get(message.client)
+        if client is not None:
+            client.taken_ticket = message.ticket
+            self._touched.add(message.client)
+
+    def _finish_counting(self) -> None:
+        if self._expected is not None and self._expected <= self._counted and not self.store.status().counted:
+            self.store.set_references(self._references.items())
+            self._references = Counter()
+
+    # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
+
+    def on_turn_end(self) -> None:
+        if self.store.synced_ticket < self.store.written_ticket:
+            if self._hurry or self._sync != "group":
+                self._make_safe()
+            elif not self._sync_armed:
+                self._sync_armed = True
+                due_ns = self._clock.now_ns() + SYNC_DELAY_NS
+                self._timer.tell(StartTimer(self.actor_ref, "sync", due_ns, SyncDue()))
+        self._hurry = False
+        for number in self._touched:
+            client = self._clients.get(number)
+            if client is not None and client.told_taken < client.taken_ticket:
+                self._tell_progress(number, client)
+        self._touched.clear()
+        if not self._compacting and self.store.needs_compaction():
+            self._compacting = True
+            self.actor_ref.tell(CompactStep())
+
+    def _make_safe(self) -> None:
+        if self.store.synced_ticket == self.store.written_ticket:
+            return
+        self.store.sync()
+        for number, client in self._clients.items():
+            if client.safe_ticket < client.taken_ticket:
+                client.safe_ticket = client.taken_ticket
+                self._tell_progress(number, client)
+
+    def _tell_progress(self, number: int, client: _Client) -> None:
+        client.told_taken = client.taken_ticket
+        tell(client.queue, StoreProgress(number, client.taken_ticket, client.safe_ticket))
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.store.abandon()
+        error = exception_value if exception_value is not None else RuntimeError("no error")
+        tell(self._node, StoreFailed(self.actor_ref, error))
+
+
+class GrantedCredit:
+    """A queue's credit towards a store: spent with every body, given back when the store has taken them."""
+
+    __slots__ = ("_initial", "_more_after", "_taken", "blocked", "credit")
+
+    def __init__(self, initial: int, more_after: int) -> None:
+        self._initial = initial
+        self._more_after = more_after
+        self._taken = 0
+        self.credit = initial
+        self.blocked = False
+
+    def spend(self, count: int) -> None:
+        """Hand ``count`` bodies over; blocked once nothing is left."""
+        self.credit -= count
+        if self.credit <= 0:
+            self.blocked = True
+
+    def take_back(self, count: int) -> None:
+        """The store has taken ``count`` bodies; it grants them in portions of ``more_after``."""
+        self._taken += count
+        portions, self._taken = divmod(self._taken, self._more_after)
+        if self.credit + portions * self._more_after + self._taken >= self._initial:
+            portions, self._taken, self.credit = 0, 0, self._initial  # all is taken: nothing is left to wait for
+        self.credit += portions * self._more_after
+        if self.credit > 0:
+            self.blocked = False
+
+    def receive_grant(self) -> bool:
+        """Grants arrive by :meth:`take_back` alone."""
+        return False
+
+
+class RemoteStore:
+    """One queue's way into one store; what :class:`queue_index.body_store.BodyStore` asks for."""
+
+    __slots__ = (
+        "_actor",
+        "_in_flight",
+        "_reading",
+        "client",
+        "credit",
+        "safe_ticket",
+        "taken_ticket",
+        "written_ticket",
+    )
+
+    def __init__(self, actor: ActorRef[Any], reading: MessageStore, client: int, credit: GrantedCredit) -> None:
+        self._actor = actor
+        self._reading = reading
+        self._in_flight: dict[bytes, tuple[int, bytes]] | None = None
+        self.client = client
+        self.credit = credit
+        self.written_ticket = 0
+        self.taken_ticket = 0
+        self.safe_ticket = 0
+
+    @property
+    def synced_ticket(self) -> int:
+        return self.safe_ticket
+
+    def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[bytes]) -> None:
+        ticket = self.written_ticket = self.written_ticket + len(msg_ids)
+        if self._in_flight is None:
+            self._in_flight = {}
+        self._in_flight.update(zip(msg_ids, ((ticket, message) for message in messages), strict=True))
+        self._tell(WriteBodies(self.client, msg_ids, messages, ticket))
+
+    def remove_many(self, msg_ids: Sequence[bytes]) -> None:
+        self._tell(RemoveBodies(msg_ids))
+
+    def _tell(self, message: object) -> None:
+        try:
+            self._actor.tell(message)
+        except ActorDeadError as error:
+            raise ActorStoppedError("the message store has stopped") from error
+
+    def read_many(self, msg_ids: Sequence[bytes]) -> list[bytes]:
+        in_flight = self._in_flight
+        if not in_flight:
+            return self._reading.read_many(msg_ids)
+        here = {msg_id: in_flight[msg_id][1] for msg_id in msg_ids if msg_id in in_flight}
+        rest = [msg_id for msg_id in msg_ids if msg_id not in here]
+        here.update(zip(rest, self._reading.read_many(rest), strict=True))
+        return [here[msg_id] for msg_id in msg_ids]
+
+    def contains(self, msg_id: bytes) -> bool:
+        return (self._in_flight is not None and msg_id in self._in_flight) or self._reading.contains(msg_id)
+
+    def sync(self) -> None:
+        """Ask for what was written to be made safe soon: somebody waits. ``synced_ticket`` says when it is."""
+        if self.safe_ticket < self.written_ticket:
+            self._tell(SyncStore())
+
+    def progress(self, message: StoreProgress) -> None:
+        """The store has told how far it is."""
+        self.credit.take_back(message.taken_ticket - self.taken_ticket)
+        self.taken_ticket, self.safe_ticket = message.taken_ticket, message.safe_ticket
+        in_flight = self._in_flight
+        if in_flight is not None:
+            if message.taken_ticket == self.written_ticket:
+                self._in_flight = None
+            else:  # in the order in which they were written; one that was written again has its last place
+                for msg_id in [one for one, (ticket, _) in in_flight.items() if ticket <= message.taken_ticket]:
+                    del in_flight[msg_id]
+
+    def leave(self) -> None:
+        """Tell the store that this client is no more."""
+        with contextlib.suppress(ActorDeadError):
+            self._actor.tell(LeaveStore(self.client))

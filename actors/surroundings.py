@@ -1,0 +1,78 @@
+"""What the actors of one node share: pool, clock, addresses, settings, and what everybody may look at."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+from pykka import ActorRef
+
+from actors.clock import Clock
+from actors.engines.node_settings import NodeSettings
+from actors.future import Future
+from actors.pool import Pool
+from storage.errors import WarrenError
+from storage.filesystem import FileSystem
+from storage.settings import Settings
+
+
+class BlockedError(WarrenError):
+    """A publisher may not go on now: the queue or the disk is behind, or an alarm is set."""
+
+
+@attrs.define(eq=False)
+class Gate:
+    """Where publishers wait while an alarm is set. The memory monitor opens and shuts it."""
+
+    reasons: frozenset[str] = frozenset()
+    """The alarms that are set; empty: open."""
+    _waiting: list[Future] = attrs.Factory(list)
+
+    def set(self, reasons: frozenset[str]) -> None:
+        """Shut for ``reasons``, or open."""
+        self.reasons = reasons
+        if not reasons:
+            waiting, self._waiting = self._waiting, []
+            for future in waiting:
+                future.set()
+
+    def opening(self, pool: Pool) -> Future:
+        """A future that is answered once the gate is open."""
+        future = Future(pool)
+        self._waiting.append(future)
+        if not self.reasons:  # it opened meanwhile
+            self.set(frozenset())
+        return future
+
+
+@attrs.define(eq=False, kw_only=True)
+class Surroundings:
+    """One node's common ground. Set up by the node before any other actor starts."""
+
+    files: FileSystem
+    pool: Pool
+    clock: Clock
+    random: Callable[[int], bytes]
+    settings: NodeSettings
+    engine: Settings
+    gate: Gate = attrs.Factory(Gate)
+    allocated_bytes: dict[object, int] = attrs.Factory(dict)
+    """What each queue accounts for, written by its actor alone, summed by the memory monitor."""
+    check_invariants: bool = False
+    """Check every engine after every turn; for tests."""
+    numbers: Iterator[int] = attrs.Factory(lambda: itertools.count(1))
+    """Numbers of store clients."""
+    _id_prefix: bytes = attrs.field(init=False)
+    _id_numbers: Iterator[int] = attrs.Factory(lambda: itertools.count(1))
+    timer: ActorRef[Any] = attrs.field(init=False)
+    monitor: ActorRef[Any] = attrs.field(init=False)
+    node: ActorRef[Any] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._id_prefix = self.random(8)
+
+    def new_msg_ids(self, count: int) -> bytes:
+        """Ids for messages that go to several queues; from any thread."""
+        return b"".join([self._id_prefix + next(self._id_numbers).to_bytes(8, "big") for _ in range(count)])

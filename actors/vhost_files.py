@@ -1,0 +1,212 @@
+"""A vhost's directory, held for writing: its lock, its two stores, what the last stop left, and what this one leaves.
+
+Layout, names and files are RabbitMQ's, so the directory may come from a stopped node and go back to one. Queues are
+opened by whoever holds this: the plain :class:`actors.vhost.Vhost`, or a node, each queue in an actor of its own.
+
+*Opening*, in steps, each synced before the next:
+
+1. Take the lock.
+2. Read recovery.dets, then empty it: from now on a crash leaves a directory that is recovered by scanning. (Left as
+   it was, a broker would not see what is published from here on.)
+3. Open the persistent store: with its shortcut if nothing ran here since warren's own clean stop, else by a scan. It
+   deletes every shortcut, RabbitMQ's clean.dot first of all. Wipe the transient store.
+4. Tell the queues' directories apart. One whose files are not this format's (a classic queue v2), or have no name, is
+   *down*: it is left alone, with the reason, and everything else serves; the store then deletes nothing, because nobody
+   knows what that queue needs of it.
+
+*Closing*: when every queue is closed, the stores, and recovery.dets last of all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import attrs
+
+from msg_store.message_store import MessageStore
+from queue_index import directory as names
+from queue_index.body_store import StoreClient
+from queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
+from queue_index.state import Clock
+from queue_index.variable_queue import QueueFiles
+from storage.errors import DataError
+from storage.filesystem import FileSystem, Lock, write_file
+from storage.settings import Settings
+
+PERSISTENT_STORE: Final = "msg_store_persistent"
+TRANSIENT_STORE: Final = "msg_store_transient"
+LOCK_FILE: Final = "warren.lock"
+
+
+@attrs.define
+class VhostFiles:
+    """A vhost's directory while it is open. Made by :meth:`open`; ended by :meth:`close` or :meth:`abandon`."""
+
+    name: bytes
+    path: str
+    settings: Settings
+    files: FileSystem
+    sync: bool
+    persistent_store: MessageStore
+    transient_store: MessageStore
+    found: dict[bytes, str]
+    """The queues that have a directory, and its name; a level of a priority queue is one of its own."""
+    terms: dict[str, RecoveryTerms]
+    """What the last clean stop said, by directory name."""
+    down: dict[str, DataError]
+    """Why a queue directory is left alone, by its name; who opens queues adds those that cannot be opened."""
+    damage: list[DataError]
+    """What else was found damaged: recovery terms, store files."""
+    _lock: Lock
+
+    @classmethod
+    def open(
+        cls, files: FileSystem, path: str, name: bytes, *, settings: Settings, sync: bool = True, owner: str = "warren"
+    ) -> VhostFiles:
+        """Open the vhost ``name`` in its directory ``path``, which is made where it is missing.
+
+        An existing ``.config`` says the segment_entry_count, whatever the settings say. ``sync``: whether what is
+        called safe survives a power loss. Raises :class:`DirectoryLockedError` where another process has it, and
+        :class:`DataError` where the directory is another vhost's or no crash can have left what is there.
+        """
+        files.make_directories(f"{path}/{names.QUEUES_DIRECTORY}")
+        lock = files.lock(f"{path}/{LOCK_FILE}", owner)
+        try:
+            settings = attrs.evolve(settings, segment_entry_count=_introduce(files, path, name, settings))
+            damage: list[DataError] = []
+            terms, terms_data = _take_recovery_terms(files, path, damage)
+            entries = files.list(f"{path}/{names.QUEUES_DIRECTORY}")
+            all_clean = all(entry in terms for entry in entries)
+            token = hashlib.sha256(terms_data).digest() if all_clean and terms_data else None
+            persistent = MessageStore.open(files, f"{path}/{PERSISTENT_STORE}", settings, token=token, sync=sync)
+            transient = MessageStore.create(files, f"{path}/{TRANSIENT_STORE}", settings)
+            damage += persistent.unreadable
+            vhost = cls(name, path, settings, files, sync, persistent, transient, {}, terms, {}, damage, lock)
+            vhost._look_at(entries)
+        except BaseException:
+            lock.release()
+            raise
+        return vhost
+
+    def _look_at(self, entries: list[str]) -> None:
+        for entry in entries:
+            try:
+                queue = _queue_of(self.files, self.queue_path(entry), self.name, entry)
+            except DataError as error:
+                self.down[entry] = error
+            else:
+                if queue is not None:
+                    self.found[queue] = entry
+
+    def queue_path(self, entry: str) -> str:
+        return f"{self.path}/{names.QUEUES_DIRECTORY}/{entry}"
+
+    def entry(self, queue: bytes) -> str:
+        """The name of a queue's directory."""
+        return names.queue_directory_name(self.name, queue)
+
+    def parts(
+        self, queue: bytes, *, clock: Clock, persistent_store: StoreClient | None, transient_store: StoreClient
+    ) -> QueueFiles:
+        """What the queue ``queue`` is made of; without a persistent store it is not durable."""
+        return QueueFiles(
+            files=self.files,
+            path=self.queue_path(self.entry(queue)),
+            vhost=self.name,
+            queue=queue,
+            settings=self.settings,
+            persistent_store=persistent_store,
+            transient_store=transient_store,
+            clock=clock,
+            sync=self.sync,
+        )
+
+    def close(self, terms: dict[str, RecoveryTerms]) -> None:
+        """Stop cleanly: a start, warren's or RabbitMQ's, then needs no scan. ``terms``: what the queues' closing said.
+
+        Directories that are down keep the terms that they had.
+        """
+        data = self.terms_data(terms)
+        self.persistent_store.close(self.token(data))
+        self.transient_store.close()
+        self.leave(data)
+
+    def terms_data(self, terms: dict[str, RecoveryTerms]) -> bytes:
+        """What recovery.dets is to hold."""
+        return encode_recovery_terms(
+            {entry: known for entry, known in self.terms.items() if entry in self.down} | terms
+        )
+
+    @staticmethod
+    def token(terms_data: bytes) -> bytes:
+        """What ties the store's shortcut to these recovery terms."""
+        return hashlib.sha256(terms_data).digest()
+
+    def leave(self, terms_data: bytes) -> None:
+        """The last of a clean stop, when the stores are closed."""
+        write_file(self.files, f"{self.path}/{names.RECOVERY_TERMS_FILE}", terms_data, sync=True)
+        self.files.delete(f"{self.path}/{LOCK_FILE}")
+        self._lock.release()
+
+    def abandon(self) -> None:
+        """Give everything up as a crash of the process would."""
+        self.persistent_store.abandon()
+        self.transient_store.abandon()
+        self._lock.release()
+
+
+def _introduce(files: FileSystem, path: str, name: bytes, settings: Settings) -> int:
+    """See that the directory says whose it is; returns its segment_entry_count."""
+    name_path, config_path = f"{path}/{names.VHOST_NAME_FILE}", f"{path}/{names.VHOST_CONFIG_FILE}"
+    if files.exists(name_path):
+        if files.read(name_path) != name:
+            raise DataError(name_path, 0, f"this is the directory of vhost {files.read(name_path)!r}, not of {name!r}")
+        if not files.exists(config_path):
+            return names.DEFAULT_SEGMENT_ENTRY_COUNT
+    else:
+        parent = path
+        while parent not in ("", "/", "."):  # every directory that make_directories may have made
+            parent = parent.rpartition("/")[0] or ("/" if parent.startswith("/") else ".")
+            files.sync_directory(parent)
+        if not files.exists(config_path):
+            write_file(files, config_path, names.vhost_config(settings.segment_entry_count), sync=True)
+        write_file(files, name_path, name, sync=True)  # last of all: what is named is there for good
+    return names.parse_vhost_config(files.read(config_path), config_path)
+
+
+def _take_recovery_terms(
+    files: FileSystem, path: str, damage: list[DataError]
+) -> tuple[dict[str, RecoveryTerms], bytes]:
+    """Read recovery.dets and empty it; damaged ones are put aside, and the queues are then scanned."""
+    terms_path = f"{path}/{names.RECOVERY_TERMS_FILE}"
+    if not files.exists(terms_path):
+        return {}, b""
+    data = files.read(terms_path)
+    try:
+        terms = read_recovery_terms(data, terms_path)
+    except DataError as error:
+        damage.append(error)
+        write_file(files, f"{terms_path}.damaged", data, sync=True)
+        terms = {}
+    write_file(files, terms_path, encode_recovery_terms({}), sync=True)
+    return terms, data
+
+
+def _queue_of(files: FileSystem, path: str, vhost: bytes, entry: str) -> bytes | None:
+    """The queue whose directory this is; ``None`` where none was there yet: a crash cut the directory's making short.
+
+    Raises :class:`DataError` where there are files of a queue that cannot be opened.
+    """
+    found = files.list(path)
+    if other := [name for name in found if name.endswith((".qi", ".qs"))]:
+        raise DataError(f"{path}/{other[0]}", None, "a classic queue v2: left alone")
+    if names.QUEUE_NAME_FILE not in found:
+        if any(name == names.JOURNAL_NAME or names.segment_number(name) is not None for name in found):
+            raise DataError(path, None, f"no {names.QUEUE_NAME_FILE}: nobody can tell whose messages these are")
+        return None
+    name_path = f"{path}/{names.QUEUE_NAME_FILE}"
+    owner, queue = names.parse_queue_name_file(files.read(name_path), name_path)
+    if names.queue_directory_name(vhost, queue) != entry:
+        raise DataError(name_path, 0, f"names the queue {queue!r} of vhost {owner!r}, whose directory this is not")
+    return queue

@@ -1,0 +1,287 @@
+"""A bound on open descriptors: any number of open files, of which only so many are open to the system.
+
+A process may hold some thousand descriptors, often 1024; a node with ten thousand queues has that many journals. So the
+files of a :class:`DescriptorCache` *borrow* a descriptor for the time of each call, and keep it afterwards until
+somebody else needs one: then the file that was used longest ago loses its own (*eviction*), and opens it again when it
+is next used. Nobody who uses a file notices.
+
+* A file in use (``busy``) is never evicted: no descriptor is closed, and its number given to another file, in the
+  middle of a write. Where every file is busy, the bound is exceeded, by as many as there are threads.
+* A file that is about to lose its name (deleted, renamed, replaced) could not be opened again: it is *pinned*, and
+  keeps its descriptor until it is closed.
+* What was written and not synced. The data is the inode's, and a sync through a later descriptor covers it. But of a
+  write-back that failed only a descriptor is told; Linux (since 4.16) tells one that was opened later too, yet only as
+  long as the inode stays in memory, which nothing sees to once the descriptor is closed. So a file with unsynced writes
+  is evicted last, and synced first (``sync_evicted``). If that fails, the file keeps its descriptor and refuses every
+  write and sync from then on: its owner hears of it.
+* A file that was opened again must be the same one, by device and inode; else somebody outside has replaced it.
+
+Threads: each file is used as :class:`storage.filesystem.File` says; different files by any thread at any time, if the
+cache was handed a lock. It is held for bookkeeping and for opening and closing, and for a sync only where an eviction
+needs one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+from collections import OrderedDict
+from itertools import islice
+from typing import Any, Final
+
+from storage.errors import SettingsError, StorageError
+from storage.real_file import RealFile, refused
+
+RESERVED_DESCRIPTORS: Final = 256
+"""Left to sockets, directories that are synced, whole files that are read, and the program around us."""
+_MOST: Final = 65536  # a table of descriptors without a limit is still memory of the kernel's
+_LEAST: Final = 16
+
+_Identity = tuple[int, int]
+
+
+def descriptor_bound(reserved: int = RESERVED_DESCRIPTORS) -> int:
+    """How many files to hold open: what the system allows this process (the soft limit), less a reserve."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST if soft == resource.RLIM_INFINITY else min(max(soft - reserved, _LEAST), _MOST)
+
+
+class DescriptorCache:
+    """Lends descriptors to the files that it opened. ``lock``: guards it, where several threads use its files."""
+
+    __slots__ = ("_by_identity", "_latest", "_lock", "_open", "evictions", "max_open_files", "sync_evicted")
+
+    def __init__(
+        self,
+        max_open_files: int,
+        lock: contextlib.AbstractContextManager[Any] | None = None,
+        *,
+        sync_evicted: bool = True,
+    ) -> None:
+        if max_open_files < 1:
+            raise SettingsError(f"max_open_files must be at least 1, not {max_open_files}")
+        self.max_open_files = max_open_files
+        self.sync_evicted = sync_evicted
+        self.evictions = 0
+        self._lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext() if lock is None else lock
+        self._open: OrderedDict[BoundedFile, None] = OrderedDict()
+        """Files that have a descriptor, the one used longest ago first."""
+        self._latest: BoundedFile | None = None
+        self._by_identity: dict[_Identity, list[BoundedFile]] = {}
+        """Every file that is not closed."""
+
+    def __len__(self) -> int:
+        """Descriptors that are open."""
+        return len(self._open)
+
+    def open(self, path: str, flags: int) -> BoundedFile:
+        with self._lock:
+            file = BoundedFile(self, path, flags, self._descriptor(path, flags))
+            self._by_identity.setdefault(file.identity, []).append(file)
+            self._open[file] = None
+            self._latest = file
+        return file
+
+    def borrow(self, file: BoundedFile) -> None:
+        """See that ``file`` has a descriptor, and keeps it until it is given back."""
+        with self._lock:
+            if file.closed:
+                raise StorageError(f"{file.path}: closed")
+            if file.evicted:
+                self._bring_back(file)
+            elif self._latest is not file:
+                self._open.move_to_end(file)
+                self._latest = file
+            file.busy += 1
+
+    def give_back(self, file: BoundedFile) -> None:
+        with self._lock:
+            file.busy -= 1
+
+    def forget(self, file: BoundedFile) -> None:
+        """``file`` is closed by its owner."""
+        with self._lock:
+            if file.closed:
+                return
+            file.closed = True
+            self._open.pop(file, None)
+            if self._latest is file:
+                self._latest = None
+            others = self._by_identity[file.identity]
+            others.remove(file)
+            if not others:
+                del self._by_identity[file.identity]
+
+    def pin(self, path: str) -> None:
+        """The file at ``path`` is about to lose this name: whoever has it open keeps a descriptor from now on."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return  # whoever wants to change it will hear why he cannot
+        with self._lock:
+            for file in self._by_identity.get((found.st_dev, found.st_ino), ()):
+                if file.evicted:
+                    self._bring_back(file)
+                file.pinned = True
+
+    def pin_tree(self, path: str) -> None:
+        """As :meth:`pin`, of every file below a directory."""
+        for directory, _, names in os.walk(path):
+            for name in names:
+                self.pin(f"{directory}/{name}")
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where the books are wrong; to be called while no file is in use."""
+        known = [file for files in self._by_identity.values() for file in files]
+        if any(file.closed or file.busy for file in known):
+            raise RuntimeError("a file is closed and known, or in use by nobody")
+        if {file for file in known if not file.evicted} != set(self._open):
+            raise RuntimeError("the files that have a descriptor are not those that are counted")
+
+    # ── with the lock held ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _descriptor(self, path: str, flags: int) -> int:
+        """Open a file; at the bound, or where the system has no descriptor left, another one is evicted first."""
+        while len(self._open) >= self.max_open_files and self._evict():
+            pass
+        while True:
+            try:
+                return os.open(path, flags | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._evict():
+                    raise refused(path, error) from error
+
+    def _bring_back(self, file: BoundedFile) -> None:
+        file.reopened(self._descriptor(file.path, file.flags))
+        self._open[file] = None
+        self._latest = file
+
+    def _evict(self) -> bool:
+        """Take one file's descriptor away; ``False`` where every file needs its own."""
+        while (victim := self._victim()) is not None:
+            if victim.give_up(sync=self.sync_evicted):
+                del self._open[victim]
+                if self._latest is victim:
+                    self._latest = None
+                self.evictions += 1
+                return True
+        return False
+
+    def _victim(self) -> BoundedFile | None:
+        """The idle file that was used longest ago; of the older half rather one that needs no sync."""
+        oldest = None
+        for file in islice(self._open, len(self._open) // 2):
+            if file.evictable:
+                if not (file.unsynced and self.sync_evicted):
+                    return file
+                oldest = oldest or file
+        return oldest or next((file for file in self._open if file.evictable), None)
+
+
+class BoundedFile(RealFile):
+    """A file that may lose its descriptor while nobody uses it. Made by :meth:`DescriptorCache.open`.
+
+    What does not begin with an underscore is the cache's to read and write, under its lock.
+    """
+
+    __slots__ = ("_cache", "_failure", "busy", "closed", "flags", "identity", "pinned", "unsynced")
+
+    def __init__(self, cache: DescriptorCache, path: str, flags: int, descriptor: int) -> None:
+        self.path = path
+        self._cache = cache
+        self._descriptor = descriptor
+        self._failure: StorageError | None = None
+        self.busy = 0
+        """Calls that use the descriptor right now."""
+        self.closed = False
+        self.flags = flags & ~os.O_CREAT
+        """To open it again: a file that has vanished must not come back empty."""
+        self.pinned = False
+        self.unsynced = False
+        found = os.fstat(descriptor)
+        self._end = found.st_size
+        self.identity: _Identity = (found.st_dev, found.st_ino)
+
+    @property
+    def evicted(self) -> bool:
+        return self._descriptor < 0
+
+    @property
+    def evictable(self) -> bool:
+        return not self.busy and not self.pinned
+
+    def reopened(self, descriptor: int) -> None:
+        """Take a descriptor that was opened anew, if it is this file's."""
+        found = os.fstat(descriptor)
+        if (found.st_dev, found.st_ino) != self.identity:
+            os.close(descriptor)
+            raise StorageError(f"{self.path}: replaced by another file while it was in use")
+        self._descriptor = descriptor
+
+    def give_up(self, *, sync: bool) -> bool:
+        """Close the descriptor, after a sync where one is due; ``False`` where that failed: then it keeps it."""
+        try:
+            if self.unsynced and sync:
+                os.fsync(self._descriptor)
+                self.unsynced = False
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+        except OSError as error:
+            self._failure = refused(self.path, error)
+            self.pinned = True
+        return self._descriptor < 0
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure is not None:
+            raise StorageError(f"unusable since: {self._failure}") from self._failure
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        self._cache.borrow(self)
+        try:
+            if self._failure is not None:
+                self._refuse_after_failure()
+            self.unsynced = True
+            RealFile.pwrite(self, data, offset)
+        finally:
+            self._cache.give_back(self)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        self._cache.borrow(self)
+        try:
+            return RealFile.pread(self, size, offset)
+        finally:
+            self._cache.give_back(self)
+
+    def truncate(self, size: int) -> None:
+        self._cache.borrow(self)
+        try:
+            self._refuse_after_failure()
+            self.unsynced = True
+            RealFile.truncate(self, size)
+        finally:
+            self._cache.give_back(self)
+
+    def size(self) -> int:
+        self._cache.borrow(self)
+        try:
+            return RealFile.size(self)
+        finally:
+            self._cache.give_back(self)
+
+    def sync(self) -> None:
+        self._cache.borrow(self)
+        try:
+            self._refuse_after_failure()
+            self.unsynced = False
+            RealFile.sync(self)
+        except StorageError:
+            self.unsynced = True
+            raise
+        finally:
+            self._cache.give_back(self)
+
+    def close(self) -> None:
+        self._cache.forget(self)
+        RealFile.close(self)

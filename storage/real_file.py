@@ -1,0 +1,98 @@
+"""One file of the operating system, by its descriptor.
+
+What the system refuses is raised as our own error, with the file's path. The common case of a write, all of it taken in
+one call, does nothing beside that call but note the file's new end.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from storage.errors import DiskFullError, StorageError
+
+
+def refused(path: str, error: OSError) -> StorageError:
+    """What the system refused to do with ``path``, as an error of ours."""
+    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+    return kind(f"{path}: {error.strerror or error}")
+
+
+class RealFile:
+    """An open file; see :class:`storage.filesystem.File`."""
+
+    __slots__ = ("_descriptor", "_end", "path")
+
+    def __init__(self, path: str, flags: int) -> None:
+        self.path = path
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+            self._end = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise refused(path, error) from error
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        start = self._end
+        self.pwrite(data, start)
+        return start
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        try:
+            written = os.pwrite(self._descriptor, data, offset)
+            size = len(data) if type(data) is bytes else memoryview(data).nbytes
+            if written > 0 and self._end < offset + written:
+                self._end = offset + written
+            if written < size:
+                self._write_rest(memoryview(data).cast("B"), written, offset)
+        except OSError as error:
+            raise refused(self.path, error) from error
+
+    def _write_rest(self, view: memoryview, written: int, offset: int) -> None:
+        """Go on behind the first ``written`` bytes, where the system cut a write short."""
+        while written < len(view):
+            written += os.pwrite(self._descriptor, view[written:], offset + written)
+            self._end = max(self._end, offset + written)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        try:
+            data = os.pread(self._descriptor, size, offset)
+            if len(data) == size or not data:
+                return data
+            parts = [data]
+            missing = size - len(data)
+            while missing and (more := os.pread(self._descriptor, missing, offset + size - missing)):
+                parts.append(more)
+                missing -= len(more)
+            return b"".join(parts)
+        except OSError as error:
+            raise refused(self.path, error) from error
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            raise refused(self.path, error) from error
+        self._end = size
+
+    def size(self) -> int:
+        try:
+            return os.fstat(self._descriptor).st_size  # not _end: a reader's file grows under it
+        except OSError as error:
+            raise refused(self.path, error) from error
+
+    def sync(self) -> None:
+        if self._descriptor < 0:  # fsync calls a bad descriptor a ValueError, all others an OSError
+            raise StorageError(f"{self.path}: closed")
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise refused(self.path, error) from error
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            try:
+                os.close(descriptor)
+            except OSError as error:
+                raise refused(self.path, error) from error

@@ -1,0 +1,815 @@
+"""What is declared: what refuses it, what goes with what, how it lies on the disk, and RabbitMQ's JSON both ways."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker import Broker, Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.engines import definitions_file
+from actors.engines.arguments import QueueDeclaration
+from actors.engines.definitions import Definitions
+from actors.engines.definitions_json import DefinitionsError
+from actors.engines.errors import (
+    AccessRefusedError,
+    ArgumentsError,
+    NotFoundError,
+    PreconditionFailedError,
+    RefusedError,
+    ResourceLockedError,
+)
+from actors.engines.exchanges import BUILTIN_EXCHANGES, Binding, ExchangeDeclaration
+from actors.engines.vhost_definitions import Removed
+from storage.errors import DataError, DiskFullError, StorageError
+from storage.faults import FaultRules, SimulatedCrash
+from storage.filesystem import RealFileSystem
+from storage.memory import MemoryFileSystem
+
+DIRECTORY = "/data/node"
+FILE, LOG = f"{DIRECTORY}/{definitions_file.FILE_NAME}", f"{DIRECTORY}/{definitions_file.LOG_NAME}"
+EXPORTED = Path(__file__).parent / "data" / "broker-definitions.json"
+"""What ``rabbitmqctl export_definitions`` of RabbitMQ 3.10.8 wrote."""
+
+
+def queue(name: str, vhost: str = "/", **kind: Any) -> QueueDeclaration:
+    return QueueDeclaration(vhost=vhost, name=name, **kind)
+
+
+def exchange(name: str, kind: Any = "direct", vhost: str = "/", **more: Any) -> ExchangeDeclaration:
+    return ExchangeDeclaration(vhost=vhost, name=name, type=kind, **more)
+
+
+def binding(source: str, destination: str, key: str = "", arguments: Any = None, vhost: str = "/") -> Binding:
+    """``destination`` with a > in front is an exchange."""
+    return Binding(
+        vhost=vhost,
+        source=source,
+        destination=destination.removeprefix(">"),
+        destination_type="exchange" if destination.startswith(">") else "queue",
+        routing_key=key,
+        arguments=arguments or {},
+    )
+
+
+def kept(definitions: Definitions) -> list[str]:
+    """All that is durable, in no order."""
+    return sorted(json.dumps([part, item]) for part, items in definitions._snapshot().items() for item in items)
+
+
+# ── declaring ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_declaring_again_is_fine_unless_it_is_something_else() -> None:
+    definitions = Definitions()
+    first = exchange("x", "topic", arguments={"alternate-exchange": "y", "other": 1})
+    assert definitions.declare_exchange(first)
+    assert not definitions.declare_exchange(exchange("x", "topic", arguments={"alternate-exchange": "y"}))
+    for other, text in (
+        (exchange("x", "direct", arguments={"alternate-exchange": "y"}), "'type' .* received 'direct' .* is 'topic'"),
+        (exchange("x", "topic"), "'alternate-exchange' .* received none but current is 'y'"),
+        (exchange("x", "topic", durable=False), "'durable' .* received 'false' but current is 'true'"),
+        (exchange("x", "topic", auto_delete=True), "'auto_delete'"),
+        (exchange("x", "topic", internal=True), "'internal'"),
+    ):
+        with pytest.raises(PreconditionFailedError, match=f"inequivalent arg {text}"):
+            definitions.declare_exchange(other)
+    assert definitions.declare_queue(queue("q"))
+    assert not definitions.declare_queue(queue("q"))
+    with pytest.raises(PreconditionFailedError, match="x-max-length"):
+        definitions.declare_queue(queue("q", arguments={"x-max-length": 1}))
+    with pytest.raises(ResourceLockedError):
+        definitions.declare_queue(queue("q", exclusive=True))
+    assert definitions.exchange("/", "x") == first
+
+
+def test_names_of_the_nodes_own_are_refused() -> None:
+    definitions = Definitions()
+    for declare in (
+        lambda: definitions.declare_exchange(exchange("amq.mine")),
+        lambda: definitions.declare_queue(queue("amq.mine")),
+        lambda: definitions.declare_exchange(exchange("")),
+        lambda: definitions.delete_exchange("/", ""),
+        lambda: definitions.delete_exchange("/", "amq.direct"),
+    ):
+        with pytest.raises(AccessRefusedError):
+            declare()
+    assert definitions.declare_queue(queue("amq.gen-1"), named_by_node=True)
+    assert not definitions.declare_queue(queue("amq.gen-1"))
+    assert not definitions.declare_exchange(exchange("amq.topic", "topic"))
+    with pytest.raises(PreconditionFailedError, match="'type'"):
+        definitions.declare_exchange(exchange("amq.topic", "direct"))
+
+
+def test_the_default_exchange_can_neither_be_bound_nor_unbound() -> None:
+    definitions = Definitions()
+    definitions.declare_queue(queue("q"))
+    for forbidden in (binding("", "q", "k"), binding("amq.direct", ">")):
+        for change in (definitions.bind, definitions.unbind):
+            with pytest.raises(AccessRefusedError, match="default exchange"):
+                change(forbidden)
+    implicit = binding("", "q", "q")
+    assert definitions.bindings_from("/", "") == [implicit] == definitions.bindings_to("/", "queue", "q")
+    assert definitions.bindings("/") == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: exchange("x", "x-delayed-message"),
+        lambda: exchange("x" * 256),
+        lambda: exchange("é" * 128),
+        lambda: exchange("\ud800"),
+        lambda: exchange(7),  # type: ignore[arg-type]
+        lambda: exchange("x", durable=1),
+        lambda: exchange("x", arguments={"alternate-exchange": 7}),
+        lambda: exchange("x", arguments={"alternate-exchange": None}),
+        lambda: exchange("x", arguments={7: 7}),
+        lambda: binding("x", "q", "k" * 256),
+        lambda: binding("x", "q", "k", {"a": b"\xff"}),
+        lambda: binding("x", "q", "k", {"a": object()}),
+        lambda: binding("x", "q", "k", {"a": float("nan")}),
+        lambda: Binding(vhost="/", source="x", destination="q", destination_type="topic"),  # type: ignore[arg-type]
+        lambda: Definitions().declare_vhost(""),
+        lambda: Definitions().declare_queue(queue("")),
+        lambda: Definitions().declare_queue(queue("q", arguments={"mine": object()})),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: Callable[[], object]) -> None:
+    with pytest.raises(ArgumentsError):
+        wrong()
+
+
+def test_arguments_nested_without_end_are_refused() -> None:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(ArgumentsError, match="nested deeper"):
+        binding("x", "q", "", {"a": nested})
+
+
+def test_a_refused_queue_leaves_nothing_behind() -> None:
+    definitions = Definitions()
+    with pytest.raises(ArgumentsError):
+        definitions.declare_queue(queue("q", arguments={"mine": object()}))
+    assert definitions.queues("/") == []
+    assert definitions.routing("/").route("", "q") == ()
+
+
+def test_what_is_not_there_is_not_found() -> None:
+    definitions = Definitions()
+    definitions.declare_queue(queue("q"))
+    for look in (
+        lambda: definitions.vhost("elsewhere"),
+        lambda: definitions.declare_queue(queue("q", "elsewhere")),
+        lambda: definitions.queue("/", "none"),
+        lambda: definitions.exchange("/", "none"),
+        lambda: definitions.bind(binding("none", "q")),
+        lambda: definitions.bind(binding("amq.direct", "none")),
+        lambda: definitions.bind(binding("amq.direct", ">none")),
+    ):
+        with pytest.raises(NotFoundError):
+            look()
+    for gone in (
+        definitions.delete_queue("/", "none"),
+        definitions.delete_exchange("/", "none"),
+        definitions.delete_vhost("none"),
+        definitions.unbind(binding("none", "q")),
+        definitions.unbind(binding("amq.direct", "q")),
+    ):
+        assert gone == Removed()
+
+
+# ── deleting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_queue_takes_its_bindings_and_the_exchanges_that_waited_for_them() -> None:
+    definitions = Definitions()
+    definitions.declare_queue(queue("q"))
+    for name in ("first", "second", "third"):
+        definitions.declare_exchange(exchange(name, "fanout", auto_delete=True))
+    definitions.declare_exchange(exchange("stays", "fanout"))
+    for source, destination in (("first", ">second"), ("second", "q"), ("stays", ">first"), ("stays", "q")):
+        definitions.bind(binding(source, destination))
+    assert definitions.delete_queue("/", "q") == Removed(("q",), ("second", "first"), 4)
+    assert [x.name for x in definitions.exchanges("/")] == ["", *BUILTIN_EXCHANGES, "third", "stays"]
+    definitions.check_invariants()
+
+
+def test_an_auto_delete_exchange_waits_for_its_first_binding() -> None:
+    definitions = Definitions()
+    definitions.declare_queue(queue("q"))
+    definitions.declare_exchange(exchange("x", auto_delete=True))
+    definitions.bind(binding("amq.direct", ">x"))
+    definitions.unbind(binding("amq.direct", ">x"))
+    assert definitions.exchange("/", "x")  # what leads to it does not count
+    definitions.bind(binding("x", "q", "1"))
+    definitions.bind(binding("x", "q", "2"))
+    assert definitions.unbind(binding("x", "q", "1")) == Removed(bindings=1)
+    assert definitions.unbind(binding("x", "q", "2")) == Removed(exchanges=("x",), bindings=1)
+    with pytest.raises(NotFoundError):
+        definitions.routing("/").route("x", "1")
+
+
+def test_a_chain_of_thousands_of_auto_delete_exchanges_goes_at_once() -> None:
+    definitions = Definitions()
+    definitions.declare_queue(queue("q"))
+    names = [f"x{number}" for number in range(3000)]
+    for name in names:
+        definitions.declare_exchange(exchange(name, auto_delete=True))
+    for source, destination in zip(names, [f">{name}" for name in names[1:]] + ["q"], strict=True):
+        definitions.bind(binding(source, destination))
+    assert definitions.delete_queue("/", "q").exchanges == tuple(names[::-1])
+    definitions.check_invariants()
+
+
+def test_an_exchange_in_use_is_kept_if_asked() -> None:
+    definitions = Definitions()
+    definitions.declare_queue(queue("q"))
+    definitions.declare_exchange(exchange("x"))
+    definitions.bind(binding("x", "q"))
+    definitions.bind(binding("amq.fanout", ">x"))
+    with pytest.raises(PreconditionFailedError, match="in use"):
+        definitions.delete_exchange("/", "x", if_unused=True)
+    definitions.unbind(binding("x", "q"))
+    assert definitions.delete_exchange("/", "x", if_unused=True) == Removed(exchanges=("x",), bindings=1)
+    assert definitions.bindings("/") == []
+
+
+def test_an_exchange_bound_to_itself_goes_once() -> None:
+    definitions = Definitions()
+    definitions.declare_exchange(exchange("x", auto_delete=True))
+    definitions.bind(binding("x", ">x"))
+    assert definitions.delete_exchange("/", "x") == Removed(exchanges=("x",), bindings=1)
+    definitions.check_invariants()
+
+
+def test_a_vhost_goes_with_all_that_is_in_it() -> None:
+    definitions = Definitions()
+    definitions.declare_vhost("shop")
+    definitions.declare_queue(queue("q", "shop"))
+    definitions.declare_exchange(exchange("x", vhost="shop"))
+    definitions.bind(binding("x", "q", vhost="shop"))
+    table = definitions.routing("shop")
+    assert table.route("x", "") == table.route("", "q") == ("q",)
+    assert definitions.delete_vhost("shop") == Removed(("q",), ("x",), 1)
+    assert definitions.vhosts() == ["/"]
+    assert table.route("", "q") == ()
+    with pytest.raises(NotFoundError):
+        table.route("x", "")
+
+
+def test_vhosts_know_nothing_of_each_other() -> None:
+    definitions = Definitions()
+    definitions.declare_vhost("shop")
+    definitions.declare_queue(queue("q", "shop"))
+    with pytest.raises(NotFoundError):
+        definitions.bind(binding("amq.direct", "q"))
+    assert definitions.routing("/").route("", "q") == ()
+
+
+# ── on the disk ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def declare_much(definitions: Definitions) -> None:
+    """Something of everything, half of it not to be kept."""
+    definitions.declare_vhost("shop")
+    definitions.declare_queue(queue("kept", arguments={"x-max-length": 5, "mine": [None, {"a": 1.5}]}))
+    definitions.declare_queue(queue("amq.gen-kept"), named_by_node=True)
+    definitions.declare_queue(queue("passing", durable=False))
+    definitions.declare_queue(queue("own", exclusive=True))
+    definitions.declare_queue(queue("naïve \udc80", "shop"))
+    definitions.declare_exchange(exchange("x", "headers", internal=True, arguments={"alternate-exchange": "y"}))
+    definitions.declare_exchange(exchange("passing", durable=False))
+    for source, destination in (
+        ("x", "kept"),
+        ("x", "passing"),
+        ("x", "own"),
+        ("x", ">passing"),
+        ("passing", "kept"),
+        ("passing", ">x"),
+        ("amq.topic", ">x"),
+    ):
+        definitions.bind(binding(source, destination, "k", {"x-match": "any", "n": 1, "void": None}))
+
+
+def test_what_is_durable_comes_back_and_nothing_else() -> None:
+    files = MemoryFileSystem()
+    definitions = Definitions.open(files, DIRECTORY)
+    declare_much(definitions)
+    definitions.save()
+    assert definitions.is_saved
+    again = Definitions.open(files, DIRECTORY)
+    again.check_invariants()
+    assert kept(again) == kept(definitions)
+    assert [q.name for q in again.queues("/")] == ["kept", "amq.gen-kept"]
+    assert again.queue("/", "kept") == definitions.queue("/", "kept")
+    assert again.exchange("/", "x") == definitions.exchange("/", "x")
+    assert sorted((b.source, b.destination) for b in again.bindings("/")) == [("amq.topic", "x"), ("x", "kept")]
+    assert again.bindings("/")[0].arguments == {"x-match": "any", "n": 1, "void": None}
+
+
+def test_real_files_keep_definitions_too(tmp_path: Path) -> None:
+    definitions = Definitions.open(RealFileSystem(), str(tmp_path / "new" / "node"))
+    declare_much(definitions)
+    definitions.save()
+    definitions.declare_queue(queue("late"))
+    definitions.save()
+    assert kept(Definitions.open(RealFileSystem(), str(tmp_path / "new" / "node"))) == kept(definitions)
+
+
+def test_opening_and_saving_nothing_durable_writes_nothing() -> None:
+    files = MemoryFileSystem()
+    definitions = Definitions.open(files, DIRECTORY)
+    assert files.operations == 0
+    definitions.save()
+    again = Definitions.open(files, DIRECTORY)
+    again.save()
+    before = files.contents(), files.operations
+    again.declare_queue(queue("passing", durable=False))
+    again.declare_exchange(exchange("passing", durable=False))
+    assert again.is_saved
+    again.save()
+    assert (files.contents(), files.operations) == before
+
+
+def test_what_a_killed_process_left_is_made_safe_before_anybody_is_told_of_it() -> None:
+    """Killed before it synced, its declaration is there; declared again, and saved, it must outlive a power loss."""
+    for cut in range(1, 12):
+        files = MemoryFileSystem(random.Random(cut))
+        definitions = Definitions.open(files, DIRECTORY)
+        definitions.save()
+        definitions.declare_queue(queue("q"))
+        files.crash_at(cut)
+        try:
+            definitions.save()
+        except SimulatedCrash:
+            heir = files.after_process_crash()
+        else:
+            break
+        again = Definitions.open(heir, DIRECTORY)
+        again.declare_queue(queue("q"))
+        again.save()
+        assert again.is_saved
+        for seed in range(5):
+            assert Definitions.open(heir.after_power_loss(random.Random(seed)), DIRECTORY).queue("/", "q")
+    assert cut > 3
+
+
+def test_one_more_queue_costs_its_own_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand queues declared and saved one by one must not write the ten thousand each time."""
+    monkeypatch.setattr(definitions_file, "MIN_LOG_BYTES", 1000)
+    files = MemoryFileSystem()
+    definitions = Definitions.open(files, DIRECTORY)
+    written = 0
+    for number in range(1000):
+        before = {path: len(data) for path, data in files.contents().items()}
+        definitions.declare_queue(queue(f"q{number}"))
+        definitions.save()
+        after = {path: len(data) for path, data in files.contents().items()}
+        written += after[FILE] if after[FILE] != before.get(FILE) else after[LOG] - before.get(LOG, 0)
+    assert written < 6 * (len(files.read(FILE)) + files.size(LOG))
+    assert kept(Definitions.open(files, DIRECTORY)) == kept(definitions)
+
+
+STEPS: list[Callable[[Definitions], object]] = [
+    declare_much,
+    lambda d: d.declare_queue(queue("late", arguments={"x-message-ttl": 1})),
+    lambda d: d.bind(binding("amq.fanout", "late")),
+    lambda d: [d.declare_queue(queue(f"q{number}")) for number in range(10)],
+    lambda d: d.delete_queue("/", "kept"),
+    lambda d: d.delete_exchange("/", "x"),
+    lambda d: d.declare_exchange(exchange("x", "topic")),
+    lambda d: d.delete_vhost("shop"),
+    lambda d: [d.delete_queue("/", f"q{number}") for number in range(10)],
+    lambda d: (d.declare_vhost("shop"), d.declare_queue(queue("q", "shop"))),
+    lambda d: d.delete_exchange("/", "x"),
+]
+STEPS *= 2
+"""Changes, each followed by a save."""
+
+
+def run(files: MemoryFileSystem, states: list[list[str]]) -> None:
+    """All steps on a disk; ``states`` gets what is kept before each save, whether it returns or not."""
+    definitions = Definitions.open(files, DIRECTORY)
+    for step in STEPS:
+        step(definitions)
+        states.append(kept(definitions))
+        definitions.save()
+    states.append(states[-1])
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_cut_off_at_every_operation(torn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new process finds what the last save that returned left, or what the one that did not was to leave."""
+    monkeypatch.setattr(definitions_file, "MIN_LOG_BYTES", 300)
+    whole = MemoryFileSystem()
+    run(whole, [])
+    kinds = [kind for kind, _ in whole.plan.log]
+    assert min(kinds.count("rename"), kinds.count("append"), kinds.count("delete")) >= 2
+    for seed in range(2):
+        for cut in range(1, whole.operations + 1):
+            files = MemoryFileSystem(random.Random(seed * 1000 + cut))
+            states = [kept(Definitions())]
+            files.crash_at(cut, torn=torn)
+            with pytest.raises(SimulatedCrash):
+                run(files, states)
+            heirs = [files.after_process_crash()]
+            heirs += [files.after_power_loss(random.Random(power)) for power in range(3)]
+            for heir in heirs:
+                found = Definitions.open(heir, DIRECTORY)
+                found.check_invariants()
+                assert kept(found) in states[-2:], f"seed {seed}, operation {cut}"
+                found.declare_queue(queue("after the crash"))
+                found.save()
+                after = kept(found)
+                assert kept(Definitions.open(heir.after_power_loss(random.Random(9)), DIRECTORY)) == after
+
+
+@pytest.mark.parametrize("kind", ["append", "sync", "rename", "sync_directory", "create", "delete", "make_directory"])
+def test_a_save_that_failed_is_made_up_for_by_the_next_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(definitions_file, "MIN_LOG_BYTES", 300)
+    failures = 0
+    for skip in range(30):
+        files = MemoryFileSystem(random.Random(skip))
+        files.fail(kind, skip=skip)
+        definitions = Definitions.open(files, DIRECTORY)
+        saved = kept(definitions)
+        for step in STEPS:
+            step(definitions)
+            try:
+                definitions.save()
+            except StorageError:
+                failures += 1
+                assert not definitions.is_saved
+                survivor = Definitions.open(files, DIRECTORY)
+                assert kept(survivor) in (saved, kept(definitions))
+                definitions.save()
+            saved = kept(definitions)
+            assert kept(Definitions.open(files, DIRECTORY)) == saved
+        assert kept(Definitions.open(files.after_power_loss(random.Random(1)), DIRECTORY)) == saved
+    assert failures
+
+
+def test_a_full_disk_loses_nothing_that_was_saved() -> None:
+    files = MemoryFileSystem()
+    definitions = Definitions.open(files, DIRECTORY)
+    declare_much(definitions)
+    definitions.save()
+    saved = kept(definitions)
+    files.capacity_bytes = files.used_bytes + 100
+    definitions.declare_queue(queue("q" * 200))
+    for _ in range(2):  # as a record of the log, then as a new file
+        with pytest.raises(DiskFullError):
+            definitions.save()
+        assert kept(Definitions.open(files, DIRECTORY)) == saved
+    files.capacity_bytes = None
+    definitions.save()
+    assert kept(Definitions.open(files, DIRECTORY)) == kept(definitions)
+
+
+def damaged_disk() -> tuple[MemoryFileSystem, list[list[str]]]:
+    files = MemoryFileSystem(rules=FaultRules(damage=True))
+    states: list[list[str]] = []
+    definitions = Definitions.open(files, DIRECTORY)
+    for step in STEPS[:4]:
+        step(definitions)
+        definitions.save()
+        states.append(kept(definitions))
+    return files, states
+
+
+def opening(files: MemoryFileSystem) -> list[str] | DataError:
+    try:
+        return kept(Definitions.open(files, DIRECTORY))
+    except DataError as error:
+        return error
+
+
+def test_a_flipped_bit_anywhere_in_the_file_is_said_and_left_as_it_is() -> None:
+    files, _ = damaged_disk()
+    whole = files.contents()
+    saved = kept(Definitions.open(files, DIRECTORY))
+    unnoticed = 0
+    for offset in range(len(whole[FILE])):
+        files.flip_bit(FILE, offset, offset % 8)
+        damaged = files.contents()
+        said = opening(files)
+        if isinstance(said, DataError):
+            assert said.path == FILE
+        else:  # white space turned into other white space: what it says is the same
+            assert said == saved, offset
+            unnoticed += 1
+        assert files.contents() == damaged
+        files.flip_bit(FILE, offset, offset % 8)
+    assert unnoticed < len(whole[FILE]) // 10
+    assert files.contents() == whole
+
+
+def test_a_flipped_bit_in_the_log_is_said_unless_it_may_be_a_torn_end() -> None:
+    files, states = damaged_disk()
+    log = files.read(LOG)
+    last = log.rstrip(b"\n").rindex(b"\n") + 1
+    for offset in range(len(log)):
+        files.flip_bit(LOG, offset, offset % 8)
+        if offset < last - 1:
+            with pytest.raises(DataError) as raised:
+                Definitions.open(files, DIRECTORY)
+            assert raised.value.path == LOG
+            assert raised.value.offset is not None
+            assert raised.value.offset <= offset
+        elif offset >= last:
+            assert kept(Definitions.open(files, DIRECTORY)) == states[-2]
+        files.flip_bit(LOG, offset, offset % 8)
+    assert kept(Definitions.open(files, DIRECTORY)) == states[-1]
+
+
+def test_a_log_cut_anywhere_holds_the_whole_records_before_the_cut() -> None:
+    files, states = damaged_disk()
+    log = files.read(LOG)
+    for size in range(len(log), -1, -1):
+        files.cut(LOG, size)
+        whole_saves = max(log[:size].count(b"\n") - 1, 0)
+        found = Definitions.open(files, DIRECTORY)
+        assert kept(found) == states[whole_saves]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda files: files.delete(FILE), "missing, though there is its log"),
+        (lambda files: replace(files, FILE, b""), "no JSON"),
+        (lambda files: replace(files, FILE, b"\xff\xfe{"), "no JSON"),
+        (lambda files: replace(files, FILE, b"[" * 100_000), "no JSON"),
+        (lambda files: replace(files, FILE, b"[]"), "not of the format"),
+        (lambda files: edit(files, version=2), "of version 2"),
+        (lambda files: edit(files, checksum="00000000"), "the checksum is wrong"),
+        (lambda files: edit(files, definitions={}), "the checksum is wrong"),
+        (lambda files: edit(files, generation=True), "the checksum is wrong"),
+    ],
+)
+def test_files_that_cannot_be_are_said_and_left_as_they_are(
+    change: Callable[[MemoryFileSystem], None], reason: str
+) -> None:
+    files, _ = damaged_disk()
+    change(files)
+    before = files.contents()
+    with pytest.raises(DataError, match=reason) as raised:
+        Definitions.open(files, DIRECTORY)
+    assert raised.value.path == FILE
+    assert files.contents() == before
+
+
+def replace(files: MemoryFileSystem, path: str, data: bytes) -> None:
+    files.delete(path)
+    files.open_append(path).append(data)
+
+
+def edit(files: MemoryFileSystem, **changes: Any) -> None:
+    replace(files, FILE, json.dumps(json.loads(files.read(FILE)) | changes).encode())
+
+
+def test_a_log_of_a_later_generation_than_its_file_is_damage() -> None:
+    files, _ = damaged_disk()
+    document = json.loads(files.read(FILE))
+    document["generation"] = 0
+    document["checksum"] = definitions_file._checksum(0, document["definitions"])
+    replace(files, FILE, json.dumps(document).encode())
+    with pytest.raises(DataError, match="begins with"):
+        Definitions.open(files, DIRECTORY)
+
+
+NAMES = st.sampled_from("abc")
+DURABLE = st.booleans()
+CHANGES = st.one_of(
+    st.tuples(st.just("queue"), NAMES, DURABLE, st.booleans()),
+    st.tuples(st.just("exchange"), NAMES, DURABLE, st.booleans()),
+    st.tuples(st.sampled_from(["drop queue", "drop exchange"]), NAMES),
+    st.tuples(
+        st.sampled_from(["bind", "unbind"]), NAMES, st.sampled_from(["a", "b", ">a", ">b"]), st.sampled_from("xy")
+    ),
+    st.tuples(st.just("save")),
+)
+
+
+@settings(deadline=None)
+@given(changes=st.lists(CHANGES, max_size=40))
+def test_the_disk_agrees_with_memory_after_each_save(changes: list[tuple[Any, ...]]) -> None:
+    files = MemoryFileSystem()
+    definitions = Definitions.open(files, DIRECTORY)
+    definitions.save()
+    saved = kept(definitions)
+    for change in changes:
+        try:
+            match change:
+                case ("queue", name, durable, exclusive):
+                    definitions.declare_queue(queue(name, durable=durable, exclusive=exclusive))
+                case ("exchange", name, durable, auto_delete):
+                    definitions.declare_exchange(exchange(name, durable=durable, auto_delete=auto_delete))
+                case ("drop queue", name):
+                    definitions.delete_queue("/", name)
+                case ("drop exchange", name):
+                    definitions.delete_exchange("/", name)
+                case ("bind", source, destination, key):
+                    definitions.bind(binding(source, destination, key))
+                case ("unbind", source, destination, key):
+                    definitions.unbind(binding(source, destination, key))
+                case _:
+                    definitions.save()
+                    saved = kept(definitions)
+        except RefusedError:
+            pass
+        assert kept(Definitions.open(files, DIRECTORY)) == saved
+    definitions.check_invariants()
+    again = Definitions()
+    again.import_definitions(json.loads(json.dumps(definitions.export_definitions())))
+    assert again.export_definitions()["queues"] == definitions.export_definitions()["queues"]
+
+
+# ── RabbitMQ's JSON ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def exported() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(EXPORTED.read_text(encoding="utf-8"))
+    return document
+
+
+def test_a_brokers_export_is_imported_and_routes() -> None:
+    definitions = Definitions()
+    done = definitions.import_definitions(exported())
+    assert done.vhosts == ("shop",)
+    assert {q.name for q in done.queues} == {"errors", "all", "passing", "orders"}
+    assert {x.name for x in done.exchanges} == {"logs", "unrouted", "by-headers", "orders"}
+    assert len(done.bindings) == 5
+    assert done.ignored == {"users": 1, "permissions": 2, "policies": 1}
+    assert [text for text in done.skipped if "'inner'" in text] == list(done.skipped) != []  # the broker left it out
+    route = definitions.routing("/").route
+    assert route("logs", "db.error.disk") == ("errors",)
+    assert route("logs", "db.info") == ("all",)  # the alternate
+    assert route("by-headers", "", {"pages": 3}) == ("passing",)
+    assert route("by-headers", "", {"pages": 4, "urgent": False}) == ()
+    assert route("amq.topic", "anything") == ("all",)
+    assert definitions.routing("shop").route("orders", "new") == ("orders",)
+    assert definitions.queue("/", "errors").dead_letter_exchange == "unrouted"
+    definitions.check_invariants()
+
+
+def test_importing_again_adds_nothing() -> None:
+    definitions = Definitions()
+    definitions.import_definitions(exported())
+    before = definitions.export_definitions()
+    done = definitions.import_definitions(exported())
+    assert (done.vhosts, done.queues, done.exchanges, done.bindings) == ((), (), (), ())
+    assert definitions.export_definitions() == before
+
+
+def test_an_export_is_the_same_after_an_import() -> None:
+    definitions = Definitions()
+    declare_much(definitions)
+    document = json.loads(json.dumps(definitions.export_definitions()))
+    assert {item["name"] for item in document["queues"]} == {"kept", "passing", "naïve \udc80", "amq.gen-kept"}
+    again = Definitions()
+    skipped = again.import_definitions(document).skipped
+    assert len(skipped) == 1
+    assert "'amq.gen-kept'" in skipped[0]
+    document["queues"] = [item for item in document["queues"] if item["name"] != "amq.gen-kept"]
+    assert again.export_definitions() == document
+
+
+def test_one_vhosts_definitions_say_no_vhost_and_go_into_any() -> None:
+    definitions = Definitions()
+    definitions.import_definitions(exported())
+    document = definitions.export_definitions("/")
+    assert "vhost" not in json.dumps(document)
+    with pytest.raises(DefinitionsError, match="says no vhost"):
+        definitions.import_definitions(document)
+    with pytest.raises(DefinitionsError, match="no vhost 'copy'"):
+        definitions.import_definitions(document, "copy")
+    definitions.declare_vhost("copy")
+    done = definitions.import_definitions(document, "copy")
+    assert {q.vhost for q in done.queues} == {"copy"}
+    assert definitions.export_definitions("copy") == document
+
+
+@pytest.mark.parametrize("how", [{"type": "quorum"}, {"type": "stream"}, {"arguments": {"x-queue-type": "quorum"}}])
+def test_queues_that_are_not_classic_are_refused(how: dict[str, Any]) -> None:
+    item = {"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}} | how
+    with pytest.raises(DefinitionsError, match=r"'q' in vhost '/' is of type '(quorum|stream)'; only classic"):
+        Definitions().import_definitions({"queues": [item]})
+
+
+def test_an_import_is_all_or_nothing_and_lists_what_is_in_the_way() -> None:
+    definitions = Definitions()
+    definitions.declare_queue(queue("orders", durable=False))
+    definitions.declare_exchange(exchange("logs", "fanout"))
+    before = definitions.export_definitions()
+    plain = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+    document = {
+        "vhosts": [{"name": "new"}, {"name": ""}, 7],
+        "queues": [
+            plain | {"name": "fine"},
+            plain | {"name": "orders"},
+            plain | {"name": "twice"},
+            plain | {"name": "twice", "arguments": {"x-max-length": 1}},
+            plain | {"name": "q", "type": "quorum"},
+            plain | {"name": "short", "arguments": {"x-max-length": "short"}},
+            plain | {"name": "lost", "vhost": "nowhere"},
+            plain | {"name": ""},
+        ],
+        "exchanges": [
+            plain | {"name": "logs", "type": "topic"},
+            plain | {"name": "odd", "type": "x-random"},
+            plain | {"type": "topic"},
+        ],
+        "bindings": {},
+    }
+    with pytest.raises(DefinitionsError) as raised:
+        definitions.import_definitions(document)
+    problems = raised.value.problems
+    for text in (
+        "a vhost needs a name",
+        "a JSON object, not 7",
+        "'durable' for queue 'orders'",
+        "'x-max-length' for queue 'twice'",
+        "'q' in vhost '/' is of type 'quorum'",
+        "queue 'short'",
+        "queue 'lost' in vhost 'nowhere': there is no such vhost",
+        "a queue needs a name",
+        "'type' for exchange 'logs'",
+        "unknown exchange type 'x-random'",
+        "whose name is None",
+        "bindings are a list",
+    ):
+        assert [problem for problem in problems if text in problem], text
+    assert len(problems) == 12
+    assert definitions.export_definitions() == before
+    assert definitions.vhosts() == ["/"]
+
+
+@pytest.mark.parametrize("document", [[], "text", None, {"queues": 7}, {"queues": [{"name": object()}]}])
+def test_what_is_no_definitions_is_refused(document: Any) -> None:
+    with pytest.raises(DefinitionsError):
+        Definitions().import_definitions(document)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "/", "q", "direct", "queue", "classic"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "vhost", "type", "durable", "arguments", "source", "destination_type", "x-match"]),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    document=st.dictionaries(
+        st.sampled_from(["vhosts", "queues", "exchanges", "bindings", "users"]), JSON | st.lists(JSON)
+    )
+)
+def test_an_import_of_anything_works_or_is_refused(document: dict[str, Any]) -> None:
+    definitions = Definitions()
+    try:
+        definitions.import_definitions(document)
+    except DefinitionsError:
+        assert definitions.export_definitions() == Definitions().export_definitions()
+    definitions.check_invariants()
+
+
+def unordered(items: Any) -> Any:
+    return sorted(json.dumps(item, sort_keys=True) for item in items) if isinstance(items, list) else items
+
+
+@pytest.mark.broker
+def test_a_broker_imports_what_warren_exports_and_gives_it_back(broker: Broker, tmp_path: Path) -> None:
+    definitions = Definitions()
+    definitions.import_definitions(exported())
+    definitions.bind(binding("by-headers", "passing", "void", {"nothing": None, "list": [1, "a", None], "half": 0.5}))
+    document = tmp_path / "warren.json"
+    document.write_text(json.dumps(definitions.export_definitions()))
+    returned = tmp_path / "broker.json"
+    broker.start()
+    broker.ctl("import_definitions", str(document))
+    broker.ctl("export_definitions", str(returned))
+    again = Definitions()
+    again.import_definitions(json.loads(returned.read_text()))
+    given_back = again.export_definitions()
+    assert {part: unordered(items) for part, items in given_back.items()} == {
+        part: unordered(items) for part, items in definitions.export_definitions().items()
+    }
+    keys = ("db.error", "db.info")
+    broker.publish([Message(b"", key, "logs") for key in keys])
+    route = definitions.routing("/").route
+    for name in ("errors", "all"):
+        expected = [key for key in keys if name in route("logs", key)]
+        assert [delivery.routing_key for delivery in broker.drain(name)] == expected != []

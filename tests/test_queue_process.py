@@ -1,0 +1,455 @@
+"""One queue as its users see it: named situations."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from actors.engines.consumers import Consumer
+from actors.engines.errors import AccessRefusedError, PreconditionFailedError, UnknownTagError
+from queue_index.properties import Properties
+from storage.settings import Settings
+from tests.process_tools import START_US, Bench, envelope
+
+
+def bodies(count: int) -> list[bytes]:
+    return [b"body %d" % number for number in range(count)]
+
+
+# ── expiry ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_message_expires_after_the_shorter_of_its_own_and_the_queues_ttl() -> None:
+    bench = Bench({"x-message-ttl": 100})
+    bench.publish(b"short", expiration_ms=50)
+    bench.publish(b"long", expiration_ms=1000)
+    assert bench.queue.next_deadline_us() == START_US + 50_000
+    bench.later(49.999)
+    bench.queue.tick()
+    assert len(bench.queue) == 2
+    bench.later(0.001)
+    bench.queue.tick()
+    assert len(bench.queue) == 1
+    assert bench.queue.next_deadline_us() == START_US + 100_000
+    bench.later(50)
+    assert bench.got() == []
+    assert bench.queue.next_deadline_us() is None
+
+
+def test_due_message_behind_one_that_is_not_stays_and_counts() -> None:
+    bench = Bench()
+    bench.publish(b"head")
+    bench.publish(b"due", expiration_ms=1)
+    bench.later(10)
+    bench.queue.tick()
+    assert len(bench.queue) == 2
+    assert bench.got(1) == [b"head"]
+    assert len(bench.queue) == 0, "it expired as soon as it was at the head"
+
+
+def test_no_message_that_is_due_is_handed_out_within_a_batch() -> None:
+    bench = Bench()
+    bench.publish(*bodies(3), expiration_ms=10)
+    bench.publish(b"stays")
+    bench.publish(b"due", expiration_ms=5)
+    bench.publish(b"last")
+    bench.later(20)
+    bench.queue.add_consumer(Consumer("c", "t"))
+    assert bench.delivered() == [("t", 1, b"stays"), ("t", 2, b"last")]
+
+
+def test_ttl_of_zero_delivers_to_a_waiting_consumer_and_else_expires() -> None:
+    bench = Bench({"x-message-ttl": 0, "x-dead-letter-exchange": "dlx"})
+    bench.queue.add_consumer(Consumer("c", "t", prefetch=2))
+    bench.publish(*bodies(5))
+    assert bench.queue.drain_effects().deliveries[0].fetched.bodies() == bodies(2)
+    assert len(bench.queue) == 0
+    assert bench.queue.depth == 5, "two are unacked, three dead letters on their way"
+    bench.queue.dead_letters_safe(1)
+    assert bench.queue.depth == 2
+
+
+def test_requeued_message_that_is_due_expires() -> None:
+    bench = Bench({"x-message-ttl": 10})
+    bench.publish(*bodies(2))
+    assert bench.got(1, ack_required=True) == [b"body 0"]
+    bench.later(20)
+    bench.queue.nack("get", [range(1, 2)], requeue=True)
+    assert bench.queue.depth == 0
+
+
+def test_expiry_is_answered_for_without_waking_and_happens_after_waking() -> None:
+    bench = Bench({"x-message-ttl": 50})
+    bench.publish(*bodies(3))
+    assert bench.queue.hibernate()
+    assert bench.queue.next_deadline_us() == START_US + 50_000
+    bench.later(50)
+    assert len(bench.queue) == 3
+    assert bench.queue.is_asleep
+    bench.queue.tick()
+    assert len(bench.queue) == 0
+
+
+def test_queue_that_begins_asleep_with_messages_asks_to_be_looked_at() -> None:
+    bench = Bench({"x-message-ttl": 50})
+    bench.publish(*bodies(3))
+    bench.stop_and_start(asleep=True)
+    assert bench.queue.is_asleep
+    assert bench.queue.next_deadline_us() == 0
+    bench.queue.tick()
+    assert bench.queue.next_deadline_us() == START_US + 50_000
+    bench.later(50)
+    assert bench.got() == []
+
+
+# ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_drop_head_keeps_the_newest_and_dead_letters_the_oldest() -> None:
+    bench = Bench({"x-max-length": 3, "x-dead-letter-exchange": "dlx"})
+    bench.publish(*bodies(5))
+    assert bench.dead() == [("maxlen", b"body 0"), ("maxlen", b"body 1")]
+    assert bench.got() == bodies(5)[2:]
+
+
+def test_limit_of_bytes_counts_bodies_of_ready_messages_only() -> None:
+    bench = Bench({"x-max-length-bytes": 10})
+    bench.publish(b"1234", b"5678")
+    assert bench.got(1, ack_required=True) == [b"1234"]
+    bench.publish(b"abcdef")
+    assert len(bench.queue) == 2, "the unacked one does not count"
+    bench.queue.nack("get", [range(1, 2)], requeue=True)
+    assert bench.got() == [b"5678", b"abcdef"], "requeued, it is one too many: the head goes"
+    bench.publish(b"far too long for it")
+    assert len(bench.queue) == 0
+
+
+def test_limit_of_bytes_with_bodies_of_many_sizes() -> None:
+    bench = Bench({"x-max-length-bytes": 9})
+    bench.publish(b"1", b"22", b"333", b"4444", b"", b"55555")
+    assert bench.got() == [b"4444", b"", b"55555"]
+
+
+def test_limit_of_nothing_with_empty_bodies() -> None:
+    bench = Bench({"x-max-length-bytes": 0})
+    bench.publish(b"", b"", b"1", b"")
+    assert bench.got() == [b""]
+
+
+def test_reject_publish_refuses_each_message_by_itself_and_the_token_once() -> None:
+    bench = Bench({"x-max-length-bytes": 10, "x-overflow": "reject-publish"})
+    bench.publish(b"12345678", token="fits")
+    bench.publish(b"too long", b"ab", token="not all")
+    bench.sync()
+    effects = bench.queue.drain_effects()
+    assert effects.confirmed == ["fits"]
+    assert effects.refused == ["not all"]
+    assert bench.got() == [b"12345678", b"ab"]
+
+
+def test_reject_publish_dlx_dead_letters_what_is_refused() -> None:
+    bench = Bench({"x-max-length": 1, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "dlx"})
+    bench.publish(*bodies(3), token="t")
+    assert bench.queue.effects.refused == ["t"]
+    assert bench.dead() == [("maxlen", b"body 1"), ("maxlen", b"body 2")]
+    assert bench.got() == [b"body 0"]
+
+
+def test_waiting_consumer_takes_messages_past_the_limit() -> None:
+    bench = Bench({"x-max-length": 2, "x-overflow": "reject-publish"})
+    bench.queue.add_consumer(Consumer("c", "t", prefetch=3))
+    bench.publish(*bodies(6), token="t")
+    effects = bench.queue.drain_effects()
+    assert [body for one in effects.deliveries for body in one.fetched.bodies()] == bodies(3)
+    assert effects.refused == ["t"]
+    assert bench.got() == bodies(5)[3:]
+
+
+def test_priority_queue_drops_the_head_of_its_highest_level() -> None:
+    bench = Bench({"x-max-priority": 2, "x-max-length": 2})
+    bench.publish(b"low", priority=0)
+    bench.publish(b"high", priority=9)
+    bench.publish(b"middle", priority=1)
+    assert bench.got() == [b"middle", b"low"]
+
+
+# ── priorities ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_highest_level_first_and_equal_seq_ids_are_kept_apart() -> None:
+    bench = Bench({"x-max-priority": 3})
+    for priority in (0, 7, 2, 3):
+        bench.publish(b"%d" % priority, b"%d again" % priority, priority=priority)
+    bench.queue.add_consumer(Consumer("c", "t"))
+    order = [b"7", b"7 again", b"3", b"3 again", b"2", b"2 again", b"0", b"0 again"]
+    assert bench.delivered() == [("t", tag, body) for tag, body in enumerate(order, 1)]
+    bench.queue.nack("c", [range(2, 7)], requeue=True)
+    bench.queue.ack("c", [range(7, 9), range(1, 2)])
+    assert bench.queue.depth == 5
+    assert [body for _, _, body in bench.delivered()] == order[1:6]
+    assert bench.queue.stats()["backing_queue_status"]["priority_lengths"] == {3: 0, 2: 0, 1: 0, 0: 0}
+
+
+# ── what is unacked ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_consumer_is_served_in_runs_up_to_its_prefetch() -> None:
+    bench = Bench(settings=Settings())
+    bench.queue.add_consumer(Consumer("c", "t", prefetch=500))
+    bench.publish(*[b"%03d" % number for number in range(1000)])
+    bench.queue.deliver()
+    deliveries = bench.queue.drain_effects().deliveries
+    assert [(one.first_tag, one.count) for one in deliveries] == [(1, 500)]
+    bench.queue.ack("c", [range(1, 101)])
+    assert bench.delivered()[0] == ("t", 501, b"500")
+
+
+def test_deliver_stops_where_it_is_told_and_says_that_there_is_more() -> None:
+    bench = Bench()
+    bench.publish(*bodies(5))
+    bench.queue.add_consumer(Consumer("c", "t"))
+    assert bench.queue.deliver(3)
+    assert not bench.queue.deliver(2)
+
+
+def test_requeued_messages_come_back_in_their_old_places_redelivered() -> None:
+    bench = Bench()
+    bench.publish(*bodies(6))
+    assert bench.got(4, ack_required=True) == bodies(4)
+    bench.queue.ack("get", [range(2, 3)])
+    bench.queue.nack_up_to("get", 3, requeue=True)
+    taken = bench.queue.get_many("get", 10, ack_required=False)
+    assert [body for one in taken for body in one.fetched.bodies()] == [b"body 0", b"body 2", b"body 4", b"body 5"]
+    assert [one.fetched.redelivered for one in taken for _ in range(one.count)] == [True, True, False, False]
+
+
+def test_unknown_tag_changes_nothing() -> None:
+    bench = Bench()
+    bench.publish(*bodies(4))
+    bench.got(4, ack_required=True)
+    bench.queue.ack("get", [range(2, 3)])
+    for tags in ([range(1, 3)], [range(4, 6)], [range(1, 2), range(1, 2)], [range(0, 1)]):
+        with pytest.raises(UnknownTagError):
+            bench.queue.ack("get", tags)
+    with pytest.raises(UnknownTagError):
+        bench.queue.ack_up_to("get", 2)
+    with pytest.raises(UnknownTagError):
+        bench.queue.ack("another", [range(1, 2)])
+    assert bench.queue.unacked == 3
+    bench.queue.ack_up_to("get", 0)
+    assert bench.queue.depth == 0
+
+
+def test_closed_channel_gives_back_what_it_had_and_takes_its_consumers_along() -> None:
+    bench = Bench(auto_delete=True)
+    bench.publish(*bodies(4))
+    bench.queue.add_consumer(Consumer("c", "t", prefetch=2))
+    assert not bench.queue.is_auto_delete_due
+    bench.delivered()
+    bench.got(1, ack_required=True, channel="other")
+    assert bench.queue.close_channel("c") == 2
+    assert bench.queue.is_auto_delete_due
+    assert bench.got() == [b"body 0", b"body 1", b"body 3"]
+
+
+def test_rejected_without_an_exchange_is_gone_and_with_one_a_dead_letter_that_is_kept_until_it_is_safe() -> None:
+    bench = Bench()
+    bench.publish(*bodies(2))
+    bench.got(2, ack_required=True)
+    bench.queue.nack("get", [range(1, 3)], requeue=False)
+    assert bench.queue.depth == 0
+    bench = Bench({"x-dead-letter-exchange": ""})
+    bench.publish(*bodies(2))
+    bench.got(2, ack_required=True)
+    bench.queue.nack("get", [range(2, 3)], requeue=False)
+    (batch,) = bench.queue.drain_effects().dead_letters
+    assert (batch.exchange, [one.body for one in batch.publications]) == ("", [b"body 1"])
+    bench.queue.ack("get", [range(1, 2)])
+    assert bench.queue.stats()["messages_dead_lettering"] == 1
+    assert not bench.queue.hibernate()
+    bench.crash()
+    assert bench.got() == [b"body 1"], "it was not safe, so it is here again"
+
+
+def test_dead_letters_leave_in_batches_of_bounded_size() -> None:
+    bench = Bench({"x-dead-letter-exchange": "dlx"}, settings=Settings())
+    many = [b"%d" % number for number in range(2500)]
+    bench.publish(*many)
+    bench.got(2500, ack_required=True)
+    bench.queue.nack_up_to("get", 0, requeue=False)
+    batches = bench.queue.effects.dead_letters
+    assert [len(batch.publications) for batch in batches] == [1024, 1024, 452]
+    assert bench.dead() == [("rejected", body) for body in many]
+    assert bench.queue.depth == 0
+
+
+# ── confirms ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_confirm_waits_for_safety_and_comes_at_once_where_there_is_none() -> None:
+    bench = Bench()
+    bench.publish(b"1", token=1)
+    bench.publish(b"2", b"3", token=2)
+    bench.publish(b"4", token="transient", like=envelope(persistent=False))
+    bench.queue.drain_confirms()
+    assert bench.queue.drain_effects().confirmed == ["transient"]
+    assert bench.queue.waits_for_sync
+    assert not bench.queue.hibernate()
+    bench.sync()
+    assert bench.queue.drain_effects().confirmed == [1, 2]
+    bench.publish(b"5", token="acked before it is safe")
+    bench.got()
+    bench.sync()
+    assert bench.queue.drain_effects().confirmed == ["acked before it is safe"]
+
+
+def test_deleted_queue_answers_who_waits_and_tells_its_consumers() -> None:
+    bench = Bench()
+    bench.publish(*bodies(3), token="t")
+    bench.queue.add_consumer(Consumer("c", "tag", prefetch=1))
+    bench.queue.deliver()
+    with pytest.raises(PreconditionFailedError):
+        bench.queue.delete(if_unused=True)
+    with pytest.raises(PreconditionFailedError):
+        bench.queue.delete(if_empty=True)
+    assert bench.queue.delete() == 2
+    effects = bench.queue.drain_effects()
+    assert (effects.confirmed, effects.cancelled) == (["t"], ["tag"])
+    assert not bench.files.list("/queues")
+
+
+# ── time of the queue itself ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_queue_expires_after_its_last_use_and_never_under_a_consumer() -> None:
+    bench = Bench({"x-expires": 1000})
+    assert bench.queue.expires_at_us() == START_US + 1_000_000
+    bench.later(400)
+    bench.publish(b"a publish is no use")
+    assert bench.queue.expires_at_us() == START_US + 1_000_000
+    bench.got(1)
+    assert bench.queue.expires_at_us() == START_US + 1_400_000
+    bench.queue.add_consumer(Consumer("c", "t"))
+    assert bench.queue.expires_at_us() is None
+    bench.later(5000)
+    bench.queue.cancel_consumer("t")
+    assert bench.queue.expires_at_us() == START_US + 6_400_000
+    bench.later(1)
+    bench.queue.touch()
+    assert bench.queue.expires_at_us() == START_US + 6_401_000
+
+
+# ── consumers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_single_active_consumer_switches_when_it_goes_and_says_so() -> None:
+    bench = Bench({"x-single-active-consumer": True})
+    bench.publish(*bodies(4))
+    bench.queue.add_consumer(Consumer("a", "first", prefetch=1))
+    bench.queue.add_consumer(Consumer("b", "low"))
+    bench.queue.add_consumer(Consumer("b", "high", priority=5))
+    with pytest.raises(AccessRefusedError):
+        bench.queue.add_consumer(Consumer("b", "exclusive", exclusive=True))
+    assert bench.delivered() == [("first", 1, b"body 0")]
+    assert bench.queue.close_channel("a") == 1
+    assert bench.queue.effects.activated == ["high"]
+    assert [consumer for consumer, _, _ in bench.delivered()] == ["high"] * 4
+    assert bench.queue.stats()["single_active_consumer_tag"] == "high"
+
+
+# ── sleep ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mode", ["default", "lazy"])
+def test_sleeping_queue_answers_and_wakes_as_it_was(mode: str) -> None:
+    bench = Bench({"x-queue-mode": mode})
+    bench.publish(*bodies(20))
+    bench.publish(b"x" * 100)
+    bench.got(3)
+    before = bench.queue.stats()
+    assert bench.queue.hibernate()
+    assert bench.queue.is_asleep
+    after = bench.queue.stats()
+    assert after["state"] == "hibernated"
+    same = ("messages", "messages_ready", "message_bytes", "message_bytes_persistent", "disk_writes", "disk_reads")
+    assert {key: after[key] for key in same} == {key: before[key] for key in same}
+    status, old = after["backing_queue_status"], before["backing_queue_status"]
+    for key in ("mode", "len", "next_seq_id", "next_deliver_seq_id"):
+        assert status[key] == old[key]
+    assert bench.queue.is_asleep, "none of that wakes it"
+    assert bench.got() == [*bodies(20)[3:], b"x" * 100]
+    assert bench.queue.stats()["backing_queue_status"]["mode"] == mode
+    assert bench.queue.stats()["disk_writes"] >= before["disk_writes"]
+
+
+def test_queue_with_something_at_stake_stays_awake() -> None:
+    bench = Bench()
+    bench.publish(b"transient", like=envelope(persistent=False))
+    assert not bench.queue.hibernate()
+    bench.got()
+    assert bench.queue.hibernate()
+    bench.publish(b"persistent")
+    bench.got(1, ack_required=True)
+    assert not bench.queue.hibernate()
+    bench.queue.ack_up_to("get", 0)
+    assert bench.queue.hibernate()
+    assert not bench.files.list("/queues"), "an empty one leaves nothing"
+
+
+def test_crash_while_it_sleeps_loses_nothing() -> None:
+    bench = Bench()
+    bench.publish(*bodies(20), b"x" * 100)
+    bench.got(3)
+    bench.queue.hibernate()
+    bench.crash()
+    assert bench.got() == [*bodies(20)[3:], b"x" * 100]
+
+
+def test_clean_stop_of_a_sleeping_queue_draws_a_reference_for_it() -> None:
+    bench = Bench({"x-max-priority": 1})
+    bench.publish(*bodies(2))
+    assert bench.queue.hibernate()
+    terms = bench.queue.close(lambda count: b"r" * count)
+    assert sorted(terms) == [b"q\0\0", b"q\0\1"]
+    assert {one.persistent_ref for one in terms.values()} == {b"r" * 16}
+    assert [terms[name].persistent_count for name in sorted(terms)] == [2, 0]
+
+
+def test_queue_that_is_not_durable_sleeps_when_it_is_empty() -> None:
+    bench = Bench(durable=False)
+    bench.publish(*bodies(3), token="t")
+    assert bench.queue.drain_effects().confirmed == ["t"]
+    assert not bench.queue.hibernate()
+    bench.got()
+    assert bench.queue.hibernate()
+    bench.publish(b"again")
+    assert bench.got() == [b"again"]
+    assert bench.queue.close(lambda count: bytes(count)) == {}
+
+
+def test_idle_sleeping_queue_takes_less_than_five_kilobytes() -> None:
+    import tracemalloc
+
+    bench = Bench()
+    bench.publish(b"warm")
+    bench.queue.hibernate()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    queues = [bench.over(bench.new_backing()) for _ in range(100)]
+    for queue in queues:
+        queue.hibernate()
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert (after - before) / 100 < 5000
+    assert sys.getsizeof(queues[0]) < 500
+
+
+def test_declaration_with_priority_in_properties_reaches_the_dead_letter() -> None:
+    bench = Bench({"x-dead-letter-exchange": "dlx"})
+    bench.publish(b"1", like=envelope(Properties(delivery_mode=2, priority=4, expiration="10")), expiration_ms=10)
+    bench.later(10)
+    bench.queue.tick()
+    (letter,) = bench.queue.effects.dead_letters[0].publications
+    assert letter.priority == 4
+    assert letter.headers["x-death"][0]["original-expiration"] == "10"

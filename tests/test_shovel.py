@@ -1,0 +1,571 @@
+"""``warren shovel`` without a broker: letters, the pump, copies and moves between directories, kills, errors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+import warren.embedded
+from queue_index.message_format import Envelope, encode_message
+from queue_index.properties import Properties, decode_properties, encode_properties
+from storage.errors import DataError
+from storage.filesystem import RealFileSystem
+from warren import cli
+from warren.salvage.archive import unpack
+from warren.shovel.address import Address
+from warren.shovel.broker_source import _Acks
+from warren.shovel.errors import RefusedError, ShovelError
+from warren.shovel.letter import (
+    ORIGINAL_EXCHANGE,
+    Letter,
+    carbon_copies,
+    expiration_ms,
+    from_term,
+    with_original_exchange,
+)
+from warren.shovel.places import Outcome
+from warren.shovel.progress import Progress, Reach, default_path
+from warren.shovel.pump import WINDOW_BYTES, Moved, Pump
+from warren.shovel.running_broker import refuse_running_broker
+
+GOLDEN = Path(__file__).parent / "golden"
+MIXED = GOLDEN / "01-clean-small-mixed.tar.gz"
+TTL = GOLDEN / "09-crash-ttl-requeue.tar.gz"
+PRIORITIES = GOLDEN / "11-clean-priority-queue.tar.gz"
+DEAD_LETTERS = GOLDEN / "13-clean-dead-letter-cc.tar.gz"
+UNICODE = GOLDEN / "07-clean-vhost-unicode-lazy.tar.gz"
+
+Json = dict[str, Any]
+
+
+def warren_(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def shovel(*arguments: str | Path, exit_code: int = 0) -> Json:
+    """Run it; returns its summary."""
+    result = warren_("shovel", *arguments, "--json")
+    assert result.exit_code == exit_code, result.output
+    summary: Json = json.loads(result.stdout)
+    return summary
+
+
+def complaint(*arguments: str | Path) -> str:
+    result = warren_("shovel", *arguments)
+    assert result.exit_code == 2, result.output
+    line = result.stderr.strip()
+    assert line.startswith("warren: ")
+    assert "\n" not in line
+    return line
+
+
+def exported(place: Path, *options: str, exit_code: int = 0) -> list[Json]:
+    """Of each message what must not change on the way."""
+    result = warren_("export", place, *options)
+    assert result.exit_code == exit_code, result.stderr
+    kept = ("vhost", "queue", "exchange", "routing_keys", "properties", "headers", "body_sha256", "expiry_us")
+    lines = [json.loads(line) for line in result.stdout_bytes.decode().splitlines()]
+    return [{name: line[name] for name in kept} for line in lines]
+
+
+def fill(directory: Path, count: int, queue: bytes = b"q", *, size: int = 20, **properties: Any) -> None:
+    """A data directory with a queue of ``count`` numbered messages."""
+    with warren.embedded.open_vhost(directory, sync=False) as vhost:
+        envelope = vhost.envelope(queue, Properties(**properties) if properties else None)
+        vhost.queue(queue).publish_many(
+            envelope, vhost.msg_ids.many(count), [b"%0*d" % (size, n) for n in range(count)]
+        )
+
+
+def numbers(directory: Path, queue: bytes = b"q") -> list[int]:
+    with warren.embedded.open_vhost(directory, sync=False) as vhost:
+        while vhost.recover_step():
+            continue
+        return [int(browsed.message.body) for browsed in vhost.queue(queue).browse()]
+
+
+def digest(directory: Path) -> dict[str, str]:
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.rglob("*") if path.is_file()}
+
+
+# ── letters ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def term_of(properties: bytes, body: bytes = b"body", *, keys: tuple[bytes, ...] = (b"k",)) -> bytes:
+    return encode_message(Envelope(b"/", b"ex", keys, properties, True), bytes(16), body)
+
+
+@pytest.mark.parametrize("body", [b"", b"short", bytes(300_000)])
+@pytest.mark.parametrize("keys", [(b"k",), (b"k", b"cc")])
+def test_properties_travel_as_the_bytes_that_were_published(body: bytes, keys: tuple[bytes, ...]) -> None:
+    table = b"\x01ab\x05" + b"\x01bs\x00\x07" + b"\x01df\x3f\xc0\x00\x00" + b"\x01aI\x00\x00\x00\x01"  # narrow, twice
+    properties = b"\x20\x00" + len(table).to_bytes(4, "big") + table
+    assert encode_properties(decode_properties(properties)) != properties
+    letter = from_term(term_of(properties, body, keys=keys), 77, (1, 2))
+    assert letter == Letter(b"ex", keys, properties, body, 77, (1, 2))
+
+
+TEXTS = st.text(max_size=20)
+HEADERS = st.dictionaries(
+    TEXTS, st.none() | st.booleans() | st.floats(allow_nan=False) | TEXTS | st.lists(TEXTS), max_size=4
+)
+PROPERTIES = st.builds(
+    Properties,
+    content_type=st.none() | TEXTS,
+    content_encoding=st.none() | TEXTS,
+    headers=st.none() | HEADERS,
+    delivery_mode=st.none() | st.integers(1, 2),
+    expiration=st.none() | st.just("60000"),
+    message_id=st.none() | TEXTS,
+)
+
+
+@given(PROPERTIES, st.binary(max_size=30))
+def test_the_original_exchange_is_one_more_header_and_nothing_else_changes(
+    properties: Properties, exchange: bytes
+) -> None:
+    changed = with_original_exchange(encode_properties(properties), exchange)
+    decoded = decode_properties(changed)
+    said = dict(decoded.headers or {})
+    value = said.pop(ORIGINAL_EXCHANGE)
+    assert (value.encode() if isinstance(value, str) else value) == exchange
+    assert said == dict(properties.headers or {})
+    assert attrs.evolve(decoded, headers=None) == attrs.evolve(properties, headers=None)
+    assert with_original_exchange(changed, b"another") == changed
+
+
+def test_carbon_copies_are_found_where_they_are_and_only_there() -> None:
+    assert carbon_copies(encode_properties(Properties(headers={"CC": ["a", "b"], "BCC": ["c"]}))) == (b"a", b"b", b"c")
+    assert carbon_copies(encode_properties(Properties(headers={"x": "\x02CC", "CC": "no list"}))) == ()
+    assert carbon_copies(encode_properties(Properties(content_type="\x02CC"))) == ()
+    assert carbon_copies(b"\x20\x00\x02CC") == ()
+
+
+def test_an_expiration_is_read_where_it_is_a_number() -> None:
+    assert expiration_ms(encode_properties(Properties(expiration="250", headers={"a": 1}))) == 250
+    assert expiration_ms(encode_properties(Properties(expiration="soon"))) is None
+    assert expiration_ms(encode_properties(Properties(content_type="250"))) is None
+
+
+# ── the pump ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.define
+class ListSource:
+    """A queue that is a list; knows what was handed out and settled."""
+
+    bodies: list[bytes | None]
+    settled: list[int] = attrs.field(factory=list)
+    finished: int = 0
+    vhost: bytes = b"/"
+    name: bytes = b"q"
+    already: int = 0
+
+    def count(self) -> int:
+        return len(self.bodies)
+
+    def letters(self, limit: int) -> Iterator[Letter | None]:
+        for number, body in enumerate(self.bodies):
+            if body is None:
+                yield None
+            elif limit:
+                limit -= 1
+                yield Letter(b"", (b"q",), b"\0\0", body, 5 if number % 2 else 0, (0, number))
+
+    def settle(self, positions: Sequence[tuple[int, int]]) -> None:
+        self.settled += [number for _, number in positions]
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+@attrs.define
+class RandomIntake:
+    """Confirms and refuses as a seed says, late and in batches; holds the pump to its window."""
+
+    random: random.Random
+    refuse: float
+    window: int
+    taken: list[bytes] = attrs.field(factory=list)
+    safe: set[int] = attrs.field(factory=set)
+    waiting: deque[tuple[int, bytes]] = attrs.field(factory=deque)
+    numbered: int = 0
+    closed: int = 0
+    renamed_exchanges: int = 0
+
+    def put(self, letter: Letter) -> int:
+        assert len(self.waiting) < self.window
+        assert sum(len(body) for _, body in self.waiting) < WINDOW_BYTES
+        self.numbered += 1
+        self.waiting.append((self.numbered, letter.body))
+        return self.numbered
+
+    def work(self, *, wait: bool) -> list[Outcome]:
+        assert not wait or self.waiting
+        outcomes = []
+        for _ in range(self.random.randint(int(wait), 1 + len(self.waiting) // 2)):
+            if not self.waiting:
+                break
+            number, body = self.waiting.popleft()
+            refused = self.random.random() < self.refuse
+            if not refused:
+                self.taken.append(body)
+                self.safe.add(number)
+            outcomes.append(Outcome(number, "no" if refused else None))
+        return outcomes
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@given(
+    st.lists(st.none() | st.integers(0, 1000), max_size=60),
+    st.integers(1, 8),
+    st.integers(1, 70),
+    st.sampled_from([0.0, 0.0, 0.1]),
+    st.integers(0, 2**32),
+)
+def test_nothing_is_settled_before_it_is_safe_and_all_is_in_the_end(
+    plan: list[int | None], window: int, limit: int, refuse: float, seed: int
+) -> None:
+    bodies = [None if value is None else b"%d" % value for value in plan]
+    source, intake = ListSource(bodies), RandomIntake(random.Random(seed), refuse, window)
+    moved = Moved("/", "q", "q")
+    pump = Pump(source, intake, moved, window, lambda: 10, lambda _: None)
+    wanted = [number for number, body in enumerate(bodies) if body is not None][:limit]
+    try:
+        pump.run(limit)
+    except RefusedError:
+        assert refuse
+        settled = {wanted[number - 1] for number in intake.safe}
+        assert settled == set(source.settled)
+        assert len(source.settled) == len(settled)
+    else:
+        assert source.settled == wanted
+        assert intake.taken == [bodies[number] for number in wanted]
+        assert moved.expired == sum(number % 2 for number in wanted)
+    assert moved.messages == len(intake.safe)
+    assert source.finished >= 1
+    assert intake.closed >= 1
+
+
+def test_a_window_is_full_of_large_bodies_too() -> None:
+    source, intake = ListSource([bytes(WINDOW_BYTES // 4)] * 20), RandomIntake(random.Random(1), 0.0, 1000)
+    Pump(source, intake, Moved("/", "q", "q"), 1000, lambda: 0, lambda _: None).run(20)
+    assert len(source.settled) == 20
+
+
+@given(st.permutations(list(range(1, 12))), st.integers(0, 11))
+def test_a_held_back_ack_goes_out_last_and_none_goes_before_it_is_settled(order: list[int], hold_from: int) -> None:
+    acks, settled, acked = _Acks(hold_from=hold_from), set[int](), set[int]()
+
+    def take(*, all_of_them: bool = False) -> None:
+        for tag, multiple in acks.take(all_of_them=all_of_them):
+            acked.update(range(1, tag + 1) if multiple else [tag])
+        assert acked <= settled
+
+    for tag in order[:-1]:
+        acks.settle([tag])
+        settled.add(tag)
+        take()
+        assert len(acked) <= hold_from
+    acks.hold_from = None
+    take(all_of_them=True)
+    assert acked == settled
+    assert acks.settled == 10
+
+
+# ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_was_confirmed_behind_a_refused_message_is_not_copied_again() -> None:
+    reach = Reach("/", "D", "q")
+    reach.add([0, 3, 5], first_open=4)
+    assert (reach.next_seq_id, reach.beyond, reach.messages) == (4, {5}, 3)
+    assert [reach.has(seq_id) for seq_id in (3, 4, 5, 6)] == [True, False, True, False]
+    reach.add([4], first_open=None)
+    assert (reach.next_seq_id, reach.beyond, reach.messages) == (6, set(), 4)
+
+
+def test_progress_is_read_as_it_was_saved(tmp_path: Path) -> None:
+    path = str(tmp_path / "deep" / "state.json")
+    progress = Progress.open(RealFileSystem(), path, source="a", destination="b")
+    progress.reach(b"\xff", "D", b"to").add([1, 7], first_open=2)
+    progress.save()
+    again = Progress.open(RealFileSystem(), path, source="a", destination="b")
+    assert again.reach(b"\xff", "D", b"to") == Reach(again.reach(b"\xff", "D", b"to").vhost, "D", "to", 2, 2, {7})
+    assert again.reach(b"/", "D", b"to").messages == 0
+    with pytest.raises(ShovelError, match="another copy, from a to b"):
+        Progress.open(RealFileSystem(), path, source="a", destination="c")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"warren": "x"}', '{"warren": "shovel progress 1", "queues": 3}'])
+def test_a_file_that_is_no_progress_is_an_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(text)
+    with pytest.raises(DataError):
+        Progress.open(RealFileSystem(), str(path), source="a", destination="b")
+
+
+def test_a_copys_progress_lies_beside_a_directory_or_among_the_users_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert default_path("a", "b", beside="/d").startswith("/d/warren.shovel-")
+    assert default_path("a", "b", beside=None).startswith("/state/warren/shovel-")
+    assert default_path("a", "b", beside=None) != default_path("a", "c", beside=None)
+
+
+# ── copies ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("archive", [MIXED, TTL, UNICODE, DEAD_LETTERS], ids=lambda path: path.name[:2])
+def test_a_dead_brokers_messages_are_the_same_in_a_warren_directory(archive: Path, tmp_path: Path) -> None:
+    summary = shovel(archive, tmp_path / "data")
+    messages = exported(archive)
+    assert summary["messages"] == len(messages)
+    assert summary["kind"] == "copy"
+    assert exported(tmp_path / "data") == messages
+
+
+def test_the_levels_of_a_priority_queue_become_one_queue_the_highest_first(tmp_path: Path) -> None:
+    shovel(PRIORITIES, tmp_path / "data")
+    assert exported(tmp_path / "data") == exported(PRIORITIES)
+
+
+def test_a_copy_changes_nothing_at_its_source(tmp_path: Path) -> None:
+    fill(tmp_path / "source", 100)
+    before = digest(tmp_path / "source")
+    shovel(tmp_path / "source", tmp_path / "data")
+    assert digest(tmp_path / "source") == before
+    assert numbers(tmp_path / "data") == list(range(100))
+
+
+def test_a_copy_that_is_run_again_copies_nothing_twice(tmp_path: Path) -> None:
+    fill(tmp_path / "source", 1000)
+    for _ in range(3):
+        assert shovel(tmp_path / "source", tmp_path / "data", "--limit", "300")["messages"] == 300
+    last = shovel(tmp_path / "source", tmp_path / "data")
+    assert (last["messages"], last["queues"][0]["already"]) == (100, 900)
+    assert shovel(tmp_path / "source", tmp_path / "data")["messages"] == 0
+    assert numbers(tmp_path / "data") == list(range(1000))
+    os.remove(last["state"])
+    assert shovel(tmp_path / "source", tmp_path / "data")["messages"] == 1000
+
+
+def test_what_cannot_be_read_is_said_and_the_rest_is_copied(tmp_path: Path) -> None:
+    unpack(str(MIXED), str(tmp_path))
+    for file in tmp_path.rglob("msg_store_persistent/*.rdq"):
+        file.unlink()
+    readable = exported(tmp_path / "vhosts", exit_code=1)
+    assert 0 < len(readable) < len(exported(MIXED))
+    result = warren_("shovel", tmp_path / "vhosts", tmp_path / "data")
+    assert result.exit_code == 1
+    assert "missing body" in result.stderr
+    assert exported(tmp_path / "data") == readable
+
+
+def test_queues_are_chosen_and_renamed(tmp_path: Path) -> None:
+    for queue in (b"a", b"b", b"c"):
+        fill(tmp_path / "source", 5, queue)
+    summary = shovel(tmp_path / "source", tmp_path / "data", "--queue", "a", "--queue", "b", "--rename", "b=b2")
+    assert [(queue["queue"], queue["to"]) for queue in summary["queues"]] == [("a", "a"), ("b", "b2")]
+    keys = [(line["queue"], line["routing_keys"]) for line in exported(tmp_path / "data")]
+    assert keys == [("a", ["a"])] * 5 + [("b2", ["b2"])] * 5  # the default exchange's keys are names of queues
+
+
+def test_expired_messages_are_copied_and_counted(tmp_path: Path) -> None:
+    with warren.embedded.open_vhost(tmp_path / "source") as vhost:
+        envelope, queue = vhost.envelope(b"q"), vhost.queue(b"q")
+        for expiry_us in (0, 1, 1 << 62):
+            queue.publish(envelope, vhost.msg_ids.one(), b"%d" % expiry_us, expiry_us=expiry_us)
+    assert shovel(tmp_path / "source", tmp_path / "data")["queues"][0]["expired"] == 1
+    assert [line["expiry_us"] for line in exported(tmp_path / "data")] == [None, 1, 1 << 62]
+
+
+def test_a_message_that_was_published_as_transient_survives_a_restart_of_its_new_directory(tmp_path: Path) -> None:
+    fill(tmp_path / "source", 3, delivery_mode=1)  # the property says so, the message was kept as persistent
+    shovel(tmp_path / "source", tmp_path / "data")
+    assert [line["properties"] for line in exported(tmp_path / "data")] == [{"delivery_mode": 1}] * 3
+
+
+# ── moves ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_move_takes_the_messages_out(tmp_path: Path) -> None:
+    fill(tmp_path / "source", 5000, headers={"x": 1.5})
+    messages = exported(tmp_path / "source")
+    first = shovel(tmp_path / "source", tmp_path / "data", "--move", "--limit", "700")
+    assert (first["kind"], first["messages"], first["state"]) == ("move", 700, None)
+    assert numbers(tmp_path / "source") == list(range(700, 5000))
+    assert shovel(tmp_path / "source", tmp_path / "data", "--move")["messages"] == 4300
+    assert numbers(tmp_path / "source") == []
+    assert exported(tmp_path / "data") == messages
+
+
+def test_a_move_takes_expiries_and_levels_along(tmp_path: Path) -> None:
+    with warren.embedded.open_vhost(tmp_path / "source") as vhost:
+        envelope = vhost.envelope(b"q")
+        for level in (0, 200, 7):
+            name = b"q\0" + bytes([level])
+            vhost.queue(name).publish_many(
+                envelope, vhost.msg_ids.many(2), [b"%d" % level] * 2, expiries_us=[1 << 60, level]
+            )
+    shovel(tmp_path / "source", tmp_path / "data", "--move")
+    assert numbers(tmp_path / "data") == [200, 200, 7, 7, 0, 0]
+    assert [line["expiry_us"] for line in exported(tmp_path / "data")] == [1 << 60, 200, 1 << 60, 7, 1 << 60, None]
+
+
+# ── kills ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+KILLED_AT = """
+import os, signal, sys
+import {module} as module
+
+calls = 0
+def killing(owner, *args, _do=module.{owner}.{method}, **kwargs):
+    global calls
+    calls += 1
+    if calls == {call} and {before}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    answer = _do(owner, *args, **kwargs)
+    if calls == {call}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer
+
+module.{owner}.{method} = killing
+sys.argv = ["warren", "shovel", *sys.argv[1:]]
+from warren.cli import main
+main()
+"""
+
+
+def shovel_and_die(step: str, call: int, before: bool, *arguments: str | Path) -> None:
+    """Run it in a process of its own that ends by SIGKILL at a step of it (``module:Owner.method``)."""
+    module, _, name = step.partition(":")
+    owner, method = name.split(".")
+    script = KILLED_AT.format(module=module, owner=owner, method=method, call=call, before=before)
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    ended = subprocess.run(command, cwd=GOLDEN.parent.parent, capture_output=True, check=False, timeout=60)
+    assert ended.returncode == -signal.SIGKILL, ended
+
+
+SAVE, ACK, SYNC = (
+    "warren.shovel.progress:Progress.save",
+    "warren.shovel.writing:_EmptiedQueue.settle",
+    "actors.vhost:Vhost.sync",
+)
+
+
+@pytest.mark.parametrize(
+    ("step", "before", "twice"), [(SAVE, True, 250), (SAVE, False, 0), (SYNC, True, 0), (SYNC, False, 250)]
+)
+def test_a_copy_that_is_killed_goes_on_where_the_destination_had_confirmed(
+    step: str, before: bool, twice: int, tmp_path: Path
+) -> None:
+    fill(tmp_path / "source", 3000)
+    places = tmp_path / "source", tmp_path / "data", "--prefetch", "250"
+    shovel_and_die(step, 4, before, *places)
+    assert 0 < len(numbers(tmp_path / "data")) <= 1000
+    shovel(*places)
+    there = numbers(tmp_path / "data")
+    assert list(dict.fromkeys(there)) == list(range(3000))  # all of them, first come in order
+    assert len(there) == 3000 + twice  # what was on the way
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("step", [ACK, SYNC])
+def test_a_move_that_is_killed_loses_nothing(step: str, before: bool, tmp_path: Path) -> None:
+    fill(tmp_path / "source", 3000)
+    places = tmp_path / "source", tmp_path / "data", "--move", "--prefetch", "250"
+    shovel_and_die(step, 4, before, *places)
+    left = numbers(tmp_path / "source")
+    assert 2000 <= len(left) < 3000
+    shovel(*places)
+    there = numbers(tmp_path / "data")
+    assert list(dict.fromkeys(there)) == list(range(3000))
+    assert len(there) <= 3000 + 250
+    assert numbers(tmp_path / "source") == []
+
+
+# ── what cannot be done ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_orders_that_make_no_sense(tmp_path: Path) -> None:
+    fill(tmp_path / "source", 3)
+    source, data = tmp_path / "source", tmp_path / "data"
+    assert "no such file" in complaint(tmp_path / "nothing", data)
+    assert "no queue 'x'" in complaint(source, data, "--queue", "x")
+    assert "no vhost 'x'" in complaint(source, data, "--vhost", "x")
+    assert "wants OLD=NEW" in complaint(source, data, "--rename", "q")
+    assert "renamed twice" in complaint(source, data, "--rename", "q=a", "--rename", "q=b")
+    assert "no such queue" in complaint(source, data, "--rename", "x=y")
+    assert "into itself" in complaint(source, source, "--state", tmp_path / "state")
+    assert "not to be changed" in complaint(source, data, "--state", source / "state")
+    assert "copied from" in complaint(MIXED, data, "--move")
+    assert "--state is for copies" in complaint(source, data, "--move", "--state", tmp_path / "state")
+    assert "is a file" in complaint(source, MIXED, "--state", tmp_path / "state")
+    assert "data directory" in complaint(source / "msg_stores", data, "--move")
+    fill(source, 3, b"r")
+    assert "two queues would become 'q'" in complaint(source, data, "--rename", "r=q")
+
+
+def test_a_directory_that_another_process_has_is_left_alone(tmp_path: Path) -> None:
+    fill(tmp_path / "source", 3)
+    with warren.embedded.open_vhost(tmp_path / "data"):
+        assert "warren.lock" in complaint(tmp_path / "source", tmp_path / "data")
+    assert shovel(tmp_path / "source", tmp_path / "data")["messages"] == 3
+
+
+def test_a_queue_that_cannot_be_opened_for_writing_is_not_moved(tmp_path: Path) -> None:
+    fill(tmp_path / "source", 3)
+    [journal] = (tmp_path / "source").rglob("journal.jif")
+    (journal.parent / "1.qi").write_bytes(b"")
+    assert "leave --move away" in complaint(tmp_path / "source", tmp_path / "data", "--move")
+
+
+def test_a_directory_on_which_a_broker_runs_is_left_alone(tmp_path: Path) -> None:
+    pid_file = tmp_path / "node.pid"
+    directory = str(tmp_path / "node")
+    refuse_running_broker(directory)
+    for left_over in ("", "no number", str(2**40), str(os.getpid())):  # of a process that is no Erlang
+        pid_file.write_text(left_over)
+        refuse_running_broker(directory)
+    beam = tmp_path / "beam.smp"
+    beam.symlink_to("/bin/sleep")
+    with subprocess.Popen([beam, "60"]) as process:
+        try:
+            pid_file.write_text(f"{process.pid}\n")
+            with pytest.raises(ShovelError, match="a broker runs on it"):
+                refuse_running_broker(directory)
+        finally:
+            process.kill()
+
+
+def test_a_password_is_never_shown() -> None:
+    assert str(Address.of("amqp://me:s3cret@host:5673/a%2Fb")) == "amqp://me@host:5673/a%2Fb"
+    for url in ("amqp://me:s3cret@host:port/", "amqp://me:s3cret@host/a/b", "amqp://me:s3cret@host/?heartbeat=s3cret"):
+        with pytest.raises(ShovelError) as raised:
+            Address.of(url)
+        assert "s3cret" not in str(raised.value)
+
+
+def test_the_summary_for_people(tmp_path: Path) -> None:
+    fill(tmp_path / "source", 12)
+    result = warren_("shovel", tmp_path / "source", tmp_path / "data")
+    assert "12 messages copied." in result.stdout
+    assert "warren.shovel-" in result.stdout
+    assert "12 messages moved." in warren_("shovel", tmp_path / "source", tmp_path / "d2", "--move").stdout

@@ -1,0 +1,53 @@
+"""Config: everything that a node can be told, in one value.
+
+Two parts: the node's settings (:class:`actors.engines.node_settings.NodeSettings`) and the engine's
+(:class:`storage.settings.Settings`), both under RabbitMQ's names. No name is in both, so keywords find their place.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from typing import Any
+
+import attrs
+
+from actors.engines.node_settings import NodeSettings
+from actors.engines.settings_file import load_settings
+from storage.errors import SettingsError
+from storage.filesystem import RealFileSystem
+from storage.settings import Settings
+
+_NODE = {field.name for field in attrs.fields(NodeSettings)}
+_ENGINE = {field.name for field in attrs.fields(Settings)}
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """A node's settings."""
+
+    node: NodeSettings = attrs.Factory(NodeSettings)
+    engine: Settings = attrs.Factory(Settings)
+
+    @classmethod
+    def of(cls, config: Config | str | os.PathLike[str] | None = None, **settings: Any) -> Config:
+        """A config, or a TOML file's, or the defaults, with ``settings`` put in their places.
+
+        Raises :class:`SettingsError` for a name that is no setting, and for values that cannot work.
+        """
+        base = config if isinstance(config, Config) else cls() if config is None else cls.from_toml(config)
+        known = _NODE | _ENGINE
+        for name in settings:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, 1)
+                raise SettingsError(f"no setting {name!r}" + (f"; is {close[0]!r} meant?" if close else ""))
+        return cls(
+            node=attrs.evolve(base.node, **{name: value for name, value in settings.items() if name in _NODE}),
+            engine=attrs.evolve(base.engine, **{name: value for name, value in settings.items() if name in _ENGINE}),
+        )
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> Config:
+        """What a file says in its tables ``[node]`` and ``[engine]``."""
+        node, engine = load_settings(RealFileSystem().read(os.fspath(path)), os.fspath(path))
+        return cls(node=node, engine=engine)

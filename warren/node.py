@@ -1,0 +1,447 @@
+"""Node: a running message store in a directory, and what can be done with it.
+
+``Node`` speaks of the vhost ``/``; :meth:`Node.vhost` gives the same verbs for another one. Handles are safe to share
+between threads, not between processes: after a fork the child gets :class:`WrongProcessError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+import attrs
+
+from actors import messages as m
+from actors.clock import Clock, SystemClock
+from actors.engines.arguments import QueueDeclaration
+from actors.engines.definitions_json import Imported
+from actors.engines.errors import NotFoundError
+from actors.engines.exchanges import Binding, ExchangeDeclaration
+from actors.engines.memory_readings import (
+    MemoryReading,
+    RssReading,
+    free_disk_bytes,
+    physical_memory_bytes,
+    process_rss_bytes,
+    read_small_file,
+    total_memory_bytes,
+)
+from actors.future import Confirm
+from actors.node_actor import NodeActor, Probes
+from actors.pool import Pool, ThreadPool
+from actors.running_vhost import QueueCell, RunningVhost
+from actors.surroundings import Gate, Surroundings
+from storage.errors import WarrenError
+from storage.filesystem import FileSystem, RealFileSystem
+from warren.config import Config
+from warren.exchange import Exchange, hand_over
+from warren.messages import PublishArguments, as_body, publish_key
+from warren.queue import Queue
+
+T = TypeVar("T")
+
+
+class WrongProcessError(WarrenError):
+    """A handle was used in a process that was forked from the one that opened the node."""
+
+
+class ClosedError(WarrenError):
+    """The node was closed."""
+
+
+@attrs.frozen
+class SummedReading:
+    """Memory as the queues account for it."""
+
+    allocated: dict[object, int]
+
+    def read(self) -> int:
+        return sum(list(self.allocated.values()))
+
+
+class VhostVerbs:
+    """What can be done in one vhost."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self._of = node
+        self._name = name
+
+    @property
+    def _node(self) -> Node:
+        return self._of
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def queue(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        passive: bool = False,
+    ) -> Queue:
+        """Declare a queue, or get the one that is there; ``passive``: only get it.
+
+        Raises :class:`PreconditionFailedError` where it is there with other arguments, :class:`NotFoundError` where
+        ``passive`` and it is not, :class:`ResourceLockedError` where it is exclusive to another handle.
+        """
+        node = self._node
+        if passive:
+            cell = node.change(lambda actor: actor.find_queue(self._name, name, node))
+        else:
+            declaration = QueueDeclaration(
+                vhost=self._name,
+                name=name,
+                durable=durable,
+                exclusive=exclusive,
+                auto_delete=auto_delete,
+                arguments=arguments or {},
+            )
+            cell = node.change(lambda actor: actor.declare_queue(declaration, node))
+        return Queue(node, cell)
+
+    def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Delete a queue with its messages and bindings; returns how many messages were ready. None there is fine."""
+        return self._node.change(
+            lambda actor: actor.delete_queue(self._name, name, if_empty=if_empty, if_unused=if_unused)
+        )
+
+    def queues(self) -> list[Queue]:
+        """A handle on every queue, those that are down too."""
+        return [Queue(self._node, cell) for cell in list(self._running.cells.values())]
+
+    @property
+    def down(self) -> dict[str, str]:
+        """The queues that cannot be used, and why."""
+        return {
+            name: str(cell.error if cell.error is not None else cell.down_error())
+            for name, cell in list(self._running.cells.items())
+            if cell.running is None
+        }
+
+    @property
+    def _running(self) -> RunningVhost:
+        return self._node.actor.vhost(self._name)
+
+    def cells(self, names: Iterable[str]) -> list[QueueCell]:
+        """The queues of those names; raises :class:`NotFoundError`."""
+        cells, found = self._running.cells, []
+        for name in names:
+            cell = cells.get(name)
+            if cell is None:
+                raise NotFoundError(f"no queue '{name}' in vhost '{self._name}'")
+            found.append(cell)
+        return found
+
+    # ── exchanges and bindings ──────────────────────────────────────────────────────────────────────────────────
+
+    def exchange(
+        self,
+        name: str,
+        type: str | None = None,
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Exchange:
+        """Declare an exchange ("direct", "fanout", "topic", "headers"); without a ``type``: get the one that is there.
+
+        The default exchange is ``""``.
+        """
+        if type is None:
+            declaration = self._running.definitions.exchange(name)
+        else:
+            declaration = ExchangeDeclaration(
+                vhost=self._name,
+                name=name,
+                type=type,  # type: ignore[arg-type]
+                durable=durable,
+                auto_delete=auto_delete,
+                internal=internal,
+                arguments=arguments or {},
+            )
+            self._node.change(lambda actor: actor.declare_exchange(declaration))
+        return Exchange(self._node, declaration)
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """Delete an exchange with its bindings."""
+        self._node.change(lambda actor: actor.delete_exchange(self._name, name, if_unused=if_unused))
+
+    def bind(
+        self,
+        destination: Queue | Exchange | str,
+        source: Exchange | str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Let messages go from an exchange to a queue (a name is a queue's), or to another exchange."""
+        binding = self._binding(destination, source, routing_key, arguments)
+        self._node.change(lambda actor: actor.bind(binding))
+
+    def unbind(
+        self,
+        destination: Queue | Exchange | str,
+        source: Exchange | str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take a binding away."""
+        binding = self._binding(destination, source, routing_key, arguments)
+        self._node.change(lambda actor: actor.unbind(binding))
+
+    def _binding(
+        self,
+        destination: Queue | Exchange | str,
+        source: Exchange | str,
+        routing_key: str,
+        arguments: Mapping[str, Any] | None,
+    ) -> Binding:
+        return Binding(
+            vhost=self._name,
+            source=source.name if isinstance(source, Exchange) else source,
+            destination=destination if isinstance(destination, str) else destination.name,
+            destination_type="exchange" if isinstance(destination, Exchange) else "queue",
+            routing_key=routing_key,
+            arguments=arguments or {},
+        )
+
+    def publish_to(
+        self,
+        names: Iterable[str],
+        body: bytes,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **properties: Unpack[PublishArguments],
+    ) -> Confirm:
+        """Publish one message to several queues: a position in each, and one body in the store where it is large."""
+        found = list(names)
+        key = publish_key(_bytes(self._name), b"", tuple(map(_bytes, found)), properties)
+        return hand_over(self._node, self.cells(found), key, [as_body(body)], block=block, timeout=timeout)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+class Node(VhostVerbs):
+    """A running node. Made by :func:`warren.open`; close it, or use it in a ``with``."""
+
+    def __init__(
+        self,
+        path: str,
+        config: Config,
+        *,
+        files: FileSystem,
+        pool: Pool,
+        clock: Clock,
+        random: Callable[[int], bytes],
+        probes: Probes | None = None,
+        adopt: bool = False,
+        check_invariants: bool = False,
+    ) -> None:
+        """For tests and simulations: everything from outside handed in. :func:`warren.open` is the usual way."""
+        super().__init__(self, "/")
+        self.path = path
+        self.config = config
+        self._pool = pool
+        self._clock = clock
+        self._forked = False
+        self._closed = False
+        self._around = Surroundings(
+            files=files,
+            pool=pool,
+            clock=clock,
+            random=random,
+            settings=config.node,
+            engine=config.engine,
+            check_invariants=check_invariants,
+        )
+        owner = f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+        ref = NodeActor.start(self._around, path, probes=probes or _probes(config, path), owner=owner, adopt=adopt)
+        actor = ref.actor_inbox.owner  # type: ignore[attr-defined]
+        self.actor: NodeActor = actor
+        """The node's actor; its vhosts may be looked at from any thread."""
+        try:
+            self.change(lambda _: None)
+        except BaseException:
+            pool.stop()
+            clock.close()
+            raise
+        _NODES.add(self)
+
+    @property
+    def publisher_credit(self) -> int:
+        """Messages that may wait for one queue before its publishers have to."""
+        return self.config.node.credit_flow_default_credit[0]
+
+    @property
+    def gate(self) -> Gate:
+        """Shut while an alarm is set."""
+        return self._around.gate
+
+    def new_msg_ids(self, count: int) -> bytes:
+        """Ids for messages that go to several queues, 16 bytes each."""
+        return self._around.new_msg_ids(count)
+
+    def change(self, work: Callable[[NodeActor], T]) -> T:
+        """Do something in the node's actor, with nobody else at it."""
+        self.check_process()
+        answer: T = self.actor.actor_ref.ask(m.Change(functools.partial(work, self.actor)))  # type: ignore[assignment]
+        return answer
+
+    def check_process(self) -> None:
+        """Raise where the node cannot be used: closed, or opened by a process that this one was forked from."""
+        if self._forked:
+            raise WrongProcessError(
+                f"{self.path} was opened by the process that this one was forked from; open it anew"
+            )
+        if self._closed:
+            raise ClosedError(f"the node of {self.path} is closed")
+
+    def forget(self) -> None:
+        """In a forked child: the directory stays the parent's."""
+        self._forked = True
+
+    # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def vhost(self, name: str) -> VhostVerbs:
+        """Another vhost, declared where it is missing."""
+        self.change(lambda actor: actor.declare_vhost(name))
+        return VhostVerbs(self, name)
+
+    def vhosts(self) -> list[str]:
+        """The names of those that there are."""
+        return self.change(lambda actor: actor.definitions.vhosts())
+
+    def delete_vhost(self, name: str) -> None:
+        """With everything in it."""
+        self.change(lambda actor: actor.delete_vhost(name))
+
+    def delete_queue(
+        self, name: str, *, if_empty: bool = False, if_unused: bool = False, vhost: str | None = None
+    ) -> int:
+        """As in any vhost; ``vhost``: another one than ``/``."""
+        where = self._name if vhost is None else vhost
+        return self.change(lambda actor: actor.delete_queue(where, name, if_empty=if_empty, if_unused=if_unused))
+
+    def definitions(self, vhost: str | None = None) -> dict[str, Any]:
+        """What is declared, of the whole node or of one vhost, as RabbitMQ's definitions JSON."""
+        return self.change(lambda actor: actor.export_definitions(vhost))
+
+    def import_definitions(self, document: Mapping[str, Any], vhost: str | None = None) -> Imported:
+        """Declare what RabbitMQ's definitions JSON has: all of it, or an error that lists what is in the way."""
+        return self.change(lambda actor: actor.import_definitions(document, vhost))
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def memory(self) -> dict[str, Any]:
+        """Memory and disk as the monitor sees them, and the alarms that are set."""
+        self.check_process()
+        found: dict[str, Any] = self._around.monitor.ask(m.GetMemory())  # type: ignore[assignment]
+        return found
+
+    def stats(self) -> dict[str, Any]:
+        """Of every vhost the queues' :meth:`Queue.stats`, those that are down, and the stores; and :meth:`memory`."""
+        vhosts: dict[str, Any] = {}
+        for name, running in list(self.actor.vhosts.items()):
+            queues: dict[str, Any] = {}
+            for queue, cell in list(running.cells.items()):
+                with contextlib.suppress(WarrenError):
+                    queues[queue] = cell.actor.actor_ref.ask(m.GetStats())
+            verbs = VhostVerbs(self, name)
+            vhosts[name] = {
+                "queues": queues,
+                "down": verbs.down,
+                "stores": {
+                    kind: attrs.asdict(store.ask(m.GetStoreStatus()))  # type: ignore[arg-type]
+                    for kind, store in (("persistent", running.persistent), ("transient", running.transient))
+                },
+            }
+        return {"path": self.path, "memory": self.memory(), "vhosts": vhosts}
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Wait for what was published to be safe, write everything down, and give the directory free."""
+        if self._closed:
+            return
+        self.check_process()
+        self._closed = True
+        _NODES.discard(self)
+        try:
+            self.actor.actor_ref.ask(m.CloseNode())
+        finally:
+            self._pool.stop()
+            self._clock.close()
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._forked:
+            self.close()
+
+
+_NODES: weakref.WeakSet[Node] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for node in list(_NODES):
+        node.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def _probes(config: Config, path: str) -> Probes:
+    """The machine's own numbers."""
+    override = config.node.total_memory_available_override_value
+
+    def reading(around: Surroundings) -> MemoryReading:
+        if config.node.vm_memory_calculation_strategy == "allocated":
+            return SummedReading(around.allocated_bytes)
+        return RssReading(process_rss_bytes)
+
+    return Probes(
+        reading=reading,
+        total_memory_bytes=override or total_memory_bytes(physical_memory_bytes(), read_small_file),
+        free_disk_bytes=lambda: free_disk_bytes(path),
+    )
+
+
+def open_node(
+    path: str | os.PathLike[str],
+    config: Config | str | os.PathLike[str] | None = None,
+    *,
+    adopt: bool = False,
+    **settings: Any,
+) -> Node:
+    """Open a data directory and start a node in it; made where it is missing.
+
+    ``config``: a :class:`Config`, or a TOML file; ``settings`` go before it, by keyword, under RabbitMQ's names.
+    ``adopt``: take over the directory of a stopped RabbitMQ, which can have it back. Raises
+    :class:`~storage.errors.DirectoryLockedError` where another process has it, ``ForeignDirectoryError`` for a
+    RabbitMQ's without ``adopt``, :class:`~storage.errors.SettingsError`, :class:`~storage.errors.DataError`.
+    """
+    chosen = Config.of(config, **settings)
+    return Node(
+        os.path.abspath(path),
+        chosen,
+        files=RealFileSystem(),
+        pool=ThreadPool(chosen.node.threads),
+        clock=SystemClock(),
+        random=os.urandom,
+        adopt=adopt,
+    )

@@ -1,0 +1,251 @@
+"""Queue: a user's handle on one queue of a node. Safe to share between threads; hold on to it as long as you like.
+
+Every verb goes to the queue's actor, whichever that is at the moment: after a failure the node starts a new one from
+the queue's files, and the handle finds it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from actors import messages as m
+from actors.deliveries import Deliveries
+from actors.engines.consumers import Consumer as ConsumerDeclaration
+from actors.engines.effects import Delivered
+from actors.future import Confirm
+from actors.looking import BrowsedMessage
+from actors.queue_actor import PublishKey, QueueActor
+from actors.running_vhost import QueueCell
+from warren.consumer import Channel, Consumer, Delivery, spread
+from warren.messages import PublishArguments, ReceivedMessage, as_bodies, as_body, publish_key
+
+if TYPE_CHECKING:
+    from warren.node import Node
+
+_BROWSE_PAGE = 256
+_numbers = itertools.count(1)
+
+
+class ConsumeArguments(TypedDict, total=False):
+    """What a consumer can be told."""
+
+    timeout: float | None
+    """Seconds without a message after which the iteration ends; ``None``: it waits for ever."""
+    auto_ack: bool
+    """Messages are done with when they are delivered."""
+    exclusive: bool
+    """The only consumer, while it is there."""
+    priority: int
+    """Consumers of lower priority get only what those of higher have no room for."""
+    tag: str | None
+
+
+class BrowsedDelivery(ReceivedMessage):
+    """A message that was looked at and left where it is."""
+
+    __slots__ = ("seq_id", "unacked")
+
+    def __init__(self, browsed: BrowsedMessage) -> None:
+        super().__init__((browsed.browsed.term,))
+        self.seq_id = browsed.browsed.seq_id
+        """Its number in the queue; in a priority queue, in its level."""
+        self.unacked = browsed.browsed.unacked
+        """Whether a consumer has it."""
+
+
+class Queue:
+    """One queue."""
+
+    def __init__(self, node: Node, cell: QueueCell) -> None:
+        self._node = node
+        self._cell = cell
+        declaration = cell.declaration
+        self._vhost = declaration.vhost.encode("utf-8", "surrogateescape")
+        self._routing = (declaration.name.encode("utf-8", "surrogateescape"),)
+        self._plain = publish_key(self._vhost, b"", self._routing, {})
+        self._limit = node.publisher_credit
+        self._gate = node.gate
+        self._channel: Channel | None = None
+
+    @property
+    def name(self) -> str:
+        return self._cell.declaration.name
+
+    @property
+    def vhost(self) -> str:
+        return self._cell.declaration.vhost
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Its ``x-`` arguments."""
+        return dict(self._cell.declaration.arguments)
+
+    @property
+    def durable(self) -> bool:
+        return self._cell.declaration.durable
+
+    def __repr__(self) -> str:
+        return f"<warren.Queue {self.name!r}>"
+
+    @property
+    def _actor(self) -> QueueActor:
+        self._node.check_process()
+        return self._cell.actor
+
+    # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(
+        self,
+        body: bytes,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **properties: Unpack[PublishArguments],
+    ) -> Confirm:
+        """Hand over a message. ``.wait()`` on what comes back waits until it is safe.
+
+        Blocks while the queue or the disk is behind, or an alarm is set; with ``block=False``, or after ``timeout``
+        seconds, raises :class:`BlockedError`, and the message was not taken.
+        """
+        if type(body) is not bytes:
+            body = as_body(body)
+        key = self._plain if not properties else self._key(properties)
+        actor = self._actor
+        if actor.actor_inbox.weight >= self._limit or self._gate.reasons:
+            actor.admit(block=block, timeout=timeout)
+        return actor.publish(key, body)
+
+    def publish_many(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **properties: Unpack[PublishArguments],
+    ) -> Confirm:
+        """Hand over messages in one go, with one confirm for all."""
+        found = as_bodies(bodies)
+        key = self._plain if not properties else self._key(properties)
+        actor = self._actor
+        if not found:
+            confirm = Confirm()
+            confirm.set()
+            return confirm
+        actor.admit(block=block, timeout=timeout)
+        return actor.publish_many(key, found)
+
+    def _key(self, properties: PublishArguments) -> PublishKey:
+        return publish_key(self._vhost, b"", self._routing, properties)
+
+    # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, *, auto_ack: bool = False) -> Delivery | None:
+        """The message at the head, or ``None`` from an empty queue. To wait for one, use :meth:`consume`."""
+        return next(iter(self.get_many(1, auto_ack=auto_ack)), None)
+
+    def get_many(self, count: int, *, auto_ack: bool = False) -> list[Delivery]:
+        """At most ``count`` messages from the head; fewer from a shorter queue."""
+        channel = self._own_channel()
+        batches: list[Delivered] = channel.actor.actor_ref.ask(m.GetMany(channel.name, count, not auto_ack))  # type: ignore[assignment]
+        return [delivery for delivered in batches for delivery in spread(channel, delivered)]
+
+    def _own_channel(self) -> Channel:
+        actor = self._actor
+        channel = self._channel
+        if channel is None or not channel.alive:
+            channel = self._channel = Channel(actor, f"get-{next(_numbers)}")
+        return channel
+
+    def ack(self, deliveries: Iterable[Delivery]) -> None:
+        """Ack many deliveries in one go."""
+        settle(deliveries, "ack")
+
+    def nack(self, deliveries: Iterable[Delivery], *, requeue: bool = True) -> None:
+        """Give many deliveries back, or (without ``requeue``) reject them."""
+        settle(deliveries, "requeue" if requeue else "reject")
+
+    def ack_up_to(self, delivery_tag: int) -> None:
+        """Ack everything that :meth:`get` and :meth:`get_many` delivered, up to and including this tag."""
+        self._own_channel().settle("ack", delivery_tag, multiple=True)
+
+    def release(self) -> int:
+        """Give back everything that :meth:`get` delivered and nobody settled; returns how many messages that were."""
+        channel, self._channel = self._channel, None
+        return 0 if channel is None else channel.close()
+
+    def consume(self, prefetch: int = 500, **arguments: Unpack[ConsumeArguments]) -> Consumer:
+        """A consumer, which gets messages as they come. ``prefetch``: how many may be unacked with it; 0: any number.
+
+        Raises :class:`AccessRefusedError` where another consumer is exclusive, or this one wants to be among others.
+        """
+        actor = self._actor
+        number = next(_numbers)
+        tag = arguments.get("tag") or f"consumer-{number}"
+        channel = Channel(actor, f"channel-{number}")
+        deliveries = Deliveries(channel.name, actor)
+        declaration = ConsumerDeclaration(
+            channel=channel.name,
+            tag=tag,
+            prefetch=prefetch,
+            ack_required=not arguments.get("auto_ack", False),
+            exclusive=arguments.get("exclusive", False),
+            priority=arguments.get("priority", 0),
+        )
+        actor.actor_ref.ask(m.Subscribe(declaration, deliveries))
+        return Consumer(channel, deliveries, tag, arguments.get("timeout"))
+
+    def browse(self, limit: int | None = None) -> Iterator[BrowsedDelivery]:
+        """Look at messages, those that consumers have too, in order, taking none. The queue may change meanwhile."""
+        after: tuple[int, int] | None = None
+        while limit is None or limit > 0:
+            count = _BROWSE_PAGE if limit is None else min(limit, _BROWSE_PAGE)
+            page: list[BrowsedMessage] = self._actor.actor_ref.ask(m.Browse(count, after))  # type: ignore[assignment]
+            for message in page:
+                yield BrowsedDelivery(message)
+            if len(page) < count:
+                return
+            after = page[-1].level, page[-1].browsed.seq_id
+            limit = None if limit is None else limit - count
+
+    # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def __len__(self) -> int:
+        """Ready messages, without those that consumers have."""
+        return int(self.stats()["messages_ready"])
+
+    def __bool__(self) -> bool:
+        return True
+
+    def stats(self) -> dict[str, Any]:
+        """All of RabbitMQ's counts and its backing_queue_status, under RabbitMQ's names."""
+        found: dict[str, Any] = self._actor.actor_ref.ask(m.GetStats())  # type: ignore[assignment]
+        return found
+
+    def purge(self) -> int:
+        """Do away with all ready messages; returns how many."""
+        purged: int = self._actor.actor_ref.ask(m.Purge())  # type: ignore[assignment]
+        return purged
+
+    def sync(self) -> None:
+        """Wait until everything that was published before is safe."""
+        self._actor.actor_ref.ask(m.Sync())
+
+    def set_mode(self, mode: Literal["default", "lazy"]) -> None:
+        """``lazy``: messages go to disk as they come, whatever the memory; until the queue is opened anew."""
+        self._actor.actor_ref.ask(m.SetMode(mode))
+
+    def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Delete the queue with its messages and bindings; returns how many were ready."""
+        return self._node.delete_queue(self.name, vhost=self.vhost, if_empty=if_empty, if_unused=if_unused)
+
+
+def settle(deliveries: Iterable[Delivery], outcome: str) -> None:
+    """Settle many deliveries, a message a channel."""
+    tags: dict[Channel, list[int]] = {}
+    for delivery in deliveries:
+        if delivery.mark_settled():
+            tags.setdefault(delivery.channel, []).append(delivery.delivery_tag)
+    for channel, found in tags.items():
+        channel.settle_many(outcome, found)

@@ -1,0 +1,49 @@
+"""Where a broker is: an AMQP URL, its password kept to itself."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import attrs
+import pika
+
+from warren.shovel.errors import ShovelError
+
+SCHEMES = ("amqp://", "amqps://")
+
+
+def is_broker(place: str) -> bool:
+    """Whether a place that the user named is a broker, not a directory."""
+    return place.lower().startswith(SCHEMES)
+
+
+@attrs.frozen
+class Address:
+    """A broker's vhost, and who we are there."""
+
+    parameters: Any
+    """pika's."""
+    vhost: bytes
+    shown: str
+    """The URL without the password."""
+
+    @classmethod
+    def of(cls, url: str) -> Address:
+        """Raises :class:`ShovelError` for what is no URL of a broker."""
+        try:
+            parts = urlsplit(url)
+            if "/" in parts.path[1:]:  # pika would take the vhost to end there
+                raise ShovelError("not an amqp:// URL: a slash in a vhost's name is written %2F")
+            parameters = pika.URLParameters(url)
+            user = f"{quote(parameters.credentials.username, safe='')}@"
+            vhost = parameters.virtual_host
+            shown = f"{parts.scheme}://{user}{parameters.host}:{parameters.port}/{quote(vhost, safe='')}"
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            # Not what pika says: it quotes the URL, and the password with it.
+            raise ShovelError(f"not an amqp:// URL that can be understood: {type(error).__name__}") from None
+        parameters.client_properties = {"connection_name": "warren shovel"}
+        return cls(parameters, vhost.encode(), shown)
+
+    def __str__(self) -> str:
+        return self.shown

@@ -1,0 +1,226 @@
+"""A live broker that is filled: publisher confirms, and messages that look as they did in their old queue.
+
+*Into the queue* (the default): every message goes into the queue of its own name and into no other, whatever bindings
+the broker has. Routing key, properties, headers and order stay. The exchange stays where it can:
+
+=========================================  =================================================================
+it was published to                        it goes through, and so arrives with the exchange
+=========================================  =================================================================
+the default exchange, for this very queue  the default exchange (a renamed queue's new name is the key)
+an exchange that the broker does not have  a *stand-in*: a temporary exchange of that name, bound to this
+                                           queue alone and deleted when the queue is done
+one that it has; or with a header CC       the shovel's own temporary exchange, ``warren.shovel.<queue>``;
+                                           a header says what the exchange was (``x-original-exchange``)
+=========================================  =================================================================
+
+Both temporary ones are fanout exchanges, for which neither key nor CC means anything: published to the exchange it
+first went to, a message would come to every queue that is bound there, and a copy of each of them lies in its own queue
+already. A stand-in is told from an exchange of somebody else by its argument ``alternate-exchange``, the one argument
+that the broker compares: to declare it succeeds where it is missing or ours (left by a kill; then it is made anew), and
+fails where it is another's.
+
+*As published*: to its first exchange with its first key; the broker's bindings, CC included, decide. What reaches no
+queue comes back and counts as refused.
+
+A message is safe when the broker confirms it; a nack (a queue with ``reject-publish`` that is full, say) or a return is
+a refusal. A return says which message it is of by its content only; the confirm of a returned message follows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import takewhile
+from typing import Any, Final
+
+import attrs
+from pika import spec
+
+from warren.salvage.names import printable, to_text
+from warren.shovel.connection import WAIT_S, Channel, Connection, RawProperties, as_bytes, text
+from warren.shovel.errors import ChannelRefusedError, ShovelError
+from warren.shovel.letter import Letter, carbon_copies, with_original_exchange
+from warren.shovel.places import Intake, Outcome
+
+STAND_IN_MARK: Final = "warren.shovel"
+"""What a stand-in's alternate exchange is called; there is none of that name, and none is needed."""
+
+_NOT_FOUND = 404
+_TAKEN = frozenset({403, 406})
+"""What the broker says of an exchange that is there and another's, or of a name that is not to be had."""
+
+_MAX_NAME_BYTES = 255
+
+
+@attrs.define
+class BrokerDestination:
+    """A vhost of a broker."""
+
+    _connection: Connection
+    as_published: bool = False
+    stand_ins: bool = True
+
+    def intake(self, vhost: bytes, source_name: bytes, name: bytes) -> Intake:
+        exchanges = _Exchanges(self._connection, name, stand_ins=self.stand_ins)
+        if not self.as_published:
+            exchanges.see_to_queue()
+        return _Intake(self._connection, exchanges, source_name, as_published=self.as_published)
+
+
+@attrs.define
+class _Exchanges:
+    """The temporary exchanges that lead to one queue."""
+
+    _connection: Connection
+    queue: bytes
+    stand_ins: bool
+    _known: dict[bytes, str] = attrs.field(factory=dict)
+    """Original exchange → what to publish to."""
+    _made: list[str] = attrs.field(factory=list)
+    _channel: Channel | None = None
+
+    def see_to_queue(self) -> None:
+        """Declare the queue, durable, where it is missing; one that is there is used as it is."""
+        name = text(self.queue)
+        try:
+            self._call("queue_declare", queue=name, passive=True)
+        except ChannelRefusedError as error:
+            if error.code != _NOT_FOUND:
+                raise
+            self._call("queue_declare", queue=name, durable=True)
+
+    def through(self, exchange: bytes) -> str:
+        """What to publish to so that it comes to the queue alone, at best an exchange of that name."""
+        if exchange not in self._known:
+            self._known[exchange] = self._stand_in(exchange) or self._own()
+        return self._known[exchange]
+
+    def _stand_in(self, exchange: bytes) -> str | None:
+        if not exchange or not self.stand_ins:
+            return None
+        try:
+            return self._make(text(exchange), {"alternate-exchange": STAND_IN_MARK})
+        except ChannelRefusedError as error:
+            if error.code not in _TAKEN:
+                raise
+            return None
+
+    def _own(self) -> str:
+        name = b"warren.shovel." + self.queue
+        if len(name) > _MAX_NAME_BYTES:
+            name = b"warren.shovel." + hashlib.sha256(self.queue).hexdigest().encode()
+        return text(name) if text(name) in self._made else self._make(text(name), {})
+
+    def _make(self, name: str, arguments: dict[str, str]) -> str:
+        """Declare it; one that a kill left may still lead elsewhere, so it is made twice."""
+        declaration = {"exchange": name, "exchange_type": "fanout", "auto_delete": True, "arguments": arguments}
+        self._call("exchange_declare", **declaration)
+        self._call("exchange_delete", exchange=name)
+        self._call("exchange_declare", **declaration)
+        self._made.append(name)
+        self._call("queue_bind", queue=text(self.queue), exchange=name)
+        return name
+
+    def _call(self, method: str, **arguments: Any) -> None:
+        """On a channel of its own: the broker closes it for every no."""
+        if self._channel is None:
+            self._channel = self._connection.channel()
+        try:
+            self._channel.call(getattr(self._channel.raw, method), **arguments)
+        except ShovelError:
+            self._channel = None
+            raise
+
+    def close(self) -> None:
+        """Delete what was made."""
+        for name in self._made:
+            with suppress(ChannelRefusedError):
+                self._call("exchange_delete", exchange=name)
+        self._made, self._known = [], {}
+        if self._channel is not None:
+            self._channel.close()
+
+
+class _Intake:
+    """Publishes to one queue, on a channel of its own."""
+
+    def __init__(
+        self, connection: Connection, exchanges: _Exchanges, source_name: bytes, *, as_published: bool
+    ) -> None:
+        self.renamed_exchanges = 0
+        self._connection = connection
+        self._exchanges = exchanges
+        self._source_name = source_name
+        self._address: Callable[[Letter], tuple[str, bytes, bytes]] = (
+            _as_published if as_published else self._into_queue
+        )
+        self._numbered = 0
+        self._unconfirmed: dict[int, tuple[str, bytes, bytes, bytes]] = {}
+        """Exchange, routing key, properties and body by number, in order."""
+        self._returned: dict[int, str] = {}
+        self._unknown_return = False
+        self._outcomes: list[Outcome] = []
+        self._channel = connection.channel()
+        raw = self._channel.raw
+        raw.add_on_return_callback(self._on_return)
+        self._channel.call(raw.confirm_delivery, ack_nack_callback=self._on_confirm)
+
+    def put(self, letter: Letter) -> int:
+        exchange, key, properties = self._address(letter)
+        self._channel.check()
+        self._channel.raw.basic_publish(exchange, key, letter.body, RawProperties(properties), mandatory=True)
+        self._numbered += 1
+        self._unconfirmed[self._numbered] = exchange, key, properties, letter.body
+        return self._numbered
+
+    def work(self, *, wait: bool) -> list[Outcome]:
+        self._channel.turn(0.0)
+        if wait and not self._outcomes and self._unconfirmed:
+            self._channel.turn(WAIT_S)
+        if self._unknown_return:  # then nobody can say which confirm means that a message got nowhere
+            raise ShovelError(f"{self._connection.address}: returned a message that it was not sent")
+        outcomes, self._outcomes = self._outcomes, []
+        if not outcomes:
+            self._channel.check()
+        return outcomes
+
+    def close(self) -> None:
+        self._channel.close()
+        self._exchanges.close()
+
+    def _into_queue(self, letter: Letter) -> tuple[str, bytes, bytes]:
+        exchange, key = letter.exchange, letter.routing_keys[0]
+        copied = len(letter.routing_keys) > 1 or carbon_copies(letter.properties)
+        if not exchange and key == self._source_name and not copied:
+            return "", self._exchanges.queue, letter.properties
+        through = self._exchanges.through(exchange)
+        if through.encode() == exchange:
+            return through, key, letter.properties
+        self.renamed_exchanges += 1
+        return through, key, with_original_exchange(letter.properties, exchange)
+
+    def _on_confirm(self, confirmed: Any) -> None:
+        method = confirmed.method
+        if method.multiple:
+            numbers = list(takewhile(lambda number: number <= method.delivery_tag, self._unconfirmed))
+        else:
+            numbers = [method.delivery_tag]
+        refused = "the broker refused it (nack)" if isinstance(method, spec.Basic.Nack) else None
+        for number in numbers:
+            del self._unconfirmed[number]
+            self._outcomes.append(Outcome(number, self._returned.pop(number, refused)))
+
+    def _on_return(self, _: object, method: Any, properties: RawProperties, body: bytes) -> None:
+        key = as_bytes(method.routing_key)
+        content = as_bytes(method.exchange).decode(), key, properties.data, body
+        for number, sent in self._unconfirmed.items():
+            if number not in self._returned and sent == content:
+                shown = printable(f"{to_text(as_bytes(method.exchange))!r} with key {to_text(key)!r}")
+                self._returned[number] = f"{shown} leads to no queue ({method.reply_text})"
+                return
+        self._unknown_return = True
+
+
+def _as_published(letter: Letter) -> tuple[str, bytes, bytes]:
+    return text(letter.exchange), letter.routing_keys[0], letter.properties

@@ -1,0 +1,174 @@
+"""The command ``warren shovel``: its arguments, its progress bar, its summary, its exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import attrs
+import typer
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from storage.errors import WarrenError
+from warren.salvage.names import Json, printable
+from warren.salvage.output import complain, print_json, print_text
+from warren.shovel.errors import ShovelError
+
+if TYPE_CHECKING:
+    from warren.shovel.pump import Moved
+    from warren.shovel.run import Account, Watcher
+
+_EXIT_DAMAGE: Final = 1
+
+Place = "A data directory (warren's, or a stopped RabbitMQ's), {} or amqp://user:password@host:port/vhost."
+
+
+def shovel(
+    source: Annotated[str, typer.Argument(metavar="SRC", help=Place.format("a .tar.gz of one"))],
+    destination: Annotated[str, typer.Argument(metavar="DST", help=Place.format("one that is not there yet"))],
+    *,
+    queue: Annotated[
+        list[str] | None, typer.Option(help="Only this queue; may be given several times. A broker as SRC needs it.")
+    ] = None,
+    vhost: Annotated[str | None, typer.Option(help="Only this vhost of a directory.")] = None,
+    rename: Annotated[list[str] | None, typer.Option(metavar="OLD=NEW", help="What a queue is called at DST.")] = None,
+    move: Annotated[
+        bool, typer.Option("--move", help="Take the messages out of a directory, which otherwise is only read.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many messages in this run.")] = None,
+    as_published: Annotated[
+        bool,
+        typer.Option(
+            "--as-published", help="Publish to a message's own exchange; the broker's bindings say where it goes."
+        ),
+    ] = False,
+    stand_ins: Annotated[
+        bool,
+        typer.Option("--stand-ins/--no-stand-ins", help="Make exchanges that a broker lacks for as long as it takes."),
+    ] = True,
+    prefetch: Annotated[int, typer.Option(min=1, max=65535, help="At most so many messages are on the way.")] = 1000,
+    state: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Where a copy writes down how far it has come.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Bring messages from one place to another: from a dead broker's disk to a live one, say. None is lost.
+
+    Directories and archives are copied from, unless --move says otherwise; brokers are always emptied. Killed or
+    stopped by an error, it goes on where it was when it is run again; the last messages may then be there twice.
+    Exit code 1: some could not be read; all the others are there.
+    """
+    from warren.shovel import run  # noqa: PLC0415  # brings pika, which no other command should wait for
+
+    orders = run.Orders(
+        source=source,
+        destination=destination,
+        queues=tuple(dict.fromkeys(queue or [])),
+        vhost=vhost,
+        rename=_renames(rename or []),
+        move=move,
+        limit=limit,
+        as_published=as_published,
+        stand_ins=stand_ins,
+        window=prefetch,
+        state=state,
+    )
+    account = run.start(orders)
+    try:
+        with _watching(as_json=as_json) as watcher:
+            run.shovel(orders, account, watcher)
+    except WarrenError:
+        _print(account, as_json=as_json, finished=False)
+        raise
+    _print(account, as_json=as_json, finished=True)
+    if account.problems:
+        raise typer.Exit(_EXIT_DAMAGE)
+
+
+def _renames(said: list[str]) -> dict[str, str]:
+    renames = {}
+    for each in said:
+        old, equals, new = each.partition("=")
+        if not (old and equals and new):
+            raise ShovelError(f"--rename {each}: wants OLD=NEW")
+        if old in renames:
+            raise ShovelError(f"--rename {each}: {old!r} is renamed twice")
+        renames[old] = new
+    return renames
+
+
+@contextmanager
+def _watching(*, as_json: bool) -> Iterator[Watcher]:
+    """A progress bar on stderr, where that is a terminal."""
+    from warren.shovel.run import Watcher  # noqa: PLC0415  # as above
+
+    console = Console(stderr=True, highlight=False)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("messages")
+    bars = Progress(*columns, TimeRemainingColumn(), console=console, disable=as_json or not console.is_terminal)
+    task = None
+
+    def begin(moved: Moved, count: int) -> None:
+        nonlocal task
+        name = moved.queue if moved.queue == moved.to else f"{moved.queue} → {moved.to}"
+        task = bars.add_task(escape(printable(name)), total=count)
+
+    def progress(moved: Moved) -> None:
+        if task is not None:
+            bars.update(task, completed=moved.messages)
+
+    with bars:
+        yield Watcher(begin, progress, complain, complain)
+
+
+def _print(account: Account, *, as_json: bool, finished: bool) -> None:
+    """The summary on stdout."""
+    if as_json:
+        print_json(to_json(account, finished=finished))
+    elif account.queues:
+        print_text(_printable(account, finished=finished))
+
+
+def to_json(account: Account, *, finished: bool) -> Json:
+    """The summary for programs."""
+    return {
+        "source": account.source,
+        "destination": account.destination,
+        "kind": account.kind,
+        "finished": finished,
+        "messages": account.messages,
+        "bytes": sum(moved.payload_bytes for moved in account.queues),
+        "problems": account.problems,
+        "state": account.state,
+        "queues": [_queue_to_json(moved) for moved in account.queues],
+    }
+
+
+def _queue_to_json(moved: Moved) -> dict[str, Json]:
+    said = attrs.asdict(moved)
+    said["bytes"] = said.pop("payload_bytes")
+    return said
+
+
+def _printable(account: Account, *, finished: bool) -> Iterator[RenderableType]:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for name in ("queue", "to"):
+        table.add_column(name)
+    for name in ("messages", "payload", "there before", "expired", "other exchange"):
+        table.add_column(name, justify="right")
+    for moved in account.queues:
+        counts = moved.messages, moved.payload_bytes, moved.already, moved.expired, moved.renamed_exchanges
+        table.add_row(
+            Text(printable(moved.queue)),
+            Text(printable(moved.to)),
+            *(f"{count:,}" if count else "–" for count in counts),
+        )
+    yield table
+    verb = "copied" if account.kind == "copy" else "moved"
+    yield Text(f"{account.messages:,} messages {verb}{'' if finished else ' before it ended'}.")
+    if account.state is not None:
+        yield Text(f"How far the copy has come stands in {printable(account.state)}; without it all is copied again.")

@@ -1,0 +1,84 @@
+"""What the pump asks of the two places between which it stands.
+
+A queue is known at both by its name and its vhost's, as bytes. Whatever a place cannot do raises a
+:class:`storage.errors.WarrenError`; a source that is closed after one keeps what was not settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from warren.shovel.letter import Letter, Position
+
+
+class Outcome(NamedTuple):
+    """What became of a letter: ``number`` is what :meth:`Intake.put` gave."""
+
+    number: int
+    refusal: str | None
+    """``None``: it is safe."""
+
+
+class SourceQueue(Protocol):
+    """One queue that is emptied, or read."""
+
+    @property
+    def vhost(self) -> bytes: ...
+
+    @property
+    def name(self) -> bytes: ...
+
+    @property
+    def already(self) -> int:
+        """Messages that an earlier run brought over already."""
+
+    def count(self) -> int:
+        """About how many letters there are."""
+
+    def letters(self, limit: int) -> Iterator[Letter | None]:
+        """At most ``limit`` letters, in order. ``None``: none at the moment, see to what is on the way."""
+
+    def settle(self, positions: Sequence[Position]) -> None:
+        """These letters are safe at the destination."""
+
+    def finish(self) -> None:
+        """No more letters are wanted; what was settled is to be final when this returns."""
+
+
+class Source(Protocol):
+    """Where letters come from; a context manager."""
+
+    @property
+    def copies(self) -> bool:
+        """Whether everything stays where it is."""
+
+    def queues(self, names: Sequence[bytes]) -> list[SourceQueue]:
+        """Those queues (all, where none is named), in order; raises where one is not there."""
+
+
+class Intake(Protocol):
+    """One queue that is filled."""
+
+    def put(self, letter: Letter) -> int:
+        """Hand a letter over; returns its number, counted from 1."""
+
+    def work(self, *, wait: bool) -> list[Outcome]:
+        """Push on what was handed over, and say what has become of it since the last call.
+
+        ``wait``: not before something has, if anything is on the way (or a while has passed).
+        """
+
+    def close(self) -> None:
+        """Clean up behind the last letter."""
+
+    @property
+    def renamed_exchanges(self) -> int:
+        """Letters that arrived under another exchange's name than they were published to."""
+
+
+class Destination(Protocol):
+    """Where letters go; a context manager."""
+
+    def intake(self, vhost: bytes, source_name: bytes, name: bytes) -> Intake:
+        """The queue ``name`` (at the source: ``source_name``), made where it is missing."""

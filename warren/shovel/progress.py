@@ -1,0 +1,113 @@
+"""How far a copy has come: a small JSON file, for what is read-only cannot be acked.
+
+::
+
+    {"warren": "shovel progress 1", "source": "…", "destination": "…",
+     "queues": [{"vhost", "directory", "to", "messages", "next_seq_id", "beyond": [seq_id, …]}]}
+
+Of a queue's directory (a priority queue's level has one of its own) everything below ``next_seq_id`` that was there to
+copy is safe at the destination, and so is ``beyond``: what was confirmed behind a message that was refused.
+
+The file is replaced as a whole, and synced, after every batch that the destination confirmed, so a kill leaves the old
+one or the new one. What was confirmed after the last one was written is copied again by the next run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from typing import Final
+
+import attrs
+
+from storage.errors import DataError
+from storage.filesystem import FileSystem, write_file
+from warren.salvage.names import Json, to_json, to_text
+from warren.shovel.errors import ShovelError
+
+_KIND: Final = "shovel progress 1"
+
+
+@attrs.define
+class Reach:
+    """How far one queue's directory is copied."""
+
+    vhost: str
+    directory: str
+    to: str
+    messages: int = 0
+    next_seq_id: int = 0
+    beyond: set[int] = attrs.field(factory=set)
+
+    def has(self, seq_id: int) -> bool:
+        """Whether that message is safe at the destination."""
+        return seq_id < self.next_seq_id or seq_id in self.beyond
+
+    def add(self, seq_ids: Iterable[int], first_open: int | None) -> None:
+        """These are safe; ``first_open``: the lowest seq_id that was sent and is not, ``None``: all that were are."""
+        added = set(seq_ids)
+        self.messages += len(added)
+        self.beyond |= added
+        edge = max(self.beyond) + 1 if first_open is None and self.beyond else first_open
+        if edge is not None and edge > self.next_seq_id:
+            self.next_seq_id = edge
+        self.beyond = {seq_id for seq_id in self.beyond if seq_id >= self.next_seq_id}
+
+
+@attrs.define
+class Progress:
+    """The file, and what it says."""
+
+    files: FileSystem
+    path: str
+    source: str
+    destination: str
+    _reaches: dict[tuple[str, str, str], Reach] = attrs.field(factory=dict)
+
+    @classmethod
+    def open(cls, files: FileSystem, path: str, *, source: str, destination: str) -> Progress:
+        """What the file at ``path`` says, if there is one.
+
+        Raises :class:`ShovelError` for one of another copy, and :class:`DataError` for one that is none.
+        """
+        progress = cls(files, path, source, destination)
+        if not files.exists(path):
+            return progress
+        try:
+            said = json.loads(files.read(path))
+            if said["warren"] != _KIND:
+                raise DataError(path, None, f"is {said['warren']!r}, not {_KIND!r}")
+            whose = said["source"], said["destination"]
+            for entry in said["queues"]:
+                reach = Reach(**(entry | {"beyond": set(entry["beyond"])}))
+                progress._reaches[reach.vhost, reach.directory, reach.to] = reach
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(path, None, f"is no progress of a shovel: {error!r}") from error
+        if whose != (source, destination):
+            raise ShovelError(f"{path}: is the progress of another copy, from {whose[0]} to {whose[1]}")
+        return progress
+
+    def reach(self, vhost: bytes, directory: str, to: bytes) -> Reach:
+        """How far the queue in that directory is copied to the queue ``to``."""
+        key = to_text(vhost), directory, to_text(to)
+        return self._reaches.setdefault(key, Reach(*key))
+
+    def save(self) -> None:
+        """Write down what is known; safe on disk when this returns."""
+        reaches = self._reaches.values()
+        queues: list[Json] = [attrs.asdict(reach) | {"beyond": sorted(reach.beyond)} for reach in reaches]
+        said: Json = {"warren": _KIND, "source": self.source, "destination": self.destination, "queues": queues}
+        if not self.files.is_directory(os.path.dirname(self.path)):
+            self.files.make_directories(os.path.dirname(self.path))
+        write_file(self.files, self.path, to_json(said) + b"\n", sync=True)
+
+
+def default_path(source: str, destination: str, *, beside: str | None) -> str:
+    """Where a copy's progress lies unless the user says: in the directory ``beside``, else among the user's state."""
+    digest = hashlib.sha256(f"{source}\0{destination}".encode(errors="surrogateescape")).hexdigest()[:16]
+    if beside is not None:
+        return os.path.join(beside, f"warren.shovel-{digest}.json")
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(os.path.abspath(state), "warren", f"shovel-{digest}.json")

@@ -1,0 +1,126 @@
+"""The pump: takes letters from a source's queue to a destination's, and acks behind itself.
+
+On the way at once are at most ``window`` letters and about :data:`WINDOW_BYTES` of bodies, whatever the backlog. A
+letter is settled at the source when the destination has confirmed it, not before. Where one is refused nothing new is
+sent; what is on the way is waited for and settled (each letter for itself), and then :class:`RefusedError` is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from storage.errors import WarrenError
+from warren.salvage.names import printable, to_text
+from warren.shovel.errors import RefusedError
+from warren.shovel.letter import Position
+from warren.shovel.places import Intake, SourceQueue
+
+WINDOW_BYTES: Final = 16 << 20
+
+WallClock = Callable[[], int]
+"""Microseconds since the epoch."""
+
+
+@attrs.define
+class Moved:
+    """What became of one queue."""
+
+    vhost: str
+    queue: str
+    to: str
+    messages: int = 0
+    """That are safe at the destination and came with this run."""
+    payload_bytes: int = 0
+    already: int = 0
+    """That earlier runs brought."""
+    expired: int = 0
+    """Of this run's: whose time was over when they went on their way."""
+    renamed_exchanges: int = 0
+    """Of this run's: that arrived under another exchange's name."""
+
+
+@attrs.define
+class Pump:
+    """Moves one queue; made anew for each."""
+
+    source: SourceQueue
+    intake: Intake
+    moved: Moved
+    window: int
+    wall_clock: WallClock
+    progress: Callable[[Moved], None]
+    _on_the_way: dict[int, tuple[Position, int]] = attrs.field(factory=dict)
+    """Number → where it stands at the source, and its body's bytes."""
+    _bytes_on_the_way: int = 0
+    _safe: list[Position] = attrs.field(factory=list)
+    """Confirmed and not settled yet: a quarter of a window goes at once, for a source syncs each time."""
+    _refusals: list[str] = attrs.field(factory=list)
+
+    def run(self, limit: int) -> None:
+        """At most ``limit`` letters. Raises what either place raises, and :class:`RefusedError`."""
+        try:
+            self._pump(limit)
+        except WarrenError:
+            self._end_after_error()
+            raise
+        finally:
+            self.moved.renamed_exchanges = self.intake.renamed_exchanges
+
+    def _pump(self, limit: int) -> None:
+        for letter in self.source.letters(limit):
+            if letter is None:
+                self._work(wait=bool(self._on_the_way))
+            else:
+                number = self.intake.put(letter)
+                self._on_the_way[number] = letter.position, len(letter.body)
+                self._bytes_on_the_way += len(letter.body)
+                if 0 < letter.expiry_us <= self.wall_clock():
+                    self.moved.expired += 1
+                if not number % 64 or self._is_full():
+                    self._work(wait=False)
+            while self._is_full() and not self._refusals:
+                self._work(wait=True)
+            if self._refusals:
+                break
+        while self._on_the_way:
+            self._work(wait=True)
+        if self._refusals:
+            raise RefusedError(
+                f"{printable(to_text(self.source.name))}: {len(self._refusals):,} not taken: {self._refusals[0]}; "
+                "still at the source"
+            )
+        self.source.finish()
+        self.intake.close()
+
+    def _is_full(self) -> bool:
+        return len(self._on_the_way) >= self.window or self._bytes_on_the_way >= WINDOW_BYTES
+
+    def _work(self, *, wait: bool) -> None:
+        for number, refusal in self.intake.work(wait=wait):
+            position, size = self._on_the_way.pop(number)
+            self._bytes_on_the_way -= size
+            if refusal is None:
+                self._safe.append(position)
+                self.moved.messages += 1
+                self.moved.payload_bytes += size
+            else:
+                self._refusals.append(refusal)
+        if len(self._safe) * 4 >= self.window or not self._on_the_way:
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._safe:
+            safe, self._safe = self._safe, []
+            self.source.settle(safe)
+            self.progress(self.moved)
+
+    def _end_after_error(self) -> None:
+        """What was confirmed stays so, as far as that can still be done."""
+        for step in (self._settle, self.source.finish, self.intake.close):
+            try:
+                step()
+            except WarrenError:  # the first error is the one to tell
+                continue

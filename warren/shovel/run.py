@@ -1,0 +1,199 @@
+"""A shovel's run: opens the two places, moves queue by queue, and says what became of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+import attrs
+
+from storage.errors import StorageError
+from storage.filesystem import RealFileSystem
+from warren.salvage.names import from_text, to_text
+from warren.salvage.queue_directory import Finding
+from warren.shovel.address import Address, is_broker
+from warren.shovel.broker_destination import BrokerDestination
+from warren.shovel.broker_source import BrokerSource
+from warren.shovel.connection import Connection, Loop
+from warren.shovel.copying import CopySource
+from warren.shovel.errors import ShovelError
+from warren.shovel.places import Destination, Source, SourceQueue
+from warren.shovel.progress import Progress, default_path
+from warren.shovel.pump import Moved, Pump
+from warren.shovel.writing import DirectoryDestination, MoveSource
+
+
+@attrs.frozen(kw_only=True)
+class Orders:
+    """What was asked for. Names are in their text form."""
+
+    source: str
+    destination: str
+    queues: Sequence[str] = ()
+    vhost: str | None = None
+    rename: Mapping[str, str] = attrs.field(factory=dict)
+    move: bool = False
+    limit: int | None = None
+    as_published: bool = False
+    stand_ins: bool = True
+    window: int = 1000
+    state: str | None = None
+
+
+@attrs.define
+class Account:
+    """What came of it so far."""
+
+    source: str
+    destination: str
+    kind: str = "move"
+    """``copy``: the source stays as it was."""
+    state: str | None = None
+    """Where a copy's progress lies."""
+    problems: int = 0
+    """Messages that could not be read, and whatever else is damaged at the source."""
+    queues: list[Moved] = attrs.field(factory=list)
+
+    @property
+    def messages(self) -> int:
+        return sum(moved.messages for moved in self.queues)
+
+
+@attrs.frozen
+class Watcher:
+    """Who is told what happens."""
+
+    begin: Callable[[Moved, int], None]
+    """A queue is begun, with about so many messages."""
+    progress: Callable[[Moved], None]
+    report: Callable[[Finding], None]
+    notify: Callable[[str], None]
+
+
+def shovel(orders: Orders, account: Account, watcher: Watcher) -> None:
+    """Do it, and keep ``account``; raises :class:`storage.errors.WarrenError` for what cannot be done."""
+
+    def report(finding: Finding) -> None:
+        account.problems += 1
+        watcher.report(finding)
+
+    with ExitStack() as places:
+        loop = Loop()
+        places.callback(loop.close)
+        connect = _Connector(loop, places, watcher.notify)
+        source = _open_source(orders, account, connect, places, report)
+        destination = _open_destination(orders, connect, places)
+        queues = source.queues([from_text(name) for name in orders.queues])
+        _check(orders, queues)
+        left = sys.maxsize if orders.limit is None else orders.limit
+        for queue in queues:
+            moved = Moved(to_text(queue.vhost), to_text(queue.name), _target(orders, to_text(queue.name)))
+            moved.already = queue.already
+            account.queues.append(moved)
+            watcher.begin(moved, min(queue.count(), left))
+            intake = destination.intake(queue.vhost, queue.name, from_text(moved.to))
+            Pump(queue, intake, moved, orders.window, _now_us, watcher.progress).run(left)
+            left -= moved.messages
+
+
+def start(orders: Orders) -> Account:
+    """An account with nothing in it; passwords are left out of names."""
+    return Account(_shown(orders.source), _shown(orders.destination))
+
+
+def _shown(place: str) -> str:
+    return str(Address.of(place)) if is_broker(place) else os.path.realpath(place)
+
+
+def _target(orders: Orders, name: str) -> str:
+    return orders.rename.get(name, name)
+
+
+def _check(orders: Orders, queues: list[SourceQueue]) -> None:
+    """Raise :class:`ShovelError` for orders that do not fit what is there."""
+    names = {to_text(queue.name) for queue in queues}
+    for old in orders.rename:
+        if old not in names:
+            raise ShovelError(f"--rename {old}=…: no such queue is shovelled")
+    targets = [(queue.vhost, _target(orders, to_text(queue.name))) for queue in queues]
+    if is_broker(orders.destination):
+        if len(vhosts := sorted({to_text(vhost) for vhost, _ in targets})) > 1:
+            raise ShovelError(f"queues of several vhosts, {', '.join(vhosts)}: say which with --vhost")
+        targets = [(b"", target) for _, target in targets]
+    for target in targets:
+        if targets.count(target) > 1:
+            raise ShovelError(f"two queues would become {target[1]!r}")
+    if orders.source == orders.destination or _place(orders.source) == _place(orders.destination):
+        for queue in queues:
+            if _target(orders, to_text(queue.name)) == to_text(queue.name):
+                raise ShovelError(f"the queue {to_text(queue.name)!r} would be shovelled into itself")
+
+
+def _place(place: str) -> str:
+    if is_broker(place):
+        address = Address.of(place)
+        return f"{address.parameters.host}:{address.parameters.port}/{to_text(address.vhost)}"
+    return os.path.realpath(place)
+
+
+@attrs.frozen
+class _Connector:
+    """Opens connections that last as long as the run."""
+
+    _loop: Loop
+    _places: ExitStack
+    _notify: Callable[[str], None]
+
+    def connect(self, url: str) -> Connection:
+        return self._places.enter_context(Connection.open(Address.of(url), self._loop, self._notify))
+
+
+def _open_source(
+    orders: Orders, account: Account, connector: _Connector, places: ExitStack, report: Callable[[Finding], None]
+) -> Source:
+    if is_broker(orders.source):
+        if orders.vhost is not None:
+            raise ShovelError("--vhost is for directories; a broker's vhost stands in its URL")
+        if orders.state is not None:
+            raise ShovelError("--state is for copies; a broker's messages are moved")
+        return BrokerSource(connector.connect(orders.source), orders.window, _now_us)
+    if orders.move:
+        if orders.state is not None:
+            raise ShovelError("--state is for copies, not for --move")
+        return places.enter_context(MoveSource.open(orders.source, orders.vhost, report))
+    if not os.path.exists(orders.source):
+        raise StorageError(f"{orders.source}: no such file or directory")
+    beside = None if is_broker(orders.destination) else account.destination
+    path = orders.state or default_path(account.source, account.destination, beside=beside)
+    account.kind, account.state = "copy", os.path.abspath(path)
+    if _is_inside(account.state, account.source):
+        raise ShovelError(f"{path}: lies in {orders.source}, which is not to be changed; say another with --state")
+    progress = Progress.open(RealFileSystem(), account.state, source=account.source, destination=account.destination)
+    return places.enter_context(
+        CopySource.open(
+            orders.source,
+            orders.vhost,
+            progress,
+            lambda name: from_text(_target(orders, to_text(name))),
+            report,
+        )
+    )
+
+
+def _open_destination(orders: Orders, connector: _Connector, places: ExitStack) -> Destination:
+    if is_broker(orders.destination):
+        return BrokerDestination(
+            connector.connect(orders.destination), as_published=orders.as_published, stand_ins=orders.stand_ins
+        )
+    return places.enter_context(DirectoryDestination.open(orders.destination))
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    return os.path.commonpath([os.path.realpath(path), directory]) == directory
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

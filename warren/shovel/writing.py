@@ -1,0 +1,232 @@
+"""Data directories that are opened for writing: a source that is emptied, and a destination.
+
+Both are vhosts of :mod:`actors.vhost`, whose lock keeps other warrens out; a broker is kept out by its pid file. The
+files may be RabbitMQ's; what it finds at its next start tells docs/recovery.md.
+
+*Emptied*: messages are fetched, acks pending, and acked when they are settled; each batch of acks is synced. A kill
+brings back what was not acked. *Filled*: letters are held until the pump asks what became of them; then they are
+published and synced together, and all of them are safe. They are kept as persistent messages, whatever the property
+delivery_mode says, which stays as it is: nothing that was taken from a source may go with a restart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import groupby
+from typing import Final
+
+import attrs
+
+from actors.vhost import Vhost
+from queue_index.fetching import Fetched
+from queue_index.message_format import Envelope
+from queue_index.variable_queue import VariableQueue
+from storage.errors import MessageError, StorageError
+from storage.settings import RABBITMQ_3_10, Settings
+from warren.embedded import open_vhost, vhost_path
+from warren.salvage.names import from_text, split_level, to_text
+from warren.salvage.queue_directory import Finding
+from warren.salvage.source import open_source
+from warren.shovel.copying import Report, chosen_vhosts
+from warren.shovel.errors import ShovelError
+from warren.shovel.letter import Letter, Position, from_term
+from warren.shovel.places import Intake, Outcome, SourceQueue
+from warren.shovel.running_broker import refuse_running_broker
+
+FETCHED_AT_ONCE: Final = 256
+
+_FILES_OF_A_NODE = ("schema.DAT", "rabbit_serial", "cluster_nodes.config")
+
+
+def settings_for(directory: str) -> Settings:
+    """A broker's own directory is treated as that broker does."""
+    is_brokers = any(os.path.exists(os.path.join(directory, name)) for name in _FILES_OF_A_NODE)
+    return RABBITMQ_3_10 if is_brokers else Settings()
+
+
+@contextmanager
+def _opened(directory: str, vhost: str) -> Iterator[Vhost]:
+    """A vhost, closed at the end: cleanly where the error, if any, is not one of its own."""
+    refuse_running_broker(directory)
+    opened = open_vhost(directory, vhost, settings=settings_for(directory))
+    with ExitStack() as closing:
+        closing.push(opened)
+        try:
+            yield opened
+        except ShovelError:  # of the other place: this one is sound
+            closing.pop_all()
+            opened.close()
+            raise
+
+
+# ── emptied ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.define
+class MoveSource:
+    """A directory that messages are taken out of. Made by :meth:`open`."""
+
+    _path: str
+    _vhosts: dict[bytes, Vhost]
+    _report: Report
+    copies: bool = False
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: str, vhost: str | None, report: Report) -> Iterator[MoveSource]:
+        """The data directory ``path``, of its vhosts perhaps one only."""
+        if os.path.isfile(path):
+            raise ShovelError(f"{path}: is an archive, which can only be copied from; leave --move away")
+        with open_source(path) as source:
+            found = [(to_text(each.name), each.path) for each in chosen_vhosts(source, vhost)]
+        directory = os.path.abspath(path)
+        with ExitStack() as opened:
+            vhosts = {}
+            for name, place in found:
+                if str(vhost_path(directory, name)) != place:
+                    raise ShovelError(f"{path}: --move wants the node's data directory, which holds msg_stores/vhosts")
+                vhosts[from_text(name)] = opened.enter_context(_opened(directory, name))
+            yield cls(path, vhosts, report)
+
+    def queues(self, names: Sequence[bytes]) -> list[SourceQueue]:
+        found: list[SourceQueue] = []
+        for vhost_name, vhost in self._vhosts.items():
+            for down in vhost.down.values():
+                raise ShovelError(f"cannot be opened for writing, leave --move away to copy what can be read: {down}")
+            while vhost.recover_step():
+                continue
+            order = sorted(vhost.queues, key=_highest_level_first)
+            for name, levels in groupby(order, key=lambda queue: split_level(queue)[0]):
+                if not names or name in names:
+                    queues = [vhost.queues[level] for level in levels]
+                    found.append(_EmptiedQueue(vhost_name, name, vhost, queues, self._report))
+        for name in names:
+            if not any(queue.name == name for queue in found):
+                raise ShovelError(f"{self._path}: no queue {to_text(name)!r}")
+        return found
+
+
+def _highest_level_first(name: bytes) -> tuple[bytes, int]:
+    bare, level = split_level(name)
+    return bare, 0 if level is None else -level
+
+
+@attrs.define(eq=False)
+class _EmptiedQueue:
+    """One queue, or the levels of a priority queue; position: which level, and the seq_id."""
+
+    vhost: bytes
+    name: bytes
+    _home: Vhost
+    _levels: list[VariableQueue]
+    _report: Report
+    already: int = 0
+
+    def count(self) -> int:
+        return sum(len(level) for level in self._levels)
+
+    def letters(self, limit: int) -> Iterator[Letter | None]:
+        for part, level in enumerate(self._levels):
+            while limit and (fetched := level.fetch_many(min(limit, FETCHED_AT_ONCE))):
+                for run in fetched:
+                    limit -= run.count
+                    for seq_id, term, expiry_us in zip(run.seq_ids, run.terms, _expiries_us(run), strict=True):
+                        try:
+                            letter = from_term(term, expiry_us, (part, seq_id))
+                        except MessageError as error:  # stays, as it is pending and never settled
+                            detail = f"message {seq_id}: {error}"
+                            self._report(Finding("unreadable message", "damage", to_text(self.name), None, detail))
+                            continue
+                        yield letter
+
+    def settle(self, positions: Sequence[Position]) -> None:
+        for part, level in enumerate(self._levels):
+            level.ack([seq_id for where, seq_id in positions if where == part])
+        self._home.sync()
+
+    def finish(self) -> None:
+        """Acks are synced already; what is still pending comes back when the vhost is closed."""
+
+
+def _expiries_us(fetched: Fetched) -> list[int]:
+    run = fetched._run
+    return [run.batch.expiry(index) for index in range(run.low, run.high)]
+
+
+# ── filled ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.define
+class DirectoryDestination:
+    """A data directory that messages are put into, made where it is missing. Made by :meth:`open`."""
+
+    _directory: str
+    _opened: ExitStack
+    _vhosts: dict[bytes, Vhost] = attrs.field(factory=dict)
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: str) -> Iterator[DirectoryDestination]:
+        """The data directory ``path``; its vhosts are opened, or made, as they are filled."""
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise StorageError(f"{path}: is a file; messages can be put into a data directory or a broker")
+        with ExitStack() as opened:
+            yield cls(os.path.abspath(path), opened)
+
+    def intake(self, vhost: bytes, source_name: bytes, name: bytes) -> Intake:
+        if vhost not in self._vhosts:
+            self._vhosts[vhost] = self._opened.enter_context(_opened(self._directory, to_text(vhost)))
+        home = self._vhosts[vhost]
+        queue = home.queue(name)
+        queue.set_mode("lazy")  # nothing of the backlog stays in memory
+        return _FilledQueue(home, vhost, queue, lambda letter: _address(letter, source_name, name))
+
+
+def _address(letter: Letter, source_name: bytes, name: bytes) -> tuple[bytes, ...]:
+    """The routing keys; the default exchange's are names of queues, and follow a queue that is renamed."""
+    if not letter.exchange and letter.routing_keys[0] == source_name:
+        return (name, *letter.routing_keys[1:])
+    return letter.routing_keys
+
+
+@attrs.define(eq=False)
+class _FilledQueue:
+    """One queue."""
+
+    _home: Vhost
+    _vhost: bytes
+    _queue: VariableQueue
+    _routing_keys: Callable[[Letter], tuple[bytes, ...]]
+    _held: list[Letter] = attrs.field(factory=list)
+    _numbered: int = 0
+    _written: int = 0
+    renamed_exchanges: int = 0
+
+    def put(self, letter: Letter) -> int:
+        self._held.append(letter)
+        self._numbered += 1
+        return self._numbered
+
+    def work(self, *, wait: bool) -> list[Outcome]:
+        if not wait and len(self._held) < FETCHED_AT_ONCE:
+            return []
+        for envelope, letters in groupby(self._held, key=self._envelope):
+            batch = list(letters)
+            self._queue.publish_many(
+                envelope,
+                self._home.msg_ids.many(len(batch)),
+                [letter.body for letter in batch],
+                expiries_us=[letter.expiry_us for letter in batch],
+            )
+        self._home.sync()
+        first, self._written = self._written + 1, self._written + len(self._held)
+        self._held = []
+        return [Outcome(number, None) for number in range(first, self._written + 1)]
+
+    def _envelope(self, letter: Letter) -> Envelope:
+        return Envelope(self._vhost, letter.exchange, self._routing_keys(letter), letter.properties, True)
+
+    def close(self) -> None:
+        """What was not asked about is not written: it is still at the source."""
