@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pykka._envelope import Envelope
 
@@ -44,6 +44,7 @@ class Owner(Helper, Protocol):
 
 
 Entry = Envelope[Any] | Gathering
+G = TypeVar("G", bound=Gathering)
 
 
 class Inbox:
@@ -78,8 +79,11 @@ class Inbox:
                 self.weight += weight
         self._wake()
 
-    def gather(self, key: object, item: Any, new: Callable[[object], Gathering], weight: int) -> Gathering:
-        """Let ``item`` join the entry at the tail, or begin a ``new`` one; returns the entry."""
+    def gather(self, key: object, item: Any, new: Callable[[object], G], weight: int) -> G:
+        """Let ``item`` join the entry at the tail, or begin a ``new`` one; returns the entry.
+
+        All entries of one key are of one class.
+        """
         with self._lock:
             tail = self._open
             if tail is None or tail.key is not key:
@@ -89,7 +93,7 @@ class Inbox:
             self.weight += weight
         if not self.scheduled:
             self._wake()
-        return tail
+        return tail  # type: ignore[return-value]
 
     def seal(self) -> None:
         """Let nothing join the entry at the tail any more."""

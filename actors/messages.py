@@ -229,8 +229,8 @@ class StoreProgress(Control):
 
 
 @attrs.frozen
-class CloseStore(Control):
-    """Node → store. Ask. ``token``: what the shortcut of the clean stop is tied to; ``None``: leave none."""
+class CloseStore:
+    """Node → store. Ask; no control message: what queues told it comes first. ``token``: what the shortcut of the clean stop is tied to; ``None``: leave none."""
 
     token: bytes | None
 

@@ -182,32 +182,38 @@ class PooledActor(pykka.Actor):
         try:
             self._work(entries)
         finally:
-            self._turn_thread = None
-            self._turn_lock.release()
+            self.end_turn()
+        return True
+
+    def end_turn(self) -> None:
+        """Let the next one have a turn; get in line for it if something waits."""
+        self._turn_thread = None
+        self._turn_lock.release()
         inbox = self.actor_inbox
         if not inbox.scheduled and not inbox.empty():
             inbox.scheduled = True
             self._pool.submit(self)
-        return True
 
     def _work(self, entries: int) -> None:
         inbox, stopped = self.actor_inbox, self.actor_stopped
-        if not self._started and not stopped.is_set():
-            self._started = True
-            self._guard(None, self.on_start)
-        while entries and not stopped.is_set():
-            entries -= 1
-            entry = inbox.take()
-            if entry is None:
-                break
-            if isinstance(entry, Gathering):
-                self._guard(None, self.on_gathered, entry)
-            else:
-                self._handle(entry)
-        if not stopped.is_set():
-            self._guard(None, self.on_turn_end)
-        if stopped.is_set():
-            self._drain()
+        try:
+            if not self._started and not stopped.is_set():
+                self._started = True
+                self._guard(None, self.on_start)
+            while entries and not stopped.is_set():
+                entries -= 1
+                entry = inbox.take()
+                if entry is None:
+                    break
+                if isinstance(entry, Gathering):
+                    self._guard(None, self.on_gathered, entry)
+                else:
+                    self._handle(entry)
+            if not stopped.is_set():
+                self._guard(None, self.on_turn_end)
+        finally:
+            if stopped.is_set():  # whatever ended the turn: somebody may wait
+                self._drain()
 
     def _handle(self, envelope: Envelope[Any]) -> None:
         reply_to = envelope.reply_to

@@ -77,9 +77,9 @@ class PublishBatch(Gathering):
 
     __slots__ = ("confirm",)
 
-    def __init__(self, key: object) -> None:
+    def __init__(self, key: object, confirm: Confirm) -> None:
         super().__init__(key)
-        self.confirm = Confirm()
+        self.confirm = confirm
 
 
 @attrs.frozen
@@ -102,6 +102,10 @@ class OpenedQueue:
     stores: list[RemoteStore]
     recovered: Callable[[], None]
     """To be called once no segment is left to scan."""
+
+
+_SAFE: Final = Confirm()
+_SAFE.set()
 
 
 class QueueActor(PooledActor):
@@ -138,6 +142,8 @@ class QueueActor(PooledActor):
         self._worked = self._unused_told = self._bump_told = False
         self._recovered: Callable[[], None] | None = None
         self._error: BaseException | None = None
+        self.alive = True
+        """Whether messages may be handed over; the short way to ``actor_stopped``."""
 
     def describe(self) -> str:
         return str(self.declaration)
@@ -157,16 +163,34 @@ class QueueActor(PooledActor):
 
     def publish(self, key: PublishKey, body: bytes) -> Confirm:
         """Hand over one message; returns its confirm, which messages that came together share."""
+        if self._deliveries and self._hand_off(key, body):
+            return _SAFE
         inbox = self.actor_inbox
-        batch = inbox.gather(key, body, PublishBatch, 1)
+        batch = inbox.gather(key, body, self._new_batch, 1)
         if not self.coalesces:
             inbox.seal()
-        confirm: Confirm = batch.confirm  # type: ignore[attr-defined]
-        if confirm._helper is None:
-            confirm.helped_by(self)
         if self._deliveries and self.consumer_waits():
             self.turn()
-        return confirm
+        return batch.confirm
+
+    def _hand_off(self, key: PublishKey, body: bytes) -> bool:
+        """Give a message to a consumer that waits for one and acks unseen, past the queue, if nothing is before it."""
+        if not self.consumer_waits() or not self._turn_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._process is None or not self.actor_inbox.empty() or not self.alive:
+                return False
+            delivered = self._process.hand_off(key.envelope, body)
+            deliveries = None if delivered is None else self._deliveries.get(delivered.consumer or "")
+            if delivered is None or deliveries is None:
+                return False
+            deliveries.put(delivered)
+            return True
+        finally:
+            self.end_turn()
+
+    def _new_batch(self, key: object) -> PublishBatch:
+        return PublishBatch(key, Confirm(self))
 
     def publish_many(self, key: PublishKey, bodies: Sequence[bytes], msg_ids: bytes = b"") -> Confirm:
         """Hand over messages in one batch; ``msg_ids``: 16 bytes each, where other queues get the same messages."""
@@ -306,6 +330,7 @@ class QueueActor(PooledActor):
         self._around.allocated_bytes.pop(self.actor_urn, None)
         tell(self._around.timer, m.CancelTimers(self.actor_ref))
         tell(self._around.monitor, m.LeaveMonitor(self.actor_ref))
+        self.alive = False
         self._stop()
         self._let_publishers_in()
 

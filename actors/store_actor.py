@@ -116,7 +116,7 @@ class MessageStoreActor(PooledActor):
                 return self.store.status()
             case CloseStore():
                 self.store.close(message.token)
-                self.stop()
+                self._stop()
             case _:
                 raise RuntimeError(f"a store cannot handle {message!r}")
         return None

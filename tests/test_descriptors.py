@@ -246,10 +246,8 @@ def test_a_file_without_unsynced_writes_is_evicted_rather(tmp_path: Path, monkey
     a, b, c, d = (files.open_append(f"{tmp_path}/{name}") for name in "abcd")
     for file in (a, c, d):
         file.append(b"x")
-    b.size()
-    c.size()
-    d.size()
-    a.size()
+    for file in (a, b, c, d):
+        file.size()
     files.open_append(f"{tmp_path}/e")
     assert evicted(b) == [True]
     assert (cache.evictions, syncs.count) == (1, 0)

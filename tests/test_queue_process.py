@@ -229,7 +229,7 @@ def test_unknown_tag_changes_nothing() -> None:
     bench.publish(*bodies(4))
     bench.got(4, ack_required=True)
     bench.queue.ack("get", [range(2, 3)])
-    for tags in ([range(1, 3)], [range(4, 6)], [range(1, 2), range(1, 2)], [range(0, 1)]):
+    for tags in ([range(1, 3)], [range(4, 6)], [range(1, 2), range(1, 2)], [range(1)]):
         with pytest.raises(UnknownTagError):
             bench.queue.ack("get", tags)
     with pytest.raises(UnknownTagError):
@@ -425,7 +425,7 @@ def test_queue_that_is_not_durable_sleeps_when_it_is_empty() -> None:
     assert bench.queue.hibernate()
     bench.publish(b"again")
     assert bench.got() == [b"again"]
-    assert bench.queue.close(lambda count: bytes(count)) == {}
+    assert bench.queue.close(bytes) == {}
 
 
 def test_idle_sleeping_queue_takes_less_than_five_kilobytes() -> None:

@@ -414,9 +414,9 @@ class Machine(RuleBasedStateMachine):
         if tried and not self.model.dying:
             assert slept == all(sent.persistent for sent in self.model.ready) or not self.model.ready
 
-    @rule(target=st.sampled_from([None, 0.0, 0.01, 5.0]))
-    def memory_target(self, target: float | None) -> None:
-        self.queue.set_ram_duration_target(target)
+    @rule(duration=st.sampled_from([None, 0.0, 0.01, 5.0]))
+    def memory_target(self, duration: float | None) -> None:
+        self.queue.set_ram_duration_target(duration)
 
     @rule(how=st.sampled_from(["asleep", "opened", "crash"]))
     def start_again(self, how: str) -> None:

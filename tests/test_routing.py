@@ -9,8 +9,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from broker import Broker
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pika import BasicProperties  # type: ignore[import-untyped]
 
 from actors.engines.arguments import QueueDeclaration
 from actors.engines.definitions import Definitions
@@ -119,25 +121,26 @@ def test_bindings_are_told_apart_by_the_types_of_their_arguments() -> None:
     assert len(node.definitions.bindings("/")) == 7
 
 
-@pytest.mark.parametrize(
-    ("pattern", "taken", "left"),
-    [
-        ("*.error", ["db.error"], ["error", "db.x.error", "db.errors", "db"]),
-        ("#", ["", "a", "a.b.c", "..", "#", "*"], []),
-        ("", [""], ["a", "."]),
-        ("a.#", ["a", "a.b", "a.b.c", "a."], ["", "b.a", "ab"]),
-        ("#.a", ["a", "b.a", "a.a"], ["a.b", ""]),
-        ("a.#.b", ["a.b", "a.x.b", "a.x.y.b", "a.b.b"], ["a", "b", "a.b.c"]),
-        ("#.#", ["", "a", "a.b"], []),
-        ("*.#", ["a", "a.b"], [""]),
-        ("#.*", ["a", "a.b"], [""]),
-        ("*", ["a", "#", "*"], ["", "a.b"]),
-        ("a..b", ["a..b"], ["a.b", "a.x.b"]),
-        ("a.*.b", ["a..b", "a.x.b"], ["a.b"]),
-        ("A", ["A"], ["a"]),
-        ("a*", ["a*"], ["ab"]),
-    ],
-)
+TOPICS: list[tuple[str, list[str], list[str]]] = [
+    ("*.error", ["db.error"], ["error", "db.x.error", "db.errors", "db"]),
+    ("#", ["", "a", "a.b.c", "..", "#", "*"], []),
+    ("", [""], ["a", "."]),
+    ("a.#", ["a", "a.b", "a.b.c", "a."], ["", "b.a", "ab"]),
+    ("#.a", ["a", "b.a", "a.a"], ["a.b", ""]),
+    ("a.#.b", ["a.b", "a.x.b", "a.x.y.b", "a.b.b"], ["a", "b", "a.b.c"]),
+    ("#.#", ["", "a", "a.b"], []),
+    ("*.#", ["a", "a.b"], [""]),
+    ("#.*", ["a", "a.b"], [""]),
+    ("*", ["a", "#", "*"], ["", "a.b"]),
+    ("a..b", ["a..b"], ["a.b", "a.x.b"]),
+    ("a.*.b", ["a..b", "a.x.b"], ["a.b"]),
+    ("A", ["A"], ["a"]),
+    ("a*", ["a*"], ["ab"]),
+]
+"""Patterns, the keys that they take, and keys that they leave."""
+
+
+@pytest.mark.parametrize(("pattern", "taken", "left"), TOPICS)
 def test_topic_patterns(pattern: str, taken: list[str], left: list[str]) -> None:
     node = Node("q")
     node.bind("amq.topic", "q", pattern)
@@ -205,41 +208,42 @@ def test_a_trie_keeps_no_branch_of_a_binding_that_is_gone() -> None:
 PDF = {"format": "pdf", "pages": 3, "x-by": "me"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "headers", "taken"),
-    [
-        ({}, PDF, True),
-        ({"x-match": "any"}, PDF, False),
-        ({"format": "pdf", "pages": 3}, PDF, True),
-        ({"format": "pdf", "pages": 4}, PDF, False),
-        ({"format": "pdf", "pages": 3}, {"format": "pdf"}, False),
-        ({"format": "pdf"}, {}, False),
-        ({"x-match": "any", "format": "pdf", "pages": 4}, PDF, True),
-        ({"x-match": "any", "format": "png", "pages": 4}, PDF, False),
-        ({"x-match": "all", "x-by": "you"}, PDF, True),
-        ({"x-match": "all-with-x", "x-by": "you"}, PDF, False),
-        ({"x-match": "all-with-x", "x-by": "me", "format": "pdf"}, PDF, True),
-        ({"x-match": "any", "x-by": "me"}, PDF, False),
-        ({"x-match": "any-with-x", "x-by": "me"}, PDF, True),
-        ({"x-match": "any-with-x"}, PDF | {"x-match": "any-with-x"}, False),
-        ({"format": None}, PDF, True),
-        ({"size": None}, PDF, False),
-        ({"n": 1}, {"n": 1.0}, True),
-        ({"n": 1}, {"n": True}, False),
-        ({"n": True}, {"n": 1}, False),
-        ({"n": True}, {"n": True}, True),
-        ({"n": 1}, {"n": "1"}, False),
-        ({"n": 1}, {"n": Decimal(1)}, False),
-        ({"n": "é"}, {"n": "é".encode()}, True),
-        ({"n": b"text"}, {"n": "text"}, True),
-        ({"n": datetime(2020, 1, 1, tzinfo=UTC)}, {"n": 1577836800}, True),
-        ({"n": 1577836800}, {"n": datetime(2020, 1, 1, tzinfo=UTC)}, True),
-        ({"n": [1, {"a": True}]}, {"n": (1, {"a": True})}, True),
-        ({"n": [1, {"a": True}]}, {"n": [1, {"a": 1}]}, False),
-        ({"n": [1]}, {"n": [1, 2]}, False),
-        ({"n": {"a": 1}}, {"n": {"a": 1, "b": 2}}, False),
-    ],
-)
+HEADERS: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
+    ({}, PDF, True),
+    ({"x-match": "any"}, PDF, False),
+    ({"format": "pdf", "pages": 3}, PDF, True),
+    ({"format": "pdf", "pages": 4}, PDF, False),
+    ({"format": "pdf", "pages": 3}, {"format": "pdf"}, False),
+    ({"format": "pdf"}, {}, False),
+    ({"x-match": "any", "format": "pdf", "pages": 4}, PDF, True),
+    ({"x-match": "any", "format": "png", "pages": 4}, PDF, False),
+    ({"x-match": "all", "x-by": "you"}, PDF, True),
+    ({"x-match": "all-with-x", "x-by": "you"}, PDF, False),
+    ({"x-match": "all-with-x", "x-by": "me", "format": "pdf"}, PDF, True),
+    ({"x-match": "any", "x-by": "me"}, PDF, False),
+    ({"x-match": "any-with-x", "x-by": "me"}, PDF, True),
+    ({"x-match": "any-with-x"}, PDF | {"x-match": "any-with-x"}, False),
+    ({"format": None}, PDF, True),
+    ({"size": None}, PDF, False),
+    ({"n": 1}, {"n": 1.0}, True),
+    ({"n": 1}, {"n": True}, False),
+    ({"n": True}, {"n": 1}, False),
+    ({"n": True}, {"n": True}, True),
+    ({"n": 1}, {"n": "1"}, False),
+    ({"n": 1}, {"n": Decimal(1)}, False),
+    ({"n": "é"}, {"n": "é".encode()}, True),
+    ({"n": b"text"}, {"n": "text"}, True),
+    ({"n": datetime(2020, 1, 1, tzinfo=UTC)}, {"n": 1577836800}, True),
+    ({"n": 1577836800}, {"n": datetime(2020, 1, 1, tzinfo=UTC)}, True),
+    ({"n": [1, {"a": True}]}, {"n": (1, {"a": True})}, True),
+    ({"n": [1, {"a": True}]}, {"n": [1, {"a": 1}]}, False),
+    ({"n": [1]}, {"n": [1, 2]}, False),
+    ({"n": {"a": 1}}, {"n": {"a": 1, "b": 2}}, False),
+]
+"""Arguments of a binding, headers of a message, and whether it is taken."""
+
+
+@pytest.mark.parametrize(("arguments", "headers", "taken"), HEADERS)
 def test_headers(arguments: dict[str, Any], headers: dict[str, Any], taken: bool) -> None:
     node = Node("q")
     node.bind("amq.headers", "q", "key", arguments)
@@ -323,12 +327,13 @@ def test_an_alternate_that_leads_nowhere_loses_the_message(alternate: str) -> No
 
 
 def test_an_alternate_declared_later_counts_from_then_on() -> None:
-    node = Node("rest")
+    node = Node("q")
+    node.exchange("rest", "fanout")
+    node.bind("rest", "q")
     node.exchange("x", alternate="later")
     assert node.table.route("x", "k") == ()
-    node.exchange("later", "fanout")
-    node.bind("later", "rest")
-    assert node.table.route("x", "k") == ("rest",)
+    node.exchange("later", "direct", alternate="rest")
+    assert node.table.route("x", "k") == ("q",)
 
 
 def test_an_internal_exchange_takes_from_exchanges_and_from_the_node_only() -> None:
@@ -495,3 +500,36 @@ def test_readers_in_other_threads_see_what_stays_while_the_rest_changes(kind: st
             reader.join()
     assert not wrong
     assert table.route(f"amq.{kind}", "a.b", {"k": 1}) == ("stays",)
+
+
+@pytest.mark.broker
+def test_a_broker_takes_and_leaves_the_same(broker: Broker) -> None:
+    """The tables above, said to RabbitMQ: one queue for each, and what comes back was left."""
+    broker.start()
+    wrong = []
+    with broker.channel() as channel:
+        returned: list[str] = []
+        channel.add_on_return_callback(lambda _, method, *__: returned.append(method.routing_key))
+        channel.tx_select()  # a commit waits until all of its messages are where they go, or are on their way back
+
+        def is_taken(exchange: str, key: str, headers: dict[str, Any] | None = None) -> bool:
+            returned.clear()
+            channel.basic_publish(exchange, key, b"", BasicProperties(headers=headers), mandatory=True)
+            channel.tx_commit()
+            channel.connection.process_data_events(time_limit=0)
+            return not returned
+
+        queue = channel.queue_declare("q").method.queue
+        for pattern, taken, left in TOPICS:
+            channel.queue_bind(queue, "amq.topic", pattern)
+            if [key for key in taken + left if is_taken("amq.topic", key)] != taken:
+                wrong.append(pattern)
+            channel.queue_unbind(queue, "amq.topic", pattern)
+        for arguments, headers, taken_too in HEADERS:
+            if any(isinstance(value, float | tuple) for value in headers.values()):
+                continue  # the client has no bytes for them
+            channel.queue_bind(queue, "amq.headers", "", arguments)
+            if is_taken("amq.headers", "", headers) != taken_too:
+                wrong.append(f"{arguments} {headers}")
+            channel.queue_unbind(queue, "amq.headers", "", arguments)
+    assert not wrong

@@ -42,6 +42,7 @@ from warren.shovel.places import Outcome
 from warren.shovel.progress import Progress, Reach, default_path
 from warren.shovel.pump import WINDOW_BYTES, Moved, Pump
 from warren.shovel.running_broker import refuse_running_broker
+from warren.shovel.writing import _FilledQueue
 
 GOLDEN = Path(__file__).parent / "golden"
 MIXED = GOLDEN / "01-clean-small-mixed.tar.gz"
@@ -513,7 +514,8 @@ def test_orders_that_make_no_sense(tmp_path: Path) -> None:
     assert "wants OLD=NEW" in complaint(source, data, "--rename", "q")
     assert "renamed twice" in complaint(source, data, "--rename", "q=a", "--rename", "q=b")
     assert "no such queue" in complaint(source, data, "--rename", "x=y")
-    assert "into itself" in complaint(source, source, "--state", tmp_path / "state")
+    assert "lies in" in complaint(source, source, "--state", tmp_path / "state")
+    assert "lies in" in complaint(source, source / "inner", "--move")
     assert "not to be changed" in complaint(source, data, "--state", source / "state")
     assert "copied from" in complaint(MIXED, data, "--move")
     assert "--state is for copies" in complaint(source, data, "--move", "--state", tmp_path / "state")
@@ -569,3 +571,30 @@ def test_the_summary_for_people(tmp_path: Path) -> None:
     assert "12 messages copied." in result.stdout
     assert "warren.shovel-" in result.stdout
     assert "12 messages moved." in warren_("shovel", tmp_path / "source", tmp_path / "d2", "--move").stdout
+
+
+def test_a_bar_shows_how_far_it_is(tmp_path: Path) -> None:
+    fill(tmp_path / "source", 12)
+    command = ["shovel", str(tmp_path / "source"), str(tmp_path / "data"), "--rename", "q=[r]"]
+    shown = CliRunner().invoke(cli.app, command, env={"FORCE_COLOR": "1"}).stderr
+    assert "q → [r]" in shown
+    assert "12/12" in shown
+
+
+def test_what_is_interrupted_is_settled_as_far_as_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "source", 1000)
+    works, work = [0], _FilledQueue.work
+
+    def interrupted(queue: _FilledQueue, *, wait: bool) -> list[Outcome]:
+        works[0] += 1
+        if works[0] == 12:
+            raise KeyboardInterrupt
+        return work(queue, wait=wait)
+
+    monkeypatch.setattr(_FilledQueue, "work", interrupted)
+    result = warren_("shovel", tmp_path / "source", tmp_path / "data", "--move", "--prefetch", "100")
+    assert result.exit_code == 130 or isinstance(result.exception, KeyboardInterrupt), result
+    assert "before it ended" in result.stdout
+    there, left = numbers(tmp_path / "data"), numbers(tmp_path / "source")
+    assert 0 < len(there) < 1000
+    assert there + left == list(range(1000))

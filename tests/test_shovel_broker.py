@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,21 +37,30 @@ SETTLE_BROKER = "warren.shovel.broker_source:_ConsumedQueue.settle"
 WINDOW = "--prefetch", "200"
 
 
+VHOSTS = [f"vhost-{number:02}" for number in range(32)]
+
+
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with Broker(tmp_path_factory.mktemp("broker")) as broker:
         broker.start()
+        names = ", ".join(f'<<"{name}">>' for name in VHOSTS)
+        broker.eval(  # all at once: a call of rabbitmqctl takes longer than most tests
+            f"[begin rabbit_vhost:add(Name, <<>>), rabbit_auth_backend_internal:set_permissions("
+            f'<<"guest">>, Name, <<".*">>, <<".*">>, <<".*">>, <<>>) end || Name <- [{names}]]'
+        )
         yield broker
 
 
+@pytest.fixture(scope="module")
+def fresh_vhosts() -> Iterator[str]:
+    return iter(VHOSTS)
+
+
 @pytest.fixture
-def vhost(shared: Broker, request: pytest.FixtureRequest) -> Iterator[Vhost]:
+def vhost(shared: Broker, fresh_vhosts: Iterator[str]) -> Vhost:
     """A vhost of its own for each test."""
-    name = hashlib.sha256(request.node.name.encode()).hexdigest()[:8]
-    shared.ctl("add_vhost", name)
-    shared.ctl("set_permissions", "--vhost", name, "guest", ".*", ".*", ".*")
-    yield Vhost(shared, name)
-    shared.ctl("delete_vhost", name)
+    return Vhost(shared, next(fresh_vhosts))
 
 
 class Vhost:
@@ -78,6 +89,7 @@ class Vhost:
         return [int(delivery.body) for delivery in self.drain(queue)]
 
     def exchanges(self) -> set[str]:
+        """All but those that every vhost has."""
         names = self.broker.ctl("list_exchanges", "--vhost", self.name, "name", "--no-table-headers").split()
         return {name for name in names if not name.startswith("amq.")}
 
@@ -141,6 +153,8 @@ def test_everything_that_a_header_can_be_goes_there_and_back(vhost: Vhost, tmp_p
             assert line["exchange"] == f"warren.shovel.{line['queue']}"
             line |= {"exchange": original["exchange"], "headers": said or original["headers"]}
         line["expiry_us"] = original["expiry_us"]  # begins anew at a broker
+        copied_to = (original["headers"] or {}).get("CC", [])
+        original["routing_keys"] = [original["routing_keys"][0], *copied_to]  # those of BCC stand on the old disk only
     assert back == straight
     assert 0 < marked < len(back)
 
@@ -256,6 +270,31 @@ def wait_until_ready(vhost: Vhost, queue: str) -> None:
     deadline = time.monotonic() + 30
     while vhost.do(lambda channel: channel.queue_declare(queue, passive=True)).method.consumer_count:
         assert time.monotonic() < deadline
+
+
+# ── a stopped broker's own directory, written to ─────────────────────────────────────────────────────────────────────
+
+
+def test_messages_are_taken_out_of_a_stopped_broker_and_put_into_it(broker: Broker, tmp_path: Path) -> None:
+    broker.start()
+    for queue in ("out", "into"):
+        broker.declare(queue)
+    headers = {"n": 1, "t": {"deep": [True, None]}}
+    properties = pika.BasicProperties(delivery_mode=2, headers=headers, expiration="3600000")
+    broker.publish(Message(b"%d" % n * 1000, "out", properties=properties) for n in range(3000))
+    broker.stop()
+    node = broker.node_directory
+    first = shovel(node, tmp_path / "data", "--move", "--queue", "out", "--limit", "1000")
+    assert first["messages"] == 1000
+    assert shovel(tmp_path / "data", node, "--rename", "out=into")["messages"] == 1000
+    broker.start()
+    there = broker.drain("into")
+    assert [each.body for each in there] == [b"%d" % n * 1000 for n in range(1000)]
+    assert {(each.exchange, each.routing_key, each.properties.expiration) for each in there} == {
+        ("", "into", "3600000")
+    }
+    assert all(each.properties.headers == headers for each in there)
+    assert [each.body for each in broker.drain("out")] == [b"%d" % n * 1000 for n in range(1000, 3000)]
 
 
 # ── live brokers as sources ──────────────────────────────────────────────────────────────────────────────────────────
@@ -387,7 +426,7 @@ def test_what_a_broker_says_no_to(vhost: Vhost, tmp_path: Path) -> None:
     wrong = complaint(tmp_path / "source", vhost.url.replace(":guest@", ":s3cret@"), *state)
     assert "ACCESS_REFUSED" in wrong
     assert "s3cret" not in wrong
-    assert "vhost nothing not found" in complaint(tmp_path / "source", vhost.url[:-8] + "nothing", *state)
+    assert "vhost nothing not found" in complaint(tmp_path / "source", vhost.url.replace(vhost.name, "nothing"), *state)
     assert "no queue 'x'" in complaint(vhost.url, tmp_path / "data", "--queue", "x")
     assert "--queue" in complaint(vhost.url, tmp_path / "data")
     assert "no connection" in complaint(tmp_path / "source", "amqp://127.0.0.1:1/", *state)
@@ -425,3 +464,31 @@ def test_a_broker_that_goes_away(vhost: Vhost, tmp_path: Path, monkeypatch: pyte
     assert "the connection is lost" in complaint(tmp_path / "source", vhost.url, "--move", *WINDOW)
     assert shovel(tmp_path / "source", vhost.url, "--move", *WINDOW)["messages"] < 2000
     check_all_there(vhost.bodies(), 2000)
+
+
+def test_a_queue_that_another_consumer_has_to_itself(
+    vhost: Vhost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vhost.declare("q", **{"x-single-active-consumer": True})
+    with vhost.broker.channel(vhost.name) as channel:
+        channel.basic_qos(prefetch_count=1)
+        channel.basic_consume("q", lambda *_: None)
+        channel.queue_declare("q", passive=True)
+        vhost.broker.publish([Message(b"0", "q"), Message(b"1", "q")], vhost=vhost.name)
+        monkeypatch.setattr("warren.shovel.broker_source.STALLED_S", 0.3)
+        assert "has it to itself" in complaint(vhost.url, tmp_path / "data", "--queue", "q")
+
+
+def test_a_broker_without_memory_is_waited_for(vhost: Vhost, tmp_path: Path) -> None:
+    fill(tmp_path / "source", 500)
+    vhost.broker.ctl("set_vm_memory_high_watermark", "0")
+    command = [sys.executable, "-m", "warren.cli", "shovel", tmp_path / "source", vhost.url, "--move", "--json"]
+    with subprocess.Popen(command, cwd=GOLDEN.parent.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            assert b"takes no messages for the time being, waiting: low on memory" in process.stderr.readline()
+        finally:
+            vhost.broker.ctl("set_vm_memory_high_watermark", "0.6")
+        said, _ = process.communicate(timeout=60)
+    assert json.loads(said)["messages"] == 500
+    assert vhost.bodies() == list(range(500))

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from types import TracebackType
 
+import attrs
+
 from actors import messages as m
 from actors.deliveries import Deliveries
 from actors.engines.effects import Delivered
@@ -49,6 +51,10 @@ class Channel:
     def settle_many(self, outcome: str, tags: list[int]) -> None:
         """Settle deliveries in one message."""
         self.actor.actor_ref.tell(m.Settle(self.name, outcome, tag_ranges(tags)))
+
+    def settle_all(self, outcome: str, tags: range) -> None:
+        """Settle a whole batch."""
+        self.actor.actor_ref.tell(m.Settle(self.name, outcome, (tags,)))
 
     def close(self) -> int:
         """Give back what is unsettled; returns how many messages that were."""
@@ -128,7 +134,10 @@ class Consumer:
     its queue failed of.
     """
 
-    def __init__(self, channel: Channel, deliveries: Deliveries, tag: str, timeout: float | None) -> None:
+    def __init__(
+        self, channel: Channel, deliveries: Deliveries, tag: str, timeout: float | None, *, auto_ack: bool = False
+    ) -> None:
+        self._auto_ack = auto_ack
         self.tag = tag
         self.channel = channel
         self._deliveries = deliveries
@@ -157,6 +166,9 @@ class Consumer:
             delivered = self._deliveries.take(left)
             if delivered is None:
                 return None
+            if self._auto_ack and delivered.first_tag:
+                self.channel.settle_all("ack", delivered.tags)
+                delivered = attrs.evolve(delivered, first_tag=0)
             self._batch = spread(self.channel, delivered)
             delivery = next(self._batch, None)
         return delivery

@@ -311,6 +311,10 @@ class Node(VhostVerbs):
     def forget(self) -> None:
         """In a forked child: the directory stays the parent's."""
         self._forked = True
+        for running in self.actor.vhosts.values():
+            for cell in running.cells.values():
+                if (actor := cell.running) is not None:
+                    actor.alive = False
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from warren.node import Node
 
 _BROWSE_PAGE = 256
+_CACHED_KEYS = 16
 _numbers = itertools.count(1)
 
 
@@ -34,7 +35,7 @@ class ConsumeArguments(TypedDict, total=False):
     timeout: float | None
     """Seconds without a message after which the iteration ends; ``None``: it waits for ever."""
     auto_ack: bool
-    """Messages are done with when they are delivered."""
+    """Messages are done with as they are taken, in batches of up to the prefetch."""
     exclusive: bool
     """The only consumer, while it is there."""
     priority: int
@@ -65,9 +66,12 @@ class Queue:
         self._vhost = declaration.vhost.encode("utf-8", "surrogateescape")
         self._routing = (declaration.name.encode("utf-8", "surrogateescape"),)
         self._plain = publish_key(self._vhost, b"", self._routing, {})
+        self._keys: dict[tuple[tuple[str, object], ...], PublishKey] = {}
         self._limit = node.publisher_credit
         self._gate = node.gate
         self._channel: Channel | None = None
+        self._last: QueueActor | None = None
+        """The actor that the last publish went to: the short way to it while it lives."""
 
     @property
     def name(self) -> str:
@@ -109,13 +113,14 @@ class Queue:
         Blocks while the queue or the disk is behind, or an alarm is set; with ``block=False``, or after ``timeout``
         seconds, raises :class:`BlockedError`, and the message was not taken.
         """
-        if type(body) is not bytes:
-            body = as_body(body)
-        key = self._plain if not properties else self._key(properties)
-        actor = self._actor
+        actor = self._last
+        if actor is None or not actor.alive:
+            actor = self._last = self._actor
         if actor.actor_inbox.weight >= self._limit or self._gate.reasons:
             actor.admit(block=block, timeout=timeout)
-        return actor.publish(key, body)
+        return actor.publish(
+            self._plain if not properties else self._key(properties), body if type(body) is bytes else as_body(body)
+        )
 
     def publish_many(
         self,
@@ -137,7 +142,18 @@ class Queue:
         return actor.publish_many(key, found)
 
     def _key(self, properties: PublishArguments) -> PublishKey:
-        return publish_key(self._vhost, b"", self._routing, properties)
+        """What goes around the bodies; the last few are kept, as most publishers use one over and over."""
+        given = tuple(properties.items())
+        try:
+            key = self._keys.get(given)
+        except TypeError:  # headers
+            return publish_key(self._vhost, b"", self._routing, properties)
+        if key is None:
+            key = publish_key(self._vhost, b"", self._routing, properties)
+            if len(self._keys) >= _CACHED_KEYS:
+                self._keys = {}
+            self._keys[given] = key
+        return key
 
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -181,7 +197,7 @@ class Queue:
         Raises :class:`AccessRefusedError` where another consumer is exclusive, or this one wants to be among others.
         """
         actor = self._actor
-        number = next(_numbers)
+        number, auto_ack = next(_numbers), arguments.get("auto_ack", False)
         tag = arguments.get("tag") or f"consumer-{number}"
         channel = Channel(actor, f"channel-{number}")
         deliveries = Deliveries(channel.name, actor)
@@ -189,12 +205,12 @@ class Queue:
             channel=channel.name,
             tag=tag,
             prefetch=prefetch,
-            ack_required=not arguments.get("auto_ack", False),
+            acks_unseen=auto_ack,
             exclusive=arguments.get("exclusive", False),
             priority=arguments.get("priority", 0),
         )
         actor.actor_ref.ask(m.Subscribe(declaration, deliveries))
-        return Consumer(channel, deliveries, tag, arguments.get("timeout"))
+        return Consumer(channel, deliveries, tag, arguments.get("timeout"), auto_ack=auto_ack)
 
     def browse(self, limit: int | None = None) -> Iterator[BrowsedDelivery]:
         """Look at messages, those that consumers have too, in order, taking none. The queue may change meanwhile."""

@@ -37,6 +37,8 @@ class Consumer:
     prefetch: int = 0
     """How many messages may be unacked with it; 0: any number. Means nothing where no ack is required."""
     ack_required: bool = True
+    acks_unseen: bool = False
+    """It acks whatever it gets as it gets it; so a message may go to it past an empty queue."""
     exclusive: bool = False
     priority: int = 0
     """Lower ones get only what higher ones have no room for."""

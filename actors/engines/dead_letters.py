@@ -104,7 +104,7 @@ def buried_headers(
 
 
 def _with_event(deaths: list[Any], event: Table) -> list[Any]:
-    known = _grouped(deaths)
+    known = [_wide(death) for death in _grouped(deaths)]
     same = [death for death in known if _cause(death) == _cause(event)]
     others = [death for death in known if _cause(death) != _cause(event)]
     if same:
@@ -113,6 +113,12 @@ def _with_event(deaths: list[Any], event: Table) -> list[Any]:
     else:
         newest = {"count": LongInteger(1), **event}
     return [_sorted(newest), *others]
+
+
+def _wide(death: Any) -> Any:
+    """The count as it was written: reading forgets how wide a number was."""
+    count = death.get("count") if isinstance(death, Mapping) else None
+    return {**death, "count": LongInteger(count)} if isinstance(count, int) else death
 
 
 def _grouped(deaths: list[Any]) -> list[Any]:

@@ -39,6 +39,8 @@ from queue_index.fetching import Fetched
 from queue_index.message_format import Envelope
 from queue_index.msg_ids import MsgIds
 from queue_index.recovery_terms import RecoveryTerms
+from queue_index.run import IN_RAM, Batch, UnencodedTerms
+from queue_index.run import Run as MessageRun
 from queue_index.state import Mode
 from queue_index.variable_queue import VariableQueue
 
@@ -145,7 +147,6 @@ class QueueProcess:
         self._expire()
         level = self._backing.level_of(priority)
         expiry_us = self._expiry_us(expiration_ms)
-        self._expiring = self._expiring or expiry_us > 0
         confirm = token is not None and envelope.persistent and self._backing.durable
         # What expires at once makes room for the next: the limits see such messages one by one.
         singly = self._limits is not None and 0 < expiry_us <= self._wall_clock()
@@ -183,6 +184,9 @@ class QueueProcess:
             msg_ids = b"".join([msg_ids[16 * index : 16 * index + 16] for index in taken])
             bodies = [bodies[index] for index in taken]
             at_once = min(at_once, len(bodies))
+        self._expiring = (
+            self._expiring or expiry_us > 0
+        )  # only now: what came before may have been the last that expires
         for part in (range(at_once), range(at_once, len(bodies))):
             if part:
                 last = part.stop == len(bodies) and not refused
@@ -230,6 +234,21 @@ class QueueProcess:
             first = self._consumers.channel(channel).give(level, fetched.seq_ids, None) if ack_required else 0
             delivered.append(Delivered(None, channel, first, fetched))
         return delivered
+
+    def hand_off(self, envelope: Envelope, body: bytes) -> Delivered | None:
+        """Give a message straight to a consumer that acks unseen, past the empty queue; ``None``: publish it.
+
+        It is done with as soon as it was there: nothing is written, and nothing counted.
+        """
+        chosen = self._consumers.next() if not len(self._backing) else None
+        if chosen is None or not chosen[0].consumer.acks_unseen or self.recovering:
+            return None
+        consumer = chosen[0].consumer
+        ids = bytes(16)
+        batch = Batch(1, ids, len(body), 0, UnencodedTerms(envelope, ids, (body,)))
+        return Delivered(
+            consumer.tag, consumer.channel, 0, Fetched(range(1), False, MessageRun(0, batch, 0, 1, IN_RAM), None)
+        )
 
     def deliver(self, at_most: int | None = None) -> bool:
         """Hand ready messages, at most so many, to consumers with room; returns whether more could be handed out."""

@@ -251,7 +251,7 @@ class VhostDefinitions:
                 continue  # it led from one that goes to another one
             count += 1
             source = self._exchanges[binding.source]
-            if source.auto_delete and not self._by_source[source.name] and source.name not in doomed:
+            if source.auto_delete and not self._by_source[source.name]:
                 doomed[source.name] = None
                 waiting.extend(self._by_destination.get(("exchange", source.name), {}).values())
         for name in doomed:

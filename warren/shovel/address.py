@@ -1,4 +1,8 @@
-"""Where a broker is: an AMQP URL, its password kept to itself."""
+"""Where a broker is: an AMQP URL, its password kept to itself.
+
+Unless the URL asks for them there are no heartbeats: a large directory may keep us from answering for longer than a
+broker waits. What they are for, a peer that vanished without a word, the system's own probes find out.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,9 @@ import pika
 from warren.shovel.errors import ShovelError
 
 SCHEMES = ("amqp://", "amqps://")
+
+_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
+"""Seconds of silence before the system probes a connection, between two probes, and how many may go unanswered."""
 
 
 def is_broker(place: str) -> bool:
@@ -43,7 +50,16 @@ class Address:
             # Not what pika says: it quotes the URL, and the password with it.
             raise ShovelError(f"not an amqp:// URL that can be understood: {type(error).__name__}") from None
         parameters.client_properties = {"connection_name": "warren shovel"}
+        if "heartbeat=" not in parts.query:
+            parameters.heartbeat = 0
+        if "tcp_options=" not in parts.query:
+            parameters.tcp_options = _PROBES
         return cls(parameters, vhost.encode(), shown)
+
+    @property
+    def place(self) -> tuple[str, int, bytes]:
+        """What tells one place from another, whoever asks."""
+        return self.parameters.host, self.parameters.port, self.vhost
 
     def __str__(self) -> str:
         return self.shown

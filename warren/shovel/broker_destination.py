@@ -168,8 +168,8 @@ class _Intake:
 
     def put(self, letter: Letter) -> int:
         exchange, key, properties = self._address(letter)
-        self._channel.check()
-        self._channel.raw.basic_publish(exchange, key, letter.body, RawProperties(properties), mandatory=True)
+        publish = self._channel.raw.basic_publish
+        self._channel.tell(publish, exchange, key, letter.body, RawProperties(properties), mandatory=True)
         self._numbered += 1
         self._unconfirmed[self._numbered] = exchange, key, properties, letter.body
         return self._numbered
@@ -191,8 +191,7 @@ class _Intake:
 
     def _into_queue(self, letter: Letter) -> tuple[str, bytes, bytes]:
         exchange, key = letter.exchange, letter.routing_keys[0]
-        copied = len(letter.routing_keys) > 1 or carbon_copies(letter.properties)
-        if not exchange and key == self._source_name and not copied:
+        if not exchange and key == self._source_name and not carbon_copies(letter.properties):
             return "", self._exchanges.queue, letter.properties
         through = self._exchanges.through(exchange)
         if through.encode() == exchange:

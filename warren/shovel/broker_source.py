@@ -98,10 +98,9 @@ class _ConsumedQueue:
     def finish(self) -> None:
         if self._channel is not None:
             channel, self._channel = self._channel, None
-            channel.check()
             self._acks.hold_from = None
             for tag, multiple in self._acks.take(all_of_them=True):
-                channel.raw.basic_ack(tag, multiple)
+                channel.tell(channel.raw.basic_ack, tag, multiple)
             channel.close()  # what was not acked goes back to its old place
 
     def _look(self) -> tuple[int, int]:
@@ -134,9 +133,8 @@ class _ConsumedQueue:
 
     def _send_acks(self) -> None:
         if self._channel is not None:
-            self._channel.check()
             for tag, multiple in self._acks.take():
-                self._channel.raw.basic_ack(tag, multiple)
+                self._channel.tell(self._channel.raw.basic_ack, tag, multiple)
 
     def _on_message(self, _: object, method: Any, properties: RawProperties, body: bytes) -> None:
         keys = as_bytes(method.routing_key), *carbon_copies(properties.data)

@@ -82,7 +82,7 @@ def shovel(
     try:
         with _watching(as_json=as_json) as watcher:
             run.shovel(orders, account, watcher)
-    except WarrenError:
+    except (WarrenError, KeyboardInterrupt):
         _print(account, as_json=as_json, finished=False)
         raise
     _print(account, as_json=as_json, finished=True)

@@ -185,19 +185,25 @@ class Channel:
         self.check()
         self._connection.loop.turn(wait_s)
 
+    def tell(self, method: Callable[..., object], *values: Any, **arguments: Any) -> None:
+        """Call one of pika's methods; what it sends goes out when the loop turns."""
+        self.check()
+        try:
+            method(*values, **arguments)
+        except pika.exceptions.AMQPError as error:  # on its way out: nobody was told yet
+            raise ShovelError(f"{self._connection.address}: {_said(error)}") from error
+
     def call(self, method: Callable[..., object], **arguments: Any) -> Any:
         """Call one of pika's methods that answer, and wait for the answer (the method of the frame)."""
-        self.check()
         answers: list[Any] = []
-        method(callback=answers.append, **arguments)
+        self.tell(method, callback=answers.append, **arguments)
         self.wait(lambda: bool(answers))
         return answers[0].method
 
     def close(self) -> None:
         """Close it in order: the broker has acted on everything that was sent before."""
         if self._closed is None:
-            self._connection.check()
-            self.raw.close()
+            self.tell(self.raw.close)
             while self._closed is None:
                 self._connection.loop.turn(WAIT_S)
 
@@ -207,7 +213,9 @@ def text(name: bytes) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError:
-        raise ShovelError(f"a name that is not UTF-8 cannot be told to a broker from here: {name!r}") from None
+        raise ShovelError(
+            f"a name that is not UTF-8 cannot be told to a broker; --rename helps with a queue's: {name!r}"
+        ) from None
 
 
 def as_bytes(name: str | bytes) -> bytes:

@@ -1,8 +1,9 @@
 """The pump: takes letters from a source's queue to a destination's, and acks behind itself.
 
-On the way at once are at most ``window`` letters and about :data:`WINDOW_BYTES` of bodies, whatever the backlog. A
-letter is settled at the source when the destination has confirmed it, not before. Where one is refused nothing new is
-sent; what is on the way is waited for and settled (each letter for itself), and then :class:`RefusedError` is raised.
+On the way, or there and not settled, are at most ``window`` letters and about :data:`WINDOW_BYTES` of bodies, whatever
+the backlog. A letter is settled at the source when the destination has confirmed it, not before. Where one is refused
+nothing new is sent; what is on the way is waited for and settled (each letter for itself), and then
+:class:`RefusedError` is raised.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Pump:
         """At most ``limit`` letters. Raises what either place raises, and :class:`RefusedError`."""
         try:
             self._pump(limit)
-        except WarrenError:
+        except (WarrenError, KeyboardInterrupt):
             self._end_after_error()
             raise
         finally:
@@ -96,7 +97,7 @@ class Pump:
         self.intake.close()
 
     def _is_full(self) -> bool:
-        return len(self._on_the_way) >= self.window or self._bytes_on_the_way >= WINDOW_BYTES
+        return len(self._on_the_way) + len(self._safe) >= self.window or self._bytes_on_the_way >= WINDOW_BYTES
 
     def _work(self, *, wait: bool) -> None:
         for number, refusal in self.intake.work(wait=wait):

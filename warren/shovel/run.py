@@ -85,11 +85,13 @@ def shovel(orders: Orders, account: Account, watcher: Watcher) -> None:
         places.callback(loop.close)
         connect = _Connector(loop, places, watcher.notify)
         source = _open_source(orders, account, connect, places, report)
-        destination = _open_destination(orders, connect, places)
+        destination = _open_destination(orders, account, connect, places)
         queues = source.queues([from_text(name) for name in orders.queues])
         _check(orders, queues)
         left = sys.maxsize if orders.limit is None else orders.limit
         for queue in queues:
+            if not left:
+                break
             moved = Moved(to_text(queue.vhost), to_text(queue.name), _target(orders, to_text(queue.name)))
             moved.already = queue.already
             account.queues.append(moved)
@@ -126,17 +128,10 @@ def _check(orders: Orders, queues: list[SourceQueue]) -> None:
     for target in targets:
         if targets.count(target) > 1:
             raise ShovelError(f"two queues would become {target[1]!r}")
-    if orders.source == orders.destination or _place(orders.source) == _place(orders.destination):
-        for queue in queues:
-            if _target(orders, to_text(queue.name)) == to_text(queue.name):
-                raise ShovelError(f"the queue {to_text(queue.name)!r} would be shovelled into itself")
-
-
-def _place(place: str) -> str:
-    if is_broker(place):
-        address = Address.of(place)
-        return f"{address.parameters.host}:{address.parameters.port}/{to_text(address.vhost)}"
-    return os.path.realpath(place)
+    if is_broker(orders.source) and is_broker(orders.destination):
+        one, other = Address.of(orders.source), Address.of(orders.destination)
+        if one.place == other.place and any(_target(orders, name) == name for name in names):
+            raise ShovelError("a queue would be shovelled into itself; --rename it")
 
 
 @attrs.frozen
@@ -183,11 +178,13 @@ def _open_source(
     )
 
 
-def _open_destination(orders: Orders, connector: _Connector, places: ExitStack) -> Destination:
+def _open_destination(orders: Orders, account: Account, connector: _Connector, places: ExitStack) -> Destination:
     if is_broker(orders.destination):
         return BrokerDestination(
             connector.connect(orders.destination), as_published=orders.as_published, stand_ins=orders.stand_ins
         )
+    if not is_broker(orders.source) and _is_inside(account.destination, account.source):
+        raise ShovelError(f"{orders.destination}: lies in {orders.source}, from which messages are taken")
     return places.enter_context(DirectoryDestination.open(orders.destination))
 
 

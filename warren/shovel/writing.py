@@ -177,7 +177,11 @@ class DirectoryDestination:
 
     def intake(self, vhost: bytes, source_name: bytes, name: bytes) -> Intake:
         if vhost not in self._vhosts:
-            self._vhosts[vhost] = self._opened.enter_context(_opened(self._directory, to_text(vhost)))
+            try:
+                said = vhost.decode()
+            except UnicodeDecodeError:
+                raise ShovelError(f"a vhost's name that is not UTF-8 has no directory here: {vhost!r}") from None
+            self._vhosts[vhost] = self._opened.enter_context(_opened(self._directory, said))
         home = self._vhosts[vhost]
         queue = home.queue(name)
         queue.set_mode("lazy")  # nothing of the backlog stays in memory

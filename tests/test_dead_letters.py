@@ -1,0 +1,150 @@
+"""What a dead letter says of its deaths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.engines.dead_letters import Reason, Undertaker, buried_headers, is_cycle
+from actors.engines.effects import DeadLetter
+from queue_index.amqp_tables import LongInteger, LongString, Timestamp
+from queue_index.message_format import Message, decode_message, encode_message
+from queue_index.properties import Properties, decode_properties
+
+
+def message(
+    properties: Properties | None = None, *, keys: tuple[bytes, ...] = (b"key",), body: bytes = b"x"
+) -> Message:
+    chosen = properties or Properties(delivery_mode=2)
+    return Message(bytes(16), b"/", b"exchange", keys, chosen, body, True)
+
+
+def buried(
+    *messages: Message, queue: str = "q", key: str | None = None, reason: Reason = "expired", time_s: int = 1000
+) -> list[DeadLetter]:
+    return Undertaker(queue, "dlx", key, reason, time_s).bury(messages)
+
+
+def died(deaths: list[tuple[str, Reason]]) -> dict[str, Any]:
+    """Headers of a message that died there, one after the other."""
+    properties = Properties()
+    for queue, reason in deaths:
+        headers = buried_headers(
+            properties, queue=queue, reason=reason, time_s=5, exchange=b"", routing_key=queue.encode()
+        )
+        properties = Properties(headers=headers)
+    return dict(properties.headers or {})
+
+
+def counted(headers: dict[str, Any]) -> list[tuple[str, str, int]]:
+    return [(death["queue"], death["reason"], death["count"]) for death in headers["x-death"]]
+
+
+def test_first_death() -> None:
+    (letter,) = buried(message(Properties(delivery_mode=2, expiration="60", headers={"z": 1, "a": 2}, type="t")))
+    assert list(letter.headers) == [
+        "a",
+        "x-death",
+        "x-first-death-exchange",
+        "x-first-death-queue",
+        "x-first-death-reason",
+        "z",
+    ]
+    assert letter.headers["x-death"] == [
+        {
+            "count": 1,
+            "reason": "expired",
+            "queue": "q",
+            "time": Timestamp(1000),
+            "exchange": "exchange",
+            "routing-keys": ["key"],
+            "original-expiration": "60",
+        }
+    ]
+    assert letter.headers["x-first-death-reason"] == "expired"
+    properties = decode_properties(letter.envelope.properties)
+    assert (properties.expiration, properties.type, properties.delivery_mode) == (None, "t", 2)
+    assert (letter.envelope.exchange, letter.envelope.routing_keys, letter.routing_keys) == (
+        b"dlx",
+        (b"key",),
+        ("key",),
+    )
+    assert properties.headers == letter.headers
+
+
+def test_what_is_written_is_read_again_and_counts_in_64_bits() -> None:
+    (letter,) = buried(message())
+    term = encode_message(letter.envelope, b"i" * 16, letter.body)
+    again = decode_message(term)
+    assert b"\x05countl\x00\x00\x00\x00\x00\x00\x00\x01" in letter.envelope.properties
+    assert again.properties.headers == letter.headers
+    assert isinstance(letter.headers["x-death"][0]["count"], LongInteger)
+
+
+def test_counts_that_were_read_are_written_wide_again() -> None:
+    first, second = buried(message()), buried(message(), queue="r")
+    again = decode_message(encode_message(second[0].envelope, b"i" * 16, b""))
+    (third,) = buried(Message(bytes(16), b"/", b"", (b"k",), again.properties, b"", True), queue="q")
+    assert all(isinstance(death["count"], LongInteger) for death in third.headers["x-death"])
+    assert len(third.headers["x-death"]) == 2
+    assert first[0].headers["x-first-death-queue"] == "q"
+
+
+def test_same_death_counts_on_and_comes_to_the_front() -> None:
+    assert counted(died([("a", "expired"), ("b", "rejected"), ("a", "expired")])) == [
+        ("a", "expired", 2),
+        ("b", "rejected", 1),
+    ]
+    assert counted(died([("a", "expired"), ("a", "rejected")])) == [("a", "rejected", 1), ("a", "expired", 1)]
+
+
+def test_two_tables_change_their_order_when_a_third_joins_them() -> None:
+    headers = died([("a", "expired"), ("b", "expired"), ("c", "expired")])
+    assert counted(headers) == [("c", "expired", 1), ("a", "expired", 1), ("b", "expired", 1)]
+    assert headers["x-first-death-queue"] == "a"
+
+
+def test_header_that_is_no_list_is_begun_anew() -> None:
+    properties = Properties(headers={"x-death": "text"})
+    headers = buried_headers(properties, queue="q", reason="maxlen", time_s=1, exchange=b"e", routing_key=b"k")
+    assert counted(headers) == [("q", "maxlen", 1)]
+    assert "x-first-death-queue" not in headers
+
+
+def test_key_of_the_queues_own_forgets_the_others() -> None:
+    headers = {"CC": ["copy", LongString(b"\xff")], "other": 1}
+    one = message(Properties(headers=headers), keys=(b"key", b"copy", b"\xff", b"blind"))
+    (kept,) = buried(one)
+    assert kept.routing_keys == ("key", "copy", "\udcff", "blind")
+    assert kept.headers["x-death"][0]["routing-keys"] == ["key", "copy", LongString(b"\xff")]
+    assert "CC" in kept.headers
+    (own,) = buried(one, key="own")
+    assert (own.routing_keys, own.envelope.routing_keys) == (("own",), (b"own",))
+    assert "CC" not in own.headers
+    assert own.headers["x-death"][0]["routing-keys"] == ["key", "copy", LongString(b"\xff")]
+
+
+def test_messages_alike_share_an_envelope_and_others_do_not() -> None:
+    letters = buried(
+        message(body=b"1"), message(body=b"2"), message(Properties(priority=4)), message(keys=(b"another",))
+    )
+    assert letters[0].envelope is letters[1].envelope
+    assert len({letter.envelope for letter in letters}) == 3
+    assert [letter.body for letter in letters] == [b"1", b"2", b"x", b"x"]
+    assert [letter.priority for letter in letters] == [0, 0, 4, 0]
+
+
+def test_cycle_is_broken_unless_somebody_rejected() -> None:
+    assert not is_cycle(None, "a")
+    assert not is_cycle({"x-death": "text"}, "a")
+    assert is_cycle(died([("a", "expired")]), "a"), "back into the queue where it has just expired"
+    assert not is_cycle(died([("a", "expired")]), "b")
+    assert is_cycle(died([("a", "expired"), ("b", "maxlen")]), "a")
+    assert not is_cycle(died([("a", "expired"), ("b", "rejected")]), "a")
+    assert not is_cycle(died([("a", "rejected")]), "a")
+    assert not is_cycle({"x-death": ["no table", {"queue": "a", "reason": "expired"}]}, "a")
+
+
+def test_encoded_properties_are_as_they_were_but_for_headers() -> None:
+    (letter,) = buried(message(Properties(correlation_id="c", priority=1, timestamp=5)))
+    properties = decode_properties(letter.envelope.properties)
+    assert (properties.correlation_id, properties.priority, properties.timestamp) == ("c", 1, 5)
