@@ -60,8 +60,9 @@ class Future(pykka.Future[Any]):
     def get(self, *, timeout: float | None = None) -> Any:
         """The answer; raises the error, and :class:`pykka.Timeout` after ``timeout`` seconds without either."""
         if self._state == _PENDING:
-            if self._get_hook is not None:
-                return super().get(timeout=timeout)
+            if self._get_hook is not None:  # what Pykka makes of another future (stop, map): worked out when asked for
+                self._settle(_VALUE, self._get_hook(timeout), only_first=True)
+                return self._result
             self._wait(timeout)
         if self._state == _PENDING:
             raise Timeout(f"no answer within {timeout} seconds")

@@ -230,7 +230,10 @@ class StoreProgress(Control):
 
 @attrs.frozen
 class CloseStore:
-    """Node → store. Ask; no control message: what queues told it comes first. ``token``: what the shortcut of the clean stop is tied to; ``None``: leave none."""
+    """Node → store. Ask. Behind what queues have told it. ``token``: what the shortcut of the clean stop is tied to.
+
+    ``None``: leave none.
+    """
 
     token: bytes | None
 

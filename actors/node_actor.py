@@ -34,7 +34,7 @@ from actors.engines.errors import NotFoundError, ResourceLockedError
 from actors.engines.exchanges import Binding, ExchangeDeclaration
 from actors.engines.memory_readings import MemoryReading
 from actors.memory_monitor_actor import MemoryMonitorActor
-from actors.pool import PooledActor
+from actors.pool import ActorStoppedError, PooledActor
 from actors.running_vhost import QueueCell, RunningVhost
 from actors.surroundings import Surroundings
 from actors.timer import TimerActor
@@ -74,6 +74,8 @@ class NodeActor(PooledActor):
         self._adopt = adopt
         self._lock: Lock | None = None
         self._definitions: Definitions | None = None
+        self._owns_directory = False
+        """Whether it was warren's before it was opened: then definitions say which queues there are."""
         self._error: BaseException | None = None
         self.vhosts: dict[str, RunningVhost] = {}
         """Read by any thread, changed by this actor alone."""
@@ -84,7 +86,9 @@ class NodeActor(PooledActor):
         return f"the node of {self._path}"
 
     def stopped_error(self) -> WarrenError:
-        return self._error if isinstance(self._error, WarrenError) else super().stopped_error()
+        if isinstance(self._error, WarrenError):
+            return self._error
+        return super().stopped_error() if self._error is None else ActorStoppedError(f"{self.describe()}: {self._error}")
 
     @property
     def definitions(self) -> Definitions:
@@ -106,8 +110,8 @@ class NodeActor(PooledActor):
             free_disk_bytes=self._probes.free_disk_bytes,
         )
         found = self._vhosts_on_disk()
-        own = files.exists(f"{self._path}/{DEFINITIONS_FILE}")
-        if found and not own and not self._adopt:
+        self._owns_directory = files.exists(f"{self._path}/{DEFINITIONS_FILE}")
+        if found and not self._owns_directory and not self._adopt:
             raise ForeignDirectoryError(
                 f"{self._path}: a RabbitMQ's data directory; open it with adopt=True to take it over, or read it with "
                 "the commands inspect, export and shovel"
@@ -139,11 +143,14 @@ class NodeActor(PooledActor):
             self.down[name] = error
             return
         self.down.pop(name, None)
-        for orphan in vhost.orphans():
-            _LOG.info("%s has files and no definition: taken in", orphan)
-            definitions.declare_queue(orphan, named_by_node=True)
+        orphans = [one for one in vhost.orphans() if definitions.declare_queue(one, named_by_node=True)]
         vhost.start_queues(definitions.queues())
         self.vhosts[name] = vhost
+        for orphan in orphans:
+            if self._owns_directory and vhost.is_empty(orphan.name):  # what a queue left that was not to survive
+                self.delete_queue(name, orphan.name)
+            else:
+                _LOG.warning("%s has messages and no definition: taken in", orphan)
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -199,7 +206,7 @@ class NodeActor(PooledActor):
         cell = vhost.cells.get(declaration.name)
         if cell is not None and cell.owner is not None and cell.owner is not owner:
             raise ResourceLockedError(f"{cell.declaration} is exclusive to somebody else")
-        if self.definitions.declare_queue(declaration):
+        if self.definitions.declare_queue(declaration, named_by_node=declaration.name.startswith("amq.gen-")):
             cell = vhost.cells[declaration.name] = QueueCell(declaration, owner if declaration.exclusive else None)
             self.definitions.save()
             vhost.start_queue(cell)
@@ -208,6 +215,12 @@ class NodeActor(PooledActor):
         elif (actor := cell.running) is not None:
             actor.actor_ref.tell(m.Touch())
         return cell
+
+    def release(self, owner: object) -> None:
+        """Delete the exclusive queues of an owner that goes."""
+        for vhost in self.vhosts.values():
+            for name in [name for name, cell in vhost.cells.items() if cell.owner is owner]:
+                self.delete_queue(vhost.name, name)
 
     def find_queue(self, vhost: str, name: str, owner: object | None) -> QueueCell:
         """A queue that is there; raises :class:`NotFoundError`."""
@@ -325,6 +338,8 @@ class NodeActor(PooledActor):
     def _close(self) -> None:
         failures = []
         for vhost in self.vhosts.values():
+            for name in [name for name, cell in vhost.cells.items() if cell.owner is not None]:
+                self.delete_queue(vhost.name, name)
             try:
                 vhost.close()
             except (WarrenError, RuntimeError) as error:
@@ -351,6 +366,9 @@ class NodeActor(PooledActor):
         traceback: TracebackType | None,
     ) -> None:
         self._error = exception_value
+        for ref in (getattr(self._around, "monitor", None), getattr(self._around, "timer", None)):
+            if ref is not None:
+                ref.stop(block=False)
         for vhost in self.vhosts.values():
             vhost.abandon()
         if self._lock is not None:

@@ -199,7 +199,7 @@ class PooledActor(pykka.Actor):
         try:
             if not self._started and not stopped.is_set():
                 self._started = True
-                self._guard(None, self.on_start)
+                self._guard(None, self.on_start, refusable=False)
             while entries and not stopped.is_set():
                 entries -= 1
                 entry = inbox.take()
@@ -210,7 +210,7 @@ class PooledActor(pykka.Actor):
                 else:
                     self._handle(entry)
             if not stopped.is_set():
-                self._guard(None, self.on_turn_end)
+                self._guard(None, self.on_turn_end, refusable=False)
         finally:
             if stopped.is_set():  # whatever ended the turn: somebody may wait
                 self._drain()
@@ -226,12 +226,12 @@ class PooledActor(pykka.Actor):
         else:
             future.set(answer)
 
-    def _guard(self, future: Future | None, work: Any, *args: Any) -> Any:
+    def _guard(self, future: Future | None, work: Any, *args: Any, refusable: bool = True) -> Any:
         """Do some work; what it raises is a refusal to the caller, or the end of this actor."""
         try:
             return work(*args)
         except WarrenError as error:
-            if isinstance(error, (StorageError, DataError)):
+            if isinstance(error, (StorageError, DataError)) or not refusable:
                 self._fail(error, future)
             elif future is not None:
                 future.fail(error)

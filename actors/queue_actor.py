@@ -20,6 +20,7 @@ A crash, or an error: the files are given up as they are, and the node opens the
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -50,6 +51,7 @@ from queue_index.recovery_terms import RecoveryTerms
 from storage.errors import WarrenError
 
 _LOG = logging.getLogger("warren.queue")
+_rest_numbers = itertools.count(1)
 
 IDLE_BYTES: Final = 4096
 """What an idle queue is taken to need, where memory is counted by the engine itself."""
@@ -138,6 +140,8 @@ class QueueActor(PooledActor):
         self._sync_armed = self._report_armed = self._idle_armed = self._recovering_armed = False
         self._deadline_us: int | None = None
         self._last_work_ns = 0
+        self.rest_number = 0
+        """Another one in each rest, 0 at work: while it stays the same the queue's numbers do too."""
         self._reporting = False
         self._worked = self._unused_told = self._bump_told = False
         self._recovered: Callable[[], None] | None = None
@@ -272,6 +276,8 @@ class QueueActor(PooledActor):
         opened = self._open_process(self)
         self._process, self._stores, self._recovered = opened.process, opened.stores, opened.recovered
         self._recover_on()
+        if not self.process.recovering:  # a queue that nobody ever uses expires, too
+            self._arm_deadline(self._next_deadline_us())
 
     def _recover_on(self) -> None:
         """Go on recovering, behind what has come meanwhile; when it is through, say so."""
@@ -362,7 +368,8 @@ class QueueActor(PooledActor):
         handler = _HANDLERS.get(type(message))
         if handler is None:
             raise RuntimeError(f"a queue cannot handle {message!r}")
-        self._worked = True
+        if type(message) is not m.GetStats:  # looking at a queue keeps nobody from his rest
+            self._worked = True
         return handler(self, message)
 
     def on_gathered(self, entry: Gathering) -> None:
@@ -471,12 +478,15 @@ class QueueActor(PooledActor):
             self._last_work_ns = self._around.clock.now_ns()
             return
         self._worked = False
+        deadline_us = self._next_deadline_us()
         self.process.hibernate()
         self.actor_inbox.rest()
+        self.rest_number = next(_rest_numbers)
         self._around.allocated_bytes[self.actor_urn] = IDLE_BYTES
         self._report_armed = self._reporting = False
         self._deadline_us = None
         tell(self._around.timer, m.CancelTimers(self.actor_ref))
+        self._arm_deadline(deadline_us)  # what expires does so while its queue rests, too
         tell(self._around.monitor, m.LeaveMonitor(self.actor_ref))
 
     def _on_sync_due(self, _: m.SyncDue) -> None:
@@ -505,6 +515,7 @@ class QueueActor(PooledActor):
             self._let_publishers_in()
         if self._worked:
             self._worked = False
+            self.rest_number = 0
             self._last_work_ns = self._around.clock.now_ns()
             self._arm_timers()
             self._around.allocated_bytes[self.actor_urn] = allocated_bytes(process)
@@ -579,13 +590,8 @@ class QueueActor(PooledActor):
         self.process.dead_letters_safe(message.batch)
 
     def _arm_timers(self) -> None:
-        process, settings = self.process, self._around.settings
-        deadlines = [at for at in (process.next_deadline_us(), process.expires_at_us()) if at is not None]
-        deadline_us = min(deadlines, default=None)
-        if deadline_us is not None and deadline_us != self._deadline_us:
-            self._deadline_us = deadline_us
-            wait_us = max(0, deadline_us - self._around.clock.wall_us())
-            self._start_timer("deadline", wait_us * 1000, m.DeadlineDue())
+        settings = self._around.settings
+        self._arm_deadline(self._next_deadline_us())
         if not self._report_armed:
             self._report_armed = True
             self._start_timer("report", settings.queue_ram_report_interval_ms * 1_000_000, m.ReportDue())
@@ -594,6 +600,17 @@ class QueueActor(PooledActor):
         if not self._idle_armed:
             self._idle_armed = True
             self._start_timer("idle", settings.hibernate_after_ms * 1_000_000, m.IdleDue())
+
+    def _next_deadline_us(self) -> int | None:
+        """When the next message expires, or the queue itself."""
+        deadlines = [at for at in (self.process.next_deadline_us(), self.process.expires_at_us()) if at is not None]
+        return min(deadlines, default=None)
+
+    def _arm_deadline(self, deadline_us: int | None) -> None:
+        if deadline_us is not None and deadline_us != self._deadline_us:
+            self._deadline_us = deadline_us
+            wait_us = max(0, deadline_us - self._around.clock.wall_us())
+            self._start_timer("deadline", wait_us * 1000, m.DeadlineDue())
 
     def _start_timer(self, key: str, wait_ns: int, message: object) -> None:
         due_ns = self._around.clock.now_ns() + wait_ns

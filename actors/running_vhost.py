@@ -168,6 +168,14 @@ class RunningVhost:
             else:
                 self.start_queue(cell)
 
+    def is_empty(self, name: str) -> bool:
+        """Whether a queue that is all recovered has no message."""
+        actor = self.cells[name].running
+        if actor is None:
+            return False
+        stats: dict[str, Any] = actor.actor_ref.ask(m.GetStats())  # type: ignore[assignment]
+        return not stats["messages"] and not actor.process.recovering
+
     def start_queue(self, cell: QueueCell) -> None:
         """Start an actor for a queue, new or with files."""
         ref = QueueActor.start(self._around, cell.declaration, open_process=self._open_process, dispatch=self.dispatch)
@@ -192,7 +200,7 @@ class RunningVhost:
             tell(ref, m.JoinStore(client.client, actor.actor_ref))
             clients.append(client)
         persistent, transient = (StoreClient(client, client.credit) for client in clients)
-        durable = declaration.durable
+        durable = declaration.durable and not declaration.exclusive  # its owner does not come back, so why should it
 
         def parts_of(level: int | None) -> QueueFiles:
             return self.directory.parts(

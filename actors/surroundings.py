@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,8 +14,9 @@ from actors.clock import Clock
 from actors.engines.node_settings import NodeSettings
 from actors.future import Future
 from actors.pool import Pool
+from storage.descriptors import descriptor_bound
 from storage.errors import WarrenError
-from storage.filesystem import FileSystem
+from storage.filesystem import FileSystem, RealFileSystem
 from storage.settings import Settings
 
 
@@ -76,3 +78,8 @@ class Surroundings:
     def new_msg_ids(self, count: int) -> bytes:
         """Ids for messages that go to several queues; from any thread."""
         return b"".join([self._id_prefix + next(self._id_numbers).to_bytes(8, "big") for _ in range(count)])
+
+
+def shared_files(*, sync_evicted: bool) -> RealFileSystem:
+    """The operating system's files, for many threads, with as many open at a time as this process may have."""
+    return RealFileSystem(descriptor_bound(), threading.Lock(), sync_evicted=sync_evicted)

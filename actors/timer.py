@@ -24,7 +24,7 @@ class Timers(Generic[Target]):
 
     def __init__(self) -> None:
         self._by_moment: SortedDict[tuple[int, int], tuple[Target, str, object]] = SortedDict()
-        self._moments: dict[tuple[Target, str], tuple[int, int]] = {}
+        self._moments: dict[Target, dict[str, tuple[int, int]]] = {}
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -40,30 +40,33 @@ class Timers(Generic[Target]):
         self._forget(target, key)
         moment = (at_ns, next(self._numbers))
         self._by_moment[moment] = (target, key, message)
-        self._moments[target, key] = moment
+        self._moments.setdefault(target, {})[key] = moment
 
     def cancel(self, target: Target) -> None:
         """Forget all timers of ``target``."""
-        for owner, key in [place for place in self._moments if place[0] == target]:
-            self._forget(owner, key)
+        for moment in self._moments.pop(target, {}).values():
+            del self._by_moment[moment]
 
     def _forget(self, target: Target, key: str) -> None:
-        moment = self._moments.pop((target, key), None)
-        if moment is not None:
-            del self._by_moment[moment]
+        keys = self._moments.get(target, {})
+        if key in keys:
+            del self._by_moment[keys.pop(key)]
+            if not keys:
+                del self._moments[target]
 
     def due(self, now_ns: int) -> list[tuple[Target, object]]:
         """Take what is due, earliest first."""
         taken: list[tuple[Target, object]] = []
         while self._by_moment and self._by_moment.peekitem(0)[0][0] <= now_ns:
-            target, key, message = self._by_moment.popitem(0)[1]
-            del self._moments[target, key]
+            target, key, message = self._by_moment.peekitem(0)[1]
+            self._forget(target, key)
             taken.append((target, message))
         return taken
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` where the two views differ."""
-        if {(target, key): moment for moment, (target, key, _) in self._by_moment.items()} != self._moments:
+        by_owner = {(target, key): moment for target, keys in self._moments.items() for key, moment in keys.items()}
+        if {(target, key): moment for moment, (target, key, _) in self._by_moment.items()} != by_owner:
             raise RuntimeError("timers by moment and by owner differ")
 
 

@@ -54,6 +54,12 @@ class Fetched:
         """The ``index``-th encoded message."""
         return self._run.batch.term(self._run.low + index) if self._terms is None else self._terms[index]
 
+    def part(self, offset: int, count: int) -> Fetched:
+        """``count`` of the messages, from the ``offset``-th on, by themselves."""
+        terms = None if self._terms is None else self._terms[offset : offset + count]
+        run = self._run.window(offset, count)
+        return Fetched(self.seq_ids[offset : offset + count], self.redelivered, run, terms)
+
     def bodies(self) -> list[bytes]:
         """The payloads alone; the cheap way."""
         return bodies_of(self._run, self._terms)

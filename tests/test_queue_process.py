@@ -453,3 +453,77 @@ def test_declaration_with_priority_in_properties_reaches_the_dead_letter() -> No
     (letter,) = bench.queue.effects.dead_letters[0].publications
     assert letter.priority == 4
     assert letter.headers["x-death"][0]["original-expiration"] == "10"
+
+
+# ── several consumers ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_several_consumers_take_turns_message_by_message() -> None:
+    bench = Bench()
+    bench.publish(*bodies(9))
+    bench.queue.add_consumer(Consumer("c", "a", prefetch=2))
+    bench.queue.add_consumer(Consumer("d", "b", prefetch=3))
+    bench.queue.add_consumer(Consumer("d", "low", prefetch=1, priority=-1))
+    turns = ["a", "b", "a", "b", "b", "low"]
+    assert [consumer for consumer, _, _ in bench.delivered()] == turns
+    bench.queue.ack("d", [range(1, 3)])
+    assert bench.delivered() == [("b", 5, b"body 6"), ("b", 6, b"body 7")]
+
+
+def test_consumers_with_and_without_acks_take_turns_too() -> None:
+    bench = Bench()
+    bench.publish(*bodies(4))
+    bench.queue.add_consumer(Consumer("c", "a", prefetch=2))
+    bench.queue.add_consumer(Consumer("c", "b", ack_required=False))
+    assert bench.delivered() == [("a", 1, b"body 0"), ("b", 0, b"body 1"), ("a", 2, b"body 2"), ("b", 0, b"body 3")]
+    assert bench.queue.depth == 2
+
+
+def test_hand_off_goes_round_and_keeps_to_the_limits() -> None:
+    bench = Bench()
+    bench.queue.add_consumer(Consumer("c", "a", acks_unseen=True))
+    bench.queue.add_consumer(Consumer("d", "b", acks_unseen=True))
+    handed = [bench.queue.hand_off(envelope(), b"%d" % number) for number in range(4)]
+    assert [one and one.consumer for one in handed] == ["a", "b", "a", "b"]
+    assert handed[3] is not None
+    assert handed[3].fetched.bodies() == [b"3"]
+    bench.publish(b"before it")
+    assert bench.queue.hand_off(envelope(), b"behind") is None
+    none = Bench({"x-max-length": 0, "x-overflow": "reject-publish"})
+    none.queue.add_consumer(Consumer("c", "a", acks_unseen=True))
+    assert none.queue.hand_off(envelope(), b"refused") is None
+
+
+# ── found by the machine ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_second_message_of_a_batch_that_expires_at_once_does_so_too() -> None:
+    bench = Bench({"x-max-length": 1})
+    bench.publish(b"1", b"2", expiration_ms=0)
+    bench.queue.check_invariants()
+    assert bench.queue.depth == 0
+
+
+def test_batch_that_expires_at_once_is_not_refused_for_the_room_it_never_took() -> None:
+    bench = Bench({"x-max-length": 1, "x-overflow": "reject-publish"})
+    bench.publish(*bodies(3), expiration_ms=0, token="t")
+    bench.sync()
+    assert bench.queue.drain_effects().confirmed == ["t"]
+
+
+# ── the head, as the queue below shows it ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mode", ["default", "lazy"])
+def test_looking_at_the_head_takes_nothing(mode: str) -> None:
+    bench = Bench({"x-queue-mode": mode})
+    queue = bench.queue.backing.level(0)
+    assert (queue.head_expiry(), queue.head_due(5, 9), queue.head_excess(1, 1)) == (None, (0, False), 0)
+    queue.publish_many(envelope(), bench.ids.many(3), [b"12", b"345", b""], expiries_us=[10, 20, 0])
+    assert queue.head_expiry() == 10
+    assert queue.head_due(15, 9) == (1, True)
+    assert queue.head_due(5, 9) == (3, False)
+    assert queue.head_due(25, 9) == (2, True)
+    assert queue.head_due(25, 1) == (1, True)
+    assert [queue.head_excess(*excess) for excess in ((0, 1), (0, 2), (0, 3), (2, 1), (9, 9))] == [1, 1, 2, 2, 3]
+    assert (len(queue), queue.drop_many(2), queue.drop_many(9), queue.drop_many(1)) == (3, 2, 1, 0)

@@ -89,8 +89,12 @@ class Model:
 
     def die(self, sent: Sent, reason: str) -> None:
         if self.buries:
-            self.dead.append((reason, sent.body))
+            self.dead.append((self.shown(reason, sent.expiry_us), sent.body))
             self.dying.append(sent)
+
+    def shown(self, reason: str, expiry_us: int) -> str:
+        """Of a message that is due and one too many as well, it does not matter which of it counts, within a batch."""
+        return "either" if reason != "rejected" and 0 < expiry_us <= self.now_us else reason
 
     def expire(self) -> None:
         while self.ready and 0 < self.ready[0].expiry_us <= self.now_us:
@@ -143,7 +147,6 @@ class Model:
         if self.arguments.get("x-overflow", "drop-head") == "drop-head":
             while self.over():
                 self.die(self.ready.pop(0), "maxlen")
-                self.expire()
 
     def publish(self, batch: list[Sent], token: int | None) -> None:
         careful = self.limited or any(sent.expiry_us for sent in batch)
@@ -157,7 +160,7 @@ class Model:
             if overflow != "drop-head" and self.over(1, sent.size):
                 refused = True
                 if overflow == "reject-publish-dlx" and self.buries:
-                    self.dead.append(("maxlen", sent.body))
+                    self.dead.append((self.shown("maxlen", sent.expiry_us), sent.body))
                 continue
             taker = self.next() if careful else None
             if taker is not None:
@@ -250,6 +253,7 @@ class Machine(RuleBasedStateMachine):
         self.bench = Bench(arguments, settings=Settings(segment_entry_count=4, queue_index_embed_msgs_below=40))
         self.model = Model(arguments, self.bench.now_us)
         self.number = self.consumers = 0
+        self.expiries: dict[bytes, int] = {}
         self.batches: list[tuple[int, int]] = []
         """Dead letters that are on their way: number and messages that are held for them."""
 
@@ -276,6 +280,7 @@ class Machine(RuleBasedStateMachine):
         for size in sizes:
             self.number += 1
             batch.append(Sent(self.number, level, len(body_of(self.number, size)), persistent, expiry_us))
+            self.expiries[batch[-1].body] = expiry_us
         token = self.number if with_token else None
         self.model.publish(batch, token)
         self.bench.publish(
@@ -313,7 +318,9 @@ class Machine(RuleBasedStateMachine):
     )
     def add_consumer(self, channel: str, prefetch: int, ack_required: bool, priority: int, exclusive: bool) -> None:
         self.consumers += 1
-        consumer = Consumer(channel, f"t{self.consumers}", prefetch, ack_required, exclusive, priority)
+        consumer = Consumer(
+            channel, f"t{self.consumers}", prefetch, ack_required, exclusive=exclusive, priority=priority
+        )
         if self.model.single:
             refused = exclusive
         else:
@@ -447,7 +454,7 @@ class Machine(RuleBasedStateMachine):
         model, effects = self.model, self.queue.drain_effects()
         assert self.flat(effects.deliveries) == model.delivered
         letters = [
-            (one.headers["x-death"][0]["reason"], one.body)
+            (model.shown(one.headers["x-death"][0]["reason"], self.expiries[one.body]), one.body)
             for batch in effects.dead_letters
             for one in batch.publications
         ]

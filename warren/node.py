@@ -6,6 +6,7 @@ between threads, not between processes: after a fork the child gets :class:`Wron
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import os
@@ -13,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import attrs
 
@@ -36,9 +37,9 @@ from actors.future import Confirm
 from actors.node_actor import NodeActor, Probes
 from actors.pool import Pool, ThreadPool
 from actors.running_vhost import QueueCell, RunningVhost
-from actors.surroundings import Gate, Surroundings
+from actors.surroundings import Gate, Surroundings, shared_files
 from storage.errors import WarrenError
-from storage.filesystem import FileSystem, RealFileSystem
+from storage.filesystem import FileSystem
 from warren.config import Config
 from warren.exchange import Exchange, hand_over
 from warren.messages import PublishArguments, as_body, publish_key
@@ -65,8 +66,12 @@ class SummedReading:
         return sum(list(self.allocated.values()))
 
 
-class VhostVerbs:
-    """What can be done in one vhost."""
+class Vhost:
+    """What can be done in one vhost, and the owner of the exclusive queues that were declared through it.
+
+    Made by :meth:`Node.vhost`; every call makes another owner. Nothing needs to be closed: :meth:`release` deletes the
+    exclusive queues before the node is closed, and a ``with`` does that at its end.
+    """
 
     def __init__(self, node: Node, name: str) -> None:
         self._of = node
@@ -75,6 +80,22 @@ class VhostVerbs:
     @property
     def _node(self) -> Node:
         return self._of
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def release(self) -> None:
+        """Delete the exclusive queues that were declared through this object."""
+        self._node.change(lambda actor: actor.release(self))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -88,24 +109,25 @@ class VhostVerbs:
         arguments: Mapping[str, Any] | None = None,
         passive: bool = False,
     ) -> Queue:
-        """Declare a queue, or get the one that is there; ``passive``: only get it.
+        """Declare a queue, or get the one that is there; ``passive``: only get it. The node names one that is "".
 
+        ``exclusive``: nobody else gets it, and it goes with its owner, which is this object (see :class:`Vhost`).
         Raises :class:`PreconditionFailedError` where it is there with other arguments, :class:`NotFoundError` where
-        ``passive`` and it is not, :class:`ResourceLockedError` where it is exclusive to another handle.
+        ``passive`` and it is not, :class:`ResourceLockedError` where it is exclusive to another owner.
         """
         node = self._node
         if passive:
-            cell = node.change(lambda actor: actor.find_queue(self._name, name, node))
+            cell = node.change(lambda actor: actor.find_queue(self._name, name, self))
         else:
             declaration = QueueDeclaration(
                 vhost=self._name,
-                name=name,
+                name=name or node.new_queue_name(),
                 durable=durable,
                 exclusive=exclusive,
                 auto_delete=auto_delete,
                 arguments=arguments or {},
             )
-            cell = node.change(lambda actor: actor.declare_queue(declaration, node))
+            cell = node.change(lambda actor: actor.declare_queue(declaration, self))
         return Queue(node, cell)
 
     def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
@@ -233,7 +255,7 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-class Node(VhostVerbs):
+class Node(Vhost):
     """A running node. Made by :func:`warren.open`; close it, or use it in a ``with``."""
 
     def __init__(
@@ -293,6 +315,10 @@ class Node(VhostVerbs):
         """Ids for messages that go to several queues, 16 bytes each."""
         return self._around.new_msg_ids(count)
 
+    def new_queue_name(self) -> str:
+        """A name that no other queue has."""
+        return "amq.gen-" + base64.urlsafe_b64encode(self._around.random(16)).decode("ascii").rstrip("=")
+
     def change(self, work: Callable[[NodeActor], T]) -> T:
         """Do something in the node's actor, with nobody else at it."""
         self.check_process()
@@ -318,10 +344,10 @@ class Node(VhostVerbs):
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def vhost(self, name: str) -> VhostVerbs:
-        """Another vhost, declared where it is missing."""
+    def vhost(self, name: str = "/") -> Vhost:
+        """The verbs for a vhost, declared where it is missing; an owner of exclusive queues by itself."""
         self.change(lambda actor: actor.declare_vhost(name))
-        return VhostVerbs(self, name)
+        return Vhost(self, name)
 
     def vhosts(self) -> list[str]:
         """The names of those that there are."""
@@ -362,7 +388,7 @@ class Node(VhostVerbs):
             for queue, cell in list(running.cells.items()):
                 with contextlib.suppress(WarrenError):
                     queues[queue] = cell.actor.actor_ref.ask(m.GetStats())
-            verbs = VhostVerbs(self, name)
+            verbs = Vhost(self, name)
             vhosts[name] = {
                 "queues": queues,
                 "down": verbs.down,
@@ -443,7 +469,7 @@ def open_node(
     return Node(
         os.path.abspath(path),
         chosen,
-        files=RealFileSystem(),
+        files=shared_files(sync_evicted=chosen.node.sync != "os"),
         pool=ThreadPool(chosen.node.threads),
         clock=SystemClock(),
         random=os.urandom,

@@ -153,6 +153,16 @@ class Consumers:
         ring = self._rings[0][1]
         return (ring[0], ring[0].room) if len(ring) == 1 else (ring[0], 1)
 
+    def round(self) -> tuple[bool, int] | None:
+        """Whether several consumers, whose turn it is, want acks, and how many messages they can take; or ``None``."""
+        if self._single_active or not self._rings or len(self._rings[0][1]) == 1:
+            return None
+        ring = self._rings[0][1]
+        ack_required = ring[0].consumer.ack_required
+        if any(state.consumer.ack_required != ack_required for state in ring):
+            return None
+        return ack_required, sum(state.room for state in ring)
+
     @property
     def room(self) -> int:
         """How many messages could be handed out now."""
@@ -169,12 +179,18 @@ class Consumers:
             first = self.channel(consumer.channel).give(level, seq_ids, state)
             state.unacked += len(seq_ids)
         if not self._single_active and self._rings is not None:
-            ring = self._rings[0][1]
             if consumer.prefetch and not state.room:
                 self._leave_ring(state)
-            elif len(ring) > 1:
-                ring.rotate(-1)
+            else:
+                self.pass_turn(state)
         return first
+
+    def pass_turn(self, state: ConsumerState) -> None:
+        """A consumer that stands first in its ring has had its turn."""
+        if not self._single_active and self._rings is not None:
+            ring = self._rings[0][1]
+            if len(ring) > 1 and ring[0] is state:
+                ring.rotate(-1)
 
     def _enter_ring(self, state: ConsumerState) -> None:
         rings = self._rings = self._rings if self._rings is not None else []

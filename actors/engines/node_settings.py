@@ -88,6 +88,11 @@ def _one_of(*choices: str) -> Callable[[object, attrs.Attribute[str], str], None
     return check
 
 
+def _yes_or_no(_: object, attribute: attrs.Attribute[bool], value: bool) -> None:
+    if not isinstance(value, bool):
+        raise SettingsError(f"{attribute.name} must be True or False, not {value!r}")
+
+
 def _watermark(value: object) -> float:
     """A float is a share of the total memory; an int, or a string with a unit, an amount."""
     key = "vm_memory_high_watermark"
@@ -194,6 +199,9 @@ class NodeSettings:
 
     restart_limit: RestartLimit = attrs.field(default=RestartLimit(5, 10.0), converter=_restart_limit)
     """How often an actor may fail and be restarted before it stays down."""
+
+    attach: bool = attrs.field(default=True, validator=_yes_or_no)
+    """Whether other processes of the same user may look at the node: ``warren top``. Only in a real directory."""
 
     sync: SyncMode = attrs.field(default="group", validator=_one_of("os", "group", "always"))
     """What a confirm promises: written; fsynced with others; fsynced at once."""

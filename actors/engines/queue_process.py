@@ -23,7 +23,7 @@ what dead letters are on their way, each once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from actors.engines.arguments import QueueDeclaration
 from actors.engines.backing import Backing, RandomBytes
@@ -43,6 +43,9 @@ from queue_index.run import IN_RAM, Batch, UnencodedTerms
 from queue_index.run import Run as MessageRun
 from queue_index.state import Mode
 from queue_index.variable_queue import VariableQueue
+
+_ROUND_MESSAGES: Final = 1024
+"""So many are taken at once for several consumers in turns."""
 
 WallClock = Callable[[], int]
 """µs since the Unix epoch."""
@@ -184,9 +187,8 @@ class QueueProcess:
             msg_ids = b"".join([msg_ids[16 * index : 16 * index + 16] for index in taken])
             bodies = [bodies[index] for index in taken]
             at_once = min(at_once, len(bodies))
-        self._expiring = (
-            self._expiring or expiry_us > 0
-        )  # only now: what came before may have been the last that expires
+        if expiry_us:
+            self._expiring = True  # only now: what stood here before may have been the last that expires
         for part in (range(at_once), range(at_once, len(bodies))):
             if part:
                 last = part.stop == len(bodies) and not refused
@@ -243,6 +245,9 @@ class QueueProcess:
         chosen = self._consumers.next() if not len(self._backing) else None
         if chosen is None or not chosen[0].consumer.acks_unseen or self.recovering:
             return None
+        if self._limits is not None and self._limits.refuses and self._limits.refused(self._backing, (body,), 1):
+            return None
+        self._consumers.pass_turn(chosen[0])
         consumer = chosen[0].consumer
         ids = bytes(16)
         batch = Batch(1, ids, len(body), 0, UnencodedTerms(envelope, ids, (body,)))
@@ -256,7 +261,8 @@ class QueueProcess:
         left = at_most
         while (ready := len(self._backing)) and (chosen := consumers.next()) is not None and left != 0:
             state, room = chosen
-            given = self._give(state, min(ready, room if left is None else min(room, left)), fresh=False)
+            limit = ready if left is None else min(ready, left)
+            given = self._give_in_turns(limit) or self._give(state, min(limit, room), fresh=False)
             if left is not None:
                 left -= given
         return bool(ready) and consumers.next() is not None
@@ -269,6 +275,24 @@ class QueueProcess:
             if not given:
                 raise RuntimeError("messages that were just published are not at the head")
             count -= given
+
+    def _give_in_turns(self, limit: int) -> int:
+        """Take messages off the head for several consumers at once, one each in turn; 0: that cannot be done here."""
+        consumers, single = self._consumers, self._backing.single
+        if single is None or self._expiring or (turns := consumers.round()) is None:
+            return 0
+        ack_required, room = turns
+        deliveries, given = self.effects.deliveries, 0
+        for fetched in single.fetch_many(min(limit, room, _ROUND_MESSAGES), ack_required=ack_required):
+            for offset in range(fetched.count):
+                chosen = consumers.next()
+                if chosen is None:
+                    raise RuntimeError("consumers had room for less than they said")
+                one, consumer = fetched.part(offset, 1), chosen[0].consumer
+                first = consumers.give(chosen[0], 0, one.seq_ids)
+                deliveries.append(Delivered(consumer.tag, consumer.channel, first, one))
+            given += fetched.count
+        return given
 
     def _give(self, state: ConsumerState, count: int, *, fresh: bool) -> int:
         """Take messages off the head for one consumer; returns how many there were."""
@@ -408,7 +432,6 @@ class QueueProcess:
             queue = self._backing.level(level)
             count = queue.head_excess(*excess)
             self._drop_head(level, queue, min(count, BATCH_MESSAGES), "maxlen")
-            self._expire()
 
     def _drop_head(self, level: int, queue: VariableQueue, count: int, reason: Reason) -> None:
         mortuary = self._open_mortuary()

@@ -36,6 +36,9 @@ from warren.shovel.places import Intake, Outcome, SourceQueue
 from warren.shovel.running_broker import refuse_running_broker
 
 FETCHED_AT_ONCE: Final = 256
+"""Messages that are in memory together at most, and as many bytes of them, about:"""
+
+FETCHED_BYTES: Final = 4 << 20
 
 _FILES_OF_A_NODE = ("schema.DAT", "rabbit_serial", "cluster_nodes.config")
 
@@ -129,17 +132,26 @@ class _EmptiedQueue:
 
     def letters(self, limit: int) -> Iterator[Letter | None]:
         for part, level in enumerate(self._levels):
-            while limit and (fetched := level.fetch_many(min(limit, FETCHED_AT_ONCE))):
+            count = 8  # until it is known how large they are
+            while fetched := level.fetch_many(min(limit, count)):
+                size = 0
                 for run in fetched:
                     limit -= run.count
                     for seq_id, term, expiry_us in zip(run.seq_ids, run.terms, _expiries_us(run), strict=True):
-                        try:
-                            letter = from_term(term, expiry_us, (part, seq_id))
-                        except MessageError as error:  # stays, as it is pending and never settled
-                            detail = f"message {seq_id}: {error}"
-                            self._report(Finding("unreadable message", "damage", to_text(self.name), None, detail))
-                            continue
-                        yield letter
+                        size = max(size, len(term))
+                        letter = self._letter(term, expiry_us, (part, seq_id))
+                        if letter is not None:
+                            yield letter
+                count = max(1, min(FETCHED_BYTES // size, FETCHED_AT_ONCE))
+
+    def _letter(self, term: bytes, expiry_us: int, position: Position) -> Letter | None:
+        """``None`` for what is no message: it stays, as it is pending and never settled."""
+        try:
+            return from_term(term, expiry_us, position)
+        except MessageError as error:
+            where = to_text(self.name)
+            self._report(Finding("unreadable message", "damage", where, None, f"message {position[1]}: {error}"))
+            return None
 
     def settle(self, positions: Sequence[Position]) -> None:
         for part, level in enumerate(self._levels):

@@ -1,0 +1,441 @@
+"""Turns: who gets one, in which order things are handled, and what happens to those who come too late."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pykka
+import pytest
+from pykka import ActorDeadError, ActorRef
+from pykka._envelope import Envelope
+from runtime_tools import forget_actors
+
+from actors.future import Confirm, CountDown, Future
+from actors.inbox import Control, Gathering
+from actors.pool import TURN_ENTRIES, ActorStoppedError, HandPool, Pool, PooledActor, ThreadPool
+from storage.errors import DataError, StorageError, WarrenError
+
+
+@attrs.frozen
+class Say:
+    word: object
+
+
+@attrs.frozen
+class Urgent(Control):
+    word: object
+
+
+@attrs.frozen
+class Do:
+    work: Any
+
+
+class RefusalError(WarrenError):
+    """Refused on purpose."""
+
+
+class Scribe(PooledActor):
+    """Writes down everything that it is told."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self.heard: list[object] = []
+        self.turn_ends = 0
+        self.failed_with: BaseException | None = None
+        self.undelivered: list[object] = []
+        self.refused: list[WarrenError] = []
+
+    def on_receive(self, message: Any) -> object:
+        if isinstance(message, Do):
+            return message.work()
+        self.heard.append(message.word)
+        return message.word
+
+    def on_gathered(self, entry: Gathering) -> None:
+        self.heard.append(list(entry.items))
+
+    def on_turn_end(self) -> None:
+        self.turn_ends += 1
+
+    def on_refused(self, error: WarrenError) -> None:
+        self.refused.append(error)
+
+    def on_undelivered(self, message: Any, error: WarrenError) -> None:
+        self.undelivered.append(message.items if isinstance(message, Gathering) else message.word)
+
+    def on_failure(self, exception_type: Any, exception_value: BaseException | None, traceback: Any) -> None:
+        self.failed_with = exception_value
+
+
+@pytest.fixture
+def pool() -> Iterator[HandPool]:
+    hand = HandPool()
+    yield hand
+    forget_actors(hand)
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "warren")
+
+
+def scribe(pool: Pool) -> Scribe:
+    owner = Scribe.start(pool).actor_inbox.owner  # type: ignore[attr-defined]
+    assert isinstance(owner, Scribe)
+    return owner
+
+
+def raising(error: BaseException) -> Do:
+    def work() -> None:
+        raise error
+
+    return Do(work)
+
+
+# ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_is_done_before_somebody_runs_a_turn(pool: HandPool) -> None:
+    actor = scribe(pool)
+    actor.actor_ref.tell(Say(1))
+    assert actor.heard == []
+    pool.run()
+    assert actor.heard == [1]
+    assert actor.turn_ends == 1
+
+
+def test_a_turn_ends_after_so_many_entries_and_the_next_in_line_comes(pool: HandPool) -> None:
+    busy, other = scribe(pool), scribe(pool)
+    for number in range(3 * TURN_ENTRIES):
+        busy.actor_ref.tell(Say(number))
+    other.actor_ref.tell(Say("mine"))
+    assert pool.run_one()
+    assert len(busy.heard) == TURN_ENTRIES
+    assert pool.run_one()
+    assert other.heard == ["mine"]
+    pool.run()
+    assert busy.heard == list(range(3 * TURN_ENTRIES))
+    assert busy.turn_ends == 3
+
+
+def test_an_actor_stands_in_line_once_however_much_waits(pool: HandPool) -> None:
+    actor = scribe(pool)
+    for number in range(10):
+        actor.actor_ref.tell(Say(number))
+    assert pool.run_one()
+    assert not pool.run_one()
+
+
+def test_control_overtakes_data_and_each_lane_keeps_its_order(pool: HandPool) -> None:
+    actor = scribe(pool)
+    for number in range(3):
+        actor.actor_ref.tell(Say(number))
+        actor.actor_ref.tell(Urgent(f"!{number}"))
+    pool.run()
+    assert actor.heard == ["!0", "!1", "!2", 0, 1, 2]
+
+
+def test_control_that_comes_during_a_turn_goes_before_the_rest_of_it(pool: HandPool) -> None:
+    actor = scribe(pool)
+    actor.actor_ref.tell(Do(lambda: actor.actor_ref.tell(Urgent("now"))))
+    actor.actor_ref.tell(Say("later"))
+    pool.run()
+    assert actor.heard == ["now", "later"]
+
+
+# ── gathering ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_of_one_kind_gathers_until_something_comes_behind_it(pool: HandPool) -> None:
+    actor, key, other = scribe(pool), object(), object()
+    inbox = actor.actor_inbox
+    entries = [inbox.gather(key, 1, Gathering, 1), inbox.gather(key, 2, Gathering, 1)]
+    assert entries[0] is entries[1]
+    inbox.gather(other, 3, Gathering, 0)
+    inbox.gather(key, 4, Gathering, 1)
+    actor.actor_ref.tell(Say("between"))
+    inbox.gather(key, 5, Gathering, 1)
+    assert inbox.weight == 4
+    pool.run()
+    assert actor.heard == [[1, 2], [3], [4], "between", [5]]
+
+
+def test_an_urgent_message_does_not_seal_what_gathers(pool: HandPool) -> None:
+    actor, key = scribe(pool), object()
+    actor.actor_inbox.gather(key, 1, Gathering, 0)
+    actor.actor_ref.tell(Urgent("!"))
+    actor.actor_inbox.gather(key, 2, Gathering, 0)
+    pool.run()
+    assert actor.heard == ["!", [1, 2]]
+
+
+def test_nothing_joins_an_entry_that_was_sealed_or_taken(pool: HandPool) -> None:
+    actor, key = scribe(pool), object()
+    inbox = actor.actor_inbox
+    inbox.gather(key, 1, Gathering, 0)
+    inbox.seal()
+    inbox.gather(key, 2, Gathering, 0)
+    pool.run()
+    inbox.gather(key, 3, Gathering, 0)
+    pool.run()
+    assert actor.heard == [[1], [2], [3]]
+
+
+# ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_asks_an_idle_actor_runs_its_turn_in_his_own_thread(pool: HandPool) -> None:
+    actor = scribe(pool)
+    threads: list[int] = []
+    actor.actor_ref.ask(Do(lambda: threads.append(threading.get_ident())))
+    assert threads == [threading.get_ident()]
+
+
+def test_a_thread_that_asks_helps_even_where_the_pool_is_a_pool_of_threads() -> None:
+    pool = ThreadPool(1)
+    try:
+        actor, blocker = scribe(pool), scribe(pool)
+        hold, held = threading.Event(), threading.Event()
+        blocker.actor_ref.tell(Do(lambda: (held.set(), hold.wait())))
+        held.wait()  # the pool's only thread is busy now
+        threads: list[int] = []
+        actor.actor_ref.ask(Do(lambda: threads.append(threading.get_ident())), timeout=60)
+        assert threads == [threading.get_ident()]
+        hold.set()
+    finally:
+        pool.stop()
+        forget_actors(pool)
+
+
+def test_an_answer_may_be_a_future_that_is_answered_later(pool: HandPool) -> None:
+    actor, later = scribe(pool), Future()
+    answer: Any = actor.actor_ref.ask(Do(lambda: later), block=False)
+    pool.run()
+    assert not answer.done
+    later.set("at last")
+    assert answer.get() == "at last"
+
+
+def test_who_waits_for_an_actor_that_cannot_answer_any_more_is_told_so(pool: HandPool) -> None:
+    actor, never = scribe(pool), Future()
+    with pytest.raises(pykka.Timeout):
+        actor.actor_ref.ask(Do(lambda: never))
+
+
+def test_an_actor_that_waits_for_its_own_answer_is_stopped_by_an_error_and_not_for_ever(pool: HandPool) -> None:
+    actor = scribe(pool)
+    with pytest.raises(RuntimeError, match="its own answer"):
+        actor.actor_ref.ask(Do(lambda: actor.actor_ref.ask(Say("me"))))
+    assert actor.actor_stopped.is_set()
+
+
+# ── refusal and failure ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_refusal_goes_to_the_caller_and_the_actor_goes_on(pool: HandPool) -> None:
+    actor = scribe(pool)
+    with pytest.raises(RefusalError):
+        actor.actor_ref.ask(raising(RefusalError("no")))
+    assert actor.actor_ref.ask(Say("still here")) == "still here"
+    assert actor.failed_with is None
+
+
+def test_a_refusal_without_a_caller_is_noted_and_the_actor_goes_on(pool: HandPool) -> None:
+    actor = scribe(pool)
+    actor.actor_ref.tell(raising(RefusalError("no")))
+    actor.actor_ref.tell(Say("next"))
+    pool.run()
+    assert actor.heard == ["next"]
+    assert [str(error) for error in actor.refused] == ["no"]
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), StorageError("disk"), DataError("file", 7, "damaged")])
+@pytest.mark.parametrize("asked", [True, False])
+def test_what_is_no_refusal_is_the_end_of_the_actor(pool: HandPool, error: Exception, asked: bool) -> None:
+    actor = scribe(pool)
+    actor.actor_inbox.gather("key", 1, Gathering, 0)
+    actor.actor_ref.tell(Say("before"))
+    first: Any = actor.actor_ref.ask(raising(error), block=False) if asked else None
+    if not asked:
+        actor.actor_ref.tell(raising(error))
+    waiting: Any = actor.actor_ref.ask(Say("behind"), block=False)
+    actor.actor_ref.tell(Say("told"))
+    actor.actor_inbox.gather("key", "late", Gathering, 0)
+    pool.run()
+    assert actor.heard == [[1], "before"]
+    assert actor.failed_with is error
+    if asked:
+        with pytest.raises(type(error)):
+            first.get()
+    with pytest.raises(ActorStoppedError):
+        waiting.get()
+    assert actor.undelivered == ["behind", "told", ["late"]]
+
+
+def test_a_failure_in_on_start_answers_those_who_wait(pool: HandPool) -> None:
+    class Stillborn(Scribe):
+        def on_start(self) -> None:
+            raise StorageError("no disk")
+
+    ref = Stillborn.start(pool)
+    with pytest.raises(ActorStoppedError):
+        ref.ask(Say("hello"))
+
+
+def test_an_interrupt_in_a_helping_thread_ends_the_actor_and_answers_the_others(pool: HandPool) -> None:
+    actor = scribe(pool)
+    answers: list[Any] = []
+
+    def work() -> None:
+        answers.append(actor.actor_ref.ask(Say("behind"), block=False))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        actor.actor_ref.ask(Do(work))
+    assert isinstance(actor.failed_with, KeyboardInterrupt)
+    assert answers[0].done
+    with pytest.raises(ActorStoppedError):
+        answers[0].get()
+
+
+def test_an_interrupt_in_a_turn_does_not_keep_the_turn(pool: HandPool) -> None:
+    actor = scribe(pool)
+    with pytest.raises(KeyboardInterrupt):
+        actor.actor_ref.ask(raising(KeyboardInterrupt()))
+    assert actor.turn()
+
+
+# ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_stop_comes_behind_what_was_told_before_and_drains_what_comes_after(pool: HandPool) -> None:
+    actor = scribe(pool)
+    actor.actor_ref.tell(Say("before"))
+    stopped: Any = actor.actor_ref.stop(block=False)
+    behind: Any = actor.actor_ref.ask(Say("behind"), block=False)
+    second: Any = actor.actor_ref.stop(block=False)
+    pool.run()
+    assert actor.heard == ["before"]
+    assert stopped.get()
+    assert second.get()
+    with pytest.raises(ActorStoppedError):
+        behind.get()
+
+
+def test_telling_a_stopped_actor_is_an_error_and_what_slips_in_is_answered(pool: HandPool) -> None:
+    actor = scribe(pool)
+    actor.actor_ref.stop()
+    with pytest.raises(ActorDeadError):
+        actor.actor_ref.tell(Say("late"))
+    answer = Future()
+    actor.actor_inbox.put(Envelope(Say("slipped in"), reply_to=answer))  # between the check and the put
+    with pytest.raises(ActorStoppedError):
+        answer.get()
+    actor.actor_inbox.gather("key", 1, Gathering, 0)
+    pool.run()
+    assert actor.undelivered == ["slipped in", [1]]
+    assert actor.heard == []
+
+
+def test_an_actor_that_slips_in_after_its_pool_has_stopped_still_answers_who_waits() -> None:
+    pool = ThreadPool(2)
+    actor = scribe(pool)
+    pool.stop()
+    assert actor.actor_ref.ask(Say("hello"), timeout=60) == "hello"
+    forget_actors(pool)
+
+
+def test_a_pool_of_threads_stops_from_within_one_of_its_turns() -> None:
+    pool = ThreadPool(2)
+    actor = scribe(pool)
+    done = threading.Event()
+    actor.actor_ref.tell(Do(lambda: (pool.stop(), done.set())))
+    assert done.wait(60)
+    forget_actors(pool)
+
+
+# ── many threads ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Ledger(PooledActor):
+    """Counts by sender; finds out whether two threads are ever in it at once."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self.heard: dict[int, list[int]] = {}
+        self.inside = 0
+        self.together = 0
+
+    def on_receive(self, message: Any) -> int:
+        self.note([message.word])
+        return len(self.heard[message.word[0]])
+
+    def on_gathered(self, entry: Gathering) -> None:
+        self.note(entry.items)
+
+    def note(self, items: list[tuple[int, int]]) -> None:
+        self.inside += 1
+        self.together = max(self.together, self.inside)
+        for sender, number in items:
+            self.heard.setdefault(sender, []).append(number)
+        self.inside -= 1
+
+
+@pytest.mark.parametrize("pool_threads", [1, 4])
+def test_many_threads_lose_nothing_and_keep_each_senders_order_one_turn_at_a_time(pool_threads: int) -> None:
+    pool = ThreadPool(pool_threads)
+    refs: list[ActorRef[Any]] = [Ledger.start(pool) for _ in range(5)]
+    ledgers: list[Ledger] = [ref.actor_inbox.owner for ref in refs]  # type: ignore[attr-defined]
+    key, each, errors = object(), 300, []
+
+    def send(sender: int) -> None:
+        try:
+            for number in range(each):
+                for index, ledger in enumerate(ledgers):
+                    way = (number + sender + index) % 3
+                    if way == 0:
+                        refs[index].tell(Say((sender, number)))
+                    elif way == 1:
+                        ledger.actor_inbox.gather(key, (sender, number), Gathering, 1)
+                    elif number % 20 == 0:
+                        assert refs[index].ask(Say((sender, number)), timeout=60) == number + 1
+                    else:
+                        refs[index].tell(Say((sender, number)))
+        except BaseException as error:
+            errors.append(error)
+
+    senders = [threading.Thread(target=send, args=(sender,)) for sender in range(6)]
+    for thread in senders:
+        thread.start()
+    for thread in senders:
+        thread.join()
+    for ref in refs:
+        ref.stop()
+    pool.stop()
+    assert errors == []
+    for ledger in ledgers:
+        assert ledger.together == 1
+        assert ledger.heard == {sender: list(range(each)) for sender in range(6)}
+
+
+def test_actors_that_tell_each_other_across_threads_settle_every_confirm() -> None:
+    pool = ThreadPool(3)
+    actors = [scribe(pool) for _ in range(8)]
+    confirms = [Confirm() for _ in range(200)]
+
+    def pass_on(number: int, left: int) -> None:
+        if not left:
+            confirms[number].set()
+            return
+        actors[(number + left) % 8].actor_ref.tell(Do(lambda: pass_on(number, left - 1)))
+
+    for number in range(200):
+        pass_on(number, 10)
+    CountDown(list(confirms)).wait(60)
+    pool.stop()
+    forget_actors(pool)
