@@ -80,7 +80,7 @@ class Deliveries:
                     raise
                 return None
             if not arrived:
-                self._forget(arrival)
+                self.forget(arrival)
         return batch
 
     def arrival(self) -> Future:
@@ -93,7 +93,8 @@ class Deliveries:
         future.set()
         return future
 
-    def _forget(self, future: Future) -> None:
+    def forget(self, future: Future) -> None:
+        """Whoever waited for this arrival waits no more."""
         with self._lock:
             if future in self._waiting:
                 self._waiting.remove(future)

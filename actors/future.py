@@ -144,6 +144,18 @@ class Future(pykka.Future[Any]):
                 return
         callback(self)
 
+    def forget(self, callback: Callable[[Future], None]) -> None:
+        """Call ``callback`` no more, if it has not been called."""
+        with _LOCK:
+            if self._callbacks is not None and callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+    def hurry(self) -> None:
+        """Let whoever owes the answer know that somebody waits who cannot help, and come back at once."""
+        hurry_up = getattr(self._helper, "hurry_up", None)
+        if hurry_up is not None:
+            hurry_up()
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {('pending', 'answered', 'failed')[self._state]}>"
 
@@ -195,3 +207,7 @@ class _HelpAll:
             helper = part._helper
             if helper is not None and not part.done:
                 helper.help(part)
+
+    def hurry_up(self) -> None:
+        for part in self._parts:
+            part.hurry()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import Final
+from typing import Any, Final
 
 import attrs
+from pykka import ActorDeadError, ActorRef
 
 from actors.engines.queue_process import QueueProcess
 from queue_index.browsing import Browsed
+from storage.errors import WarrenError
 
 MESSAGE_BYTES: Final = 200
 """What a message in RAM takes beside its body: its share of columns, and Python's own headers."""
@@ -52,3 +54,12 @@ def allocated_bytes(process: QueueProcess) -> int:
         state = queue.state
         total += state.ram_bytes + MESSAGE_BYTES * (state.ram_msg_count + state.ram_ack_count)
     return total
+
+
+def ask_politely(ref: ActorRef[Any], message: object, patience_s: float) -> Any | None:
+    """What an actor answers; ``None`` where it does not get to it within ``patience_s``, or has stopped."""
+    try:
+        answer: Any = ref.ask(message, block=False)
+        return answer.get() if answer.settled(patience_s) else None
+    except (WarrenError, ActorDeadError):
+        return None

@@ -45,12 +45,14 @@ class MemoryMonitorActor(PooledActor):
         reading: MemoryReading,
         total_memory_bytes: int,
         free_disk_bytes: Callable[[], int],
+        give_back: Callable[[], None],
     ) -> None:
         super().__init__(around.pool)
         settings = around.settings
         self._around = around
         self._reading = reading
         self._free_disk_bytes = free_disk_bytes
+        self._give_back = give_back
         self._monitor = MemoryMonitor(
             memory_limit_bytes(settings.vm_memory_high_watermark, total_memory_bytes),
             settings.vm_memory_high_watermark_paging_ratio,
@@ -100,6 +102,9 @@ class MemoryMonitorActor(PooledActor):
 
     def _check_memory(self) -> None:
         self._used_bytes = self._reading.read()
+        if self._used_bytes > self._monitor.limit_bytes * self._monitor.paging_ratio:
+            self._give_back()  # what was paged may still count as ours
+            self._used_bytes = self._reading.read()
         self._note(self._alarms.update("memory", alarmed=self._used_bytes > self._monitor.limit_bytes))
 
     def _disk_round(self) -> None:

@@ -83,6 +83,14 @@ class Subscribe:
 
 
 @attrs.frozen
+class SetPrefetch:
+    """User → queue. Tell. How many messages may be unacked with a consumer from now on; 0: any number."""
+
+    tag: str
+    prefetch: int
+
+
+@attrs.frozen
 class CancelConsumer:
     """User → queue. Ask; the reply is ``None``. Unacked messages stay with the channel."""
 
@@ -154,7 +162,10 @@ class DeleteQueue:
 
 @attrs.frozen
 class CloseQueue(Control):
-    """Node → queue. Ask; the reply: recovery terms by stored name. What came before is handled, the actor stops."""
+    """Node → queue. Ask. What came before is handled, the actor stops.
+
+    The reply: recovery terms by stored name, and the confirms to be answered once the stores are closed.
+    """
 
 
 @attrs.frozen

@@ -16,6 +16,7 @@ A crash, of the process or of this actor, leaves what recovery reads.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -30,16 +31,18 @@ from actors.engines.arguments import QueueDeclaration
 from actors.engines.definitions import Definitions
 from actors.engines.definitions_file import FILE_NAME as DEFINITIONS_FILE
 from actors.engines.definitions_json import Imported
-from actors.engines.errors import NotFoundError, ResourceLockedError
+from actors.engines.errors import NotFoundError, PreconditionFailedError, ResourceLockedError
 from actors.engines.exchanges import Binding, ExchangeDeclaration
 from actors.engines.memory_readings import MemoryReading
+from actors.inbox import Inbox
 from actors.memory_monitor_actor import MemoryMonitorActor
 from actors.pool import ActorStoppedError, PooledActor
+from actors.queue_actor import QueueActor, QueueDownError
 from actors.running_vhost import QueueCell, RunningVhost
 from actors.surroundings import Surroundings
 from actors.timer import TimerActor
 from queue_index import directory as names
-from storage.errors import DataError, WarrenError
+from storage.errors import DataError, StorageError, WarrenError
 from storage.filesystem import Lock
 
 _LOG = logging.getLogger("warren.node")
@@ -52,6 +55,10 @@ class ForeignDirectoryError(WarrenError):
     """The directory is somebody else's, and nobody said that it may be taken over."""
 
 
+class UnsavedError(WarrenError):
+    """What is declared could not be written down: what was asked for may be undone by a crash, or was not done."""
+
+
 @attrs.frozen(kw_only=True)
 class Probes:
     """Where a node reads what its machine has; handed in."""
@@ -59,6 +66,8 @@ class Probes:
     reading: Callable[[Surroundings], MemoryReading]
     total_memory_bytes: int
     free_disk_bytes: Callable[[], int]
+    give_back: Callable[[], None] = lambda: None
+    """Return to the system what is held free."""
 
 
 class NodeActor(PooledActor):
@@ -88,7 +97,9 @@ class NodeActor(PooledActor):
     def stopped_error(self) -> WarrenError:
         if isinstance(self._error, WarrenError):
             return self._error
-        return super().stopped_error() if self._error is None else ActorStoppedError(f"{self.describe()}: {self._error}")
+        return (
+            super().stopped_error() if self._error is None else ActorStoppedError(f"{self.describe()}: {self._error}")
+        )
 
     @property
     def definitions(self) -> Definitions:
@@ -100,6 +111,13 @@ class NodeActor(PooledActor):
 
     def on_start(self) -> None:
         around, files = self._around, self._around.files
+        found = self._vhosts_on_disk()
+        self._owns_directory = files.exists(f"{self._path}/{DEFINITIONS_FILE}")
+        if found and not self._owns_directory and not self._adopt:
+            raise ForeignDirectoryError(
+                f"{self._path}: a RabbitMQ's data directory; open it with adopt=True to take it over, or read it with "
+                "the commands inspect, export and shovel"
+            )
         files.make_directories(self._path)
         self._lock = files.lock(f"{self._path}/{LOCK_FILE}", self._owner)
         around.timer = TimerActor.start(around.pool, around.clock)
@@ -108,15 +126,11 @@ class NodeActor(PooledActor):
             reading=self._probes.reading(around),
             total_memory_bytes=self._probes.total_memory_bytes,
             free_disk_bytes=self._probes.free_disk_bytes,
+            give_back=self._probes.give_back,
         )
-        found = self._vhosts_on_disk()
-        self._owns_directory = files.exists(f"{self._path}/{DEFINITIONS_FILE}")
-        if found and not self._owns_directory and not self._adopt:
-            raise ForeignDirectoryError(
-                f"{self._path}: a RabbitMQ's data directory; open it with adopt=True to take it over, or read it with "
-                "the commands inspect, export and shovel"
-            )
         self._definitions = Definitions.open(files, self._path)
+        if not found:  # so that a crash from here on leaves no directory that looks like a broker's
+            self._definitions.save()
         for name in found:
             self._definitions.declare_vhost(name)
         for name in self._definitions.vhosts():
@@ -184,19 +198,31 @@ class NodeActor(PooledActor):
     def declare_vhost(self, name: str) -> None:
         """See that a vhost is there."""
         if self.definitions.declare_vhost(name):
-            self.definitions.save()
+            self._save(lambda: self.definitions.delete_vhost(name))
             self._open_vhost(name)
+
+    def _save(self, undo: Callable[[], object] | None = None) -> None:
+        """Write down what is declared; where that cannot be done, ``undo`` what was, and refuse."""
+        try:
+            self.definitions.save()
+        except StorageError as error:
+            if undo is not None:
+                undo()
+            raise UnsavedError(f"what is declared could not be written down: {error}") from error
 
     def delete_vhost(self, name: str) -> None:
         """With everything in it."""
         vhost = self.vhost(name)
-        for queue in list(vhost.cells):
-            self.delete_queue(name, queue)
+        for queue, cell in list(vhost.cells.items()):
+            if cell.running is not None:
+                self.delete_queue(name, queue)
+            else:
+                cell.deleted = True
         vhost.close()
         del self.vhosts[name]
         self._around.files.delete_tree(vhost.directory.path)
         self.definitions.delete_vhost(name)
-        self.definitions.save()
+        self._save()
 
     # ── queues, exchanges, bindings ─────────────────────────────────────────────────────────────────────────────
 
@@ -207,8 +233,8 @@ class NodeActor(PooledActor):
         if cell is not None and cell.owner is not None and cell.owner is not owner:
             raise ResourceLockedError(f"{cell.declaration} is exclusive to somebody else")
         if self.definitions.declare_queue(declaration, named_by_node=declaration.name.startswith("amq.gen-")):
+            self._save(lambda: self.definitions.delete_queue(declaration.vhost, declaration.name))
             cell = vhost.cells[declaration.name] = QueueCell(declaration, owner if declaration.exclusive else None)
-            self.definitions.save()
             vhost.start_queue(cell)
         elif cell is None:
             raise RuntimeError(f"{declaration} is defined and not running")
@@ -242,33 +268,38 @@ class NodeActor(PooledActor):
             raise cell.down_error()
         deleted = 0
         if actor is not None:
-            deleted = actor.actor_ref.ask(m.DeleteQueue(if_empty=if_empty, if_unused=if_unused))  # type: ignore[assignment]
+            try:
+                deleted = actor.actor_ref.ask(m.DeleteQueue(if_empty=if_empty, if_unused=if_unused))  # type: ignore[assignment]
+            except Exception as error:
+                if not actor.actor_stopped.is_set():
+                    raise
+                raise QueueDownError(f"{cell.declaration} could not be deleted: {error}") from error
         cell.deleted = True
         del running.cells[name]
         self.definitions.delete_queue(vhost, name)
-        self.definitions.save()
+        self._save()
         return deleted
 
     def declare_exchange(self, declaration: ExchangeDeclaration) -> None:
         """See that an exchange is there."""
         self.vhost(declaration.vhost)
         self.definitions.declare_exchange(declaration)
-        self.definitions.save()
+        self._save()
 
     def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> None:
         """With its bindings."""
         self.definitions.delete_exchange(vhost, name, if_unused=if_unused)
-        self.definitions.save()
+        self._save()
 
     def bind(self, binding: Binding) -> None:
         """See that a binding is there."""
         self.definitions.bind(binding)
-        self.definitions.save()
+        self._save()
 
     def unbind(self, binding: Binding) -> None:
         """See that it is not."""
         self.definitions.unbind(binding)
-        self.definitions.save()
+        self._save()
 
     def export_definitions(self, vhost: str | None) -> dict[str, Any]:
         """As RabbitMQ's JSON."""
@@ -277,7 +308,7 @@ class NodeActor(PooledActor):
     def import_definitions(self, document: Mapping[str, Any], vhost: str | None) -> Imported:
         """Add what the JSON has, all of it or nothing."""
         imported = self.definitions.import_definitions(document, vhost)
-        self.definitions.save()
+        self._save()
         for name in imported.vhosts:
             self._open_vhost(name)
         for declaration in imported.queues:
@@ -290,10 +321,11 @@ class NodeActor(PooledActor):
     # ── supervision ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _cell_of(self, actor: ActorRef[Any]) -> tuple[RunningVhost, QueueCell] | None:
-        for vhost in self.vhosts.values():
-            for cell in vhost.cells.values():
-                if cell.is_of(actor):
-                    return vhost, cell
+        queue = actor.actor_inbox.owner if isinstance(actor.actor_inbox, Inbox) else None
+        if isinstance(queue, QueueActor) and (vhost := self.vhosts.get(queue.declaration.vhost)) is not None:
+            cell = vhost.cells.get(queue.declaration.name)
+            if cell is not None and cell.is_of(actor):
+                return vhost, cell
         return None
 
     def _delete_unused(self, actor: ActorRef[Any]) -> None:
@@ -301,7 +333,8 @@ class NodeActor(PooledActor):
         if found is not None:
             vhost, cell = found
             _LOG.info("%s is used no more and goes", cell.declaration)
-            self.delete_queue(vhost.name, cell.declaration.name)
+            with contextlib.suppress(PreconditionFailedError):  # somebody has come meanwhile
+                self.delete_queue(vhost.name, cell.declaration.name, if_unused=True)
 
     def _restart_queue(self, actor: ActorRef[Any], error: BaseException) -> None:
         found = self._cell_of(actor)
@@ -317,6 +350,11 @@ class NodeActor(PooledActor):
             cell.go_down(error)
             _LOG.error("%s stays down: %s", cell.declaration, error)
             return
+        try:
+            vhost.wait_for_stores()
+        except Exception:
+            _LOG.warning("%s waits for its vhost to be opened anew", cell.declaration)
+            return
         _LOG.warning("%s is started anew from its files", cell.declaration)
         vhost.start_queue(cell)
 
@@ -328,7 +366,11 @@ class NodeActor(PooledActor):
         vhost.give_up(error)
         cells = vhost.cells
         del self.vhosts[vhost.name]
-        self._open_vhost(vhost.name)
+        try:
+            self._open_vhost(vhost.name)
+        except StorageError as again:
+            _LOG.exception("vhost '%s' is down", vhost.name)
+            self.down[vhost.name] = again
         reopened = self.vhosts.get(vhost.name)
         if reopened is not None:
             reopened.take_over(cells)
@@ -338,9 +380,9 @@ class NodeActor(PooledActor):
     def _close(self) -> None:
         failures = []
         for vhost in self.vhosts.values():
-            for name in [name for name, cell in vhost.cells.items() if cell.owner is not None]:
-                self.delete_queue(vhost.name, name)
             try:
+                for name in [name for name, cell in vhost.cells.items() if cell.owner is not None and cell.running]:
+                    self.delete_queue(vhost.name, name)
                 vhost.close()
             except (WarrenError, RuntimeError) as error:
                 failures.append(error)
@@ -369,7 +411,9 @@ class NodeActor(PooledActor):
         for ref in (getattr(self._around, "monitor", None), getattr(self._around, "timer", None)):
             if ref is not None:
                 ref.stop(block=False)
+        error = exception_value if exception_value is not None else RuntimeError("no error")
         for vhost in self.vhosts.values():
-            vhost.abandon()
+            with contextlib.suppress(Exception):  # nobody writes on in a directory that is given free
+                vhost.give_up(error)
         if self._lock is not None:
             self._lock.release()

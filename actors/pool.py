@@ -190,7 +190,7 @@ class PooledActor(pykka.Actor):
         self._turn_thread = None
         self._turn_lock.release()
         inbox = self.actor_inbox
-        if not inbox.scheduled and not inbox.empty():
+        if not inbox.scheduled and (not inbox.empty() or self.wants_turn()):
             inbox.scheduled = True
             self._pool.submit(self)
 
@@ -285,6 +285,10 @@ class PooledActor(pykka.Actor):
 
     def on_turn_end(self) -> None:
         """Called at the end of every turn, whatever it did."""
+
+    def wants_turn(self) -> bool:
+        """Whether another turn has something to do although nothing waits in the inbox."""
+        return False
 
     def on_refused(self, error: WarrenError) -> None:
         """A message without a caller was refused."""

@@ -10,6 +10,7 @@ Credit: while ``credit_flow_default_credit`` messages wait, or a store is behind
 
 *Confirms* are grouped: what was published is synced within ``sync_interval_ms``, at once where somebody waits
 (:meth:`QueueActor.help`), after every turn with sync="always"; with "os" it is written, which survives the process.
+Acks, which nobody waits for, are made safe with them, or within the same time.
 
 *Rest.* A queue that has had nothing to do for ``hibernate_after_ms`` flushes its journal, gives its files and, where
 all is on disk, its lists up, and leaves the memory monitor, which so never wakes it. The next message brings it back.
@@ -22,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, TypeGuard
@@ -113,6 +115,39 @@ _SAFE.set()
 class QueueActor(PooledActor):
     """Owner of one queue."""
 
+    __slots__ = (
+        "_abandoned",
+        "_around",
+        "_bump_told",
+        "_confirms",
+        "_deadline_us",
+        "_deliveries",
+        "_dispatch",
+        "_error",
+        "_hurry",
+        "_idle_armed",
+        "_last_work_ns",
+        "_limit",
+        "_open_process",
+        "_process",
+        "_recovered",
+        "_recovering_armed",
+        "_report_armed",
+        "_reporting",
+        "_room_at",
+        "_settled",
+        "_stores",
+        "_sync_armed",
+        "_unused_told",
+        "_waiting_for_room",
+        "_worked",
+        "alive",
+        "coalesces",
+        "declaration",
+        "msg_ids",
+        "rest_number",
+    )
+
     def __init__(
         self,
         around: Surroundings,
@@ -135,8 +170,11 @@ class QueueActor(PooledActor):
         self._confirms: set[Future] = set()
         self._limit, more_after = around.settings.credit_flow_default_credit
         self._room_at = self._limit - more_after
-        self._waiting_for_room: list[Future] = []
+        self._waiting_for_room: deque[Future] = deque()  # one for good: any thread may append
+        self._abandoned: deque[str] = deque()
         self._hurry = False
+        self._settled = False
+        """Whether something was settled that is not safe yet: a crash would bring it back."""
         self._sync_armed = self._report_armed = self._idle_armed = self._recovering_armed = False
         self._deadline_us: int | None = None
         self._last_work_ns = 0
@@ -165,15 +203,18 @@ class QueueActor(PooledActor):
 
     # ── called from any thread ──────────────────────────────────────────────────────────────────────────────────
 
-    def publish(self, key: PublishKey, body: bytes) -> Confirm:
-        """Hand over one message; returns its confirm, which messages that came together share."""
-        if self._deliveries and self._hand_off(key, body):
+    def publish(self, key: PublishKey, body: bytes, *, here: bool = True) -> Confirm:
+        """Hand over one message; returns its confirm, which messages that came together share.
+
+        ``here``: whether the calling thread may do the queue's work; an event loop's may not.
+        """
+        if here and self._deliveries and self._hand_off(key, body):
             return _SAFE
         inbox = self.actor_inbox
         batch = inbox.gather(key, body, self._new_batch, 1)
         if not self.coalesces:
             inbox.seal()
-        if self._deliveries and self.consumer_waits():
+        if here and self._deliveries and self.consumer_waits():
             self.turn()
         return batch.confirm
 
@@ -196,14 +237,16 @@ class QueueActor(PooledActor):
     def _new_batch(self, key: object) -> PublishBatch:
         return PublishBatch(key, Confirm(self))
 
-    def publish_many(self, key: PublishKey, bodies: Sequence[bytes], msg_ids: bytes = b"") -> Confirm:
+    def publish_many(
+        self, key: PublishKey, bodies: Sequence[bytes], msg_ids: bytes = b"", *, here: bool = True
+    ) -> Confirm:
         """Hand over messages in one batch; ``msg_ids``: 16 bytes each, where other queues get the same messages."""
         confirm = Confirm(self)
         message = m.Publish(key.envelope, msg_ids, bodies, key.expiration_ms, key.priority, confirm)
         if self.actor_stopped.is_set():
             raise self.stopped_error()
         self.actor_inbox.put(Letter(message), len(bodies))
-        if self._deliveries and self.consumer_waits():
+        if here and self._deliveries and self.consumer_waits():
             self.turn()
         return confirm
 
@@ -215,8 +258,11 @@ class QueueActor(PooledActor):
         """Ack, requeue or reject one delivery."""
         self.actor_inbox.gather(key, tag, Gathering, 0)
 
-    def admit(self, *, block: bool = True, timeout: float | None = None) -> None:
-        """Hold a publisher while too much waits; raises :class:`BlockedError` where it may not wait any longer."""
+    def admit(self, *, block: bool = True, timeout: float | None = None, here: bool = True) -> None:
+        """Hold a publisher while too much waits; raises :class:`BlockedError` where it may not wait any longer.
+
+        ``here``: as for :meth:`publish`.
+        """
         gate = self._around.gate
         clock = self._around.clock
         deadline = None if timeout is None else clock.now_ns() + round(timeout * NS)
@@ -226,7 +272,7 @@ class QueueActor(PooledActor):
                     raise BlockedError(f"publishers are blocked: {', '.join(sorted(gate.reasons))} alarm")
                 waiter = gate.opening(self._around.pool)
             elif self._full():
-                if self.turn() and not self._full():
+                if here and self.turn() and not self._full():
                     return
                 if not block:
                     raise BlockedError(f"{self.describe()} is behind")
@@ -240,6 +286,13 @@ class QueueActor(PooledActor):
                 waiter.settled(remaining)
             except pykka.Timeout as error:
                 raise BlockedError(f"{self.describe()}: blocked, and nobody is left who could help") from error
+
+    def admission(self) -> Future | None:
+        """Without holding anybody: ``None`` where a publisher may go on, or what to wait for and then ask again."""
+        gate = self._around.gate
+        if gate.reasons:
+            return gate.opening(self._around.pool)
+        return self._room() if self._full() else None
 
     def _full(self) -> bool:
         if self.actor_stopped.is_set():
@@ -258,10 +311,9 @@ class QueueActor(PooledActor):
             self.actor_stopped.is_set()
             or (self.actor_inbox.weight <= self._room_at and not any(store.credit.blocked for store in self._stores))
         ):
-            waiting, self._waiting_for_room = self._waiting_for_room, []
-            for future in waiting:
-                if not future.done:
-                    future.set()
+            with contextlib.suppress(IndexError):
+                for _ in range(len(self._waiting_for_room)):
+                    self._waiting_for_room.popleft().set()
 
     def help(self, future: Future) -> None:
         """Somebody waits: sync without delay, and do it in this thread if nobody else is at it."""
@@ -269,6 +321,22 @@ class QueueActor(PooledActor):
         if self.actor_inbox.owner is self and not self.turn():
             self.schedule()  # whoever is at it may have passed the point where it would have seen the hurry
         super().help(future)
+
+    def hurry_up(self) -> None:
+        """Somebody waits who cannot help: sync without delay, in one of the pool's threads."""
+        self._hurry = True
+        inbox = self.actor_inbox
+        if not inbox.scheduled:
+            inbox.scheduled = True
+            self.schedule()
+
+    def let_go(self, channel: str) -> None:
+        """Close a channel that nobody can reach any more. Takes no lock: a garbage collector may call it anywhere."""
+        self._abandoned.append(channel)
+        self.schedule()
+
+    def wants_turn(self) -> bool:
+        return self.alive and bool(self._abandoned or (self._hurry and self._confirms))
 
     # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -295,20 +363,20 @@ class QueueActor(PooledActor):
         self.process.recover_step()
         self._recover_on()
 
-    def _on_close(self, _: m.CloseQueue) -> dict[bytes, RecoveryTerms]:
+    def _on_close(self, _: m.CloseQueue) -> tuple[dict[bytes, RecoveryTerms], list[Future]]:
         while (entry := self.actor_inbox.take()) is not None:  # what came before is handled before the end
             if isinstance(entry, Gathering):
-                self.on_gathered(entry)
+                self._guard(None, self.on_gathered, entry)
             else:
                 self._handle(entry)
+            if self.actor_stopped.is_set():
+                raise self.stopped_error()
         self._carry_out()
         terms = self.process.close(self._around.random)
         self._recover_on()
-        for confirm in self._confirms:
-            confirm.set()
-        self._confirms.clear()
+        confirms, self._confirms = list(self._confirms), set()  # safe once the stores are closed, too
         self._end(None)
-        return terms
+        return terms, confirms
 
     def _on_delete(self, message: m.DeleteQueue) -> int:
         process = self.process
@@ -409,11 +477,15 @@ class QueueActor(PooledActor):
             raise
 
     def _on_get_many(self, message: m.GetMany) -> list[Delivered]:
+        self._settled |= not message.ack_required
         return self.process.get_many(message.channel, message.count, ack_required=message.ack_required)
 
     def _on_subscribe(self, message: m.Subscribe) -> None:
         self.process.add_consumer(message.consumer)
         self._deliveries[message.consumer.tag] = message.deliveries
+
+    def _on_set_prefetch(self, message: m.SetPrefetch) -> None:
+        self.process.set_prefetch(message.tag, message.prefetch)
 
     def _on_cancel_consumer(self, message: m.CancelConsumer) -> None:
         self.process.cancel_consumer(message.tag)
@@ -427,6 +499,7 @@ class QueueActor(PooledActor):
         return requeued
 
     def _on_settle(self, message: m.Settle) -> None:
+        self._settled = True
         if message.up_to is None:
             self._settle(message.channel, message.outcome, message.tags)
         elif message.outcome == "ack":
@@ -435,10 +508,15 @@ class QueueActor(PooledActor):
             self.process.nack_up_to(message.channel, message.up_to, requeue=message.outcome == "requeue")
 
     def _settle(self, channel: str, outcome: str, tags: Any) -> None:
+        self._settled = True
         if outcome == "ack":
             self.process.ack(channel, tags)
         else:
             self.process.nack(channel, tags, requeue=outcome == "requeue")
+
+    def _on_purge(self, _: m.Purge) -> int:
+        self._settled = True
+        return self.process.purge()
 
     def _on_store_progress(self, message: m.StoreProgress) -> None:
         for store in self._stores:
@@ -453,8 +531,10 @@ class QueueActor(PooledActor):
         self.process.resume()
 
     def _on_sync(self, _: m.Sync) -> object:
-        """What was published before is safe once the last confirm of today is."""
+        """What was acked before is safe now, what was published once the last confirm of today is."""
         self._hurry = True
+        self.process.sync_index()
+        self._settled = False
         return CountDown(list(self._confirms))
 
     def _on_duration_target(self, message: m.SetDurationTarget) -> None:
@@ -474,20 +554,23 @@ class QueueActor(PooledActor):
         idle_ns = self._around.clock.now_ns() - self._last_work_ns
         if idle_ns < self._around.settings.hibernate_after_ms * 1_000_000 or not self.actor_inbox.empty():
             return  # the turn's end sets the timer again
-        if self.process.recovering or self._confirms:
+        if self.process.recovering or self._confirms or self._settled:
             self._last_work_ns = self._around.clock.now_ns()
             return
         self._worked = False
         deadline_us = self._next_deadline_us()
-        self.process.hibernate()
+        asleep = self.process.hibernate()
         self.actor_inbox.rest()
         self.rest_number = next(_rest_numbers)
-        self._around.allocated_bytes[self.actor_urn] = IDLE_BYTES
-        self._report_armed = self._reporting = False
+        self._around.allocated_bytes[self.actor_urn] = IDLE_BYTES if asleep else allocated_bytes(self.process)
+        self._sync_armed = self._report_armed = self._reporting = False
         self._deadline_us = None
         tell(self._around.timer, m.CancelTimers(self.actor_ref))
         self._arm_deadline(deadline_us)  # what expires does so while its queue rests, too
-        tell(self._around.monitor, m.LeaveMonitor(self.actor_ref))
+        if is_pageable(self.process):  # what is in RAM lasts for ever, as things are; but it can be told to go
+            tell(self._around.monitor, m.ReportDuration(self.actor_ref, None, pageable=True))
+        else:
+            tell(self._around.monitor, m.LeaveMonitor(self.actor_ref))
 
     def _on_sync_due(self, _: m.SyncDue) -> None:
         self._sync_armed = False
@@ -508,8 +591,11 @@ class QueueActor(PooledActor):
         process = self._process
         if self._deliveries:
             process.deliver()
-        if self._confirms:
-            self._make_safe()
+        hurry, self._hurry = self._hurry, False
+        if hurry and not self.actor_inbox.empty():
+            self._hurry = True  # what somebody waits for may not have been taken yet
+        if self._confirms or self._settled:
+            self._make_safe(hurry=hurry)
         self._carry_out()
         if self._waiting_for_room:
             self._let_publishers_in()
@@ -519,24 +605,25 @@ class QueueActor(PooledActor):
             self._last_work_ns = self._around.clock.now_ns()
             self._arm_timers()
             self._around.allocated_bytes[self.actor_urn] = allocated_bytes(process)
+        while self._abandoned:  # behind what was sent through the channel
+            self.actor_inbox.put(Letter(m.CloseChannel(self._abandoned.popleft())))
         if self._around.check_invariants:
             process.check_invariants()
 
-    def _make_safe(self) -> None:
-        """Sync what publishers wait for, now or soon."""
+    def _make_safe(self, *, hurry: bool) -> None:
+        """Sync what publishers wait for, and what was settled, now or soon."""
         process, mode = self.process, self._around.settings.sync
-        if mode == "os":
-            process.write_out()
+        if hurry or (self._confirms and mode != "group"):
+            if mode == "os":
+                process.write_out()
+            else:
+                process.sync_index()
             for store in self._stores:
                 store.sync()
-        elif self._hurry or mode == "always":
-            process.sync_index()
-            for store in self._stores:
-                store.sync()
+            self._settled = False
         elif not self._sync_armed:
             self._sync_armed = True
             self._start_timer("sync", self._around.settings.sync_interval_ms * 1_000_000, m.SyncDue())
-        self._hurry = False
         process.drain_confirms()
 
     def _carry_out(self) -> None:
@@ -587,6 +674,7 @@ class QueueActor(PooledActor):
             _LOG.warning("%s keeps dead letters: %s", self.describe(), error)
 
     def _on_dead_letters_safe(self, message: m.DeadLettersSafe) -> None:
+        self._settled = True
         self.process.dead_letters_safe(message.batch)
 
     def _arm_timers(self) -> None:
@@ -603,7 +691,10 @@ class QueueActor(PooledActor):
 
     def _next_deadline_us(self) -> int | None:
         """When the next message expires, or the queue itself."""
-        deadlines = [at for at in (self.process.next_deadline_us(), self.process.expires_at_us()) if at is not None]
+        of_message, declaration = self.process.next_deadline_us(), self.declaration
+        if of_message == 0 and declaration.message_ttl_ms is None and declaration.dead_letter_exchange is None:
+            of_message = None  # it has not been opened yet, and for a message that is only dropped it need not be
+        deadlines = [at for at in (of_message, self.process.expires_at_us()) if at is not None]
         return min(deadlines, default=None)
 
     def _arm_deadline(self, deadline_us: int | None) -> None:
@@ -640,6 +731,7 @@ _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
     m.GetMany: QueueActor._on_get_many,
     m.Settle: QueueActor._on_settle,
     m.Subscribe: QueueActor._on_subscribe,
+    m.SetPrefetch: QueueActor._on_set_prefetch,
     m.CancelConsumer: QueueActor._on_cancel_consumer,
     m.CloseChannel: QueueActor._on_close_channel,
     m.StoreProgress: QueueActor._on_store_progress,
@@ -651,7 +743,7 @@ _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
     m.DeadLettersSafe: QueueActor._on_dead_letters_safe,
     m.RecoverStep: QueueActor._on_recover_step,
     m.ResumePaging: QueueActor._on_resume_paging,
-    m.Purge: lambda actor, _: actor.process.purge(),
+    m.Purge: QueueActor._on_purge,
     m.Browse: lambda actor, message: browse(actor.process, message.limit, message.after),
     m.GetStats: lambda actor, _: actor.process.stats(),
     m.Sync: QueueActor._on_sync,

@@ -16,7 +16,7 @@ import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import attrs
 from pykka import ActorRef
@@ -26,6 +26,7 @@ from actors.engines.arguments import QueueDeclaration
 from actors.engines.backing import Backing
 from actors.engines.queue_process import QueueProcess
 from actors.engines.vhost_definitions import VhostDefinitions
+from actors.future import Future
 from actors.inbox import Inbox
 from actors.queue_actor import OpenedQueue, QueueActor, QueueDownError
 from actors.store_actor import GrantedCredit, MessageStoreActor, RemoteStore
@@ -39,6 +40,8 @@ from queue_index.variable_queue import QueueFiles, VariableQueue
 from storage.errors import WarrenError
 
 _LOG = logging.getLogger("warren.node")
+
+_Closed = tuple[dict[bytes, RecoveryTerms], list[Future]]
 
 
 @attrs.define(eq=False)
@@ -173,7 +176,10 @@ class RunningVhost:
         actor = self.cells[name].running
         if actor is None:
             return False
-        stats: dict[str, Any] = actor.actor_ref.ask(m.GetStats())  # type: ignore[assignment]
+        try:
+            stats: dict[str, Any] = actor.actor_ref.ask(m.GetStats())  # type: ignore[assignment]
+        except Exception:
+            return False  # what cannot be read is kept, and is down
         return not stats["messages"] and not actor.process.recovering
 
     def start_queue(self, cell: QueueCell) -> None:
@@ -269,8 +275,25 @@ class RunningVhost:
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def wait_for_stores(self) -> None:
+        """Come back when the stores have done what they were told until now. Raises where one of them has stopped."""
+        for store in (self.persistent, self.transient):
+            store.ask(m.GetStoreStatus())
+
     def close(self) -> None:
         """Stop the queues, then the stores, and say in recovery.dets how they were left."""
+        confirms: list[Future] = []
+        try:
+            self._close(confirms)
+        except BaseException as error:
+            for confirm in confirms:
+                confirm.fail(error)
+            raise
+        for confirm in confirms:
+            if not confirm.done:
+                confirm.set()
+
+    def _close(self, confirms: list[Future]) -> None:
         terms: dict[str, RecoveryTerms] = {}
         whole = True
         for cell in self.cells.values():
@@ -278,13 +301,14 @@ class RunningVhost:
             if actor is None:
                 continue
             try:
-                known: dict[bytes, RecoveryTerms] = actor.actor_ref.ask(m.CloseQueue())  # type: ignore[assignment]
+                known, waiting = cast("_Closed", actor.actor_ref.ask(m.CloseQueue()))
             except Exception as error:
                 _LOG.exception("%s could not be closed; it is recovered from its files", cell.declaration)
                 cell.go_down(error)
                 whole = False
                 continue
             terms |= {self._entry(stored): one for stored, one in known.items()}
+            confirms += waiting
         data = self.directory.terms_data(terms)
         token = self.directory.token(data) if whole and not self._any_down() else None
         for store in (self.persistent, self.transient):

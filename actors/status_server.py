@@ -219,9 +219,7 @@ def answer(session: Session, line: bytes) -> bytes:
     """The line that answers a line: what the session says, or ``{"error": …}``."""
     try:
         request = json.loads(line)
-        if not isinstance(request, dict):
-            raise WarrenError("a request is a JSON object")
-        said = session(request)
+        said = session(request) if isinstance(request, dict) else {"error": "a request is a JSON object"}
     except (WarrenError, ValueError, RecursionError) as error:
         said = {"error": str(error)}
     except Exception as error:  # whatever it is: the node goes on, and so does this thread

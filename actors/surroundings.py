@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,15 +32,15 @@ class Gate:
 
     reasons: frozenset[str] = frozenset()
     """The alarms that are set; empty: open."""
-    _waiting: list[Future] = attrs.Factory(list)
+    _waiting: deque[Future] = attrs.Factory(deque)  # one for good: any thread may append
 
     def set(self, reasons: frozenset[str]) -> None:
         """Shut for ``reasons``, or open."""
         self.reasons = reasons
         if not reasons:
-            waiting, self._waiting = self._waiting, []
-            for future in waiting:
-                future.set()
+            with contextlib.suppress(IndexError):
+                while True:
+                    self._waiting.popleft().set()
 
     def opening(self, pool: Pool) -> Future:
         """A future that is answered once the gate is open."""

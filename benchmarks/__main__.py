@@ -18,9 +18,11 @@ from rich.progress import Progress
 from benchmarks.backlog import fill_and_drain
 from benchmarks.exporting import exporting
 from benchmarks.figures import Figure, Results, day_of, machine_facts
+from benchmarks.many_queues import many_queues
 from benchmarks.plot import draw
 from benchmarks.recovery import killed_backlog, recovery
 from benchmarks.report import table, write_into
+from benchmarks.runtime import runtime
 from benchmarks.scenarios import PLANS, publish_and_fetch
 
 PROJECT = Path(__file__).parent.parent
@@ -49,6 +51,10 @@ def measure(directory: str, *, messages: int, scale: float, repeats: int, progre
     figures += recovery(killed, directory, messages=messages, repeats=repeats, tick=tick)
     step("export", repeats)
     figures += exporting(killed, messages=messages, repeats=repeats, tick=tick)
+    step("the runtime", 5 * repeats)
+    figures += runtime(directory, scale=scale, repeats=repeats, tick=tick)
+    step("ten thousand queues", 4)
+    figures += many_queues(directory, queues=max(100, int(10_000 * scale)), tick=tick)
     progress.remove_task(task)
     return Results(
         date=day_of(datetime.now(UTC)),

@@ -24,17 +24,18 @@ DEFAULT_SEGMENT_ENTRY_COUNT: Final = 16384
 """What a vhost without a ``.config`` has."""
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_PAIRS: Final = tuple(high + low for high in _DIGITS for low in _DIGITS)
 _CONFIG = re.compile(rb"\{\s*segment_entry_count\s*,\s*(\d+)\s*\}\s*\.")
 _SEGMENT = re.compile(r"(0|[1-9][0-9]*)\.idx")
 
 
 def base36(number: int) -> str:
     """Upper-case, without leading zeros."""
-    digits = []
+    pairs = []
     while number:
-        number, digit = divmod(number, 36)
-        digits.append(_DIGITS[digit])
-    return "".join(reversed(digits)) or "0"
+        number, pair = divmod(number, 36 * 36)
+        pairs.append(_PAIRS[pair])
+    return "".join(reversed(pairs)).lstrip("0") or "0"
 
 
 def _name(data: bytes) -> str:

@@ -60,6 +60,14 @@ class Fetched:
         run = self._run.window(offset, count)
         return Fetched(self.seq_ids[offset : offset + count], self.redelivered, run, terms)
 
+    def msg_id(self, index: int) -> bytes:
+        """The id of the ``index``-th message."""
+        return self._run.window(index, 1).msg_ids()[0]
+
+    def expiry_us(self, index: int) -> int:
+        """When the ``index``-th message expires: µs since the epoch, 0 for never."""
+        return self._run.batch.expiry(self._run.low + index)
+
     def bodies(self) -> list[bytes]:
         """The payloads alone; the cheap way."""
         return bodies_of(self._run, self._terms)

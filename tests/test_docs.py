@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
+from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 import attrs
 import pytest
@@ -30,10 +34,23 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(PROJECT))
 
 
-def python_blocks(page: Path) -> list[tuple[int, str]]:
-    """Every Python block of a page, with the line that it begins on."""
+class PythonBlock(NamedTuple):
+    line: int
+    """The one that it begins on."""
+    code: str
+    output: str | None
+    """What the page says that it prints: the ``text`` block right behind it."""
+
+
+def python_blocks(page: Path) -> list[PythonBlock]:
     text = page.read_text(encoding="utf-8")
-    return [(text.count("\n", 0, match.start(2)), match[2]) for match in _BLOCK.finditer(text) if match[1] == "python"]
+    matches = list(_BLOCK.finditer(text))
+    found = []
+    for match, behind in zip_longest(matches, matches[1:]):
+        if match[1] == "python":
+            follows = behind and behind[1] == "text" and not text[match.end() : behind.start()].strip()
+            found.append(PythonBlock(text.count("\n", 0, match.start(2)), match[2], behind[2] if follows else None))
+    return found
 
 
 def without_blocks(page: Path) -> str:
@@ -59,8 +76,12 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "page"}
-    for line, block in python_blocks(page):
-        exec(compile("\n" * line + block, name_of(page), "exec"), namespace)
+    for block in python_blocks(page):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile("\n" * block.line + block.code, name_of(page), "exec"), namespace)
+        if block.output is not None:
+            assert printed.getvalue() == block.output, f"line {block.line}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -79,6 +79,17 @@ def test_requeued_message_that_is_due_expires() -> None:
     assert bench.queue.depth == 0
 
 
+def test_message_that_was_unacked_while_the_queue_was_empty_still_expires() -> None:
+    bench = Bench()
+    bench.publish(b"1", expiration_ms=10)
+    assert bench.got(1, ack_required=True) == [b"1"]
+    bench.queue.tick()
+    bench.later(20)
+    bench.queue.close_channel("get")
+    bench.queue.check_invariants()
+    assert bench.queue.depth == 0
+
+
 def test_expiry_is_answered_for_without_waking_and_happens_after_waking() -> None:
     bench = Bench({"x-message-ttl": 50})
     bench.publish(*bodies(3))
@@ -172,6 +183,21 @@ def test_priority_queue_drops_the_head_of_its_highest_level() -> None:
     bench.publish(b"high", priority=9)
     bench.publish(b"middle", priority=1)
     assert bench.got() == [b"middle", b"low"]
+
+
+def test_messages_that_a_stop_brought_back_past_the_limit_go_at_the_next_tick() -> None:
+    bench = Bench({"x-max-length": 2, "x-dead-letter-exchange": "dlx"})
+    bench.publish(*bodies(2))
+    bench.got(2, ack_required=True)
+    bench.publish(b"new", b"newer")
+    assert bench.queue.next_deadline_us() is None
+    bench.stop_and_start(asleep=True)
+    assert len(bench.queue) == 4
+    assert bench.queue.next_deadline_us() == 0
+    bench.queue.tick()
+    assert bench.dead() == [("maxlen", body) for body in bodies(2)]
+    assert bench.queue.next_deadline_us() is None
+    assert bench.got() == [b"new", b"newer"]
 
 
 # ── priorities ────────────────────────────────────────────────────────────────────────────────────────────────────────

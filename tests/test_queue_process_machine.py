@@ -38,6 +38,11 @@ class Sent:
     def body(self) -> bytes:
         return body_of(self.number, self.size)
 
+    @property
+    def redelivered(self) -> set[bool]:
+        """What its flag may say if it is taken now."""
+        return {True, False} if self.unsure else {self.taken}
+
 
 def body_of(number: int, size: int) -> bytes:
     text = b"<%d>" % number
@@ -55,6 +60,10 @@ class Taker:
         return not limited or self.unacked < self.consumer.prefetch
 
 
+Went = tuple[str | None, str, int, bytes, set[bool]]
+"""To which consumer and channel, its tag and body, and what its redelivered flag may say."""
+
+
 @attrs.define
 class Model:
     """The queue as lists. What it answers collects in ``delivered``, ``dead``, ``confirmed`` and ``refused``."""
@@ -69,7 +78,7 @@ class Model:
     all: list[Taker] = attrs.Factory(list)
     active: Taker | None = None
     dying: list[Sent] = attrs.Factory(list)
-    delivered: list[tuple[str | None, str, int, bytes]] = attrs.Factory(list)
+    delivered: list[Went] = attrs.Factory(list)
     dead: list[tuple[str, bytes]] = attrs.Factory(list)
     confirmed: list[int] = attrs.Factory(list)
     waiting: list[tuple[int, int]] = attrs.Factory(list)
@@ -113,7 +122,7 @@ class Model:
         if consumer.ack_required:
             tag = self.note(consumer.channel, sent, taker)
             taker.unacked += 1
-        self.delivered.append((consumer.tag, consumer.channel, tag, sent.body))
+        self.delivered.append((consumer.tag, consumer.channel, tag, sent.body, sent.redelivered))
         sent.taken = True
         if not self.single:
             self.line.remove(taker)
@@ -151,6 +160,7 @@ class Model:
     def publish(self, batch: list[Sent], token: int | None) -> None:
         careful = self.limited or any(sent.expiry_us for sent in batch)
         if careful or "x-max-priority" in self.arguments:
+            self.shed()
             self.expire()
         if careful and self.next() is not None:
             self.deliver()
@@ -169,7 +179,8 @@ class Model:
             self.ready.append(sent)
             self.sort()
             self.shed()
-            self.expire()
+            if careful or "x-max-priority" in self.arguments:
+                self.expire()
         if token is not None:
             if refused:
                 self.refused.append(token)
@@ -300,14 +311,14 @@ class Machine(RuleBasedStateMachine):
     def get(self, channel: str, count: int, ack_required: bool) -> None:
         model = self.model
         model.expire()
-        expected = []
+        expected: list[Went] = []
         while model.ready and len(expected) < count:
             sent = model.ready.pop(0)
             tag = model.note(channel, sent, None) if ack_required else 0
-            expected.append((None, channel, tag, sent.body))
+            expected.append((None, channel, tag, sent.body, sent.redelivered))
             sent.taken = True
             model.expire()
-        assert self.flat(self.queue.get_many(channel, count, ack_required=ack_required)) == expected
+        self.compare(self.queue.get_many(channel, count, ack_required=ack_required), expected)
 
     @rule(
         channel=st.sampled_from(CHANNELS),
@@ -339,8 +350,10 @@ class Machine(RuleBasedStateMachine):
         self.model.remove([taker])
         assert self.queue.cancel_consumer(taker.consumer.tag)
 
-    @rule(channel=st.sampled_from(CHANNELS))
-    def close_channel(self, channel: str) -> None:
+    @rule(channel=st.sampled_from(CHANNELS), rarely=st.integers(0, 1))
+    def close_channel(self, channel: str, rarely: int) -> None:
+        if rarely:
+            return
         model = self.model
         held = [sent for sent, _ in model.unacked.pop(channel, {}).values()]
         model.next_tag.pop(channel, None)
@@ -378,8 +391,10 @@ class Machine(RuleBasedStateMachine):
         else:
             self.queue.nack_up_to(channel, up_to, requeue=requeue)
 
-    @rule()
-    def purge(self) -> None:
+    @rule(rarely=st.integers(0, 3))
+    def purge(self, rarely: int) -> None:
+        if rarely:
+            return
         assert self.queue.purge() == len(self.model.ready)
         self.model.ready = []
 
@@ -390,6 +405,7 @@ class Machine(RuleBasedStateMachine):
         self.bench.later(milliseconds)
         self.model.now_us += milliseconds * 1000
         if tick:
+            self.model.shed()
             self.model.expire()
             self.queue.tick()
 
@@ -425,8 +441,10 @@ class Machine(RuleBasedStateMachine):
     def memory_target(self, duration: float | None) -> None:
         self.queue.set_ram_duration_target(duration)
 
-    @rule(how=st.sampled_from(["asleep", "opened", "crash"]))
-    def start_again(self, how: str) -> None:
+    @rule(how=st.sampled_from(["asleep", "opened", "crash"]), rarely=st.integers(0, 3))
+    def start_again(self, how: str, rarely: int) -> None:
+        if rarely:
+            return
         self.sync()
         self.take_effects()
         self.model.stop()
@@ -440,19 +458,21 @@ class Machine(RuleBasedStateMachine):
 
     held: dict[int, list[bytes]]
 
-    def flat(self, deliveries: list[Delivered]) -> list[tuple[str | None, str, int, bytes]]:
-        flat: list[tuple[str | None, str, int, bytes]] = []
+    def compare(self, deliveries: list[Delivered], expected: list[Went]) -> None:
+        went = []
         for one in deliveries:
             bodies = one.fetched.bodies()
             assert [message.body for message in one.fetched.messages()] == bodies
             for index, body in enumerate(bodies):
-                flat.append((one.consumer, one.channel, one.first_tag + index if one.first_tag else 0, body))
-        return flat
+                tag = one.first_tag + index if one.first_tag else 0
+                went.append((one.consumer, one.channel, tag, body, one.fetched.redelivered))
+        assert [one[:4] for one in went] == [one[:4] for one in expected]
+        assert all(one[4] in wanted[4] for one, wanted in zip(went, expected, strict=True))
 
     def take_effects(self) -> None:
         """Compare what has collected on both sides."""
         model, effects = self.model, self.queue.drain_effects()
-        assert self.flat(effects.deliveries) == model.delivered
+        self.compare(effects.deliveries, model.delivered)
         letters = [
             (model.shown(one.headers["x-death"][0]["reason"], self.expiries[one.body]), one.body)
             for batch in effects.dead_letters
@@ -488,4 +508,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMachine.settings = hypothesis_settings(max_examples=90, stateful_step_count=40, deadline=None)

@@ -547,14 +547,17 @@ def test_a_directory_on_which_a_broker_runs_is_left_alone(tmp_path: Path) -> Non
         pid_file.write_text(left_over)
         refuse_running_broker(directory)
     beam = tmp_path / "beam.smp"
-    beam.symlink_to("/bin/sleep")
-    with subprocess.Popen([beam, "60"]) as process:
-        try:
-            pid_file.write_text(f"{process.pid}\n")
-            with pytest.raises(ShovelError, match="a broker runs on it"):
-                refuse_running_broker(directory)
-        finally:
-            process.kill()
+    beam.symlink_to("/bin/cat")
+    with subprocess.Popen([beam], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"up\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"up\n"  # it has its name by now
+        pid_file.write_text(f"{process.pid}\n")
+        with pytest.raises(ShovelError, match="a broker runs on it"):
+            refuse_running_broker(directory)
+        process.stdin.close()
 
 
 def test_a_password_is_never_shown() -> None:

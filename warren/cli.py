@@ -15,10 +15,15 @@ from typing import Any, Final, NoReturn, ParamSpec
 import typer
 
 from storage.errors import WarrenError
+from warren.commands.consume import consume
+from warren.commands.definitions import definitions
+from warren.commands.publish import publish
+from warren.commands.queues import purge, queues
 from warren.demo.command import demo
 from warren.salvage.commands import export, inspect, verify
 from warren.salvage.output import complain
 from warren.shovel.command import shovel
+from warren.top.command import top
 from warren.traces import replay_command
 
 Parameters = ParamSpec("Parameters")
@@ -73,6 +78,12 @@ command(export)
 command(verify)
 command(shovel)
 command(replay_command, "replay")
+command(top)
+command(publish)
+command(consume)
+command(queues)
+command(purge)
+command(definitions)
 command(demo)
 
 

@@ -7,15 +7,18 @@ handed out one by one. What it does not settle goes back to its old place in the
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import NamedTuple
 
 import attrs
 
 from actors import messages as m
 from actors.deliveries import Deliveries
 from actors.engines.effects import Delivered
+from actors.future import Future
 from actors.queue_actor import QueueActor, SettleKey, tag_ranges
+from queue_index.fetching import Fetched
 from warren.messages import ReceivedMessage
 
 
@@ -64,11 +67,17 @@ class Channel:
         return requeued
 
 
-class Delivery(ReceivedMessage):
-    """A message that was delivered, to be settled once: acked, given back or rejected.
+class StoredAs(NamedTuple):
+    """A message as its queue has it. ``expiry_us``: since the epoch, 0 for never."""
 
-    As a context manager it acks at the end, and gives the message back if an error gets out of the block.
-    """
+    seq_id: int
+    msg_id: bytes
+    expiry_us: int
+    encoded: bytes
+
+
+class DeliveredMessage(ReceivedMessage):
+    """A message that was delivered, to be settled once."""
 
     __slots__ = ("_channel", "_settled", "delivery_tag", "redelivered")
 
@@ -85,6 +94,37 @@ class Delivery(ReceivedMessage):
         self.redelivered = delivered.fetched.redelivered
         """Whether it may have been delivered before."""
 
+    def mark_settled(self) -> bool:
+        """Take it as settled by the caller; whether it was not before."""
+        unsettled, self._settled = not self._settled, True
+        return unsettled
+
+    @property
+    def channel(self) -> Channel:
+        return self._channel
+
+    @property
+    def stored(self) -> StoredAs:
+        """What its queue has it under."""
+        fetched, index = self._fetched, self._index
+        if not isinstance(fetched, Fetched):
+            raise TypeError("a delivery is of what was fetched")
+        return StoredAs(fetched.seq_ids[index], fetched.msg_id(index), fetched.expiry_us(index), fetched.term(index))
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was settled, or needs not be."""
+        return self._settled
+
+
+class Delivery(DeliveredMessage):
+    """A message that was delivered, to be settled once: acked, given back or rejected.
+
+    As a context manager it acks at the end, and gives the message back if an error gets out of the block.
+    """
+
+    __slots__ = ()
+
     def ack(self, *, multiple: bool = False) -> None:
         """Done: the message goes away. ``multiple``: and all that this channel delivered before it."""
         self._settle("ack", multiple)
@@ -100,20 +140,6 @@ class Delivery(ReceivedMessage):
     def _settle(self, outcome: str, multiple: bool) -> None:
         if self.mark_settled():
             self._channel.settle(outcome, self.delivery_tag, multiple=multiple)
-
-    def mark_settled(self) -> bool:
-        """Take it as settled by the caller; whether it was not before."""
-        unsettled, self._settled = not self._settled, True
-        return unsettled
-
-    @property
-    def channel(self) -> Channel:
-        return self._channel
-
-    @property
-    def settled(self) -> bool:
-        """Whether it was settled, or needs not be."""
-        return self._settled
 
     def __enter__(self) -> Delivery:
         return self
@@ -172,6 +198,20 @@ class Consumer:
             self._batch = spread(self.channel, delivered)
             delivery = next(self._batch, None)
         return delivery
+
+    def on_ready(self, callback: Callable[[Future], None]) -> None:
+        """Call ``callback`` once, in whichever thread brings it about, when there is a message to take or the end."""
+        self._deliveries.on_ready(callback)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more will come; what has come can still be taken."""
+        return self._closed or self._deliveries.ended
+
+    def set_prefetch(self, prefetch: int) -> None:
+        """How many messages may be unacked with it from now on; 0: any number."""
+        if self.channel.alive:
+            self.channel.actor.actor_ref.tell(m.SetPrefetch(self.tag, prefetch))
 
     def cancel(self) -> None:
         """Ask for no more messages. What was delivered can still be taken and settled."""

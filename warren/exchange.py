@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from actors.engines.exchanges import ExchangeDeclaration
 from actors.engines.routing import carbon_copies
 from actors.future import Confirm, CountDown, Future
-from actors.queue_actor import PublishKey
+from actors.queue_actor import PublishKey, QueueActor
 from actors.running_vhost import QueueCell
 from storage.errors import WarrenError
 from warren.messages import PublishArguments, as_bodies, as_body, publish_key
@@ -57,10 +57,10 @@ class Exchange:
 
         ``mandatory``: one that leads nowhere comes back as an :class:`UnroutableError` of the confirm.
         """
-        key = self._key(routing_key, properties)
-        cells = self._route(routing_key, properties.get("headers"))
+        key = self.key(routing_key, properties)
+        cells = self.route(routing_key, properties.get("headers"))
         if not cells:
-            return _nowhere(self, routing_key, mandatory)
+            return nowhere(self, routing_key, mandatory)
         return hand_over(self._node, cells, key, [as_body(body)], block=block, timeout=timeout)
 
     def publish_many(
@@ -74,21 +74,23 @@ class Exchange:
         **properties: Unpack[PublishArguments],
     ) -> Confirm:
         """Publish messages with the same key and properties, with one confirm for all."""
-        key = self._key(routing_key, properties)
-        cells = self._route(routing_key, properties.get("headers"))
+        key = self.key(routing_key, properties)
+        cells = self.route(routing_key, properties.get("headers"))
         found = as_bodies(bodies)
         if not cells or not found:
-            return _nowhere(self, routing_key, mandatory and bool(found))
+            return nowhere(self, routing_key, mandatory and bool(found))
         return hand_over(self._node, cells, key, found, block=block, timeout=timeout)
 
-    def _route(self, routing_key: str, headers: Mapping[str, Any] | None) -> list[QueueCell]:
+    def route(self, routing_key: str, headers: Mapping[str, Any] | None) -> list[QueueCell]:
+        """The queues that such a message goes to now."""
         self._node.check_process()
         vhost = self._node.actor.vhost(self._declaration.vhost)
         keys = (routing_key, *carbon_copies(headers)) if headers else (routing_key,)
         names = vhost.definitions.routing.route_all(self.name, keys, headers)
         return [cell for name in names if (cell := vhost.cells.get(name)) is not None]
 
-    def _key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
+    def key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
+        """What goes around the bodies."""
         if properties:
             return self._new_key(routing_key, properties)
         key = self._keys.get(routing_key)
@@ -113,14 +115,25 @@ def hand_over(
     actors = [cell.actor for cell in cells]
     for actor in actors:
         actor.admit(block=block, timeout=timeout)
+    return give(node, actors, key, bodies)
+
+
+def give(
+    node: Node, actors: Sequence[QueueActor], key: PublishKey, bodies: list[bytes], *, here: bool = True
+) -> Confirm:
+    """:func:`hand_over` to those that have room. ``here``: whether this thread may do the queues' work."""
     if len(actors) == 1:
-        return actors[0].publish(key, bodies[0]) if len(bodies) == 1 else actors[0].publish_many(key, bodies)
+        [actor] = actors
+        if len(bodies) == 1:
+            return actor.publish(key, bodies[0], here=here)
+        return actor.publish_many(key, bodies, here=here)
     msg_ids = node.new_msg_ids(len(bodies))
-    parts: list[Future] = [actor.publish_many(key, bodies, msg_ids) for actor in actors]
+    parts: list[Future] = [actor.publish_many(key, bodies, msg_ids, here=here) for actor in actors]
     return CountDown(parts)
 
 
-def _nowhere(exchange: Exchange, routing_key: str, mandatory: bool) -> Confirm:
+def nowhere(exchange: Exchange, routing_key: str, mandatory: bool) -> Confirm:
+    """The confirm of a message that no queue gets."""
     confirm = Confirm()
     if mandatory:
         confirm.fail(UnroutableError(f"no queue for routing key '{routing_key}' of exchange '{exchange.name}'"))

@@ -28,6 +28,7 @@ from actors.engines.memory_readings import (
     MemoryReading,
     RssReading,
     free_disk_bytes,
+    give_memory_back,
     physical_memory_bytes,
     process_rss_bytes,
     read_small_file,
@@ -37,6 +38,7 @@ from actors.future import Confirm
 from actors.node_actor import NodeActor, Probes
 from actors.pool import Pool, ThreadPool
 from actors.running_vhost import QueueCell, RunningVhost
+from actors.status_server import StatusServer
 from actors.surroundings import Gate, Surroundings, shared_files
 from storage.errors import WarrenError
 from storage.filesystem import FileSystem
@@ -44,6 +46,7 @@ from warren.config import Config
 from warren.exchange import Exchange, hand_over
 from warren.messages import PublishArguments, as_body, publish_key
 from warren.queue import Queue
+from warren.top.snapshots import Snapshots
 
 T = TypeVar("T")
 
@@ -206,7 +209,7 @@ class Vhost:
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         """Let messages go from an exchange to a queue (a name is a queue's), or to another exchange."""
-        binding = self._binding(destination, source, routing_key, arguments)
+        binding = self.binding(destination, source, routing_key, arguments)
         self._node.change(lambda actor: actor.bind(binding))
 
     def unbind(
@@ -217,16 +220,17 @@ class Vhost:
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         """Take a binding away."""
-        binding = self._binding(destination, source, routing_key, arguments)
+        binding = self.binding(destination, source, routing_key, arguments)
         self._node.change(lambda actor: actor.unbind(binding))
 
-    def _binding(
+    def binding(
         self,
         destination: Queue | Exchange | str,
         source: Exchange | str,
         routing_key: str,
         arguments: Mapping[str, Any] | None,
     ) -> Binding:
+        """A binding as it is declared."""
         return Binding(
             vhost=self._name,
             source=source.name if isinstance(source, Exchange) else source,
@@ -269,6 +273,7 @@ class Node(Vhost):
         random: Callable[[int], bytes],
         probes: Probes | None = None,
         adopt: bool = False,
+        attach: bool = False,
         check_invariants: bool = False,
     ) -> None:
         """For tests and simulations: everything from outside handed in. :func:`warren.open` is the usual way."""
@@ -299,6 +304,9 @@ class Node(Vhost):
             pool.stop()
             clock.close()
             raise
+        self.opened_s = time.monotonic()
+        """When it was opened, in seconds of the monotonic clock."""
+        self._status = StatusServer.start(path, lambda: Snapshots(self).answer) if attach else None
         _NODES.add(self)
 
     @property
@@ -337,6 +345,8 @@ class Node(Vhost):
     def forget(self) -> None:
         """In a forked child: the directory stays the parent's."""
         self._forked = True
+        if self._status is not None:
+            self._status.forget()
         for running in self.actor.vhosts.values():
             for cell in running.cells.values():
                 if (actor := cell.running) is not None:
@@ -408,9 +418,12 @@ class Node(Vhost):
         self.check_process()
         self._closed = True
         _NODES.discard(self)
+        if self._status is not None:
+            self._status.stop()
         try:
             self.actor.actor_ref.ask(m.CloseNode())
         finally:
+            self._around.gate.set(frozenset())  # nobody is left who could open it
             self._pool.stop()
             self._clock.close()
 
@@ -448,6 +461,7 @@ def _probes(config: Config, path: str) -> Probes:
         reading=reading,
         total_memory_bytes=override or total_memory_bytes(physical_memory_bytes(), read_small_file),
         free_disk_bytes=lambda: free_disk_bytes(path),
+        give_back=give_memory_back,
     )
 
 
@@ -474,4 +488,5 @@ def open_node(
         clock=SystemClock(),
         random=os.urandom,
         adopt=adopt,
+        attach=chosen.node.attach,
     )

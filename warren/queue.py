@@ -18,7 +18,7 @@ from actors.future import Confirm
 from actors.looking import BrowsedMessage
 from actors.queue_actor import PublishKey, QueueActor
 from actors.running_vhost import QueueCell
-from warren.consumer import Channel, Consumer, Delivery, spread
+from warren.consumer import Channel, Consumer, DeliveredMessage, Delivery, spread
 from warren.messages import PublishArguments, ReceivedMessage, as_bodies, as_body, publish_key
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ class Queue:
         return f"<warren.Queue {self.name!r}>"
 
     @property
-    def _actor(self) -> QueueActor:
+    def actor(self) -> QueueActor:
+        """The queue's actor of the moment; raises why there is none."""
         self._node.check_process()
         return self._cell.actor
 
@@ -115,11 +116,11 @@ class Queue:
         """
         actor = self._last
         if actor is None or not actor.alive:
-            actor = self._last = self._actor
+            actor = self._last = self.actor
         if actor.actor_inbox.weight >= self._limit or self._gate.reasons:
             actor.admit(block=block, timeout=timeout)
         return actor.publish(
-            self._plain if not properties else self._key(properties), body if type(body) is bytes else as_body(body)
+            self._plain if not properties else self.key(properties), body if type(body) is bytes else as_body(body)
         )
 
     def publish_many(
@@ -132,8 +133,8 @@ class Queue:
     ) -> Confirm:
         """Hand over messages in one go, with one confirm for all."""
         found = as_bodies(bodies)
-        key = self._plain if not properties else self._key(properties)
-        actor = self._actor
+        key = self._plain if not properties else self.key(properties)
+        actor = self.actor
         if not found:
             confirm = Confirm()
             confirm.set()
@@ -141,7 +142,7 @@ class Queue:
         actor.admit(block=block, timeout=timeout)
         return actor.publish_many(key, found)
 
-    def _key(self, properties: PublishArguments) -> PublishKey:
+    def key(self, properties: PublishArguments) -> PublishKey:
         """What goes around the bodies; the last few are kept, as most publishers use one over and over."""
         given = tuple(properties.items())
         try:
@@ -168,7 +169,7 @@ class Queue:
         return [delivery for delivered in batches for delivery in spread(channel, delivered)]
 
     def _own_channel(self) -> Channel:
-        actor = self._actor
+        actor = self.actor
         channel = self._channel
         if channel is None or not channel.alive:
             channel = self._channel = Channel(actor, f"get-{next(_numbers)}")
@@ -196,7 +197,7 @@ class Queue:
 
         Raises :class:`AccessRefusedError` where another consumer is exclusive, or this one wants to be among others.
         """
-        actor = self._actor
+        actor = self.actor
         number, auto_ack = next(_numbers), arguments.get("auto_ack", False)
         tag = arguments.get("tag") or f"consumer-{number}"
         channel = Channel(actor, f"channel-{number}")
@@ -217,7 +218,7 @@ class Queue:
         after: tuple[int, int] | None = None
         while limit is None or limit > 0:
             count = _BROWSE_PAGE if limit is None else min(limit, _BROWSE_PAGE)
-            page: list[BrowsedMessage] = self._actor.actor_ref.ask(m.Browse(count, after))  # type: ignore[assignment]
+            page: list[BrowsedMessage] = self.actor.actor_ref.ask(m.Browse(count, after))  # type: ignore[assignment]
             for message in page:
                 yield BrowsedDelivery(message)
             if len(page) < count:
@@ -236,28 +237,28 @@ class Queue:
 
     def stats(self) -> dict[str, Any]:
         """All of RabbitMQ's counts and its backing_queue_status, under RabbitMQ's names."""
-        found: dict[str, Any] = self._actor.actor_ref.ask(m.GetStats())  # type: ignore[assignment]
+        found: dict[str, Any] = self.actor.actor_ref.ask(m.GetStats())  # type: ignore[assignment]
         return found
 
     def purge(self) -> int:
         """Do away with all ready messages; returns how many."""
-        purged: int = self._actor.actor_ref.ask(m.Purge())  # type: ignore[assignment]
+        purged: int = self.actor.actor_ref.ask(m.Purge())  # type: ignore[assignment]
         return purged
 
     def sync(self) -> None:
-        """Wait until everything that was published before is safe."""
-        self._actor.actor_ref.ask(m.Sync())
+        """Wait until everything that was published before is safe, and everything that was acked surely gone."""
+        self.actor.actor_ref.ask(m.Sync())
 
     def set_mode(self, mode: Literal["default", "lazy"]) -> None:
         """``lazy``: messages go to disk as they come, whatever the memory; until the queue is opened anew."""
-        self._actor.actor_ref.ask(m.SetMode(mode))
+        self.actor.actor_ref.ask(m.SetMode(mode))
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Delete the queue with its messages and bindings; returns how many were ready."""
         return self._node.delete_queue(self.name, vhost=self.vhost, if_empty=if_empty, if_unused=if_unused)
 
 
-def settle(deliveries: Iterable[Delivery], outcome: str) -> None:
+def settle(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
     """Settle many deliveries, a message a channel."""
     tags: dict[Channel, list[int]] = {}
     for delivery in deliveries:

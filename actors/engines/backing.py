@@ -158,6 +158,11 @@ class Backing:
         """Whether nothing of it is in memory."""
         return not self._queues
 
+    @property
+    def recovering(self) -> bool:
+        """Whether a level has segments left to scan after a crash."""
+        return any(queue.recovering for queue in self._queues.values())
+
     def awake(self) -> Iterator[tuple[int, VariableQueue]]:
         """The levels that are in memory, highest first."""
         return iter(sorted(self._queues.items(), reverse=True))

@@ -128,6 +128,19 @@ class Consumers:
             self.active = self._first_of_rings() if self._single_active else None
         return state.consumer
 
+    def set_prefetch(self, tag: str, prefetch: int) -> None:
+        """Let a consumer have another prefetch from now on; what is unacked counts. Of one that is gone: nothing."""
+        if prefetch < 0:
+            raise PreconditionFailedError(f"a prefetch of {prefetch}")
+        state = self._by_tag.get(tag) if self._by_tag else None
+        if state is None:
+            return
+        state.consumer = attrs.evolve(state.consumer, prefetch=prefetch)
+        if state.room and not state.ringing:
+            self._enter_ring(state)
+        elif not state.room and not self._single_active:
+            self._leave_ring(state)
+
     def remove_channel(self, channel: str) -> tuple[list[str], list[Run]]:
         """Let a channel go; the tags of its consumers, and what was unacked with it."""
         here = [consumer.tag for consumer in self if consumer.channel == channel]

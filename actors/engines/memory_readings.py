@@ -14,13 +14,14 @@ Nothing here asks the machine by itself: functions that do stand at the end, and
 
 from __future__ import annotations
 
+import ctypes
 import os
 import posixpath
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final, Protocol
 
 import attrs
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from storage.errors import SettingsError
 
@@ -123,6 +124,16 @@ def memory_limit_bytes(high_watermark: float, total_bytes: int) -> int:
 def process_rss_bytes() -> int:
     """This process's resident set. Asks for the process anew: the answer holds after a fork."""
     return int(psutil.Process().memory_info().rss)
+
+
+def give_memory_back() -> None:
+    """Let the C library return to the system what it holds free. Python's own share goes as it is, whole arenas.
+
+    Without it a process that once had a backlog in RAM keeps its resident size, and its memory alarm, for ever.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; elsewhere there is nothing to do
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def physical_memory_bytes() -> int:

@@ -1,13 +1,12 @@
 """QueueProcess: one queue as its users see it.
 
 A plain object around a :class:`~actors.engines.backing.Backing`, which keeps the messages. It knows who consumes and
-what is unacked (:mod:`~actors.engines.consumers`), when a message expires, how many may wait
-(:mod:`~actors.engines.limits`), and where they go that die. It calls nobody: what it has for others collects in its
+what is unacked (:mod:`~actors.engines.consumers`), and which messages die, when, and where they go
+(:mod:`~actors.engines.reaper`). It calls nobody: what it has for others collects in its
 effects (:mod:`~actors.engines.effects`). The wall clock is handed in; nothing happens by itself, so whoever runs it
 asks for the next deadline and comes back then (:meth:`QueueProcess.tick`).
 
-*Expiry* is looked at where messages leave: at the head. A message that is due and not at the head stays, and counts,
-until it gets there. A message that is handed to a waiting consumer as it comes never expires.
+A message that is handed to a waiting consumer as it comes never expires, and never counts for a limit.
 
 *Dead letters* leave in numbered batches. The queue keeps the messages, as if somebody had them unacked, until it is
 told that the batch is safe where it went; so what was confirmed is not lost on the way, and a crash on the way may
@@ -22,19 +21,17 @@ what dead letters are on their way, each once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from actors.engines.arguments import QueueDeclaration
 from actors.engines.backing import Backing, RandomBytes
 from actors.engines.consumers import Consumer, Consumers, ConsumerState, Run
-from actors.engines.dead_letters import Reason
 from actors.engines.effects import DeadLetterBatch, Delivered, Effects
 from actors.engines.errors import PreconditionFailedError
-from actors.engines.limits import Limits
-from actors.engines.mortuary import BATCH_MESSAGES, Mortuary
 from actors.engines.promises import Promises
 from actors.engines.queue_stats import queue_stats
+from actors.engines.reaper import Reaper, WallClock
 from queue_index.fetching import Fetched
 from queue_index.message_format import Envelope
 from queue_index.msg_ids import MsgIds
@@ -47,9 +44,6 @@ from queue_index.variable_queue import VariableQueue
 _ROUND_MESSAGES: Final = 1024
 """So many are taken at once for several consumers in turns."""
 
-WallClock = Callable[[], int]
-"""µs since the Unix epoch."""
-
 
 class QueueProcess:
     """One queue. See the module's prose."""
@@ -57,15 +51,11 @@ class QueueProcess:
     __slots__ = (
         "_backing",
         "_consumers",
-        "_deadline_us",
         "_effects",
-        "_expiring",
-        "_limits",
-        "_mortuary",
         "_msg_ids",
         "_plain",
         "_promises",
-        "_ttl_us",
+        "_reaper",
         "_used_at_us",
         "_wall_clock",
         "declaration",
@@ -81,16 +71,9 @@ class QueueProcess:
         self._consumers = Consumers(single_active=declaration.single_active_consumer)
         self._effects: Effects | None = None
         self._promises: Promises | None = None
-        self._mortuary: Mortuary | None = None
-        ttl_ms = declaration.message_ttl_ms
-        self._ttl_us = None if ttl_ms is None else ttl_ms * 1000
-        self._limits = Limits.of(declaration)
-        self._plain = self._ttl_us is None and self._limits is None and backing.levels is None
+        self._reaper = Reaper(declaration, backing, wall_clock, self._send_dead_letters)
+        self._plain = self._reaper.ttl_us is None and self._reaper.limits is None and backing.levels is None
         """Nothing to be looked at when messages come."""
-        self._expiring = len(backing) > 0
-        """Whether a message may have an expiry."""
-        self._deadline_us: int | None = 0 if self._expiring else None
-        """While it is asleep: when the message at the head expires; 0: nobody has looked."""
         self._used_at_us = wall_clock()
         if backing.mode != declaration.queue_mode:
             backing.set_mode(declaration.queue_mode)
@@ -147,12 +130,12 @@ class QueueProcess:
         priority: int,
         token: object | None,
     ) -> None:
-        self._expire()
+        self.tick()
         level = self._backing.level_of(priority)
-        expiry_us = self._expiry_us(expiration_ms)
+        expiry_us = self._reaper.expiry_us(expiration_ms)
         confirm = token is not None and envelope.persistent and self._backing.durable
         # What expires at once makes room for the next: the limits see such messages one by one.
-        singly = self._limits is not None and 0 < expiry_us <= self._wall_clock()
+        singly = self._reaper.limits is not None and 0 < expiry_us <= self._wall_clock()
         step, all_taken = 1 if singly else max(len(bodies), 1), True
         for low in range(0, len(bodies), step):
             high = min(low + step, len(bodies))
@@ -175,28 +158,26 @@ class QueueProcess:
         confirm: bool,
     ) -> bool:
         """Take messages as far as the limits let; returns whether all were taken. ``confirm``: only if all are."""
-        queue, limits, at_once = self._backing.level(level), self._limits, 0
+        queue, limits, at_once = self._backing.level(level), self._reaper.limits, 0
         if self._consumers.room and (limits is not None or expiry_us):
             self.deliver()
             at_once = min(self._consumers.room, len(bodies))
         refused = limits.refused(self._backing, bodies, at_once) if limits is not None and limits.refuses else []
         if refused:
-            if limits is not None and limits.buries_refused:
-                self._bury_refused(envelope, [bodies[index] for index in refused])
+            self._reaper.refuse(envelope, [bodies[index] for index in refused])
             taken = sorted(set(range(len(bodies))) - set(refused))
             msg_ids = b"".join([msg_ids[16 * index : 16 * index + 16] for index in taken])
             bodies = [bodies[index] for index in taken]
             at_once = min(at_once, len(bodies))
         if expiry_us:
-            self._expiring = True  # only now: what stood here before may have been the last that expires
+            self._reaper.expiring = True  # only now: what stood here before may have been the last that expires
         for part in (range(at_once), range(at_once, len(bodies))):
             if part:
                 last = part.stop == len(bodies) and not refused
                 self._put(queue, envelope, msg_ids, bodies, part, expiry_us=expiry_us, confirm=confirm and last)
             if part.start == 0 and at_once:
                 self._hand_out(at_once)
-        self._shed()
-        self._expire()
+        self.tick()
         return not refused
 
     @staticmethod
@@ -219,13 +200,6 @@ class QueueProcess:
             ids, some = (msg_ids, bodies) if whole else (msg_ids[16 * low : 16 * high], bodies[low:high])
             queue.publish_many(envelope, ids, some, expiries_us=expiry_us, confirm=confirm)
 
-    def _expiry_us(self, expiration_ms: int | None) -> int:
-        """When a message that comes now expires; 0: never."""
-        ttl_us = self._ttl_us
-        if expiration_ms is not None:
-            ttl_us = expiration_ms * 1000 if ttl_us is None else min(ttl_us, expiration_ms * 1000)
-        return 0 if ttl_us is None else self._wall_clock() + ttl_us
-
     # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
 
     def get_many(self, channel: str, count: int, *, ack_required: bool) -> list[Delivered]:
@@ -245,7 +219,8 @@ class QueueProcess:
         chosen = self._consumers.next() if not len(self._backing) else None
         if chosen is None or not chosen[0].consumer.acks_unseen or self.recovering:
             return None
-        if self._limits is not None and self._limits.refuses and self._limits.refused(self._backing, (body,), 1):
+        limits = self._reaper.limits
+        if limits is not None and limits.refuses and limits.refused(self._backing, (body,), 1):
             return None
         self._consumers.pass_turn(chosen[0])
         consumer = chosen[0].consumer
@@ -279,7 +254,7 @@ class QueueProcess:
     def _give_in_turns(self, limit: int) -> int:
         """Take messages off the head for several consumers at once, one each in turn; 0: that cannot be done here."""
         consumers, single = self._consumers, self._backing.single
-        if single is None or self._expiring or (turns := consumers.round()) is None:
+        if single is None or self._reaper.expiring or (turns := consumers.round()) is None:
             return 0
         ack_required, room = turns
         deliveries, given = self.effects.deliveries, 0
@@ -308,27 +283,22 @@ class QueueProcess:
 
     def _take(self, count: int, *, ack_required: bool, fresh: bool = False) -> list[tuple[int, Fetched]]:
         """At most ``count`` messages off the head, none of them due (``fresh``: they may be); by level."""
-        single = self._backing.single
-        if single is not None and (not self._expiring or fresh):
-            return [(0, fetched) for fetched in single.fetch_many(count, ack_required=ack_required)]
+        backing, reaper = self._backing, self._reaper
+        expiring = reaper.expiring and not fresh
+        if backing.single is not None and not expiring:
+            return [(0, fetched) for fetched in backing.single.fetch_many(count, ack_required=ack_required)]
         taken: list[tuple[int, Fetched]] = []
-        while count:
-            if self._expiring and not fresh:
-                self._expire()
-            level = self._backing.first_level()
-            if level is None:
-                break
-            queue = self._backing.level(level)
-            part = min(count, self._backing.length_of(level))
-            if self._expiring and not fresh:
-                part, due = queue.head_due(self._wall_clock(), part)
-                if due:
-                    continue
-            fetched_here = queue.fetch_many(part, ack_required=ack_required)
-            taken += [(level, fetched) for fetched in fetched_here]
-            count -= sum(fetched.count for fetched in fetched_here)
-        if self._expiring and not fresh:
-            self._expire()
+        if expiring:
+            reaper.expire()
+        while count and (level := backing.first_level()) is not None:
+            queue, part = backing.level(level), min(count, backing.length_of(level))
+            if expiring:
+                part = reaper.fresh_at_head(level, part)
+            for fetched in queue.fetch_many(part, ack_required=ack_required):
+                taken.append((level, fetched))
+                count -= fetched.count
+            if expiring:
+                reaper.expire()
         return taken
 
     # ── consumers and channels ──────────────────────────────────────────────────────────────────────────────────
@@ -341,6 +311,10 @@ class QueueProcess:
         before = self._consumers.active
         self._consumers.add(consumer)
         self._note_active(before)
+
+    def set_prefetch(self, tag: str, prefetch: int) -> None:
+        """Let a consumer have another prefetch; :meth:`deliver` goes by it."""
+        self._consumers.set_prefetch(tag, prefetch)
 
     def cancel_consumer(self, tag: str) -> bool:
         """Let a consumer go; what is unacked stays with its channel. Returns whether it was there."""
@@ -388,90 +362,30 @@ class QueueProcess:
     def _nack(self, runs: list[Run], *, requeue: bool) -> None:
         if requeue:
             self._requeue(runs)
-        elif (mortuary := self._open_mortuary()) is None:
+        elif not self._reaper.reject([(run.level, run.seq_ids) for run in runs]):
             self._ack(runs)
-        else:
-            mortuary.take_rejected([(run.level, run.seq_ids) for run in runs], self._wall_clock())
 
     def _requeue(self, runs: Sequence[Run]) -> int:
         for level, seq_ids in _by_level(runs).items():
             self._backing.level(level).requeue(seq_ids)
         if runs:
-            self._shed()
-            self._expire()
+            self.tick()
         return sum(run.count for run in runs)
 
-    # ── death ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── death and time ──────────────────────────────────────────────────────────────────────────────────────────
 
     def tick(self) -> None:
-        """Do away with what is due at the head."""
-        self._expire()
-
-    def _expire(self) -> None:
-        if not self._expiring:
-            return
-        now_us = self._wall_clock()
-        while (level := self._backing.first_level()) is not None:
-            queue = self._backing.level(level)
-            if not 0 < (queue.head_expiry() or 0) <= now_us:
-                return
-            count, _ = queue.head_due(now_us, BATCH_MESSAGES)
-            self._drop_head(level, queue, count, "expired")
-        if not self._backing.depth:
-            self._expiring = False
-
-    def _shed(self) -> None:
-        """Drop from the head what is more than the limits allow."""
-        limits = self._limits
-        if limits is None or limits.refuses:
-            return
-        while excess := limits.excess(self._backing):
-            level = self._backing.first_level()
-            if level is None:
-                return
-            queue = self._backing.level(level)
-            count = queue.head_excess(*excess)
-            self._drop_head(level, queue, min(count, BATCH_MESSAGES), "maxlen")
-
-    def _drop_head(self, level: int, queue: VariableQueue, count: int, reason: Reason) -> None:
-        mortuary = self._open_mortuary()
-        if mortuary is None:
-            queue.drop_many(count)
-        else:
-            mortuary.take_head(level, count, reason, self._wall_clock())
-
-    def _bury_refused(self, envelope: Envelope, bodies: Sequence[bytes]) -> None:
-        mortuary = self._open_mortuary()
-        if mortuary is not None:
-            mortuary.take_refused(envelope, bodies, self._wall_clock())
-
-    def _open_mortuary(self) -> Mortuary | None:
-        """Where the dead go; ``None``: the queue has no exchange for them, and they are gone."""
-        if self._mortuary is None and self.declaration.dead_letter_exchange is not None:
-            self._mortuary = Mortuary(self.declaration, self._backing, self._send_dead_letters)
-        return self._mortuary
-
-    def _send_dead_letters(self, batch: DeadLetterBatch) -> None:
-        self.effects.dead_letters.append(batch)
+        """Do away with what is due at the head, and with what a stop brought back past the limits."""
+        self._reaper.shed()
+        self._reaper.expire()
 
     def dead_letters_safe(self, number: int) -> None:
         """A batch of dead letters is safe where it went, or goes nowhere: forget the messages."""
-        if self._mortuary is None:
-            raise RuntimeError(f"no dead letters are on their way, batch {number} least of all")
-        self._mortuary.safe(number)
-
-    # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────
+        self._reaper.safe(number)
 
     def next_deadline_us(self) -> int | None:
         """When :meth:`tick` next has something to do; ``None``: not for anything that is here."""
-        if not self._expiring:
-            return None
-        if self._backing.asleep:
-            return self._deadline_us
-        level = self._backing.first_level()
-        if level is None:
-            return None
-        return self._backing.level(level).head_expiry() or None
+        return self._reaper.next_deadline_us()
 
     def expires_at_us(self) -> int | None:
         """When the queue itself is to be deleted, if nobody uses it until then."""
@@ -506,8 +420,8 @@ class QueueProcess:
         if self._promises is not None:
             effects.confirmed += self._promises.all()
         self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
-        self._promises = self._mortuary = None
-        self._expiring = False
+        self._promises = None
+        self._reaper.forget()
         return self._backing.delete()
 
     @property
@@ -561,12 +475,13 @@ class QueueProcess:
 
     @property
     def recovering(self) -> bool:
-        return any(queue.recovering for _, queue in self._backing.awake())
+        return self._backing.recovering
 
     def close(self, random: RandomBytes) -> dict[bytes, RecoveryTerms]:
         """Stop cleanly; the recovery terms of every level, by the name under which it is stored."""
         self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
-        self._promises = self._mortuary = None
+        self._promises = None
+        self._reaper.forget()
         return self._backing.close(random)
 
     def abandon(self) -> None:
@@ -578,17 +493,16 @@ class QueueProcess:
 
         Any later call may wake it; looking does not (lengths, :meth:`stats`, deadlines).
         """
-        if self._consumers.unacked or self._mortuary or self._promises:
+        if self._consumers.unacked or not self._reaper.idle or self._promises:
             return False
         if self._backing.asleep:
             return True
-        self._expire()
-        self._deadline_us = self.next_deadline_us()
-        self._expiring = self._expiring and len(self._backing) > 0
+        self._reaper.expire()
+        self._reaper.fall_asleep()
         self._promises = None
         if self._effects is not None and self._effects == Effects():
             self._effects = None
-        return not self._mortuary and self._backing.hibernate()
+        return self._reaper.idle and self._backing.hibernate()
 
     # ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -603,6 +517,9 @@ class QueueProcess:
     def has_effects(self) -> bool:
         """Whether something may have collected: the cheap question."""
         return self._effects is not None
+
+    def _send_dead_letters(self, batch: DeadLetterBatch) -> None:
+        self.effects.dead_letters.append(batch)
 
     def drain_effects(self) -> Effects:
         """Take away what has collected for others."""
@@ -669,7 +586,7 @@ class QueueProcess:
         held: dict[int, list[int]] = {}
         for run in self._consumers.runs():
             held.setdefault(run.level, []).extend(run.seq_ids)
-        for level, seq_ids in self._mortuary or ():
+        for level, seq_ids in self._reaper.held:
             held.setdefault(level, []).extend(seq_ids)
         for level, queue in self._backing.awake():
             s = queue.state
@@ -677,7 +594,7 @@ class QueueProcess:
             pending = [seq_id for piece in pieces for run in piece for seq_id in range(run.start, run.end)]
             if sorted(pending) != sorted(held.pop(level, [])):
                 raise RuntimeError(f"level {level}: pending is not what channels and dead letters hold")
-            if not self._expiring and queue.head_expiry():
+            if not self._reaper.expiring and queue.head_expiry():
                 raise RuntimeError(f"level {level} has a message that expires, and nobody looks")
         if any(held.values()):
             raise RuntimeError("channels or dead letters hold messages of levels that are asleep")

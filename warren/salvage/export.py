@@ -17,11 +17,9 @@ refers to; it belongs to no queue, and nothing is known of its delivery (``queue
 
 from __future__ import annotations
 
-from binascii import b2a_base64, hexlify
+from binascii import hexlify
 from collections.abc import Callable, Iterable
-from hashlib import sha256
 from itertools import groupby
-from typing import Final
 
 import attrs
 
@@ -34,9 +32,6 @@ from warren.salvage.read_only import below
 from warren.salvage.source import Source
 from warren.salvage.stretch_lines import stretch_lines
 from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
-
-PIECE_BYTES: Final = 3 << 18
-"""A larger body is turned into base64 in pieces of this size, a multiple of 3."""
 
 Write = Callable[[bytes], object]
 Report = Callable[[Finding], None]
@@ -166,16 +161,8 @@ class _Exporter:
 
     def _line(self, start: tuple[bytes, ...], encoded: bytes, end: bytes) -> None:
         """Write one message; raises :class:`MessageError`, before anything is written, where it is none."""
-        envelope, body = self._json.split(encoded)
-        size = len(body)
+        size, pieces = self._json.line(start, encoded, end)
         self.exported.messages += 1
         self.exported.payload_bytes += size
-        start = (*start, b', "size": %d, ' % size, envelope, b'"body": "')
-        digest = sha256(body).hexdigest().encode()
-        if size <= PIECE_BYTES:
-            self._write(b"".join((*start, b2a_base64(body, newline=False), b'", "body_sha256": "', digest, end)))
-            return
-        self._write(b"".join(start))
-        for at in range(0, size, PIECE_BYTES):
-            self._write(b2a_base64(body[at : at + PIECE_BYTES], newline=False))
-        self._write(b"".join((b'", "body_sha256": "', digest, end)))
+        for piece in pieces:
+            self._write(piece)

@@ -11,7 +11,11 @@ was said in JSON of the shape, and of equal properties, is said again. Whatever 
 from __future__ import annotations
 
 import struct
+from binascii import b2a_base64
+from collections.abc import Iterable
 from functools import lru_cache
+from hashlib import sha256
+from itertools import chain
 from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
@@ -26,6 +30,9 @@ MAX_SHAPES: Final = 8
 
 MAX_PROPERTIES: Final = 4096
 """Different properties whose JSON is remembered."""
+
+PIECE_BYTES: Final = 3 << 18
+"""A larger body is turned into base64 in pieces of this size, a multiple of 3."""
 
 COPIED_BYTES: Final = 1 << 18
 """A larger body is not copied out of its message."""
@@ -77,6 +84,20 @@ class MessageJson:
         message = decode_message(encoded)
         self._learn(message, encoded)
         return _address(message) + _properties_json(message.properties), message.body
+
+    def line(self, start: tuple[bytes, ...], encoded: bytes, end: bytes) -> tuple[int, Iterable[bytes]]:
+        """A message as a line of JSON, in pieces, between ``start`` and ``end``; and the size of its body.
+
+        Raises :class:`storage.errors.MessageError` where ``encoded`` is no message.
+        """
+        envelope, body = self.split(encoded)
+        size = len(body)
+        start = (*start, b', "size": %d, ' % size, envelope, b'"body": "')
+        end = b"".join((b'", "body_sha256": "', sha256(body).hexdigest().encode(), end))
+        if size <= PIECE_BYTES:
+            return size, (b"".join((*start, b2a_base64(body, newline=False), end)),)
+        middle = (b2a_base64(body[at : at + PIECE_BYTES], newline=False) for at in range(0, size, PIECE_BYTES))
+        return size, chain(start, middle, (end,))
 
     def _learn(self, message: Message, encoded: bytes) -> None:
         """Remember the shape of a message, if it has one and a body to show where the body stands."""

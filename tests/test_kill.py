@@ -1,0 +1,187 @@
+"""kill -9 of processes that publish and consume at full speed, on real files, with real threads, again and again.
+
+One directory goes through a hundred kills, each at a moment that nobody chose: most in the middle of the work, some
+while the node is still being opened, so that recoveries are killed and recovered, too. After every kill the parent
+opens a copy of what was left and holds it against what the process had told (:mod:`kill_child`):
+
+- every confirmed message that nobody had begun to ack is there, whole, in every queue that it was published to;
+- what was acked, and the ack made safe by a later ``sync()``, stays away, and so does whatever a recovery did not find;
+- nothing is there that was not published, and each publisher's messages are in order, none twice;
+- a message that comes for a second time, or from before the kill, says redelivered; one that cannot have been
+  delivered before does not.
+
+An ack that nobody made safe may be lost with the process: its message comes back, and says redelivered.
+Another seed: ``WARREN_SEED=7 pytest tests/test_kill.py``; more kills: ``WARREN_KILLS=1000``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+from kill_child import QUEUES, SETTINGS, STREAMS, Nursery, name_of
+
+import warren
+
+KILLS = int(os.environ.get("WARREN_KILLS", "100"))
+SILENCE_S = 60.0
+"""A process that says nothing for so long hangs."""
+
+
+@attrs.define
+class QueueLedger:
+    """What is known about one queue."""
+
+    left: set[str] = attrs.Factory(set)
+    """What the last recovery found."""
+    confirmed: set[str] = attrs.Factory(set)
+    acked: set[str] = attrs.Factory(set)
+    """Their acks have begun."""
+    gone: set[str] = attrs.Factory(set)
+    """Their acks are safe."""
+    delivered: set[str] = attrs.Factory(set)
+    requeued: bool = False
+    """Whether messages that nobody took may have come back in this round."""
+
+    def deliver(self, name: str, redelivered: bool) -> None:
+        before = name in self.left or name in self.delivered
+        assert redelivered or not before, f"{name} was delivered before, or is from before a kill, and does not say so"
+        assert not redelivered or before or self.requeued, f"{name} says redelivered, and nobody can have had it"
+        assert name not in self.gone, f"{name} comes though its ack was safe"
+        self.delivered.add(name)
+
+    def survive(self, found: list[str], published: set[str]) -> None:
+        """``found``: what is there after a kill, in order; ``published``: what this round may have added."""
+        here = set(found)
+        assert len(here) == len(found), "a message is there twice"
+        last: dict[str, int] = {}
+        for name in found:
+            stream, _, number = name.partition(":")
+            assert int(number) > last.get(stream, -1), f"{name} is out of order"
+            last[stream] = int(number)
+        assert not here - self.left - published, "messages that never were published, or that were gone"
+        assert not (lost := self.confirmed - self.acked - here), f"confirmed and lost: {sorted(lost)[:20]}"
+        assert not (back := self.gone & here), f"acked for good and back: {sorted(back)[:20]}"
+        self.left = here
+        self.confirmed = set(here)  # it survived once: it must again
+        self.acked, self.gone, self.delivered, self.requeued = set(), set(), set(), False
+
+
+@attrs.define
+class Ledger:
+    """What all processes have told until now."""
+
+    queues: dict[str, QueueLedger] = attrs.Factory(lambda: {name: QueueLedger() for name in QUEUES})
+    started: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(STREAMS, 0))
+    """The first number of each stream that was not begun to be published."""
+    round_began: dict[str, int] = attrs.Factory(dict)
+    confirmed: int = 0
+
+    def begin(self) -> None:
+        self.round_began = dict(self.started)
+
+    def read(self, line: str) -> None:
+        kind, *words = line.split(" ")
+        match kind:
+            case "p":
+                self.started[words[0]] = int(words[1]) + 1
+            case "c":
+                names = {f"{words[0]}:{number}" for number in range(int(words[1]), int(words[2]) + 1)}
+                self.confirmed += len(names)
+                for queue in STREAMS[words[0]][0]:
+                    self.queues[queue].confirmed |= names
+            case "d":
+                for name, _, flag in (word.partition("=") for word in words[1:]):
+                    self.queues[words[0]].deliver(name, flag == "1")
+            case "a":
+                self.queues[words[0]].acked |= set(words[1:])
+            case "s":
+                self.queues[words[0]].gone |= self.queues[words[0]].acked
+            case "x":
+                self.queues[words[0]].requeued = True
+            case "open" | "ready":
+                pass
+            case _:
+                raise AssertionError(f"the process says: {line}")
+
+    def check(self, directory: Path) -> None:
+        """Open what a kill has left."""
+        with warren.open(directory, sync="os", **SETTINGS) as node:
+            assert node.down == {}
+            there = {queue.name: queue for queue in node.queues()}
+            for name, ledger in self.queues.items():
+                found = [name_of(one.body) for one in there[name].browse()] if name in there else []
+                published = {
+                    f"{stream}:{number}"
+                    for stream, (targets, _) in STREAMS.items()
+                    if name in targets
+                    for number in range(self.round_began[stream], self.started[stream])
+                }
+                ledger.survive(found, published)
+
+
+def lines_until_killed(child: int, reading: int, rng: random.Random) -> Iterator[str]:
+    """What a process tells before it is killed, after so many lines or so many seconds."""
+    lines, seconds = (rng.randrange(10, 400), 0.35) if rng.random() < 0.8 else (1 << 30, rng.uniform(0, 0.06))
+    deadline, rest, killed, count = time.monotonic() + seconds, b"", False, 0
+    while True:
+        if not killed and (count >= lines or time.monotonic() >= deadline):
+            os.kill(child, signal.SIGKILL)  # and go on: it may have said more before it died
+            killed = True
+        wait_s = SILENCE_S if killed else max(0.0, deadline - time.monotonic())
+        if not select.select([reading], [], [], wait_s)[0]:
+            assert not killed, "a process that was killed goes on"
+            continue
+        data = os.read(reading, 1 << 16)
+        if not data:
+            assert killed, "the process ended by itself"
+            assert not rest, "half a line"
+            return
+        *whole, rest = (rest + data).split(b"\n")
+        count += len(whole)
+        yield from (line.decode() for line in whole)
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+def test_a_hundred_kills_at_full_speed(tmp_path: Path, nursery: Nursery) -> None:
+    seed = int(os.environ.get("WARREN_SEED", random.randrange(1 << 32)))
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    ledger, directory, copy = Ledger(), tmp_path / "data", tmp_path / "copy"
+    worked = 0
+    for number in range(KILLS):
+        ledger.begin()
+        sync = rng.choice(["os", "group"])
+        child, reading = nursery.start(
+            directory=str(directory), sync=sync, next=ledger.started, seed=rng.getrandbits(32)
+        )
+        ready = False
+        try:
+            for line in lines_until_killed(child, reading, rng):
+                ready |= line == "ready"
+                ledger.read(line)
+        finally:
+            os.close(reading)
+        assert os.WTERMSIG(nursery.ended()) == signal.SIGKILL
+        print(f"kill {number}, sync={sync}: {ledger.confirmed} confirmed")
+        worked += ready
+        if directory.exists():
+            shutil.copytree(directory, copy, symlinks=True)
+            ledger.check(copy)
+            shutil.rmtree(copy)
+    assert worked > KILLS // 2
+    assert ledger.confirmed > 20 * KILLS

@@ -1,0 +1,542 @@
+"""One queue in its actor: when confirms come, who is held, what dies and where it goes, what rests and wakes."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from runtime_tools import DATA, HandNode, hand_node
+
+import warren
+from actors.queue_actor import IDLE_BYTES, PublishRefusedError, QueueActor, tag_ranges
+from storage.errors import WarrenError
+
+BIG = b"B" * 5000
+"""Goes to the shared store."""
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "warren")
+
+
+@pytest.fixture
+def scene() -> Iterator[HandNode]:
+    one = hand_node()
+    yield one
+    one.node.close()
+
+
+def actor_of(queue: warren.Queue) -> QueueActor:
+    return queue._cell.actor
+
+
+def bodies(queue: warren.Queue) -> list[bytes]:
+    return [message.body for message in queue.browse()]
+
+
+def syncs(scene: HandNode) -> int:
+    return sum(kind == "sync" for kind, _ in scene.files.plan.log)
+
+
+# ── confirms ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("body", [b"small", BIG])
+def test_a_group_confirm_comes_25_ms_after_the_publish(scene: HandNode, body: bytes) -> None:
+    queue = scene.node.queue("q")
+    confirm = queue.publish(body)
+    scene.advance(0.024)
+    assert not confirm.done
+    scene.advance(0.026)
+    assert confirm.done
+    confirm.wait()
+
+
+def test_confirms_that_come_within_25_ms_share_a_sync(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    before = syncs(scene)
+    confirms = []
+    for _ in range(5):
+        confirms.append(queue.publish(b"x"))
+        scene.advance(0.004)
+    assert not any(confirm.done for confirm in confirms)
+    scene.advance(0.005)
+    assert all(confirm.done for confirm in confirms)
+    assert syncs(scene) == before + 1
+
+
+def test_who_waits_for_a_confirm_does_not_wait_for_the_clock(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    for body in (b"small", BIG):
+        queue.publish(body).wait()
+    assert scene.clock.now_ns() == 0
+    before = syncs(scene)
+    queue.publish(b"next")
+    scene.advance(0.03)
+    assert syncs(scene) == before + 1, "the next one is grouped again"
+
+
+def test_always_is_safe_at_the_end_of_the_turn_and_so_is_os_without_a_sync() -> None:
+    for sync in ("always", "os"):
+        scene = hand_node(sync=sync)
+        queue = scene.node.queue("q")
+        scene.run()
+        before = syncs(scene)
+        confirms = [queue.publish(b"small"), queue.publish(BIG)]
+        scene.run()
+        assert all(confirm.done for confirm in confirms)
+        assert (syncs(scene) > before) == (sync == "always")
+        again = hand_node(scene.kill(), seed=1)
+        assert bodies(again.node.queue("q")) == [b"small", BIG]
+        again.node.close()
+
+
+def test_what_need_not_survive_is_confirmed_at_once(scene: HandNode) -> None:
+    durable, other = scene.node.queue("durable"), scene.node.queue("other", durable=False)
+    confirms = [durable.publish(BIG, persistent=False), other.publish(BIG), other.publish(b"x")]
+    scene.run()
+    assert all(confirm.done for confirm in confirms)
+
+
+def test_a_queue_rests_no_sooner_than_its_last_confirm_is_given() -> None:
+    scene = hand_node(hibernate_after_ms=1, sync_interval_ms=25)
+    queue = scene.node.queue("q")
+    for _ in range(3):
+        confirm = queue.publish(b"x")
+        scene.advance(0.01)
+        queue.publish(b"y").wait()
+        scene.advance(0.1)
+        assert confirm.done
+        late = queue.publish(b"z")
+        scene.advance(0.1)
+        assert late.done
+    scene.node.close()
+
+
+def test_a_sync_waits_for_all_that_was_published_before(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    confirms = [queue.publish(BIG), queue.publish(b"x")]
+    queue.sync()
+    assert all(confirm.done for confirm in confirms)
+
+
+# ── credit ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_publisher_runs_the_queues_turn_when_too_much_waits(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    for number in range(3000):
+        queue.publish(b"%d" % number)
+        assert actor_of(queue).actor_inbox.weight <= 400
+    assert bodies(queue) == [b"%d" % number for number in range(3000)]
+
+
+def test_while_somebody_else_is_at_the_queue_a_publisher_is_held_and_then_let_in(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    actor = actor_of(queue)
+    scene.run()
+    assert actor._turn_lock.acquire(blocking=False)  # another thread is at it
+    try:
+        for _ in range(400):
+            queue.publish(b"x", block=False)
+        with pytest.raises(warren.BlockedError, match="behind"):
+            queue.publish(b"x", block=False)
+        with pytest.raises(warren.BlockedError, match="0 seconds"):
+            queue.publish(b"x", timeout=0)
+        with pytest.raises(warren.BlockedError):
+            queue.publish_many([b"x"], block=False)
+        room = actor._room()
+        assert not room.done
+    finally:
+        actor.end_turn()
+    scene.run()
+    assert room.done
+    assert len(queue) == 400, "what was refused was not taken"
+    queue.publish(b"x", block=False)
+
+
+def test_a_store_that_is_behind_holds_publishers_until_it_has_caught_up() -> None:
+    scene = hand_node(msg_store_credit_disc_bound=(4, 2))
+    queue = scene.node.queue("q")
+    actor = actor_of(queue)
+    queue.publish_many([BIG] * 4)
+    assert actor.turn()  # the queue's turn, and not yet the store's
+    with pytest.raises(warren.BlockedError):
+        queue.publish_many([BIG], block=False)
+    scene.run()
+    queue.publish_many([BIG], block=False)
+    for _ in range(20):
+        queue.publish_many([BIG])
+    assert len(queue) == 25
+    scene.node.close()
+
+
+def test_a_queue_that_is_deleted_lets_go_of_who_waits_for_room(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    actor = actor_of(queue)
+    scene.run()
+    assert actor._turn_lock.acquire(blocking=False)
+    for _ in range(400):
+        queue.publish(b"x")
+    room = actor._room()
+    actor.end_turn()
+    queue.delete()
+    assert room.done
+    with pytest.raises(WarrenError):
+        queue.publish(b"x")
+
+
+def test_a_full_queue_that_refuses_says_so_for_each_publish(scene: HandNode) -> None:
+    queue = scene.node.queue("q", arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+    confirms = [queue.publish(b"%d" % number) for number in range(4)]
+    scene.advance(0.1)
+    for confirm in confirms[:2]:
+        confirm.wait()
+    for confirm in confirms[2:]:
+        with pytest.raises(PublishRefusedError):
+            confirm.wait()
+    assert bodies(queue) == [b"0", b"1"]
+
+
+# ── dead letters ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def dlx(target: str, **more: Any) -> dict[str, Any]:
+    return {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": target, **more}
+
+
+def reject(queue: warren.Queue, count: int = 1) -> None:
+    queue.nack(queue.get_many(count), requeue=False)
+
+
+def test_a_dead_letter_leaves_only_when_it_is_safe_where_it_goes(scene: HandNode) -> None:
+    queue, target = scene.node.queue("q", arguments=dlx("target")), scene.node.queue("target")
+    queue.publish(BIG).wait()
+    reject(queue)
+    scene.run()
+    assert bodies(target) == [BIG]
+    assert actor_of(queue).process.depth == 1, "not yet safe there, so still here"
+    scene.advance(0.1)
+    assert actor_of(queue).process.depth == 0
+    (letter,) = target.get_many(1)
+    assert letter.headers["x-death"][0]["reason"] == "rejected"
+
+
+def test_dead_letters_are_kept_while_their_target_is_down_and_come_back_with_the_next_start() -> None:
+    scene = hand_node(restart_limit=(0, 10.0))
+    queue, target = scene.node.queue("q", arguments=dlx("target")), scene.node.queue("target")
+    queue.publish_many([b"1", BIG]).wait()
+    scene.files.fail("append", f"{DATA}/*/queues/*")
+    with pytest.raises(WarrenError):
+        target.publish(b"x").wait()
+    scene.run()
+    assert list(scene.node.down) == ["target"]
+    reject(queue, 2)
+    scene.advance(1)
+    assert len(queue) == 0
+    assert actor_of(queue).process.depth == 2
+    scene.node.close()
+    again = hand_node(scene.files, seed=1)
+    queue = again.node.queue("q", passive=True)
+    assert bodies(queue) == [b"1", BIG]
+    reject(queue, 2)
+    again.advance(0.1)
+    assert bodies(again.node.queue("target", passive=True)) == [b"1", BIG]
+    assert actor_of(queue).process.depth == 0
+    again.node.close()
+
+
+def test_a_kill_between_a_death_and_its_confirm_loses_nothing() -> None:
+    scene = hand_node()
+    queue = scene.node.queue("q", arguments=dlx("target"))
+    scene.node.queue("target")
+    queue.publish_many([b"1", BIG]).wait()
+    reject(queue, 2)
+    actor_of(queue).turn()
+    again = hand_node(scene.kill(), seed=1)
+    both = bodies(again.node.queue("q", passive=True)) + bodies(again.node.queue("target"))
+    assert set(both) == {b"1", BIG}
+    again.node.close()
+
+
+def test_a_dead_letter_that_leads_nowhere_is_gone(scene: HandNode) -> None:
+    queue = scene.node.queue("q", arguments=dlx("nobody"))
+    queue.publish(b"1").wait()
+    reject(queue)
+    scene.run()
+    assert actor_of(queue).process.depth == 0
+
+
+def test_a_target_that_is_full_and_refuses_loses_the_letter_as_the_broker_does(scene: HandNode) -> None:
+    queue = scene.node.queue("q", arguments=dlx("target"))
+    target = scene.node.queue("target", arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+    queue.publish(b"1").wait()
+    reject(queue)
+    scene.advance(0.1)
+    assert actor_of(queue).process.depth == len(target) == 0
+
+
+def test_a_message_that_expires_goes_round_a_ring_of_two_queues_once(scene: HandNode) -> None:
+    first = scene.node.queue("first", arguments=dlx("second", **{"x-message-ttl": 1000}))
+    second = scene.node.queue("second", arguments=dlx("first", **{"x-message-ttl": 1000}))
+    first.publish(b"1").wait()
+    scene.advance(1.1)
+    assert (len(first), len(second)) == (0, 1)
+    scene.advance(10)
+    assert (len(first), len(second)) == (0, 0)
+
+
+# ── time ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_message_expires_by_the_clock_though_nobody_asks(scene: HandNode) -> None:
+    queue = scene.node.queue("q", arguments={"x-message-ttl": 5000})
+    queue.publish(b"1").wait()
+    scene.advance(4.9)
+    assert len(queue) == 1
+    scene.advance(0.2)
+    assert actor_of(queue).process.depth == 0
+
+
+def test_a_message_that_expires_in_a_queue_at_rest_is_a_dead_letter_in_time(scene: HandNode) -> None:
+    queue, target = scene.node.queue("q", arguments=dlx("target")), scene.node.queue("target")
+    queue.publish(b"later", expiration=3600).wait()
+    scene.advance(10)
+    assert actor_of(queue).process.is_asleep
+    scene.advance(3500)
+    assert actor_of(queue).process.is_asleep
+    scene.advance(100)
+    assert bodies(target) == [b"later"]
+
+
+def test_what_expired_while_the_node_was_down_is_a_dead_letter_after_the_start() -> None:
+    scene = hand_node()
+    scene.node.queue("target")
+    scene.node.queue("q", arguments=dlx("target")).publish(b"1", expiration=60).wait()
+    scene.node.close()
+    scene.clock.advance(100)
+    again = hand_node(scene.files, clock=scene.clock, seed=1)
+    again.advance(1)
+    assert bodies(again.node.queue("target", passive=True)) == [b"1"]
+    again.node.close()
+
+
+def test_an_unused_queue_with_an_expiry_goes_and_one_that_is_used_stays(scene: HandNode) -> None:
+    names = ["idle", "declared", "asked", "consumed"]
+    queues = {name: scene.node.queue(name, arguments={"x-expires": 10_000}) for name in names}
+    consumer = queues["consumed"].consume(timeout=0)
+    scene.advance(9)
+    scene.node.queue("declared", arguments={"x-expires": 10_000})
+    assert queues["asked"].get() is None
+    scene.advance(2)
+    assert sorted(queue.name for queue in scene.node.queues()) == ["asked", "consumed", "declared"]
+    scene.advance(30)
+    assert [queue.name for queue in scene.node.queues()] == ["consumed"]
+    consumer.close()
+    scene.advance(9)
+    assert [queue.name for queue in scene.node.queues()] == ["consumed"]
+    scene.advance(2)
+    assert scene.node.queues() == []
+
+
+def test_an_expiry_begins_anew_with_a_start() -> None:
+    scene = hand_node()
+    scene.node.queue("q", arguments={"x-expires": 10_000}).publish(b"1").wait()
+    scene.advance(9)
+    scene.node.close()
+    again = hand_node(scene.files, clock=scene.clock, seed=1)
+    again.advance(9)
+    assert len(again.node.queues()) == 1
+    again.advance(2)
+    assert again.node.queues() == []
+    again.node.close()
+
+
+def test_an_auto_delete_queue_goes_with_its_last_consumer_and_not_before_the_first(scene: HandNode) -> None:
+    queue = scene.node.queue("q", auto_delete=True)
+    queue.publish(b"1").wait()
+    scene.advance(100)
+    first, second = queue.consume(timeout=0), queue.consume(timeout=0)
+    first.close()
+    scene.run()
+    assert len(scene.node.queues()) == 1
+    second.close()
+    scene.run()
+    assert scene.node.queues() == []
+    with pytest.raises(WarrenError):
+        queue.publish(b"2")
+
+
+def test_an_auto_delete_queue_that_somebody_consumes_again_in_time_stays_and_goes_with_him(scene: HandNode) -> None:
+    queue = scene.node.queue("q", auto_delete=True)
+    scene.run()
+    first = queue.consume(timeout=0)
+    first.close()  # the queue has told the node, which has not heard it yet
+    second = queue.consume(timeout=0)
+    scene.run()
+    assert len(scene.node.queues()) == 1
+    second.close()
+    scene.run()
+    assert scene.node.queues() == []
+
+
+# ── rest ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def asleep(queue: warren.Queue) -> bool:
+    return actor_of(queue).process.is_asleep
+
+
+def test_a_queue_rests_after_so_long_without_work_and_wakes_with_the_next(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish_many([b"1", BIG]).wait()
+    scene.advance(0.9)
+    queue.publish(b"2").wait()
+    scene.advance(0.9)
+    assert not asleep(queue)
+    scene.advance(1)
+    assert asleep(queue)
+    assert len(queue) == 3
+    assert queue.stats()["messages_ready"] == 3
+    assert asleep(queue), "looking wakes nobody"
+    assert scene.node._around.allocated_bytes[actor_of(queue).actor_urn] == IDLE_BYTES
+    (delivery,) = queue.get_many(1)
+    assert delivery.body == b"1"
+    assert not asleep(queue)
+    delivery.ack()
+    scene.advance(5)
+    assert asleep(queue)
+    assert bodies(queue) == [BIG, b"2"]
+
+
+def test_a_node_at_rest_does_nothing_but_watch_the_memory(scene: HandNode) -> None:
+    for number in range(20):
+        scene.node.queue(f"q{number}").publish(b"1").wait()
+    scene.advance(10)
+    timer = scene.node._around.timer.actor_inbox.owner  # type: ignore[attr-defined]
+    assert len(timer._timers) == 3, "memory, alarm, disk"
+    before = scene.files.operations
+    scene.advance(100)
+    assert scene.files.operations == before
+
+
+def test_a_queue_with_unacked_messages_stays_awake_and_accounts_for_what_it_has(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish(BIG).wait()
+    (delivery,) = queue.get_many(1)
+    scene.advance(5)
+    assert not asleep(queue)
+    assert scene.node._around.allocated_bytes[actor_of(queue).actor_urn] > len(BIG)
+    delivery.ack()
+    scene.advance(5)
+    assert asleep(queue)
+
+
+def test_a_consumer_wakes_a_resting_queue_and_is_served_at_once(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    scene.advance(5)
+    with queue.consume(timeout=0) as consumer:
+        scene.advance(5)
+        queue.publish(b"1")
+        delivery = consumer.receive(0)
+        assert delivery is not None
+        assert delivery.body == b"1"
+        delivery.ack()
+
+
+def test_a_thousand_resting_queues_take_10_kb_each_at_most() -> None:
+    count = 1000
+    scene = hand_node(check_invariants=False)
+    for number in range(3):
+        scene.node.queue(f"warm-up {number}").publish(b"1").wait()
+    scene.advance(5)
+    scene.files.plan.log.clear()
+    gc.collect()
+    on_disk = memory_on_disk(scene)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(count):
+            scene.node.queue(f"q{number}").publish(b"1").wait()
+        scene.advance(5)
+        scene.files.plan.log.clear()
+        gc.collect()
+        used = tracemalloc.get_traced_memory()[0] - before - (memory_on_disk(scene) - on_disk)
+    finally:
+        tracemalloc.stop()
+    assert all(asleep(queue) for queue in scene.node.queues())
+    assert used / count <= 10_000
+    scene.kill()
+
+
+def memory_on_disk(scene: HandNode) -> int:
+    """What the made-up disk takes for its contents: in a real one this is no memory. Its nodes' own count as ours."""
+    return 2 * scene.files.used_bytes
+
+
+# ── consumers ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_a_consumer_leaves_behind_goes_back_to_its_old_place(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish_many([b"%d" % number for number in range(6)]).wait()
+    consumer = queue.consume(prefetch=4, timeout=0)
+    taken = [consumer.receive(0) for _ in range(3)]
+    assert [one.body for one in taken if one is not None] == [b"0", b"1", b"2"]
+    assert taken[1] is not None
+    taken[1].ack()
+    scene.run()
+    consumer.close()
+    found = queue.get_many(10)
+    assert [one.body for one in found] == [b"0", b"2", b"3", b"4", b"5"]
+    assert found[0].redelivered
+    assert not found[-1].redelivered
+
+
+def test_a_prefetch_bounds_what_is_on_its_way_and_an_ack_makes_room(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish_many([b"%d" % number for number in range(5)]).wait()
+    with queue.consume(prefetch=2, timeout=0) as consumer:
+        first, second = consumer.receive(0), consumer.receive(0)
+        assert first is not None
+        assert second is not None
+        assert consumer.receive(0) is None
+        second.ack(multiple=True)
+        assert [delivery.body for delivery in consumer][:2] == [b"2", b"3"]
+
+
+def test_two_consumers_take_turns_and_the_one_that_stays_gets_all(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    first, second = queue.consume(prefetch=10, timeout=0), queue.consume(prefetch=10, timeout=0)
+    queue.publish_many([b"%d" % number for number in range(4)]).wait()
+    got = {one.body for one in iter(lambda: first.receive(0), None)}
+    rest = [one for one in iter(lambda: second.receive(0), None)]
+    assert got | {one.body for one in rest} == {b"0", b"1", b"2", b"3"}
+    assert len(got) == len(rest) == 2
+    first.close()
+    again = [one.body for one in iter(lambda: second.receive(0), None)]
+    assert sorted(again) == sorted(got)
+    second.close()
+
+
+def test_an_unknown_tag_is_refused_and_the_queue_goes_on(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish(b"1").wait()
+    (delivery,) = queue.get_many(1)
+    with pytest.raises(warren.PreconditionFailedError):
+        queue.ack_up_to(77)
+    delivery.channel.settle_many("ack", [99])
+    scene.run()
+    delivery.ack()
+    scene.run()
+    assert actor_of(queue).process.depth == 0
+
+
+def test_tags_that_came_one_by_one_are_ranges() -> None:
+    assert tag_ranges([1, 2, 3, 7, 9, 10]) == [range(1, 4), range(7, 8), range(9, 11)]
+    assert tag_ranges([5]) == [range(5, 6)]

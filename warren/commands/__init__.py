@@ -1,0 +1,1 @@
+"""The commands that use a running store: publish, consume, queues, purge, definitions."""

@@ -1,0 +1,119 @@
+"""The command ``warren consume``: messages out of a queue onto stdout.
+
+A message is acked once it is written out: what a kill interrupts comes again. With ``--json`` a line is what
+:mod:`warren.salvage.export` writes of a message.
+"""
+
+from __future__ import annotations
+
+import sys
+from binascii import hexlify
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import typer
+
+from warren.commands.opening import AdoptOption, NodePath, UsageError, VhostOption, opened_node, vhost_of
+from warren.consumer import Delivery
+from warren.queue import Queue
+from warren.salvage.message_json import FLAGS, MessageJson
+from warren.salvage.names import to_json
+
+_BATCH: Final = 256
+_PREFETCH: Final = 200
+
+Write = Callable[[Delivery], None]
+
+
+def consume(
+    path: NodePath,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    *,
+    count: Annotated[int | None, typer.Option(min=1, help="At most so many; otherwise all that are there.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more, for ever.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="S", min=0, help="Wait for more, at most so many seconds for each.")
+    ] = None,
+    ack: Annotated[
+        bool, typer.Option("--ack/--no-ack", help="Take them; or give all back to the queue at the end.")
+    ] = True,
+    vhost: VhostOption = "/",
+    adopt: AdoptOption = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="A JSON object on a line for each message, as export writes them.")
+    ] = False,
+) -> None:
+    """Write the messages of a queue to stdout, each body on a line, and take them off the queue.
+
+    Exit code 0, whether there were any or not. Ctrl-C ends it; what was written is taken.
+    """
+    if follow and timeout is not None:
+        raise UsageError("either --follow or --timeout")
+    with opened_node(path, adopt=adopt) as node:
+        handle = vhost_of(node, vhost).queue(queue, passive=True)
+        write = _json_writer(vhost, queue) if as_json else _write_body
+        try:
+            if follow or timeout is not None:
+                _wait_for(handle, write, count, timeout, ack=ack)
+            else:
+                _drain(handle, write, count, ack=ack)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            handle.release()
+
+
+def _drain(queue: Queue, write: Write, count: int | None, *, ack: bool) -> None:
+    """What is there now, and no more."""
+    left = len(queue) if count is None else count
+    while left and (deliveries := queue.get_many(min(left, _BATCH))):
+        for delivery in deliveries:
+            write(delivery)
+        sys.stdout.buffer.flush()
+        left -= len(deliveries)
+        if ack:
+            queue.ack(deliveries)
+    if ack:
+        queue.sync()
+
+
+def _wait_for(queue: Queue, write: Write, count: int | None, timeout: float | None, *, ack: bool) -> None:
+    """What is there and what comes, each at once."""
+    # With a count one by one: what was delivered beyond it would come back as redelivered.
+    prefetch = (1 if count else _PREFETCH) if ack else count or 0
+    written = 0
+    with queue.consume(prefetch, timeout=timeout) as consumer:
+        for delivery in consumer:
+            write(delivery)
+            sys.stdout.buffer.flush()
+            written += 1
+            if written == count:
+                consumer.cancel()
+            if ack:
+                delivery.ack()
+            if written == count:
+                break
+
+
+def _write_body(delivery: Delivery) -> None:
+    sys.stdout.buffer.write(delivery.body + b"\n")
+
+
+def _json_writer(vhost: str, queue: str) -> Write:
+    shapes = MessageJson()
+    head = b'{"vhost": %b, "queue": %b, "seq_id": ' % (to_json(vhost), to_json(queue))
+
+    def write(delivery: Delivery) -> None:
+        known = delivery.stored
+        start = (
+            head,
+            b"%d" % known.seq_id,
+            b', "msg_id": "',
+            hexlify(known.msg_id),
+            FLAGS[delivery.persistent, delivery.redelivered],
+            b"%d" % known.expiry_us if known.expiry_us else b"null",
+        )
+        for piece in shapes.line(start, known.encoded, b'"}\n')[1]:
+            sys.stdout.buffer.write(piece)
+
+    return write

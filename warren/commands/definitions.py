@@ -1,0 +1,96 @@
+"""The command ``warren definitions``: what is declared, as RabbitMQ's definitions JSON, out and in."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from actors.engines.definitions_json import Imported
+from storage.errors import StorageError
+from warren.commands.opening import AdoptOption, NodePath, UsageError, looking_at, opened_node, vhost_of
+from warren.node import Node
+from warren.salvage.names import printable
+from warren.salvage.output import complain, print_json
+
+
+def definitions(
+    path: NodePath,
+    *,
+    export: Annotated[
+        str | None, typer.Option("--export", metavar="FILE", help="Write to FILE in place of stdout.")
+    ] = None,
+    import_from: Annotated[
+        str | None, typer.Option("--import", metavar="FILE", help="Declare what FILE has, all or nothing; -: stdin.")
+    ] = None,
+    vhost: Annotated[
+        str | None, typer.Option(help="Only this vhost: as a broker exports one, with no vhost named in it.")
+    ] = None,
+    adopt: AdoptOption = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Say in JSON what was imported. An export is JSON anyway.")
+    ] = False,
+) -> None:
+    """Print vhosts, queues, exchanges and bindings as RabbitMQ's definitions JSON, or declare those of a file.
+
+    An export works on a running node, too; an import makes the directory where it is not there yet.
+    """
+    if export is not None and import_from is not None:
+        raise UsageError("either --export or --import")
+    if import_from is None:
+        with looking_at(path, adopt=adopt) as node:
+            if isinstance(node, Node):
+                if vhost is not None:
+                    vhost_of(node, vhost)
+                found = node.definitions(vhost)
+            else:
+                found = node.ask(want="definitions", vhost=vhost)
+        _write(json.dumps(found, indent=2) + "\n", export)
+        return
+    document = _read(import_from)
+    with opened_node(path, adopt=adopt, make=True) as node:
+        imported = node.import_definitions(document, vhost)
+    _say(imported, as_json=as_json)
+
+
+def _write(text: str, out: str | None) -> None:
+    if out in (None, "-"):
+        sys.stdout.write(text)
+        return
+    try:
+        with open(str(out), "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise StorageError(f"{out}: {error.strerror or error}") from error
+
+
+def _read(source: str) -> dict[str, Any]:
+    try:
+        if source == "-":
+            data = sys.stdin.buffer.read()
+        else:
+            with open(source, "rb") as file:
+                data = file.read()
+    except OSError as error:
+        raise StorageError(f"{source}: {error.strerror or error}") from error
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{source}: no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise UsageError(f"{source}: no definitions: they are a JSON object")
+    return document
+
+
+def _say(imported: Imported, *, as_json: bool) -> None:
+    counts = {name: len(getattr(imported, name)) for name in ("vhosts", "exchanges", "queues", "bindings")}
+    if as_json:
+        print_json({**counts, "skipped": list(imported.skipped), "ignored": dict(imported.ignored)})
+        return
+    print("new: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+    for sentence in imported.skipped:
+        complain(f"skipped: {printable(sentence)}")
+    if imported.ignored:
+        print("means nothing here: " + ", ".join(f"{count:,} {name}" for name, count in imported.ignored.items()))

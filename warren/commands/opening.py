@@ -1,0 +1,100 @@
+"""Opening a node's directory for a command: whose it is, whether it is free, and what to say where it is not.
+
+A command opens nothing by mistake: a directory is warren's own (it has definitions), or a RabbitMQ's and ``--adopt`` was
+said, or the command was told to make one. Everything else is left as it is, with an error that says what it looks like.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+import typer
+
+from actors.engines.definitions_file import FILE_NAME as DEFINITIONS_FILE
+from actors.engines.errors import NotFoundError
+from actors.node_actor import VHOSTS_DIRECTORY, ForeignDirectoryError
+from storage.errors import DirectoryLockedError, StorageError, WarrenError
+from warren.node import Node, Vhost, open_node
+from warren.top.attached import Attached, NotAttachedError
+
+NodePath = Annotated[str, typer.Argument(metavar="PATH", help="A node's data directory.")]
+VhostOption = Annotated[str, typer.Option("--vhost", help="Which vhost.")]
+AdoptOption = Annotated[
+    bool, typer.Option("--adopt", help="Take over the directory of a stopped RabbitMQ, which can have it back.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+_VHOSTS_PLACES: Final = (VHOSTS_DIRECTORY, "vhosts", "queues", "journal.jif", ".vhost")
+
+
+def check_directory(path: str, *, adopt: bool = False, make: bool = False) -> None:
+    """Raise what keeps ``path`` from being opened as a node's directory, before anything in it is touched."""
+    if os.path.isdir(path):
+        if os.path.exists(os.path.join(path, DEFINITIONS_FILE)):
+            return
+        if os.path.isdir(os.path.join(path, VHOSTS_DIRECTORY)):
+            if adopt:
+                return
+            raise ForeignDirectoryError(
+                f"{path}: a RabbitMQ's data directory; --adopt takes it over if RabbitMQ is stopped, and inspect, "
+                "export and shovel read it as it is"
+            )
+        if any(os.path.exists(os.path.join(path, name)) for name in _VHOSTS_PLACES):
+            raise StorageError(f"{path}: a part of a node's data directory; this command wants the whole of it")
+        if make and not os.listdir(path):
+            return
+        raise StorageError(f"{path}: no node's data directory")
+    if os.path.exists(path):
+        raise StorageError(f"{path}: no directory")
+    if not make:
+        raise StorageError(f"{path}: no such directory")
+
+
+@contextmanager
+def opened_node(path: str, *, adopt: bool = False, make: bool = False) -> Iterator[Node]:
+    """The node of a directory, for as long as the command needs it."""
+    check_directory(path, adopt=adopt, make=make)
+    try:
+        node = open_node(path, adopt=adopt)
+    except DirectoryLockedError as error:
+        raise DirectoryLockedError(
+            f"{error}; this command needs the directory for itself. `warren top {path} --attach` looks at the node that "
+            "runs there"
+        ) from error
+    with node:
+        yield node
+
+
+@contextmanager
+def looking_at(path: str, *, attach: bool = False, adopt: bool = False) -> Iterator[Attached | Node]:
+    """The node that runs in a directory, or (without ``attach``) a node of our own where none runs."""
+    check_directory(path, adopt=adopt)
+    try:
+        attached = Attached(path)
+    except NotAttachedError as error:
+        if attach:
+            raise
+        try:
+            node = open_node(path, adopt=adopt)
+        except DirectoryLockedError as locked:
+            raise DirectoryLockedError(f"{locked}, and cannot be looked at: {error}") from locked
+        with node:
+            yield node
+        return
+    with attached:
+        yield attached
+
+
+def vhost_of(node: Node, name: str) -> Vhost:
+    """One vhost; raises :class:`NotFoundError` where it is missing, and what keeps it from being used."""
+    if name not in node.vhosts():
+        raise NotFoundError(f"no vhost '{name}' in {node.path}")
+    node.actor.vhost(name)
+    return node if name == "/" else Vhost(node, name)
+
+
+class UsageError(WarrenError):
+    """Arguments that contradict each other."""

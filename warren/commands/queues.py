@@ -1,0 +1,103 @@
+"""The commands ``warren queues`` and ``warren purge``: which queues there are, and emptying one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from warren.commands.opening import (
+    AdoptOption,
+    JsonOption,
+    NodePath,
+    UsageError,
+    VhostOption,
+    looking_at,
+    opened_node,
+    vhost_of,
+)
+from warren.node import Node
+from warren.salvage.names import printable
+from warren.salvage.output import print_json, print_text
+from warren.top.picture import size
+from warren.top.snapshots import Row, Snapshots
+
+_COUNTS = ("ready", "unacked", "consumers", "bytes")
+
+
+def queues(
+    path: NodePath,
+    *,
+    vhost: Annotated[str | None, typer.Option(help="Only this vhost.")] = None,
+    adopt: AdoptOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the queues with what is in them. Where a node runs in another process, it is asked.
+
+    Exit code 0; queues that are down are listed as that.
+    """
+    with looking_at(path, adopt=adopt) as node:
+        take = Snapshots(node).take if isinstance(node, Node) else node.snapshot
+        snapshot = take("name", None, vhost)
+    rows: list[Row] = snapshot["queues"]
+    down: dict[str, str] = snapshot["down_vhosts"]
+    if as_json:
+        print_json({"queues": [_to_json(row) for row in rows], "down_vhosts": down})
+    else:
+        if rows:
+            print_text(iter([_table(rows)]))
+        elif not down:
+            print("No queues.")
+        for name, why in down.items():
+            print_text(iter([Text(f"vhost {printable(name)} is down: {printable(why)}", "red")]))
+
+
+def _to_json(row: Row) -> dict[str, Any]:
+    return {name: row[name] for name in ("vhost", "name", "state", "reason", *_COUNTS)}
+
+
+def _table(rows: list[Row]) -> Table:
+    """For people; with a column for the vhost where there is more than the usual one."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    several = any(row["vhost"] != "/" for row in rows)
+    for name in (*(["vhost"] if several else []), "queue"):
+        table.add_column(name, overflow="fold")
+    for name in _COUNTS:
+        table.add_column(name, justify="right")
+    table.add_column("state", overflow="fold")
+    for row in rows:
+        names = [printable(row["vhost"])] * several + [printable(row["name"])]
+        if row["state"] == "down":
+            table.add_row(*map(Text, names), *[""] * len(_COUNTS), Text(f"down: {printable(row['reason'])}", "red"))
+            continue
+        counts = [f"{row[name]:,}" for name in _COUNTS[:-1]] + [size(row["bytes"])]
+        table.add_row(*map(Text, names), *counts, row["state"])
+    return table
+
+
+def purge(
+    path: NodePath,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    vhost: VhostOption = "/",
+    adopt: AdoptOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Do away with every message of a queue, for good."""
+    if not yes and not sys.stdin.isatty():
+        raise UsageError("this does away with messages for good: say --yes")
+    with opened_node(path, adopt=adopt) as node:
+        handle = vhost_of(node, vhost).queue(queue, passive=True)
+        if not yes:
+            typer.confirm(f"Do away with {len(handle):,} messages of {printable(queue)}?", abort=True, err=True)
+        purged = handle.purge()
+        handle.sync()
+    if as_json:
+        print_json({"purged": purged})
+    else:
+        print(f"{purged:,} message{'' if purged == 1 else 's'} done away with")

@@ -1,0 +1,454 @@
+"""Channel: AMQP's methods, as Kombu calls them, on warren's verbs.
+
+Delivery tags are the channel's own, for it has messages of several queues. What it has delivered and nobody settled is
+in one of two tables, as it came by a consumer, where the channel's prefetch count limits it, or by a get. Settling may
+be done by any thread, one operation on a table; everything else belongs to the thread that drains the connection.
+
+Prefetch count: at most so many messages of all consumers together are with the program, whatever ``apply_global`` says,
+and it can be changed at any time; that is what Kombu's users know from its other transports, and what Celery needs.
+
+Closing a channel gives back what it has not settled, each message to its old place in its queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from amqp import exceptions as amqp
+from amqp.protocol import queue_declare_ok_t
+from kombu.transport import base
+
+from actors.future import Confirm
+from actors.pool import ActorStoppedError
+from actors.queue_actor import PublishRefusedError
+from actors.running_vhost import QueueCell
+from storage.errors import WarrenError
+from warren.consumer import Delivery
+from warren.exchange import UnroutableError
+from warren.kombu.errors import as_amqp
+from warren.kombu.message import Message, Outgoing, outgoing
+from warren.kombu.subscription import Subscription
+from warren.queue import Queue, settle
+
+if TYPE_CHECKING:
+    from warren.kombu.connection import Connection
+
+_numbers = itertools.count(1)
+
+NO_ROUTE = 312
+"""AMQP's number for a message that is returned."""
+
+
+class Channel(base.StdChannel):
+    """A channel of a connection."""
+
+    Message = Message
+
+    def __init__(self, connection: Connection, channel_id: int) -> None:
+        self.connection: Connection | None = connection
+        self.channel_id = channel_id
+        self.events: defaultdict[str, set[Callable[..., Any]]] = defaultdict(set)
+        """"basic_return": who is told of messages that came back."""
+        self.no_ack_consumers: set[str] = set()
+        self.prefetch_count = 0
+        self.confirms = connection.address.confirm_publish
+        self._number = next(_numbers)
+        self._subscriptions: dict[str, Subscription] = {}
+        self._ended: list[Subscription] = []
+        """Cancelled, with messages that are unsettled."""
+        self._handles: dict[str, tuple[QueueCell, Queue]] = {}
+        self._tags = itertools.count(1)
+        self._consumed: dict[int, tuple[Delivery, dict[int, None]]] = {}
+        self._gotten: dict[int, Delivery] = {}
+
+    def __repr__(self) -> str:
+        return f"<warren.kombu.Channel {self.channel_id}>"
+
+    @property
+    def is_open(self) -> bool:
+        return self.connection is not None
+
+    @property
+    def _open_connection(self) -> Connection:
+        connection = self.connection
+        if connection is None:
+            raise amqp.RecoverableConnectionError(f"channel {self.channel_id} is closed")
+        connection.check()
+        return connection
+
+    # ── exchanges ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def exchange_declare(
+        self,
+        exchange: str,
+        type: str = "direct",
+        passive: bool = False,
+        durable: bool = False,
+        auto_delete: bool = False,
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """See that an exchange is there; ``passive``: only whether it is."""
+        vhost = self._open_connection.vhost
+        with as_amqp("Exchange.declare"):
+            if passive:
+                vhost.exchange(exchange)
+            else:
+                vhost.exchange(exchange, type, durable=durable, auto_delete=auto_delete, arguments=arguments)
+
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False, **_: Any) -> None:
+        """Delete an exchange with its bindings."""
+        with as_amqp("Exchange.delete"):
+            self._open_connection.vhost.delete_exchange(exchange, if_unused=if_unused)
+
+    def exchange_bind(
+        self,
+        destination: str,
+        source: str = "",
+        routing_key: str = "",
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Let messages go from the exchange ``source`` to the exchange ``destination``."""
+        vhost = self._open_connection.vhost
+        with as_amqp("Exchange.bind"):
+            vhost.bind(vhost.exchange(destination), source, routing_key, arguments)
+
+    def exchange_unbind(
+        self,
+        destination: str,
+        source: str = "",
+        routing_key: str = "",
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Take that away."""
+        vhost = self._open_connection.vhost
+        with as_amqp("Exchange.unbind"):
+            vhost.unbind(vhost.exchange(destination), source, routing_key, arguments)
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def prepare_queue_arguments(self, arguments: Mapping[str, Any] | None, **kwargs: Any) -> Mapping[str, Any]:
+        """Kombu's ``expires``, ``message_ttl``, ``max_length``, … as ``x-`` arguments."""
+        prepared: Mapping[str, Any] = base.to_rabbitmq_queue_arguments(arguments or {}, **kwargs)
+        return prepared
+
+    def queue_declare(
+        self,
+        queue: str = "",
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> Any:
+        """See that a queue is there; its name, ready messages and consumers. Without a name it gets one."""
+        vhost = self._open_connection.vhost
+        with as_amqp("Queue.declare"):
+            handle = vhost.queue(
+                queue,
+                passive=passive,
+                durable=durable,
+                exclusive=exclusive,
+                auto_delete=auto_delete,
+                arguments=arguments,
+            )
+        stats = handle.stats()
+        return queue_declare_ok_t(handle.name, stats["messages_ready"], stats["consumers"])
+
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str = "",
+        routing_key: str = "",
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Let messages go from an exchange to a queue."""
+        with as_amqp("Queue.bind"):
+            self._open_connection.vhost.bind(queue, exchange, routing_key, arguments)
+
+    def queue_unbind(
+        self,
+        queue: str,
+        exchange: str = "",
+        routing_key: str = "",
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Take that away."""
+        with as_amqp("Queue.unbind"):
+            self._open_connection.vhost.unbind(queue, exchange, routing_key, arguments)
+
+    def queue_purge(self, queue: str, nowait: bool = False, **_: Any) -> int:
+        """Do away with ready messages; returns how many."""
+        with as_amqp("Queue.purge"):
+            return self._queue(queue).purge()
+
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, nowait: bool = False, **_: Any
+    ) -> int:
+        """Delete a queue; returns how many messages were ready. One that is not there is fine."""
+        with as_amqp("Queue.delete"):
+            return self._open_connection.vhost.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)
+
+    def get_bindings(self) -> Iterable[dict[str, Any]]:
+        """Every binding of the vhost, as Kombu's managers show them."""
+        connection = self._open_connection
+        return [
+            {key: binding[key] for key in ("source", "destination", "routing_key", "arguments")}
+            for binding in connection.node.definitions(connection.vhost.name)["bindings"]
+        ]
+
+    def _queue(self, name: str) -> Queue:
+        """A handle that stays, for what it got is unsettled with it; another one where the queue was deleted since."""
+        vhost = self._open_connection.vhost
+        [cell] = vhost.cells([name])
+        known = self._handles.get(name)
+        if known is None or known[0] is not cell:
+            known = self._handles[name] = cell, vhost.queue(name, passive=True)
+        return known[1]
+
+    # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def prepare_message(
+        self,
+        body: Any,
+        priority: int | None = None,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> Outgoing:
+        """What :meth:`basic_publish` takes."""
+        return outgoing(body, priority, content_type, content_encoding, headers, properties)
+
+    def basic_publish(
+        self,
+        message: Outgoing,
+        exchange: str = "",
+        routing_key: str = "",
+        mandatory: bool = False,
+        immediate: bool = False,
+        timeout: float | None = None,
+        confirm_timeout: float | None = None,
+        **_: Any,
+    ) -> Confirm:
+        """Publish; comes back at once, or with ``confirm_publish`` when the message is safe.
+
+        ``timeout``: seconds to wait at most while publishers are blocked. ``.wait()`` on what is returned waits until
+        the message is safe in any case.
+        """
+        connection = self._open_connection
+        with as_amqp("Basic.publish"):
+            confirm = connection.exchange(exchange).publish(
+                message.body, routing_key, mandatory=mandatory, timeout=timeout, **message.arguments
+            )
+        if mandatory and confirm.done and isinstance(confirm.error, UnroutableError):
+            self._return(message, exchange, routing_key)
+        elif self.confirms:
+            try:
+                confirm.wait(confirm_timeout)
+            except PublishRefusedError as error:
+                raise amqp.MessageNacked(str(error)) from error
+        return confirm
+
+    def basic_publish_confirm(self, *args: Any, **kwargs: Any) -> Confirm:
+        """Publish, and come back when the message is safe."""
+        self.confirms = True
+        return self.basic_publish(*args, **kwargs)
+
+    def confirm_select(self, nowait: bool = False) -> None:
+        """From now on publishes come back when their messages are safe."""
+        self.confirms = True
+
+    def _return(self, message: Outgoing, exchange: str, routing_key: str) -> None:
+        error = amqp.ChannelError("NO_ROUTE", None, "Basic.return", NO_ROUTE)
+        callbacks = self.events.get("basic_return")
+        if not callbacks:
+            raise error
+        for callback in list(callbacks):
+            callback(error, exchange, routing_key, message.raw)
+
+    # ── consuming ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False, **_: Any) -> None:
+        """How many messages may be unacked with the channel's consumers; 0: any number."""
+        connection = self._open_connection
+        self.prefetch_count = prefetch_count or 0
+        for subscription in self._subscriptions.values():
+            subscription.set_prefetch(self.prefetch_count)
+        connection.bell.ring()
+
+    def basic_consume(
+        self,
+        queue: str = "",
+        consumer_tag: str = "",
+        no_local: bool = False,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        nowait: bool = False,
+        callback: Callable[[Message], Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        on_cancel: Callable[[str], Any] | None = None,
+        **_: Any,
+    ) -> str:
+        """Begin a consumer, whose messages come when the connection is drained; returns its tag."""
+        connection = self._open_connection
+        tag = consumer_tag or f"ctag{self.channel_id}.{next(self._tags)}"
+        if tag in self._subscriptions:
+            raise amqp.NotAllowed(f"there is a consumer '{tag}' already", None, "Basic.consume", 530)
+        with as_amqp("Basic.consume"):
+            subscription = Subscription(
+                connection.vhost.queue(queue, passive=True),
+                tag,
+                callback or _ignore,
+                name=f"kombu-{self._number}-{tag}",
+                no_ack=no_ack,
+                prefetch=self.prefetch_count,
+                exclusive=exclusive,
+                priority=(arguments or {}).get("x-priority", 0),
+                on_cancel=on_cancel,
+                bell=connection.bell,
+            )
+        self._subscriptions[tag] = subscription
+        if no_ack:
+            self.no_ack_consumers.add(tag)
+        connection.add(self, subscription)
+        return tag
+
+    def basic_cancel(self, consumer_tag: str, nowait: bool = False, **_: Any) -> None:
+        """End a consumer. What it has delivered can still be settled."""
+        subscription = self._subscriptions.pop(consumer_tag, None)
+        if subscription is not None:
+            self.no_ack_consumers.discard(consumer_tag)
+            self._open_connection.remove(subscription)
+            subscription.cancel()
+            self._ended.append(subscription)
+            self._close_ended()
+
+    def _close_ended(self) -> None:
+        settled = [one for one in self._ended if not one.unacked]
+        self._ended = [one for one in self._ended if one.unacked]
+        for subscription in settled:
+            with contextlib.suppress(WarrenError):
+                subscription.close()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether its prefetch count lets another message through."""
+        return not self.prefetch_count or len(self._consumed) < self.prefetch_count
+
+    def deliver(self, subscription: Subscription, delivery: Delivery) -> None:
+        """Hand a message to a consumer's callback."""
+        tag = next(self._tags)
+        if subscription.no_ack:
+            delivery.ack()
+        else:
+            subscription.unacked[tag] = None
+            self._consumed[tag] = delivery, subscription.unacked
+        subscription.callback(Message(delivery, channel=self, tag=tag, consumer_tag=subscription.tag))
+
+    def cancelled(self, subscription: Subscription, error: Exception | None) -> None:
+        """The node has ended a consumer, for instance because its queue was deleted."""
+        self._subscriptions.pop(subscription.tag, None)
+        if subscription.on_cancel is None:
+            raise amqp.ConsumerCancelled(subscription.tag, (60, 30)) from error
+        subscription.on_cancel(subscription.tag)
+
+    def basic_get(self, queue: str = "", no_ack: bool = False, **_: Any) -> Message | None:
+        """The message at the head of a queue, or ``None``."""
+        with as_amqp("Basic.get"):
+            delivery = self._queue(queue).get(auto_ack=no_ack)
+        if delivery is None:
+            return None
+        tag = next(self._tags)
+        if not no_ack:
+            self._gotten[tag] = delivery
+        return Message(delivery, channel=self, tag=tag)
+
+    def message_to_python(self, raw_message: Message) -> Message:
+        """Messages come as Kombu's already."""
+        return raw_message
+
+    # ── settling ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def basic_ack(self, delivery_tag: int, multiple: bool = False, **_: Any) -> None:
+        """Done with a message, or (``multiple``) with all up to it."""
+        self._settle("ack", delivery_tag, multiple, "Basic.ack")
+
+    def basic_reject(self, delivery_tag: int, requeue: bool = False, **_: Any) -> None:
+        """Not done: back to its place in the queue, or (without ``requeue``) to the dead letters."""
+        self._settle("requeue" if requeue else "reject", delivery_tag, False, "Basic.reject")
+
+    def basic_nack(self, delivery_tag: int, multiple: bool = False, requeue: bool = True, **_: Any) -> None:
+        """As :meth:`basic_reject`, for many."""
+        self._settle("requeue" if requeue else "reject", delivery_tag, multiple, "Basic.nack")
+
+    def basic_recover(self, requeue: bool = True, **_: Any) -> None:
+        """Give back everything that is not settled."""
+        if not requeue:
+            raise amqp.AMQPNotImplementedError("requeue=False", None, "Basic.recover", 540)
+        self._settle("requeue", 0, True, "Basic.recover")
+
+    def _settle(self, outcome: str, delivery_tag: int, multiple: bool, method: str) -> None:
+        connection = self._open_connection
+        if multiple:
+            tags = sorted(tag for tag in (*self._consumed, *self._gotten) if not delivery_tag or tag <= delivery_tag)
+        else:
+            tags = [delivery_tag]
+        found = [delivery for tag in tags if (delivery := self._take(tag)) is not None]
+        if delivery_tag and not found:
+            raise amqp.PreconditionFailed(f"unknown delivery tag {delivery_tag}", None, method, 406)
+        with contextlib.suppress(ActorStoppedError):  # the queue is gone or starts anew: it has all of them already
+            settle(found, outcome)
+        connection.bell.ring()
+
+    def _take(self, tag: int) -> Delivery | None:
+        if (consumed := self._consumed.pop(tag, None)) is not None:
+            delivery, unacked = consumed
+            unacked.pop(tag, None)
+            return delivery
+        return self._gotten.pop(tag, None)
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def flow(self, active: bool = True) -> bool:
+        """AMQP lets a server do without; there is nothing to stop here."""
+        return active
+
+    def close(self) -> None:
+        """End its consumers, and give back what it has not settled."""
+        connection, self.connection = self.connection, None
+        if connection is None:
+            return
+        connection.forget_channel(self)
+        subscriptions, self._subscriptions = list(self._subscriptions.values()), {}
+        for subscription in subscriptions:
+            connection.remove(subscription)
+        self._consumed.clear()
+        self._gotten.clear()
+        if connection.is_foreign:
+            return
+        subscriptions += self._ended
+        handles = [handle for _, handle in self._handles.values()]
+        for end in (*(one.close for one in subscriptions), *(one.release for one in handles)):
+            with contextlib.suppress(WarrenError):  # what is gone or down has its messages back
+                end()
+        self._handles.clear()
+
+
+def _ignore(_: Message) -> None:
+    """For a consumer without a callback."""

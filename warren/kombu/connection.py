@@ -1,0 +1,181 @@
+"""Connection: a share in a node, and the one place where the messages for all of its consumers come together.
+
+*Draining* hands one message to the callback of its consumer. Consumers take turns; those whose channel has no room are
+passed over. Whoever finds nothing sees that the bell is rung when something comes, and waits for it, or leaves the
+waiting to an event loop, which watches the bell's file.
+
+In a process that was forked from the one that opened it, a connection is of no use, and closing it touches nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import time
+from collections import deque
+from typing import Any
+
+from actors.bell import Bell
+from actors.pool import ActorStoppedError
+from storage.errors import WarrenError
+from warren.exchange import Exchange
+from warren.kombu.address import Address
+from warren.kombu.channel import Channel
+from warren.kombu.errors import as_amqp
+from warren.kombu.subscription import Subscription
+from warren.shared_node import is_foreign, is_open
+
+
+class Connection:
+    """What :meth:`warren.kombu.transport.Transport.establish_connection` gives to Kombu."""
+
+    def __init__(self, client: Any, address: Address) -> None:
+        self.client = client
+        """Kombu's own connection object."""
+        self.address = address
+        self.bell = Bell()
+        self._lease = address.lease()
+        self.node = self._lease.node
+        try:
+            self.vhost = self.node.vhost(address.vhost)
+        except BaseException:
+            self._lease.release()
+            raise
+        self.connected = True
+        self._channels: dict[int, Channel] = {}
+        self._channel_ids = itertools.count(1)
+        self._exchanges: dict[str, Exchange] = {}
+        self._consumers: deque[tuple[Channel, Subscription]] = deque()
+        self._going_on = False
+        self._loop: Any = None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the node is that of the process that this one was forked from."""
+        return is_foreign(self.node)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether its node is open, and this process's."""
+        return self.connected and is_open(self.node)
+
+    def check(self) -> None:
+        """Raise where it cannot be used any more."""
+        self.node.check_process()
+
+    # ── channels and what they share ────────────────────────────────────────────────────────────────────────────
+
+    def channel(self) -> Channel:
+        """A new channel."""
+        self.check()
+        number = next(self._channel_ids)
+        channel = self._channels[number] = Channel(self, number)
+        return channel
+
+    def forget_channel(self, channel: Channel) -> None:
+        """It is closed."""
+        self._channels.pop(channel.channel_id, None)
+
+    def exchange(self, name: str) -> Exchange:
+        """A handle on an exchange; raises :class:`~warren.NotFoundError`."""
+        exchange = self._exchanges.get(name)
+        if exchange is None:
+            exchange = self._exchanges[name] = self.vhost.exchange(name)
+        return exchange
+
+    def add(self, channel: Channel, subscription: Subscription) -> None:
+        """Take a consumer's messages from now on."""
+        self._consumers.append((channel, subscription))
+        self.bell.ring()
+
+    def remove(self, subscription: Subscription) -> None:
+        """Take no more of a consumer's."""
+        self._consumers = deque(one for one in self._consumers if one[1] is not subscription)
+
+    # ── draining ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def drain_events(self, timeout: float | None = None) -> None:
+        """Hand one message to its consumer; raises ``socket.timeout`` where none has come after ``timeout`` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self.check()
+            self.bell.clear()
+            if self._deliver_one():
+                return
+            for channel, subscription in self._consumers:
+                if channel.has_room or subscription.no_ack:
+                    subscription.arm()
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self.bell.wait(left):
+                raise socket.timeout("no message")
+
+    def _deliver_one(self) -> bool:
+        for _ in range(len(self._consumers)):
+            channel, subscription = self._consumers[0]
+            self._consumers.rotate(-1)
+            if not channel.has_room and not subscription.no_ack:
+                continue
+            ended = subscription.ended  # before looking: what came before the end is taken first
+            error: ActorStoppedError | None = None
+            delivery = None
+            try:
+                delivery = subscription.take()
+            except ActorStoppedError as found:
+                ended, error = True, found
+            if delivery is not None:
+                channel.deliver(subscription, delivery)
+                return True
+            if ended:
+                self.check()  # the node may be closed: then it is the connection that is lost
+                self.remove(subscription)
+                channel.cancelled(subscription, error)
+                return True
+        return False
+
+    # ── an event loop ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def watch(self, loop: Any) -> None:
+        """Let an event loop of Kombu's drain it."""
+        self._loop = loop
+        loop.add_reader(self.bell.fileno(), self._on_readable, loop)
+        loop.call_soon(self._on_readable, loop)
+
+    def unwatch(self) -> None:
+        """Let it no more."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.remove_reader(self.bell.fileno())
+
+    def _on_readable(self, loop: Any) -> None:
+        if not self._going_on:
+            self._going_on = True
+            self._go_on(loop)
+
+    def _go_on(self, loop: Any) -> None:
+        """One message a round of the loop, for timers and the other readers have their turns too."""
+        self._going_on = False
+        if self._loop is not loop or not self.connected:
+            return
+        with contextlib.suppress(socket.timeout):
+            self.drain_events(timeout=0)
+            self._going_on = True
+            loop.call_soon(self._go_on, loop)
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Close its channels, delete its exclusive queues, and need the node no more."""
+        if not self.connected:
+            return
+        self.connected = False
+        for channel in list(self._channels.values()):
+            channel.close()
+        if self.is_foreign:
+            return
+        with contextlib.suppress(Exception):
+            self.unwatch()
+        with contextlib.suppress(WarrenError), as_amqp("Connection.close"):
+            self.vhost.release()
+        self.bell.close()
+        self._lease.release()

@@ -1,0 +1,115 @@
+"""Messages between Kombu and warren, both ways. Kombu's properties are AMQP's, which are warren's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+import attrs
+from kombu.transport import base
+
+from queue_index.properties import NAMES
+from storage.errors import MessageError
+from warren.consumer import Delivery
+from warren.messages import PublishArguments
+
+if TYPE_CHECKING:
+    from warren.kombu.channel import Channel
+
+_APART = frozenset({"headers", "content_type", "content_encoding"})
+"""Properties that Kombu keeps beside the others."""
+
+_NUMBERS = frozenset({"delivery_mode", "priority", "timestamp"})
+_PROPERTIES = tuple(name for name in NAMES if name not in _APART)
+_PERSISTENT = 2
+
+
+@attrs.frozen
+class Outgoing:
+    """A message that can be published."""
+
+    body: bytes
+    arguments: PublishArguments
+    raw: Any
+    """As it was given, for whoever it is returned to."""
+
+
+def outgoing(
+    body: Any,
+    priority: int | None,
+    content_type: str | None,
+    content_encoding: str | None,
+    headers: Mapping[str, Any] | None,
+    properties: Mapping[str, Any] | None,
+) -> Outgoing:
+    """What Kombu prepares a message of. Properties that AMQP does not know are left out."""
+    given = dict(properties or {})
+    found: dict[str, Any] = {
+        name: value if name in _NUMBERS else _text(value)
+        for name in _PROPERTIES
+        if name not in ("delivery_mode", "expiration") and (value := given.get(name)) is not None
+    }
+    if priority:
+        found["priority"] = priority
+    if isinstance(timestamp := found.get("timestamp"), datetime):
+        found["timestamp"] = int(timestamp.timestamp())
+    found["persistent"] = given.get("delivery_mode") in (_PERSISTENT, "persistent")
+    if (expiration := given.get("expiration")) is not None:
+        found["expiration"] = int(expiration) / 1000  # milliseconds as text, as on the wire
+    if headers:
+        found["headers"] = {name: _plain(value) for name, value in headers.items()}
+    if content_type is not None:
+        found["content_type"] = content_type
+    if content_encoding is not None:
+        found["content_encoding"] = content_encoding
+    return Outgoing(_bytes(body, content_encoding), cast(PublishArguments, found), body)
+
+
+def _bytes(body: Any, content_encoding: str | None) -> bytes:
+    if isinstance(body, str):
+        encoding = content_encoding if content_encoding and content_encoding != "binary" else "utf-8"
+        return body.encode(encoding)
+    if body is None:
+        return b""
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        return bytes(body)
+    raise MessageError(f"a body is text or bytes, not {type(body).__name__}")
+
+
+def _text(value: Any) -> str | bytes:
+    return value if isinstance(value, (str, bytes)) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    """AMQP's tables have lists where Python has more."""
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(one) for one in value]
+    return value
+
+
+class Message(base.Message):
+    """A message that was delivered to a channel."""
+
+    def __init__(self, delivery: Delivery, *, channel: Channel, tag: int, consumer_tag: str | None = None) -> None:
+        properties = delivery.properties
+        info: dict[str, Any] = {
+            "delivery_tag": tag,
+            "redelivered": delivery.redelivered,
+            "exchange": delivery.exchange,
+            "routing_key": delivery.routing_key,
+        }
+        if consumer_tag is not None:
+            info["consumer_tag"] = consumer_tag
+        super().__init__(
+            body=delivery.body,
+            channel=channel,
+            delivery_tag=tag,
+            content_type=properties.content_type,
+            content_encoding=properties.content_encoding,
+            delivery_info=info,
+            properties={name: value for name in _PROPERTIES if (value := getattr(properties, name)) is not None},
+            headers=dict(properties.headers or {}),
+        )

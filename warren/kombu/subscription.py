@@ -1,0 +1,98 @@
+"""Subscription: one consumer of a Kombu channel, and how many messages it may have ahead.
+
+The queue's actor hands out messages up to a prefetch; they wait in the consumer's deliveries until the connection is
+drained, and count as unacked meanwhile. With a channel that has a prefetch count, that is the prefetch: what waits
+unseen here is kept from no other consumer longer than AMQP lets it. Without one AMQP's is unlimited; here the queue is
+asked for :data:`AHEAD` messages beyond those that the program has, so that a long queue does not come into memory.
+
+Kombu's ``no_ack`` acks for the consumer, as each message is handed over: what was not goes back when the channel is
+closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from actors.bell import Bell
+from actors.future import Future
+from actors.pool import ActorStoppedError
+from warren.consumer import Delivery
+from warren.queue import Queue
+
+AHEAD: Final = 256
+"""Fewer cost a message to the queue's actor for every few deliveries; more keep messages from other consumers."""
+
+
+class Subscription:
+    """One consumer."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        tag: str,
+        callback: Callable[[Any], Any],
+        *,
+        name: str,
+        no_ack: bool,
+        prefetch: int,
+        exclusive: bool,
+        priority: int,
+        on_cancel: Callable[[str], Any] | None,
+        bell: Bell,
+    ) -> None:
+        """``name``: the consumer's to the queue, which no other has; ``prefetch``: the channel's, 0 for none."""
+        self.queue = queue
+        self.tag = tag
+        self.callback = callback
+        self.no_ack = no_ack
+        self.on_cancel = on_cancel
+        self.unacked: dict[int, None] = {}
+        """Delivery tags of the channel. Entries come and go in different threads, each by one operation."""
+        self._bell = bell
+        self._armed = False
+        self._limit = 0 if no_ack else prefetch
+        self._asked = self._limit or AHEAD
+        self._consumer = queue.consume(self._asked, tag=name, exclusive=exclusive, priority=priority)
+
+    def take(self) -> Delivery | None:
+        """The next message, if there is one; raises what ended the queue."""
+        if not self._limit and len(self.unacked) + AHEAD // 2 > self._asked:
+            self._ask_for(len(self.unacked) + AHEAD)
+        return self._consumer.receive(0.0)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self._consumer.ended
+
+    def arm(self) -> None:
+        """See that the bell is rung when there is something to take."""
+        if not self._armed:
+            self._armed = True
+            self._consumer.on_ready(self._ready)
+
+    def _ready(self, _: Future) -> None:
+        self._armed = False
+        self._bell.ring()
+
+    def set_prefetch(self, prefetch: int) -> None:
+        """The channel has another prefetch count."""
+        if not self.no_ack and prefetch != self._limit:
+            self._limit = prefetch
+            self._ask_for(prefetch or len(self.unacked) + AHEAD)
+
+    def _ask_for(self, prefetch: int) -> None:
+        self._asked = prefetch
+        self._consumer.set_prefetch(prefetch)
+
+    def cancel(self) -> None:
+        """Take no more. What the program has not seen goes back to the queue; what it has stays with the channel."""
+        with contextlib.suppress(ActorStoppedError):  # the queue is gone or starts anew: it has all of them already
+            self._consumer.cancel()
+            self.queue.nack(iter(lambda: self._consumer.receive(0.0), None))
+
+    def close(self) -> None:
+        """Give back everything that is not settled."""
+        self._consumer.close()

@@ -1,0 +1,91 @@
+"""Transport: what Kombu asks of one, for connections to a node in this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amqp import exceptions as amqp
+from kombu.transport import base
+
+from actors.pool import ActorStoppedError
+from storage.errors import StorageError
+from warren.kombu.address import address_of
+from warren.kombu.channel import Channel
+from warren.kombu.connection import Connection
+from warren.node import ClosedError, WrongProcessError
+
+
+class Management(base.Management):
+    """What Kombu's managers can ask."""
+
+    def get_bindings(self) -> Any:
+        """Every binding of the vhost."""
+        with self.transport.client.channel() as channel:
+            return channel.get_bindings()
+
+
+class Transport(base.Transport):
+    """Kombu's transport ``warren``."""
+
+    Connection = Connection
+    Management = Management
+
+    can_parse_url = True
+    driver_type = "warren"
+    driver_name = "warren"
+
+    implements = base.Transport.implements.extend(asynchronous=True, heartbeats=False)
+
+    connection_errors = (amqp.ConnectionError, ClosedError, WrongProcessError, ActorStoppedError, StorageError)
+    channel_errors = (amqp.ChannelError,)
+    recoverable_connection_errors = (amqp.RecoverableConnectionError, ClosedError, ActorStoppedError)
+    recoverable_channel_errors = (amqp.RecoverableChannelError,)
+
+    def driver_version(self) -> str:
+        """warren's."""
+        from importlib.metadata import version  # noqa: PLC0415 - asked for once, by Celery's banner
+
+        return version("warren")
+
+    def establish_connection(self) -> Connection:
+        """Open the node, or share the one that is open. Raises what :func:`warren.open` does."""
+        client = self.client
+        options = client.transport_options or {}
+        return self.Connection(client, address_of(client.hostname, client.virtual_host, options))
+
+    def create_channel(self, connection: Connection) -> Channel:
+        return connection.channel()
+
+    def drain_events(self, connection: Connection, timeout: float | None = None, **_: Any) -> None:
+        return connection.drain_events(timeout)
+
+    def verify_connection(self, connection: Connection) -> bool:
+        """Whether it can be used."""
+        return connection.is_usable
+
+    def close_connection(self, connection: Connection) -> None:
+        connection.client = None
+        connection.close()
+
+    def _collect(self, connection: Connection | None) -> None:
+        """Kombu drops the connection, maybe in a forked child, where this touches nothing."""
+        if connection is not None:
+            self.close_connection(connection)
+
+    def register_with_event_loop(self, connection: Connection, loop: Any) -> None:
+        connection.watch(loop)
+
+    def unregister_from_event_loop(self, connection: Connection, loop: Any) -> None:
+        connection.unwatch()
+
+    def qos_semantics_matches_spec(self, connection: Connection) -> bool:
+        """A prefetch count is the channel's, as the specification has it."""
+        return True
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """A warren URL has no password."""
+        return uri
+
+    @property
+    def default_connection_params(self) -> dict[str, Any]:
+        return {"hostname": "warren://"}

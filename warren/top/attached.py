@@ -1,0 +1,77 @@
+"""Attached: a running node's answers, from another process. One connection, a line of JSON each way."""
+
+from __future__ import annotations
+
+import json
+import socket
+from types import TracebackType
+from typing import Any, Final
+
+from actors.status_server import find_socket
+from storage.errors import WarrenError
+
+PATIENCE_S: Final = 10.0
+"""A node that answers nothing for so long is taken not to answer at all."""
+
+
+class NotAttachedError(WarrenError):
+    """No node answers for that directory, or it has stopped doing so."""
+
+
+class Attached:
+    """A connection to the node that runs in a directory; a context manager that closes it."""
+
+    def __init__(self, path: str) -> None:
+        """Raises :class:`NotAttachedError`, which says why."""
+        self.path = path
+        place = find_socket(path)
+        if place is None:
+            raise NotAttachedError(f"{path}: no node runs there that can be attached to")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(PATIENCE_S)
+        try:
+            self._socket.connect(place)
+        except PermissionError as error:
+            self._socket.close()
+            raise NotAttachedError(f"{place}: the node there is another user's") from error
+        except OSError as error:
+            self._socket.close()
+            raise NotAttachedError(f"{path}: no node runs there; one that was killed has left its socket") from error
+        self._lines = self._socket.makefile("rb")
+
+    def ask(self, **request: object) -> dict[str, Any]:
+        """What the node answers; raises :class:`WarrenError` with what it says is wrong."""
+        try:
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            line = self._lines.readline()
+        except TimeoutError as error:
+            raise NotAttachedError(f"{self.path}: its node has not answered for {PATIENCE_S:.0f} seconds") from error
+        except OSError as error:
+            raise NotAttachedError(f"{self.path}: its node was closed") from error
+        if not line.endswith(b"\n"):
+            raise NotAttachedError(f"{self.path}: its node was closed")
+        try:
+            answer = json.loads(line)
+        except ValueError as error:
+            raise NotAttachedError(f"{self.path}: what answers there is no node") from error
+        if not isinstance(answer, dict):
+            raise NotAttachedError(f"{self.path}: what answers there is no node")
+        if isinstance(said := answer.get("error"), str):
+            raise WarrenError(said)
+        return answer
+
+    def snapshot(self, sort: str = "messages", limit: int | None = None, vhost: str | None = None) -> dict[str, Any]:
+        """As :meth:`warren.top.snapshots.Snapshots.take`."""
+        return self.ask(want="snapshot", sort=sort, limit=limit, vhost=vhost)
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def __enter__(self) -> Attached:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
