@@ -69,18 +69,17 @@ class Deliveries:
         """The next batch; ``None`` after ``timeout`` seconds without one, or when no more will come."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while (batch := self.take_now()) is None and not self._ended:
-            remaining = None if deadline is None else deadline - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                return None
+            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
             arrival = self.arrival()
             try:
-                arrived = arrival.settled(remaining)
+                arrived = arrival.settled(remaining)  # without any time, too, the queue may work off what waits
             except Timeout:  # nobody is left who could bring one
                 if timeout is None:
                     raise
-                return None
+                arrived = False
             if not arrived:
                 self.forget(arrival)
+                return self.take_now()
         return batch
 
     def arrival(self) -> Future:

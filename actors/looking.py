@@ -6,7 +6,7 @@ import itertools
 from typing import Any, Final
 
 import attrs
-from pykka import ActorDeadError, ActorRef
+from pykka import ActorDeadError, ActorRef, Timeout
 
 from actors.engines.queue_process import QueueProcess
 from queue_index.browsing import Browsed
@@ -61,5 +61,5 @@ def ask_politely(ref: ActorRef[Any], message: object, patience_s: float) -> Any 
     try:
         answer: Any = ref.ask(message, block=False)
         return answer.get() if answer.settled(patience_s) else None
-    except (WarrenError, ActorDeadError):
+    except (WarrenError, ActorDeadError, Timeout):
         return None

@@ -121,7 +121,6 @@ class QueueActor(PooledActor):
         "_bump_told",
         "_confirms",
         "_deadline_us",
-        "_deliveries",
         "_dispatch",
         "_error",
         "_hurry",
@@ -144,6 +143,7 @@ class QueueActor(PooledActor):
         "alive",
         "coalesces",
         "declaration",
+        "deliveries",
         "msg_ids",
         "rest_number",
     )
@@ -166,7 +166,8 @@ class QueueActor(PooledActor):
         self._process: QueueProcess | None = None
         self._stores: list[RemoteStore] = []
         self.msg_ids = MsgIds(around.random(8))
-        self._deliveries: dict[str, Deliveries] = {}
+        self.deliveries: dict[str, Deliveries] = {}
+        """Where consumers get their messages, by their tags. Anybody may ask whether there are any."""
         self._confirms: set[Future] = set()
         self._limit, more_after = around.settings.credit_flow_default_credit
         self._room_at = self._limit - more_after
@@ -208,13 +209,13 @@ class QueueActor(PooledActor):
 
         ``here``: whether the calling thread may do the queue's work; an event loop's may not.
         """
-        if here and self._deliveries and self._hand_off(key, body):
+        if here and self.deliveries and self._hand_off(key, body):
             return _SAFE
         inbox = self.actor_inbox
         batch = inbox.gather(key, body, self._new_batch, 1)
         if not self.coalesces:
             inbox.seal()
-        if here and self._deliveries and self.consumer_waits():
+        if here and self.deliveries and self.consumer_waits():
             self.turn()
         return batch.confirm
 
@@ -226,7 +227,7 @@ class QueueActor(PooledActor):
             if self._process is None or not self.actor_inbox.empty() or not self.alive:
                 return False
             delivered = self._process.hand_off(key.envelope, body)
-            deliveries = None if delivered is None else self._deliveries.get(delivered.consumer or "")
+            deliveries = None if delivered is None else self.deliveries.get(delivered.consumer or "")
             if delivered is None or deliveries is None:
                 return False
             deliveries.put(delivered)
@@ -246,13 +247,13 @@ class QueueActor(PooledActor):
         if self.actor_stopped.is_set():
             raise self.stopped_error()
         self.actor_inbox.put(Letter(message), len(bodies))
-        if here and self._deliveries and self.consumer_waits():
+        if here and self.deliveries and self.consumer_waits():
             self.turn()
         return confirm
 
     def consumer_waits(self) -> bool:
         """Whether a consumer's thread waits for a message right now."""
-        return any(deliveries.waiting for deliveries in list(self._deliveries.values()))
+        return any(deliveries.waiting for deliveries in list(self.deliveries.values()))
 
     def settle(self, key: SettleKey, tag: int) -> None:
         """Ack, requeue or reject one delivery."""
@@ -396,7 +397,7 @@ class QueueActor(PooledActor):
 
     def _end(self, error: BaseException | None) -> None:
         """Whatever the end: tell consumers and publishers, and be forgotten."""
-        for deliveries in self._deliveries.values():
+        for deliveries in self.deliveries.values():
             deliveries.end(error)
         for confirm in self._confirms:
             confirm.fail(error if error is not None else self.stopped_error())
@@ -482,20 +483,20 @@ class QueueActor(PooledActor):
 
     def _on_subscribe(self, message: m.Subscribe) -> None:
         self.process.add_consumer(message.consumer)
-        self._deliveries[message.consumer.tag] = message.deliveries
+        self.deliveries[message.consumer.tag] = message.deliveries
 
     def _on_set_prefetch(self, message: m.SetPrefetch) -> None:
         self.process.set_prefetch(message.tag, message.prefetch)
 
     def _on_cancel_consumer(self, message: m.CancelConsumer) -> None:
         self.process.cancel_consumer(message.tag)
-        if (deliveries := self._deliveries.pop(message.tag, None)) is not None:
+        if (deliveries := self.deliveries.pop(message.tag, None)) is not None:
             deliveries.end()
 
     def _on_close_channel(self, message: m.CloseChannel) -> int:
         requeued = self.process.close_channel(message.channel)
-        for tag in [tag for tag, deliveries in self._deliveries.items() if deliveries.channel == message.channel]:
-            self._deliveries.pop(tag).end()
+        for tag in [tag for tag, deliveries in self.deliveries.items() if deliveries.channel == message.channel]:
+            self.deliveries.pop(tag).end()
         return requeued
 
     def _on_settle(self, message: m.Settle) -> None:
@@ -589,7 +590,7 @@ class QueueActor(PooledActor):
         if self._process is None:
             return
         process = self._process
-        if self._deliveries:
+        if self.deliveries:
             process.deliver()
         hurry, self._hurry = self._hurry, False
         if hurry and not self.actor_inbox.empty():
@@ -630,7 +631,7 @@ class QueueActor(PooledActor):
         """Pass on what the engine's calls have brought about."""
         effects = self.process.drain_effects()
         for delivered in effects.deliveries:
-            deliveries = self._deliveries.get(delivered.consumer or "")
+            deliveries = self.deliveries.get(delivered.consumer or "")
             if deliveries is not None:
                 deliveries.put(delivered)
         for confirm in filter(_is_future, effects.confirmed):
@@ -641,13 +642,14 @@ class QueueActor(PooledActor):
             self._confirms.discard(confirm)
             confirm.fail(PublishRefusedError(f"{self.describe()} is full"))
         for tag in effects.cancelled:
-            if (ended := self._deliveries.pop(tag, None)) is not None:
+            if (ended := self.deliveries.pop(tag, None)) is not None:
                 ended.end(ActorStoppedError(f"{self.describe()} was deleted"))
         for batch in effects.dead_letters:
             self._send_dead_letters(batch)
-        if self.process.is_auto_delete_due and not self._unused_told:
-            self._unused_told = True
+        unused = self.process.is_auto_delete_due
+        if unused and not self._unused_told:
             tell(self._around.node, m.QueueUnused(self.actor_ref))
+        self._unused_told = unused
         if self.process.wants_bump and not self._bump_told:
             self._bump_told = True
             self.actor_ref.tell(m.ResumePaging())

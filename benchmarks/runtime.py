@@ -31,7 +31,9 @@ def runtime(directory: str, *, scale: float, repeats: int, tick: Tick) -> list[F
         path = os.path.join(directory, f"runtime-{sync}")
         with warren.open(path, sync=sync) as node:
             figures += _publishing(node, sync, int(200_000 * scale), repeats, tick)
-            figures.append(_thousand_queues(node, sync, max(1, int(ROUNDS * scale)), repeats, tick))
+            figures.append(
+                _many_queues(node, sync, max(20, int(QUEUES * scale)), max(1, int(ROUNDS * scale)), repeats, tick)
+            )
             if sync == "os":
                 figures += _hand_off(node, max(100, int(HAND_OFFS * scale)), repeats, tick)
         shutil.rmtree(path)
@@ -160,10 +162,10 @@ def _latency(count: int, give: Callable[[bytes], object], take: Callable[[], byt
     return statistics.median(times)
 
 
-def _thousand_queues(node: warren.Node, sync: str, rounds: int, repeats: int, tick: Tick) -> Figure:
-    """A thousand queues in turn, one message each time, beside as many messages to one queue."""
+def _many_queues(node: warren.Node, sync: str, count: int, rounds: int, repeats: int, tick: Tick) -> Figure:
+    """Many queues in turn, one message each time, beside as many messages to one queue."""
     many, one = [], []
-    queues = [node.queue(f"one of many, {number}") for number in range(QUEUES)]
+    queues = [node.queue(f"one of many, {number}") for number in range(count)]
     single = node.queue("one")
     for target in (*queues, single):  # their directories are made
         target.publish(BODY).wait()
@@ -176,19 +178,19 @@ def _thousand_queues(node: warren.Node, sync: str, rounds: int, repeats: int, ti
             target.sync()
 
     def straight() -> None:
-        for _ in range(rounds * QUEUES):
+        for _ in range(rounds * count):
             confirm = single.publish(BODY)
         confirm.wait()
 
     for _ in range(repeats):
-        one.append(rounds * QUEUES / seconds_of(straight))
-        many.append(rounds * QUEUES / seconds_of(interleaved))
+        one.append(rounds * count / seconds_of(straight))
+        many.append(rounds * count / seconds_of(interleaved))
         tick()
     for target in (*queues, single):
         target.delete()
     return Figure(
         group="runtime",
-        title=f'runtime, 1,000 queues × {rounds} interleaved, sync="{sync}"',
+        title=f'runtime, {count:,} queues × {rounds} interleaved, sync="{sync}"',
         unit="messages/s",
         ours=Spread.of(many),
         counterpart=Spread.of(one),

@@ -37,6 +37,7 @@ from actors.engines.memory_readings import (
 from actors.future import Confirm
 from actors.node_actor import NodeActor, Probes
 from actors.pool import Pool, ThreadPool
+from actors.queue_actor import PublishKey
 from actors.running_vhost import QueueCell, RunningVhost
 from actors.status_server import StatusServer
 from actors.surroundings import Gate, Surroundings, shared_files
@@ -251,8 +252,12 @@ class Vhost:
     ) -> Confirm:
         """Publish one message to several queues: a position in each, and one body in the store where it is large."""
         found = list(names)
-        key = publish_key(_bytes(self._name), b"", tuple(map(_bytes, found)), properties)
+        key = self.key_to(found, properties)
         return hand_over(self._node, self.cells(found), key, [as_body(body)], block=block, timeout=timeout)
+
+    def key_to(self, names: Iterable[str], properties: PublishArguments) -> PublishKey:
+        """What goes around the bodies of messages to queues of those names."""
+        return publish_key(_bytes(self._name), b"", tuple(map(_bytes, names)), properties)
 
 
 def _bytes(text: str) -> bytes:

@@ -117,11 +117,16 @@ class Queue:
         actor = self._last
         if actor is None or not actor.alive:
             actor = self._last = self.actor
-        if actor.actor_inbox.weight >= self._limit or self._gate.reasons:
+        inbox = actor.actor_inbox
+        if inbox.weight >= self._limit or self._gate.reasons:
             actor.admit(block=block, timeout=timeout)
-        return actor.publish(
-            self._plain if not properties else self.key(properties), body if type(body) is bytes else as_body(body)
-        )
+        key = self._plain if not properties else self.key(properties)
+        if type(body) is not bytes:
+            body = as_body(body)
+        if not actor.deliveries and (batch := inbox.join(key, body)) is not None:
+            confirm: Confirm = batch.confirm  # type: ignore[attr-defined]
+            return confirm
+        return actor.publish(key, body)
 
     def publish_many(
         self,

@@ -1,7 +1,7 @@
 """Opening a node's directory for a command: whose it is, whether it is free, and what to say where it is not.
 
-A command opens nothing by mistake: a directory is warren's own (it has definitions), or a RabbitMQ's and ``--adopt`` was
-said, or the command was told to make one. Everything else is left as it is, with an error that says what it looks like.
+A command opens nothing by mistake: a directory is warren's own (it has definitions), or a RabbitMQ's and ``--adopt``
+was said, or the command was told to make one. Everything else is left as it is, and an error says what it looks like.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def opened_node(path: str, *, adopt: bool = False, make: bool = False) -> Iterat
         node = open_node(path, adopt=adopt)
     except DirectoryLockedError as error:
         raise DirectoryLockedError(
-            f"{error}; this command needs the directory for itself. `warren top {path} --attach` looks at the node that "
-            "runs there"
+            f"{error}; this command needs the directory for itself. `warren top {path} --attach` looks at the node "
+            "that runs there"
         ) from error
     with node:
         yield node

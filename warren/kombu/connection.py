@@ -47,7 +47,6 @@ class Connection:
         self._channel_ids = itertools.count(1)
         self._exchanges: dict[str, Exchange] = {}
         self._consumers: deque[tuple[Channel, Subscription]] = deque()
-        self._going_on = False
         self._loop: Any = None
 
     @property
@@ -138,8 +137,8 @@ class Connection:
     def watch(self, loop: Any) -> None:
         """Let an event loop of Kombu's drain it."""
         self._loop = loop
-        loop.add_reader(self.bell.fileno(), self._on_readable, loop)
-        loop.call_soon(self._on_readable, loop)
+        loop.add_reader(self.bell.fileno(), self._on_readable)
+        self.bell.ring()
 
     def unwatch(self) -> None:
         """Let it no more."""
@@ -147,20 +146,12 @@ class Connection:
         if loop is not None:
             loop.remove_reader(self.bell.fileno())
 
-    def _on_readable(self, loop: Any) -> None:
-        if not self._going_on:
-            self._going_on = True
-            self._go_on(loop)
-
-    def _go_on(self, loop: Any) -> None:
+    def _on_readable(self) -> None:
         """One message a round of the loop, for timers and the other readers have their turns too."""
-        self._going_on = False
-        if self._loop is not loop or not self.connected:
-            return
-        with contextlib.suppress(socket.timeout):
-            self.drain_events(timeout=0)
-            self._going_on = True
-            loop.call_soon(self._go_on, loop)
+        if self.connected:
+            with contextlib.suppress(socket.timeout):
+                self.drain_events(timeout=0)
+                self.bell.ring()  # a loop's call_soon would be late: it sleeps before it calls
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 

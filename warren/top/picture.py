@@ -70,11 +70,11 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def rate(per_second: float | None) -> str:
-    """Messages a second: "–" where it is not known yet, nothing is a dot."""
+def rate(per_second: float | None, nothing: str = "·") -> str:
+    """Messages a second; "–" where it is not known yet."""
     if per_second is None:
         return "–"
-    return "·" if per_second == 0 else f"{per_second:.1f}" if per_second < 10 else short(per_second)
+    return nothing if per_second == 0 else f"{per_second:.1f}" if per_second < 10 else short(per_second)
 
 
 # ── bars ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -298,8 +298,8 @@ def _sums(totals: dict[str, Any], width: int) -> Text:
         Text.assemble((f"{totals['queues']:,}", "bold"), " queue" if totals["queues"] == 1 else " queues"),
         Text.assemble((f"{totals['ready']:,}", "bold"), " ready"),
         Text.assemble((f"{totals['unacked']:,}", "bold"), " unacked"),
-        Text.assemble("in ", (rate(totals["in_rate"]), "bold"), "/s"),
-        Text.assemble("out ", (rate(totals["out_rate"]), "bold"), "/s"),
+        Text.assemble("in ", (rate(totals["in_rate"], "0"), "bold"), "/s"),
+        Text.assemble("out ", (rate(totals["out_rate"], "0"), "bold"), "/s"),
     ]
     if totals["hibernated"]:
         parts.append(Text(f"{totals['hibernated']:,} hibernated", "dim"))

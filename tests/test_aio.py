@@ -1,0 +1,652 @@
+"""warren.aio: the verbs, awaited. Timeouts here are guards; what a test waits for is an event."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import aclosing, asynccontextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runtime_tools import HandNode, hand_node
+
+import warren
+import warren.aio
+from actors.pool import PooledActor
+
+GUARD_S = 30
+SLOW_SYNC: dict[str, Any] = {"sync_interval_ms": 600_000}
+"""A publisher that waited for the timer would run into the guard."""
+
+Test = Callable[..., Coroutine[Any, Any, None]]
+
+
+def in_a_loop(test: Test) -> Callable[..., None]:
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        async def guarded() -> None:
+            async with asyncio.timeout(GUARD_S):
+                await test(*args, **kwargs)
+
+        asyncio.run(guarded())
+
+    return run
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "data")
+
+
+@pytest.fixture
+def hand() -> Iterator[HandNode]:
+    """A node that does nothing until it is told to, with room for two messages at a time in a queue."""
+    made = hand_node(credit_flow_default_credit=(2, 1))
+    yield made
+    made.node.close()
+
+
+async def breathe(hand: HandNode | None = None) -> None:
+    """Let every coroutine go as far as it gets, and the node, in turns."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+        if hand is not None:
+            hand.run()
+
+
+@asynccontextmanager
+async def driven(hand: HandNode) -> AsyncIterator[warren.aio.Node]:
+    """The hand's node for coroutines, driven by one of them."""
+
+    async def drive() -> None:
+        while True:
+            hand.run()
+            await asyncio.sleep(0)
+
+    driver = asyncio.create_task(drive())
+    yield warren.aio.Node(hand.node)
+    driver.cancel()
+
+
+async def bodies_of(queue: warren.aio.Queue) -> list[bytes]:
+    return [message.body async for message in queue.browse()]
+
+
+# ── the verbs ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_a_loop
+async def test_what_was_published_is_there_after_closing_and_opening(path: str) -> None:
+    async with warren.aio.open(path, **SLOW_SYNC) as node:
+        orders = await node.queue("orders")
+        await orders.publish(b"one", headers={"n": 1}, priority=3)
+        await orders.publish_many([b"two", b"three"])
+        await orders.publish(b"lost", persistent=False)
+    node = await warren.aio.open(path)
+    orders = await node.queue("orders", passive=True)
+    assert await bodies_of(orders) == [b"one", b"two", b"three"]
+    first = await orders.get()
+    assert first is not None
+    assert (first.body, first.headers, first.properties.priority, first.routing_key) == (b"one", {"n": 1}, 3, "orders")
+    await node.close()
+
+
+@in_a_loop
+async def test_publish_waits_for_a_sync_and_not_for_the_timer(path: str) -> None:
+    async with warren.aio.open(path, **SLOW_SYNC) as node:
+        orders = await node.queue("orders")
+        confirm = orders.publish_nowait(b"x")
+        await orders.stats()  # it has been taken
+        assert not confirm.done
+        await confirm
+        assert confirm.done
+        assert confirm.error is None
+        await confirm  # again
+        await orders.publish(b"y" * 100_000)  # in the message store
+        await node.publish_to(["orders", "orders"], b"z")
+        await asyncio.gather(*(orders.publish_nowait(b"%d" % n) for n in range(50)))
+        assert await orders.length() == 54
+
+
+@in_a_loop
+async def test_get_ack_nack_and_release(path: str) -> None:
+    async with warren.aio.open(path) as node:
+        q = await node.queue("q")
+        assert await q.get() is None
+        await q.publish_many([b"%d" % n for n in range(10)])
+        one, two, three, four = await q.get_many(4)
+        await one.ack()
+        await one.ack()  # once is enough
+        await two.reject()
+        await q.nack([three])
+        again = await q.get()
+        assert again is not None
+        assert (again.body, again.redelivered) == (b"2", True)
+        await q.ack([again, four])
+        assert [one.body for one in await q.get_many(2, auto_ack=True)] == [b"4", b"5"]
+        held = await q.get_many(2)
+        await q.ack_up_to(held[0].delivery_tag)
+        assert await q.release() == 1
+        assert await bodies_of(q) == [b"7", b"8", b"9"]
+        with pytest.raises(RuntimeError, match="on purpose"):
+            async with (await q.get_many(1))[0]:
+                raise RuntimeError("on purpose")
+        async with (await q.get_many(1))[0] as delivery:
+            assert delivery.body == b"7"
+        assert await q.purge() == 2
+        assert await q.delete(if_empty=True) == 0
+        with pytest.raises(warren.QueueDownError):
+            await q.publish(b"late")
+
+
+@in_a_loop
+async def test_multiple_settles_all_before(path: str) -> None:
+    async with warren.aio.open(path) as node:
+        q = await node.queue("q")
+        await q.publish_many([b"%d" % n for n in range(6)])
+        found = await q.get_many(6)
+        await found[1].ack(multiple=True)
+        await found[3].nack(multiple=True)
+        assert await bodies_of(q) == [b"%d" % n for n in range(2, 6)]
+        assert await q.length() == 2
+
+
+@in_a_loop
+async def test_a_consumer_gets_what_was_there_and_what_comes(path: str) -> None:
+    async with warren.aio.open(path, **SLOW_SYNC) as node:
+        q = await node.queue("q")
+        await q.publish_many([b"%d" % n for n in range(300)])
+
+        async def publish() -> None:
+            for n in range(300, 330):
+                await q.publish(b"%d" % n)
+
+        publisher = asyncio.create_task(publish())
+        found = []
+        async with q.consume(prefetch=100) as consumer:
+            async for delivery in consumer:
+                found.append(int(delivery.body))
+                await delivery.ack()
+                if len(found) == 330:
+                    break
+        assert found == list(range(330))
+        await publisher
+        stats = await q.stats()
+        assert (stats["messages"], stats["consumers"]) == (0, 0)
+
+
+@in_a_loop
+async def test_a_consumer_ends_after_its_timeout_and_when_it_is_cancelled(path: str) -> None:
+    async with warren.aio.open(path) as node:
+        q = await node.queue("q")
+        await q.publish_many([b"1", b"2"])
+        assert [one.body async for one in q.consume(timeout=0.01)] == [b"1", b"2"]
+        stats = await q.stats()
+        assert (stats["messages_ready"], stats["consumers"]) == (2, 0)  # nobody acked, and it closed itself
+        consumer = q.consume(auto_ack=True)
+        assert await consumer.receive() is not None
+        assert await consumer.receive() is not None
+        waiting = asyncio.create_task(consumer.receive())
+        await breathe()
+        await consumer.cancel()
+        assert await waiting is None
+        await consumer.close()
+        assert await q.length() == 0
+
+
+@in_a_loop
+async def test_prefetch_holds_and_can_be_changed(hand: HandNode) -> None:
+    async with driven(hand) as node:
+        q = await node.queue("q")
+        await q.publish_many([b"%d" % n for n in range(5)])
+        async with q.consume(prefetch=1) as consumer:
+            first = await consumer.receive()
+            waiting = asyncio.create_task(consumer.receive())
+            await breathe(hand)
+            assert not waiting.done()
+            await consumer.set_prefetch(2)
+            assert (await waiting).body == b"1"
+            assert first is not None
+            await first.ack()
+            third = await consumer.receive()
+            assert third is not None
+            assert third.body == b"2"
+
+
+@in_a_loop
+async def test_exchanges_route_and_return_what_leads_nowhere(path: str) -> None:
+    async with warren.aio.open(path, **SLOW_SYNC) as node:
+        logs = await node.exchange("logs", "topic")
+        errors, everything = await node.queue("errors"), await node.queue("everything")
+        await node.bind(errors, logs, "*.error")
+        await node.bind(everything, "logs", "#")
+        await logs.publish(b"1", "db.error")
+        await logs.publish_many([b"2", b"3"], "web.info")
+        await logs.publish_nowait(b"4", "web.error", headers={"a": 1})
+        assert await bodies_of(errors) == [b"1", b"4"]
+        assert await bodies_of(everything) == [b"1", b"2", b"3", b"4"]
+        await node.unbind(everything, logs, "#")
+        await logs.publish(b"5", "dropped")
+        with pytest.raises(warren.UnroutableError):
+            await logs.publish(b"6", "returned", mandatory=True)
+        with pytest.raises(warren.UnroutableError):
+            await logs.publish_nowait(b"7", "returned", mandatory=True)
+        other = await node.vhost("other")
+        assert sorted(await node.vhosts()) == ["/", "other"]
+        async with other:
+            mine = await other.queue("", exclusive=True)
+            with pytest.raises(warren.ResourceLockedError):
+                await (await node.vhost("other")).queue(mine.name, passive=True)
+        assert other.queues() == []
+        same = await node.exchange("logs")
+        assert same.type == "topic"
+        document = await node.definitions()
+        await node.delete_exchange("logs")
+        await node.import_definitions(document)
+        assert [one.name for one in node.queues()] == ["errors", "everything"]
+        assert (await node.stats())["vhosts"]["/"]["queues"]["errors"]["messages"] == 2
+        assert (await node.memory())["alarms"] == []
+
+
+# ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_a_loop
+async def test_errors_come_to_whoever_awaits(path: str) -> None:
+    with pytest.raises(warren.SettingsError):
+        await warren.aio.open(path, no_such_setting=1)
+    async with warren.aio.open(path) as node:
+        with pytest.raises(warren.NotFoundError):
+            await node.queue("q", passive=True)
+        q = await node.queue("q")
+        with pytest.raises(warren.PreconditionFailedError):
+            await node.queue("q", durable=False)
+        with pytest.raises(warren.MessageError):
+            await q.publish("text")  # type: ignore[arg-type]
+        with pytest.raises(warren.MessageError):
+            q.publish_nowait(b"", priority=256)
+        with pytest.raises(warren.PreconditionFailedError):
+            await q.ack_up_to(7)
+        with pytest.raises(warren.DirectoryLockedError):
+            await warren.aio.open(path)
+        small = await node.queue("small", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+        await small.publish(b"1")
+        with pytest.raises(warren.PublishRefusedError):
+            await small.publish(b"2")
+        async with q.consume(exclusive=True):
+            with pytest.raises(warren.AccessRefusedError):
+                await anext(q.consume())
+        confirm = q.publish_nowait(b"x")
+    assert confirm.done
+    for attempt in (q.publish(b"late"), q.get(), q.stats(), node.queue("q"), q.consume, node.memory()):
+        with pytest.raises(warren.ClosedError):
+            await (attempt if isinstance(attempt, Awaitable) else attempt())  # type: ignore[misc]
+    await node.close()  # once more is fine
+
+
+@in_a_loop
+async def test_a_queue_that_is_deleted_ends_its_consumers(path: str) -> None:
+    async with warren.aio.open(path) as node:
+        q = await node.queue("q")
+        async with q.consume() as consumer:
+            waiting = asyncio.create_task(consumer.receive())
+            await breathe()
+            await q.delete()
+            with pytest.raises(warren.ActorStoppedError):
+                await waiting
+
+
+@in_a_loop
+async def test_closing_the_node_ends_consumers_and_wakes_blocked_publishers(hand: HandNode) -> None:
+    async with driven(hand) as node:
+        q = await node.queue("q")
+        hand.machine.used_bytes = hand.machine.total_memory_bytes
+        hand.advance(2)
+        blocked = asyncio.create_task(q.publish(b"never"))
+        consumer = q.consume()
+        waiting = asyncio.create_task(consumer.receive())
+        await breathe(hand)
+        hand.node.close()
+        assert await waiting is None
+        with pytest.raises(warren.ClosedError):
+            await blocked
+
+
+# ── back-pressure ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_a_loop
+async def test_an_alarm_holds_publishers_and_lets_the_rest_go_on(hand: HandNode) -> None:
+    async with driven(hand) as node:
+        q = await node.queue("q")
+        await q.publish(b"before")
+        hand.machine.used_bytes = hand.machine.total_memory_bytes
+        hand.advance(2)
+        assert (await node.memory())["alarms"] == ["memory"]
+        held = [asyncio.create_task(q.publish(b"%d" % n)) for n in range(3)]
+        given_up = asyncio.create_task(q.publish(b"given up"))
+        everywhere = asyncio.create_task(node.publish_to(["q"], b"3"))
+        with pytest.raises(warren.BlockedError, match="memory alarm"):
+            q.publish_nowait(b"refused")
+        with pytest.raises(warren.BlockedError, match=r"blocked for 0\.01 seconds"):
+            await q.publish(b"too long", timeout=0.01)
+        with pytest.raises(warren.BlockedError):
+            await q.room(timeout=0)
+        given_up.cancel()
+        await breathe(hand)
+        assert not any(task.done() for task in (*held, everywhere))
+        first = await q.get()
+        assert first is not None
+        assert first.body == b"before"
+        hand.machine.used_bytes = 0
+        hand.advance(2)
+        await asyncio.gather(*held, everywhere)
+        assert sorted(await bodies_of(q)) == [b"0", b"1", b"2", b"3", b"before"]
+
+
+@in_a_loop
+async def test_a_queue_that_is_behind_holds_publishers(hand: HandNode) -> None:
+    q = warren.aio.Queue(hand.node, hand.node.queue("q")._cell)
+    hand.run()
+    tasks = [asyncio.create_task(q.publish(b"%d" % n)) for n in range(9)]
+    await breathe()
+    assert q.plain.actor.actor_inbox.weight == 2  # the credit
+    with pytest.raises(warren.BlockedError, match="is behind"):
+        q.publish_nowait(b"refused")
+    room = asyncio.create_task(q.room())
+    await breathe()
+    assert not room.done()
+    while not all(task.done() for task in tasks):
+        await breathe(hand)
+        assert q.plain.actor.actor_inbox.weight <= 2
+    await asyncio.gather(room, *tasks)
+    assert [one.body for one in q.plain.browse()] == [b"%d" % n for n in range(9)]
+
+
+# ── cancellation ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_a_loop
+async def test_a_cancelled_receive_leaves_the_message_for_the_next(hand: HandNode) -> None:
+    async with driven(hand) as node:
+        q = await node.queue("q")
+        async with q.consume() as consumer:
+            waiting = asyncio.create_task(consumer.receive())
+            await breathe(hand)
+            q.publish_nowait(b"1")
+            hand.run()  # it has been delivered, and the coroutine not been woken
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await consumer.receive()
+            found = await consumer.receive()
+            assert found is not None
+            assert (found.body, found.redelivered) == (b"1", False)
+            assert not q.plain.actor.consumer_waits()
+
+
+@pytest.mark.parametrize("auto_ack", [False, True])
+@pytest.mark.parametrize("answered", [False, True])
+@in_a_loop
+async def test_what_a_cancelled_get_would_have_brought_goes_back(
+    hand: HandNode, auto_ack: bool, answered: bool
+) -> None:
+    async with driven(hand) as node:
+        q = await node.queue("q")
+        await q.publish_many([b"1", b"2"])
+        getting = asyncio.create_task(q.get_many(2, auto_ack=auto_ack))
+        await asyncio.sleep(0)  # it has asked
+        if answered:
+            hand.run()
+        getting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await getting
+        await breathe(hand)
+        assert [one.body for one in await q.get_many(2)] == [b"1", b"2"]
+
+
+@in_a_loop
+async def test_a_cancelled_publish_that_was_handed_over_is_published(hand: HandNode) -> None:
+    q = warren.aio.Queue(hand.node, hand.node.queue("q")._cell)
+    publishing = asyncio.create_task(q.publish(b"1"))
+    await breathe()
+    publishing.cancel()
+    await breathe()
+    assert publishing.cancelled()
+    hand.run()
+    assert [one.body for one in q.plain.browse()] == [b"1"]
+
+
+@in_a_loop
+async def test_a_cancelled_worker_gives_its_messages_back(hand: HandNode) -> None:
+    async with driven(hand) as node:
+        q = await node.queue("q")
+        await q.publish_many([b"%d" % n for n in range(5)])
+
+        async def work(started: asyncio.Event) -> None:
+            async for delivery in q.consume():
+                async with delivery:
+                    if delivery.body == b"1":
+                        started.set()
+                        await asyncio.Event().wait()
+
+        started = asyncio.Event()
+        worker = asyncio.create_task(work(started))
+        await started.wait()
+        worker.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await worker
+        del worker
+        gc.collect()
+        await breathe(hand)
+        stats = await q.stats()
+        assert (stats["messages_ready"], stats["consumers"]) == (4, 0)
+
+
+@in_a_loop
+async def test_a_forgotten_consumer_keeps_what_somebody_still_holds(hand: HandNode) -> None:
+    async with driven(hand) as node:
+        q = await node.queue("q")
+        await q.publish_many([b"1", b"2"])
+        async for delivery in q.consume():
+            break
+        gc.collect()
+        await breathe(hand)
+        assert await q.length() == 0
+        await delivery.ack()
+        del delivery
+        gc.collect()
+        await breathe(hand)
+        assert await bodies_of(q) == [b"2"]
+        assert await q.length() == 1
+
+
+@in_a_loop
+async def test_a_consumer_that_is_forgotten_while_it_begins_goes(hand: HandNode) -> None:
+    q = warren.aio.Queue(hand.node, hand.node.queue("q")._cell)
+    hand.run()
+    beginning = asyncio.create_task(anext(q.consume()))  # type: ignore[arg-type]
+    await breathe()
+    beginning.cancel()
+    await breathe()
+    del beginning
+    gc.collect()
+    hand.run()
+    assert q.plain.stats()["consumers"] == 0
+
+
+@in_a_loop
+async def test_a_closed_iterator_gives_its_messages_back(path: str) -> None:
+    async with warren.aio.open(path) as node:
+        q = await node.queue("q")
+        await q.publish_many([b"1", b"2", b"3"])
+        async with aclosing(q.consume()) as consumer:
+            async for delivery in consumer:
+                await delivery.ack()
+                break
+        assert await q.length() == 2
+        assert await consumer.receive() is None
+
+
+@in_a_loop
+async def test_a_cancelled_opening_leaves_the_directory_free(path: str) -> None:
+    opening = asyncio.create_task(warren.aio.open(path)._opened())
+    await asyncio.sleep(0)
+    opening.cancel()
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    warren.open(path).close()
+
+
+@in_a_loop
+async def test_a_cancelled_closing_closes(path: str) -> None:
+    node = await warren.aio.open(path)
+    closing = asyncio.create_task(node.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    warren.open(path).close()
+
+
+# ── many ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_a_loop
+async def test_two_hundred_producers_and_consumers_on_twenty_queues(path: str) -> None:
+    each, queues = 20, 20
+    async with warren.aio.open(path, **SLOW_SYNC) as node:
+        handles = [await node.queue(f"q{n}") for n in range(queues)]
+        found: dict[str, list[bytes]] = {queue.name: [] for queue in handles}
+        left = 200 * each
+        finished = asyncio.Event()
+
+        async def produce(number: int) -> None:
+            for n in range(each):
+                await handles[number % queues].publish(b"%d %d" % (number, n))
+
+        async def consume(queue: warren.aio.Queue) -> None:
+            nonlocal left
+            async for delivery in queue.consume(prefetch=10):
+                found[queue.name].append(delivery.body)
+                await delivery.ack()
+                left -= 1
+                if not left:
+                    finished.set()
+
+        consumers = [asyncio.create_task(consume(handles[n % queues])) for n in range(200)]
+        await asyncio.gather(*(produce(n) for n in range(200)))
+        await finished.wait()
+        for task in consumers:
+            task.cancel()
+        await asyncio.gather(*consumers, return_exceptions=True)
+        for number, queue in enumerate(handles):
+            expected = [b"%d %d" % (one, n) for one in range(number, 200, queues) for n in range(each)]
+            assert sorted(found[queue.name]) == sorted(expected)
+            assert (await queue.stats())["messages"] == 0
+
+
+@in_a_loop
+async def test_a_thousand_waiters_need_no_thread_and_no_turn_is_run_by_the_loop(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: set[int] = set()
+    turn = PooledActor.turn
+
+    def noted(actor: PooledActor, *args: Any) -> bool:
+        turns.add(threading.get_ident())
+        return turn(actor, *args)
+
+    monkeypatch.setattr(PooledActor, "turn", noted)
+    async with warren.aio.open(path, **SLOW_SYNC) as node:
+        queues = [await node.queue(f"q{n}") for n in range(10)]
+        await queues[0].publish(b"warm")
+        await queues[0].purge()
+        before = threading.active_count()
+        waiting = [asyncio.create_task(queues[n % 10].consume(auto_ack=True).receive()) for n in range(1000)]
+        while sum([(await queue.stats())["consumers"] for queue in queues]) < 1000:
+            pass
+        assert threading.active_count() == before
+        await asyncio.gather(*(queues[n % 10].publish(b"%d" % n) for n in range(1000)))
+        assert all([await task for task in waiting])
+        assert threading.active_count() == before
+    assert turns
+    assert threading.get_ident() not in turns
+
+
+def test_a_consumer_with_a_backlog_lets_others_run(path: str) -> None:
+    @in_a_loop
+    async def run() -> None:
+        async with warren.aio.open(path) as node:
+            q = await node.queue("q")
+            await q.publish_many([b""] * 1000)
+            ticks = 0
+
+            async def tick() -> None:
+                nonlocal ticks
+                while True:
+                    ticks += 1
+                    await asyncio.sleep(0)
+
+            async with q.consume(prefetch=0) as consumer:
+                assert await consumer.receive() is not None
+                ticker = asyncio.create_task(tick())
+                for _ in range(999):
+                    assert await consumer.receive() is not None
+                ticker.cancel()
+            assert ticks >= 10
+
+    run()
+
+
+def test_several_loops_in_several_threads_share_a_node(path: str) -> None:
+    plain = warren.open(path, **SLOW_SYNC)
+    queue = warren.aio.Queue(plain, plain.queue("q")._cell)
+    got: list[bytes] = []
+
+    @in_a_loop
+    async def produce(number: int) -> None:
+        for n in range(50):
+            await queue.publish(b"%d %d" % (number, n))
+
+    @in_a_loop
+    async def consume() -> None:
+        async with queue.consume(prefetch=5) as consumer:
+            while (delivery := await consumer.receive()) is not None and delivery.body != b"end":
+                got.append(delivery.body)
+                await delivery.ack()
+            assert delivery is not None
+            await delivery.ack()
+
+    consumers = [threading.Thread(target=consume) for _ in range(2)]
+    producers = [threading.Thread(target=produce, args=(number,)) for number in range(3)]
+    for thread in (*consumers, *producers):
+        thread.start()
+    for thread in producers:
+        thread.join()
+    for _ in consumers:
+        queue.plain.publish(b"end").wait()
+    for thread in consumers:
+        thread.join()
+    assert sorted(got) == sorted(b"%d %d" % (number, n) for number in range(3) for n in range(50))
+    plain.close()
+
+
+def test_what_is_answered_after_the_loop_was_closed_does_no_harm(hand: HandNode) -> None:
+    q = warren.aio.Queue(hand.node, hand.node.queue("q")._cell)
+    hand.run()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(q.publish(b"1"))
+    loop.run_until_complete(breathe())
+    assert not task.done()
+    loop.close()
+    hand.run()
+    assert [one.body for one in q.plain.browse()] == [b"1"]
+    task._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -1,0 +1,78 @@
+"""What publishers wait for: room first, then safety.
+
+*Room*: while too much waits for a queue, a store is behind or an alarm is set, :func:`admitted` holds the coroutine.
+Nothing of its message has been taken then; cancelled there, it was never published.
+
+*Safety*: a :class:`Confirm`. Somebody who awaits one does not wait for the timer that groups syncs: the queue is told
+to hurry, and what came meanwhile from others is made safe in the same go. Cancelled there, the message is published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from actors import future
+from actors.queue_actor import QueueActor
+from actors.surroundings import BlockedError
+from warren.aio.bridge import answer, settled
+
+
+class Confirm:
+    """Await it to know that a message is as safe as the node's ``sync`` promises; raises why it never will be.
+
+    It may be awaited by many, from any event loop, and by nobody: the message gets safe all the same.
+    """
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: future.Confirm) -> None:
+        self._future = future
+
+    @property
+    def done(self) -> bool:
+        """Whether it is known."""
+        return self._future.done
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it will not be safe, as far as that is known."""
+        return self._future.error
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return safe(self._future).__await__()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'failed' if self.error else 'safe' if self.done else 'pending'}>"
+
+
+async def safe(confirm: future.Confirm) -> None:
+    """Wait until it is safe, and let those who see to that hurry."""
+    if not confirm.done:
+        confirm.hurry()
+    await answer(confirm)
+
+
+async def admitted(find: Callable[[], Sequence[QueueActor]], timeout: float | None) -> Sequence[QueueActor]:
+    """Wait until all queues have room, and return them: ``find`` is asked anew after every wait.
+
+    Raises :class:`BlockedError` after ``timeout`` seconds.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout is None else loop.time() + timeout
+    while True:
+        actors = find()
+        room = next((room for actor in actors if (room := actor.admission()) is not None), None)
+        if room is None:
+            return actors
+        left = None if deadline is None else max(0.0, deadline - loop.time())
+        if not await settled(room, left):
+            raise BlockedError(f"{actors[0].describe()}: blocked for {timeout} seconds")
+
+
+def admitted_now(actors: Sequence[QueueActor]) -> Sequence[QueueActor]:
+    """The queues, all of which have room; raises :class:`BlockedError`."""
+    for actor in actors:
+        actor.admit(block=False, here=False)
+    return actors
