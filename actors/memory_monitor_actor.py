@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pykka import ActorRef
 
-from actors.engines.alarms import AlarmEvent, Alarms, DiskMonitor, disk_limit_bytes
+from actors.engines.alarms import MAX_CHECK_INTERVAL_MS, AlarmEvent, Alarms, DiskMonitor, disk_limit_bytes
 from actors.engines.memory_monitor import MemoryMonitor
 from actors.engines.memory_readings import MemoryReading, memory_limit_bytes
 from actors.messages import (
@@ -108,7 +108,13 @@ class MemoryMonitorActor(PooledActor):
         self._note(self._alarms.update("memory", alarmed=self._used_bytes > self._monitor.limit_bytes))
 
     def _disk_round(self) -> None:
-        event = self._alarms.update("disk", alarmed=self._disk.check(self._free_disk_bytes()))
+        try:
+            free_bytes = self._free_disk_bytes()
+        except OSError as error:  # what was known last holds; nobody would look at the memory if this were the end
+            _LOG.warning("the free disk space cannot be read: %s", error)
+            self._start_timer("disk", MAX_CHECK_INTERVAL_MS, DiskRound())
+            return
+        event = self._alarms.update("disk", alarmed=self._disk.check(free_bytes))
         self._note(event)
         self._start_timer("disk", self._disk.next_check_ms, DiskRound())
         if event is not None:

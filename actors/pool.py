@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol
 
 import pykka
-from pykka import ActorRegistry, Timeout
+from pykka import ActorDeadError, ActorRef, ActorRegistry, Timeout
 from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
@@ -38,8 +38,30 @@ TURN_ENTRIES: Final = 64
 """Inbox entries of one turn; more would let a busy actor keep others waiting."""
 
 
-class ActorStoppedError(WarrenError):
+class ActorStoppedError(WarrenError, ActorDeadError):
     """The actor that should have answered has stopped."""
+
+
+class PooledRef(ActorRef[Any]):
+    """An actor's address. Who uses that of an actor that has stopped is told why, in words of ours."""
+
+    def tell(self, message: Any) -> None:
+        if self.actor_stopped.is_set():
+            error = self._why()
+            raise error if isinstance(error, ActorStoppedError) else ActorStoppedError(str(error))
+        self.actor_inbox.put(Envelope(message))
+
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any:
+        future = Future()
+        if self.actor_stopped.is_set():
+            future.fail(self._why())
+        else:
+            self.actor_inbox.put(Envelope(message, reply_to=future))
+        return future.get(timeout=timeout) if block else future
+
+    def _why(self) -> WarrenError:
+        owner = self.actor_inbox.owner if isinstance(self.actor_inbox, Inbox) else None
+        return owner.stopped_error() if isinstance(owner, PooledActor) else ActorStoppedError(f"{self} has stopped")
 
 
 class Pool(Protocol):
@@ -140,7 +162,7 @@ class PooledActor(pykka.Actor):
     def __init__(self, pool: Pool) -> None:
         super().__init__()
         self.actor_stopped = _Flag()  # type: ignore[assignment]
-        self.actor_ref.actor_stopped = self.actor_stopped
+        self._actor_ref = PooledRef(self)
         self.actor_inbox.owner = self
         self._pool = pool
         self._turn_lock = threading.Lock()
@@ -162,6 +184,9 @@ class PooledActor(pykka.Actor):
     def schedule(self) -> None:
         """Get in line for a turn; the inbox calls it when the first message comes."""
         self._pool.submit(self)
+        if self.actor_stopped.is_set():  # perhaps with its pool: what slipped in is answered here
+            self.actor_inbox.scheduled = False
+            self.turn()
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -192,7 +217,7 @@ class PooledActor(pykka.Actor):
         inbox = self.actor_inbox
         if not inbox.scheduled and (not inbox.empty() or self.wants_turn()):
             inbox.scheduled = True
-            self._pool.submit(self)
+            self.schedule()
 
     def _work(self, entries: int) -> None:
         inbox, stopped = self.actor_inbox, self.actor_stopped
@@ -213,6 +238,7 @@ class PooledActor(pykka.Actor):
                 self._guard(None, self.on_turn_end, refusable=False)
         finally:
             if stopped.is_set():  # whatever ended the turn: somebody may wait
+                inbox.scheduled = False
                 self._drain()
 
     def _handle(self, envelope: Envelope[Any]) -> None:
@@ -247,7 +273,8 @@ class PooledActor(pykka.Actor):
     def _fail(self, error: BaseException, future: Future | None) -> None:
         ActorRegistry.unregister(self.actor_ref)
         self.actor_stopped.set()
-        _LOG.error("%s stops: %s", self.describe(), error, exc_info=error)
+        where = None if isinstance(error, WarrenError) else error  # ours say it all; of a bug we want to know where
+        _LOG.error("%s stops: %s", self.describe(), error, exc_info=where)
         try:
             self.on_failure(*sys.exc_info())
         except Exception:

@@ -59,6 +59,10 @@ IDLE_BYTES: Final = 4096
 """What an idle queue is taken to need, where memory is counted by the engine itself."""
 
 
+CLOSED_WEIGHT: Final = 1 << 60
+"""No publisher is let in where so much waits; it then looks why."""
+
+
 class PublishRefusedError(WarrenError):
     """A queue that is full and told to refuse (x-overflow) did so; nothing was stored."""
 
@@ -334,7 +338,7 @@ class QueueActor(PooledActor):
     def let_go(self, channel: str) -> None:
         """Close a channel that nobody can reach any more. Takes no lock: a garbage collector may call it anywhere."""
         self._abandoned.append(channel)
-        self.schedule()
+        self._pool.submit(self)
 
     def wants_turn(self) -> bool:
         return self.alive and bool(self._abandoned or (self._hurry and self._confirms))
@@ -406,6 +410,7 @@ class QueueActor(PooledActor):
         tell(self._around.timer, m.CancelTimers(self.actor_ref))
         tell(self._around.monitor, m.LeaveMonitor(self.actor_ref))
         self.alive = False
+        self.actor_inbox.weight = CLOSED_WEIGHT
         self._stop()
         self._let_publishers_in()
 

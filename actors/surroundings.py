@@ -30,13 +30,17 @@ class BlockedError(WarrenError):
 class Gate:
     """Where publishers wait while an alarm is set. The memory monitor opens and shuts it."""
 
+    limit: int
+    """How many messages may wait for a queue before its publishers have to; 0 while it is shut."""
     reasons: frozenset[str] = frozenset()
     """The alarms that are set; empty: open."""
+    _credit: int = attrs.field(default=attrs.Factory(lambda self: self.limit, takes_self=True))
     _waiting: deque[Future] = attrs.Factory(deque)  # one for good: any thread may append
 
     def set(self, reasons: frozenset[str]) -> None:
         """Shut for ``reasons``, or open."""
         self.reasons = reasons
+        self.limit = 0 if reasons else self._credit
         if not reasons:
             with contextlib.suppress(IndexError):
                 while True:
@@ -61,7 +65,7 @@ class Surroundings:
     random: Callable[[int], bytes]
     settings: NodeSettings
     engine: Settings
-    gate: Gate = attrs.Factory(Gate)
+    gate: Gate = attrs.Factory(lambda self: Gate(self.settings.credit_flow_default_credit[0]), takes_self=True)
     allocated_bytes: dict[object, int] = attrs.Factory(dict)
     """What each queue accounts for, written by its actor alone, summed by the memory monitor."""
     check_invariants: bool = False

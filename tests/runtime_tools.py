@@ -32,6 +32,8 @@ class Machine:
     free_disk_bytes: int = 100 * GIB
     memory_reads: int = 0
     disk_reads: int = 0
+    given_back: int = 0
+    """How often memory was to be returned to the system."""
 
     def read(self) -> int:
         """Bytes used: the machine is its own memory reading."""
@@ -43,9 +45,16 @@ class Machine:
         self.disk_reads += 1
         return self.free_disk_bytes
 
+    def give_back(self) -> None:
+        """Return memory to the system: counted only."""
+        self.given_back += 1
+
     def probes(self) -> Probes:
         return Probes(
-            reading=lambda _: self, total_memory_bytes=self.total_memory_bytes, free_disk_bytes=self.read_disk
+            reading=lambda _: self,
+            total_memory_bytes=self.total_memory_bytes,
+            free_disk_bytes=self.read_disk,
+            give_back=self.give_back,
         )
 
 

@@ -16,7 +16,9 @@ from runtime_tools import HandNode, hand_node
 
 import warren
 import warren.aio
+from actors.engines.queue_process import QueueProcess
 from actors.pool import PooledActor
+from warren.messages import publish_key
 
 GUARD_S = 30
 SLOW_SYNC: dict[str, Any] = {"sync_interval_ms": 600_000}
@@ -70,6 +72,13 @@ async def driven(hand: HandNode) -> AsyncIterator[warren.aio.Node]:
     driver = asyncio.create_task(drive())
     yield warren.aio.Node(hand.node)
     driver.cancel()
+
+
+def handle(node: warren.Node) -> warren.aio.Queue:
+    """A new queue of a node that is open already."""
+    node.queue("q")
+    [queue] = warren.aio.Node(node).queues()
+    return queue
 
 
 async def bodies_of(queue: warren.aio.Queue) -> list[bytes]:
@@ -209,8 +218,10 @@ async def test_prefetch_holds_and_can_be_changed(hand: HandNode) -> None:
             await breathe(hand)
             assert not waiting.done()
             await consumer.set_prefetch(2)
-            assert (await waiting).body == b"1"
+            second = await waiting
             assert first is not None
+            assert second is not None
+            assert second.body == b"1"
             await first.ack()
             third = await consumer.receive()
             assert third is not None
@@ -350,7 +361,7 @@ async def test_an_alarm_holds_publishers_and_lets_the_rest_go_on(hand: HandNode)
 
 @in_a_loop
 async def test_a_queue_that_is_behind_holds_publishers(hand: HandNode) -> None:
-    q = warren.aio.Queue(hand.node, hand.node.queue("q")._cell)
+    q = handle(hand.node)
     hand.run()
     tasks = [asyncio.create_task(q.publish(b"%d" % n)) for n in range(9)]
     await breathe()
@@ -382,12 +393,10 @@ async def test_a_cancelled_receive_leaves_the_message_for_the_next(hand: HandNod
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0):
-                    await consumer.receive()
             found = await consumer.receive()
             assert found is not None
             assert (found.body, found.redelivered) == (b"1", False)
+            assert await consumer.receive(timeout=0) is None
             assert not q.plain.actor.consumer_waits()
 
 
@@ -413,7 +422,7 @@ async def test_what_a_cancelled_get_would_have_brought_goes_back(
 
 @in_a_loop
 async def test_a_cancelled_publish_that_was_handed_over_is_published(hand: HandNode) -> None:
-    q = warren.aio.Queue(hand.node, hand.node.queue("q")._cell)
+    q = handle(hand.node)
     publishing = asyncio.create_task(q.publish(b"1"))
     await breathe()
     publishing.cancel()
@@ -455,6 +464,7 @@ async def test_a_forgotten_consumer_keeps_what_somebody_still_holds(hand: HandNo
         q = await node.queue("q")
         await q.publish_many([b"1", b"2"])
         async for delivery in q.consume():
+            assert delivery.body == b"1"
             break
         gc.collect()
         await breathe(hand)
@@ -469,9 +479,9 @@ async def test_a_forgotten_consumer_keeps_what_somebody_still_holds(hand: HandNo
 
 @in_a_loop
 async def test_a_consumer_that_is_forgotten_while_it_begins_goes(hand: HandNode) -> None:
-    q = warren.aio.Queue(hand.node, hand.node.queue("q")._cell)
+    q = handle(hand.node)
     hand.run()
-    beginning = asyncio.create_task(anext(q.consume()))  # type: ignore[arg-type]
+    beginning = asyncio.create_task(anext(q.consume()))
     await breathe()
     beginning.cancel()
     await breathe()
@@ -514,6 +524,72 @@ async def test_a_cancelled_closing_closes(path: str) -> None:
     with pytest.raises(asyncio.CancelledError):
         await closing
     warren.open(path).close()
+
+
+# ── what the queue's actor does for it ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_hurry_that_comes_while_the_queue_syncs_is_for_what_came_with_it(
+    hand: HandNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor, key = handle(hand.node).plain.actor, publish_key(b"/", b"", (b"q",), {})
+    confirms = [actor.publish(key, b"1", here=False)]
+    sync_index = QueueProcess.sync_index
+
+    def while_syncing(process: QueueProcess) -> None:
+        if len(confirms) == 1:
+            confirms.append(actor.publish(key, b"2", here=False))
+            confirms[1].hurry()
+        sync_index(process)
+
+    monkeypatch.setattr(QueueProcess, "sync_index", while_syncing)
+    confirms[0].hurry()
+    hand.run()
+    assert [confirm.done for confirm in confirms] == [True, True]
+
+
+def test_a_hurry_is_not_lost_on_a_turn_that_another_thread_is_at(hand: HandNode) -> None:
+    actor, key = handle(hand.node).plain.actor, publish_key(b"/", b"", (b"q",), {})
+    hand.run()
+    confirm = actor.publish(key, b"1", here=False)
+    hand.run()
+    assert not confirm.done  # it waits for the timer
+    assert actor._turn_lock.acquire(blocking=False)
+    confirm.hurry()
+    hand.run()
+    assert not confirm.done
+    actor.end_turn()
+    hand.run()
+    assert confirm.done
+
+
+def test_a_channel_that_is_let_go_while_another_thread_is_at_the_queue_is_closed(hand: HandNode) -> None:
+    q = handle(hand.node)
+    q.plain.publish(b"1").wait()
+    consumer = q.plain.consume()
+    assert len(q.plain) == 0
+    actor = q.plain.actor
+    assert actor._turn_lock.acquire(blocking=False)
+    actor.let_go(consumer.channel.name)
+    hand.run()
+    actor.end_turn()
+    hand.run()
+    assert len(q.plain) == 1
+
+
+@in_a_loop
+async def test_whoever_stopped_waiting_is_forgotten(hand: HandNode) -> None:
+    q = handle(hand.node)
+    confirm = q.publish_nowait(b"1")
+    waiting = [asyncio.ensure_future(confirm) for _ in range(3)]
+    await breathe()
+    assert len(confirm._future._callbacks or ()) == 3
+    for one in waiting:
+        one.cancel()
+    await breathe()
+    assert not confirm._future._callbacks
+    hand.run()
+    await confirm
 
 
 # ── many ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -608,7 +684,7 @@ def test_a_consumer_with_a_backlog_lets_others_run(path: str) -> None:
 
 def test_several_loops_in_several_threads_share_a_node(path: str) -> None:
     plain = warren.open(path, **SLOW_SYNC)
-    queue = warren.aio.Queue(plain, plain.queue("q")._cell)
+    queue = handle(plain)
     got: list[bytes] = []
 
     @in_a_loop
@@ -640,7 +716,7 @@ def test_several_loops_in_several_threads_share_a_node(path: str) -> None:
 
 
 def test_what_is_answered_after_the_loop_was_closed_does_no_harm(hand: HandNode) -> None:
-    q = warren.aio.Queue(hand.node, hand.node.queue("q")._cell)
+    q = handle(hand.node)
     hand.run()
     loop = asyncio.new_event_loop()
     task = loop.create_task(q.publish(b"1"))

@@ -45,6 +45,13 @@ def test_the_embedded_queue_keeps_what_was_synced(tmp_path: Path, capsys: pytest
     ]
 
 
+def test_the_workers_do_all_jobs_and_the_failed_ones_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example("asyncio_worker.py")(str(tmp_path / "data"))
+    assert capsys.readouterr().out.splitlines() == ["left: 0", "failed: 10", "first: job 0"]
+
+
 def test_salvage_reads_every_message_and_changes_nothing(dead_node: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(dead_node)
     assert example("salvage.py")(str(dead_node)) == 0

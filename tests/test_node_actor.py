@@ -679,3 +679,18 @@ def test_a_definition_that_cannot_be_saved_fails_the_change_and_not_the_node() -
     again = hand_node(scene.files, seed=1)
     assert bodies(again.node.queue("new", passive=True)) == [b"n"]
     again.node.close()
+
+
+def test_a_node_that_has_failed_says_why_to_everybody() -> None:
+    scene = hand_node()
+    queue = scene.node.queue("q")
+    queue.publish(b"1").wait()
+    with pytest.raises(ZeroDivisionError):
+        scene.node.change(lambda _: 1 // 0)
+    scene.run()
+    for work in (lambda: scene.node.queue("other"), scene.node.vhosts, lambda: queue.publish(b"2"), scene.node.memory):
+        with pytest.raises(WarrenError):
+            work()
+    again = hand_node(scene.files, seed=1)  # its directory was given free
+    assert bodies(again.node.queue("q")) == [b"1"]
+    again.node.close()

@@ -330,14 +330,18 @@ def test_a_stop_comes_behind_what_was_told_before_and_drains_what_comes_after(po
 def test_telling_a_stopped_actor_is_an_error_and_what_slips_in_is_answered(pool: HandPool) -> None:
     actor = scribe(pool)
     actor.actor_ref.stop()
-    with pytest.raises(ActorDeadError):
-        actor.actor_ref.tell(Say("late"))
+    for error in (ActorDeadError, ActorStoppedError):
+        with pytest.raises(error, match="Scribe has stopped"):
+            actor.actor_ref.tell(Say("late"))
+        with pytest.raises(error, match="Scribe has stopped"):
+            actor.actor_ref.ask(Say("late"))
+    assert not actor.actor_ref.stop()
     answer = Future()
     actor.actor_inbox.put(Envelope(Say("slipped in"), reply_to=answer))  # between the check and the put
+    assert answer.done, "though nobody runs the pool any more"
     with pytest.raises(ActorStoppedError):
         answer.get()
     actor.actor_inbox.gather("key", 1, Gathering, 0)
-    pool.run()
     assert actor.undelivered == ["slipped in", [1]]
     assert actor.heard == []
 

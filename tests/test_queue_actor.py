@@ -450,8 +450,8 @@ def test_a_consumer_wakes_a_resting_queue_and_is_served_at_once(scene: HandNode)
         delivery.ack()
 
 
-def test_a_thousand_resting_queues_take_10_kb_each_at_most() -> None:
-    count = 1000
+def test_hundreds_of_resting_queues_take_10_kb_each_at_most() -> None:
+    count = 400
     scene = hand_node(check_invariants=False)
     for number in range(3):
         scene.node.queue(f"warm-up {number}").publish(b"1")
@@ -509,7 +509,7 @@ def test_two_consumers_take_turns_and_the_one_that_stays_gets_all(scene: HandNod
     first, second = queue.consume(prefetch=10, timeout=0), queue.consume(prefetch=10, timeout=0)
     queue.publish_many([b"%d" % number for number in range(4)]).wait()
     got = {one.body for one in iter(lambda: first.receive(0), None)}
-    rest = [one for one in iter(lambda: second.receive(0), None)]
+    rest = list(iter(lambda: second.receive(0), None))
     assert got | {one.body for one in rest} == {b"0", b"1", b"2", b"3"}
     assert len(got) == len(rest) == 2
     first.close()

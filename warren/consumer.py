@@ -192,12 +192,22 @@ class Consumer:
             delivered = self._deliveries.take(left)
             if delivered is None:
                 return None
-            if self._auto_ack and delivered.first_tag:
-                self.channel.settle_all("ack", delivered.tags)
-                delivered = attrs.evolve(delivered, first_tag=0)
-            self._batch = spread(self.channel, delivered)
-            delivery = next(self._batch, None)
+            delivery = self._begin(delivered)
         return delivery
+
+    def take_now(self) -> Delivery | None:
+        """The next message, if it is here already: nobody is asked for one."""
+        delivery = next(self._batch, None)
+        if delivery is None and not self._closed and (delivered := self._deliveries.take_now()) is not None:
+            delivery = self._begin(delivered)
+        return delivery
+
+    def _begin(self, delivered: Delivered) -> Delivery | None:
+        if self._auto_ack and delivered.first_tag:
+            self.channel.settle_all("ack", delivered.tags)
+            delivered = attrs.evolve(delivered, first_tag=0)
+        self._batch = spread(self.channel, delivered)
+        return next(self._batch, None)
 
     def on_ready(self, callback: Callable[[Future], None]) -> None:
         """Call ``callback`` once, in whichever thread brings it about, when there is a message to take or the end."""

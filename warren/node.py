@@ -37,7 +37,7 @@ from actors.engines.memory_readings import (
 from actors.future import Confirm
 from actors.node_actor import NodeActor, Probes
 from actors.pool import Pool, ThreadPool
-from actors.queue_actor import PublishKey
+from actors.queue_actor import CLOSED_WEIGHT, PublishKey
 from actors.running_vhost import QueueCell, RunningVhost
 from actors.status_server import StatusServer
 from actors.surroundings import Gate, Surroundings, shared_files
@@ -355,7 +355,7 @@ class Node(Vhost):
         for running in self.actor.vhosts.values():
             for cell in running.cells.values():
                 if (actor := cell.running) is not None:
-                    actor.alive = False
+                    actor.actor_inbox.weight = CLOSED_WEIGHT
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 

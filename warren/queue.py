@@ -67,7 +67,6 @@ class Queue:
         self._routing = (declaration.name.encode("utf-8", "surrogateescape"),)
         self._plain = publish_key(self._vhost, b"", self._routing, {})
         self._keys: dict[tuple[tuple[str, object], ...], PublishKey] = {}
-        self._limit = node.publisher_credit
         self._gate = node.gate
         self._channel: Channel | None = None
         self._last: QueueActor | None = None
@@ -115,14 +114,13 @@ class Queue:
         seconds, raises :class:`BlockedError`, and the message was not taken.
         """
         actor = self._last
-        if actor is None or not actor.alive:
+        if actor is None or actor.actor_inbox.weight >= self._gate.limit:
             actor = self._last = self.actor
-        inbox = actor.actor_inbox
-        if inbox.weight >= self._limit or self._gate.reasons:
             actor.admit(block=block, timeout=timeout)
         key = self._plain if not properties else self.key(properties)
         if type(body) is not bytes:
             body = as_body(body)
+        inbox = actor.actor_inbox
         if not actor.deliveries and (batch := inbox.join(key, body)) is not None:
             confirm: Confirm = batch.confirm  # type: ignore[attr-defined]
             return confirm

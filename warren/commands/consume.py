@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from binascii import hexlify
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Final
 
 import typer
@@ -22,7 +22,8 @@ from warren.salvage.names import to_json
 _BATCH: Final = 256
 _PREFETCH: Final = 200
 
-Write = Callable[[Delivery], None]
+Lines = Callable[[Delivery], Iterable[bytes]]
+"""What is written of a message, in pieces."""
 
 
 def consume(
@@ -51,25 +52,23 @@ def consume(
         raise UsageError("either --follow or --timeout")
     with opened_node(path, adopt=adopt) as node:
         handle = vhost_of(node, vhost).queue(queue, passive=True)
-        write = _json_writer(vhost, queue) if as_json else _write_body
+        lines = _json_lines(vhost, queue) if as_json else _body_lines
         try:
             if follow or timeout is not None:
-                _wait_for(handle, write, count, timeout, ack=ack)
+                _wait_for(handle, lines, count, timeout, ack=ack)
             else:
-                _drain(handle, write, count, ack=ack)
+                _drain(handle, lines, count, ack=ack)
         except KeyboardInterrupt:
             pass
         finally:
             handle.release()
 
 
-def _drain(queue: Queue, write: Write, count: int | None, *, ack: bool) -> None:
+def _drain(queue: Queue, lines: Lines, count: int | None, *, ack: bool) -> None:
     """What is there now, and no more."""
     left = len(queue) if count is None else count
     while left and (deliveries := queue.get_many(min(left, _BATCH))):
-        for delivery in deliveries:
-            write(delivery)
-        sys.stdout.buffer.flush()
+        _put(b"".join(piece for delivery in deliveries for piece in lines(delivery)))
         left -= len(deliveries)
         if ack:
             queue.ack(deliveries)
@@ -77,15 +76,14 @@ def _drain(queue: Queue, write: Write, count: int | None, *, ack: bool) -> None:
         queue.sync()
 
 
-def _wait_for(queue: Queue, write: Write, count: int | None, timeout: float | None, *, ack: bool) -> None:
+def _wait_for(queue: Queue, lines: Lines, count: int | None, timeout: float | None, *, ack: bool) -> None:
     """What is there and what comes, each at once."""
     # With a count one by one: what was delivered beyond it would come back as redelivered.
     prefetch = (1 if count else _PREFETCH) if ack else count or 0
     written = 0
     with queue.consume(prefetch, timeout=timeout) as consumer:
         for delivery in consumer:
-            write(delivery)
-            sys.stdout.buffer.flush()
+            _put(b"".join(lines(delivery)))
             written += 1
             if written == count:
                 consumer.cancel()
@@ -95,15 +93,21 @@ def _wait_for(queue: Queue, write: Write, count: int | None, timeout: float | No
                 break
 
 
-def _write_body(delivery: Delivery) -> None:
-    sys.stdout.buffer.write(delivery.body + b"\n")
+def _put(data: bytes) -> None:
+    """Write it out, before anything of it is acked."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
-def _json_writer(vhost: str, queue: str) -> Write:
+def _body_lines(delivery: Delivery) -> Iterable[bytes]:
+    return delivery.body, b"\n"
+
+
+def _json_lines(vhost: str, queue: str) -> Lines:
     shapes = MessageJson()
     head = b'{"vhost": %b, "queue": %b, "seq_id": ' % (to_json(vhost), to_json(queue))
 
-    def write(delivery: Delivery) -> None:
+    def lines(delivery: Delivery) -> Iterable[bytes]:
         known = delivery.stored
         start = (
             head,
@@ -113,7 +117,6 @@ def _json_writer(vhost: str, queue: str) -> Write:
             FLAGS[delivery.persistent, delivery.redelivered],
             b"%d" % known.expiry_us if known.expiry_us else b"null",
         )
-        for piece in shapes.line(start, known.encoded, b'"}\n')[1]:
-            sys.stdout.buffer.write(piece)
+        return shapes.line(start, known.encoded, b'"}\n')[1]
 
-    return write
+    return lines

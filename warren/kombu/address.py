@@ -1,7 +1,7 @@
 """Address: what a URL and the transport options of a Kombu connection say about the node to use.
 
-``warren:///var/lib/app`` is an absolute path, ``warren://var/app`` a relative one, ``warren://`` leaves it to the option
-``path``. A query may name the vhost: ``warren:///var/lib/app?vhost=orders``.
+``warren:///var/lib/app`` is an absolute path, ``warren://var/app`` a relative one, ``warren://`` leaves it to the
+option ``path``. A query may name the vhost: ``warren:///var/lib/app?vhost=orders``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def address_of(url: str | None, virtual_host: str | None, options: Mapping[str, 
     vhost = "/"
     if url is not None and "://" in url:
         path, query = _split(url)
-        vhost = query.get("vhost") or (virtual_host if virtual_host not in (None, "") else "/")  # type: ignore[assignment]
+        vhost = query.get("vhost") or (virtual_host if virtual_host not in (None, "") else "/")
     else:
         path = "" if virtual_host in (None, "", "/") else "/" + str(virtual_host).lstrip("/")
     path = path or os.fspath(options.get("path") or "")

@@ -46,14 +46,12 @@ NO_ROUTE = 312
 class Channel(base.StdChannel):
     """A channel of a connection."""
 
-    Message = Message
-
     def __init__(self, connection: Connection, channel_id: int) -> None:
         self.connection: Connection | None = connection
         self.channel_id = channel_id
         self.events: defaultdict[str, set[Callable[..., Any]]] = defaultdict(set)
         """"basic_return": who is told of messages that came back."""
-        self.no_ack_consumers: set[str] = set()
+        self.no_ack_consumers: set[str] = set()  # type: ignore[assignment]
         self.prefetch_count = 0
         self.confirms = connection.address.confirm_publish
         self._number = next(_numbers)
@@ -82,7 +80,7 @@ class Channel(base.StdChannel):
 
     # ── exchanges ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def exchange_declare(
+    def exchange_declare(  # noqa: PLR0917 - AMQP's
         self,
         exchange: str,
         type: str = "direct",
@@ -141,7 +139,7 @@ class Channel(base.StdChannel):
         prepared: Mapping[str, Any] = base.to_rabbitmq_queue_arguments(arguments or {}, **kwargs)
         return prepared
 
-    def queue_declare(
+    def queue_declare(  # noqa: PLR0917 - AMQP's
         self,
         queue: str = "",
         passive: bool = False,
@@ -223,7 +221,7 @@ class Channel(base.StdChannel):
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def prepare_message(
+    def prepare_message(  # noqa: PLR0917 - AMQP's
         self,
         body: Any,
         priority: int | None = None,
@@ -235,7 +233,7 @@ class Channel(base.StdChannel):
         """What :meth:`basic_publish` takes."""
         return outgoing(body, priority, content_type, content_encoding, headers, properties)
 
-    def basic_publish(
+    def basic_publish(  # noqa: PLR0917 - AMQP's
         self,
         message: Outgoing,
         exchange: str = "",
@@ -292,7 +290,7 @@ class Channel(base.StdChannel):
             subscription.set_prefetch(self.prefetch_count)
         connection.bell.ring()
 
-    def basic_consume(
+    def basic_consume(  # noqa: PLR0917 - AMQP's
         self,
         queue: str = "",
         consumer_tag: str = "",

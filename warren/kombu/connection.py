@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import socket
 import time
 from collections import deque
 from typing import Any
@@ -95,7 +94,7 @@ class Connection:
     # ── draining ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def drain_events(self, timeout: float | None = None) -> None:
-        """Hand one message to its consumer; raises ``socket.timeout`` where none has come after ``timeout`` seconds."""
+        """Hand one message to its consumer; raises ``TimeoutError`` where none has come after ``timeout`` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self.check()
@@ -107,7 +106,7 @@ class Connection:
                     subscription.arm()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not self.bell.wait(left):
-                raise socket.timeout("no message")
+                raise TimeoutError("no message")
 
     def _deliver_one(self) -> bool:
         for _ in range(len(self._consumers)):
@@ -148,10 +147,17 @@ class Connection:
 
     def _on_readable(self) -> None:
         """One message a round of the loop, for timers and the other readers have their turns too."""
-        if self.connected:
-            with contextlib.suppress(socket.timeout):
+        if not self.connected:
+            return
+        with contextlib.suppress(TimeoutError):
+            try:
                 self.drain_events(timeout=0)
-                self.bell.ring()  # a loop's call_soon would be late: it sleeps before it calls
+            except TimeoutError:
+                raise  # nothing is left, and the bell is set for the next one
+            except BaseException:
+                self.bell.ring()
+                raise
+            self.bell.ring()  # and not the loop's call_soon, which would be late: a loop sleeps before it calls
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -35,7 +35,7 @@ class Outgoing:
     """As it was given, for whoever it is returned to."""
 
 
-def outgoing(
+def outgoing(  # noqa: PLR0917 - as Kombu calls Channel.prepare_message
     body: Any,
     priority: int | None,
     content_type: str | None,
@@ -103,7 +103,7 @@ class Message(base.Message):
         }
         if consumer_tag is not None:
             info["consumer_tag"] = consumer_tag
-        super().__init__(
+        super().__init__(  # type: ignore[no-untyped-call]
             body=delivery.body,
             channel=channel,
             delivery_tag=tag,

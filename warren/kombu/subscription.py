@@ -60,7 +60,7 @@ class Subscription:
         """The next message, if there is one; raises what ended the queue."""
         if not self._limit and len(self.unacked) + AHEAD // 2 > self._asked:
             self._ask_for(len(self.unacked) + AHEAD)
-        return self._consumer.receive(0.0)
+        return self._consumer.take_now()
 
     @property
     def ended(self) -> bool:
@@ -91,7 +91,7 @@ class Subscription:
         """Take no more. What the program has not seen goes back to the queue; what it has stays with the channel."""
         with contextlib.suppress(ActorStoppedError):  # the queue is gone or starts anew: it has all of them already
             self._consumer.cancel()
-            self.queue.nack(iter(lambda: self._consumer.receive(0.0), None))
+            self.queue.nack(iter(self._consumer.take_now, None))
 
     def close(self) -> None:
         """Give back everything that is not settled."""

@@ -27,7 +27,6 @@ class Management(base.Management):
 class Transport(base.Transport):
     """Kombu's transport ``warren``."""
 
-    Connection = Connection
     Management = Management
 
     can_parse_url = True
@@ -36,8 +35,14 @@ class Transport(base.Transport):
 
     implements = base.Transport.implements.extend(asynchronous=True, heartbeats=False)
 
-    connection_errors = (amqp.ConnectionError, ClosedError, WrongProcessError, ActorStoppedError, StorageError)
-    channel_errors = (amqp.ChannelError,)
+    connection_errors: tuple[Any, ...] = (
+        amqp.ConnectionError,
+        ClosedError,
+        WrongProcessError,
+        ActorStoppedError,
+        StorageError,
+    )
+    channel_errors: tuple[Any, ...] = (amqp.ChannelError,)
     recoverable_connection_errors = (amqp.RecoverableConnectionError, ClosedError, ActorStoppedError)
     recoverable_channel_errors = (amqp.RecoverableChannelError,)
 
@@ -49,15 +54,15 @@ class Transport(base.Transport):
 
     def establish_connection(self) -> Connection:
         """Open the node, or share the one that is open. Raises what :func:`warren.open` does."""
-        client = self.client
+        client: Any = self.client
         options = client.transport_options or {}
-        return self.Connection(client, address_of(client.hostname, client.virtual_host, options))
+        return Connection(client, address_of(client.hostname, client.virtual_host, options))
 
     def create_channel(self, connection: Connection) -> Channel:
         return connection.channel()
 
     def drain_events(self, connection: Connection, timeout: float | None = None, **_: Any) -> None:
-        return connection.drain_events(timeout)
+        connection.drain_events(timeout)
 
     def verify_connection(self, connection: Connection) -> bool:
         """Whether it can be used."""

@@ -92,7 +92,7 @@ class Snapshots:
 
     def take(self, sort: str = "messages", limit: int | None = None, vhost: str | None = None) -> Snapshot:
         """A snapshot, with at most ``limit`` rows; the totals are of all. Raises :class:`NotFoundError`."""
-        if sort not in SORTS:
+        if not isinstance(sort, str) or sort not in SORTS:
             raise WarrenError(f"queues are sorted by {', '.join(SORTS)}, not {sort!r}")
         if limit is not None and (not isinstance(limit, int) or limit < 0):
             raise WarrenError(f"a limit is a whole number, not {limit!r}")

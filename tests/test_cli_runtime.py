@@ -1,0 +1,400 @@
+"""The commands that use a store: publish, consume, queues, purge, definitions; and what each refuses."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import warren as runtime
+from actors.status_server import SOCKET_NAME
+from warren import cli
+from warren.commands.publish import _Published
+from warren.salvage.archive import unpack
+
+GOLDEN = Path(__file__).parent / "golden"
+CRASHED = GOLDEN / "12-crash-torn-journal.tar.gz"
+PROJECT = Path(__file__).parent.parent
+
+
+def warren(*arguments: str | Path, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments], input=stdin)
+
+
+def done(*arguments: str | Path, stdin: bytes | None = None) -> str:
+    result = warren(*arguments, stdin=stdin)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def refused(*arguments: str | Path, stdin: bytes | None = None) -> str:
+    """Exit code 2 and one line on stderr, which is returned."""
+    result = warren(*arguments, stdin=stdin)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("warren: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def consumed(data: Path, *arguments: str, queue: str = "orders") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done("consume", data, queue, "--json", *arguments).splitlines()]
+
+
+def bodies(lines: list[dict[str, Any]]) -> list[bytes]:
+    return [base64.b64decode(line["body"]) for line in lines]
+
+
+def in_a_process(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "warren.cli", *map(str, arguments)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(PROJECT)}, **options,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A directory with an empty queue, orders."""
+    path = tmp_path / "data"
+    with runtime.open(path) as node:
+        node.queue("orders")
+    return path
+
+
+@pytest.fixture
+def rabbitmq(tmp_path: Path) -> Path:
+    """The data directory of a broker that was killed."""
+    stores = tmp_path / "rabbit@host" / "msg_stores"
+    stores.mkdir(parents=True)
+    unpack(str(CRASHED), str(stores))  # it holds vhosts/
+    return stores.parent
+
+
+# ── publish ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_bodies_from_the_command_line_with_properties(data: Path) -> None:
+    said = done(
+        "publish", data, "orders", "one", "zwei ü", "--header", "k=v", "--header", "x=a=b", "--expiration", "60",
+        "--priority", "3",
+    )  # fmt: skip
+    assert said == "2 messages published, 10 bytes\n"
+    lines = consumed(data)
+    assert bodies(lines) == [b"one", "zwei ü".encode()]
+    assert lines[0]["headers"] == {"k": "v", "x": "a=b"}
+    assert lines[0]["properties"] == {"delivery_mode": 2, "priority": 3, "expiration": "60000"}
+    assert lines[0]["expiry_us"] > 0
+
+
+def test_a_body_that_is_no_text_arrives_as_it_is(data: Path) -> None:
+    done("publish", data, "orders", os.fsdecode(b"\xff\xfe"))
+    assert bodies(consumed(data)) == [b"\xff\xfe"]
+
+
+def test_bodies_from_files_and_stdin(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "body"
+    file.write_bytes(b"a\r\n\nb")
+    done("publish", data, "orders", "--file", file)
+    done("publish", data, "orders", "--file", file, "--lines")
+    done("publish", data, "orders", stdin=b"in one\npiece\n")
+    done("publish", data, "orders", "--lines", stdin=b"x\ny\n")
+    done("publish", data, "orders", "--lines", stdin=b"")
+    assert bodies(consumed(data)) == [b"a\r\n\nb", b"a", b"", b"b", b"in one\npiece\n", b"x", b"y"]
+
+
+def test_each_so_many_times(data: Path) -> None:
+    assert json.loads(done("publish", data, "orders", "a", "b", "--count", "3", "--json")) == {
+        "published": 6,
+        "bytes": 6,
+    }
+    assert bodies(consumed(data)) == [b"a"] * 3 + [b"b"] * 3
+
+
+def test_a_transient_message_does_not_survive(data: Path) -> None:
+    done("publish", data, "orders", "gone", "--transient")
+    done("publish", data, "orders", "there")
+    assert bodies(consumed(data)) == [b"there"]
+
+
+def test_a_missing_queue_is_made_only_when_told_and_a_directory_too(data: Path, tmp_path: Path) -> None:
+    assert "no queue 'new' in vhost '/'; --declare makes it" in refused("publish", data, "new", "x")
+    done("publish", data, "new", "x", "--declare")
+    assert bodies(consumed(data, queue="new")) == [b"x"]
+    assert "no such directory" in refused("publish", tmp_path / "other", "new", "x")
+    done("publish", tmp_path / "other", "new", "x", "--declare")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"")
+    assert "no node's data directory" in refused("publish", tmp_path / "photos", "new", "x", "--declare")
+    assert os.listdir(tmp_path / "photos") == ["cat.jpg"]
+
+
+def test_an_exchange_takes_the_place_of_the_queue(data: Path) -> None:
+    with runtime.open(data) as node:
+        node.exchange("logs", "topic")
+        node.bind("orders", "logs", "a.*")
+    done("publish", data, "--exchange", "logs", "--routing-key", "a.b", "body")
+    line = consumed(data)[0]
+    assert (line["exchange"], line["routing_keys"], bodies([line])) == ("logs", ["a.b"], [b"body"])
+    assert "no queue for routing key 'x'" in refused("publish", data, "--exchange", "logs", "--routing-key", "x", "y")
+    assert "no exchange 'nowhere'" in refused("publish", data, "--exchange", "nowhere", "y")
+
+
+def test_a_full_queue_refuses(data: Path) -> None:
+    with runtime.open(data) as node:
+        node.queue("full", arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+    assert "is full" in refused("publish", data, "full", "a", "b", "c", "d")
+    assert bodies(consumed(data, queue="full")) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "to which QUEUE?"),
+        (["orders", "x", "--file", "f"], "either BODY or --file"),
+        (["orders", "x", "--lines"], "--lines is for --file and for stdin"),
+        (["orders", "x", "--routing-key", "k"], "--routing-key goes with --exchange"),
+        (["--exchange", "e", "x", "--declare"], "--declare makes queues"),
+        (["orders", "x", "--header", "novalue"], "--header novalue: wants NAME=TEXT"),
+        (["orders", "x", "--header", "=v"], "wants NAME=TEXT"),
+        (["orders", "--file", "/nowhere/at/all"], "/nowhere/at/all: No such file or directory"),
+        (["orders", "x", "--expiration", "-1"], "an expiration is 0"),
+        (["orders", "x", "--expiration", "nan"], "an expiration is 0"),
+        (["orders", "x", "--vhost", "shop"], "no vhost 'shop'"),
+    ],
+)
+def test_what_cannot_be_published_is_one_line(data: Path, arguments: list[str], said: str) -> None:
+    assert said in refused("publish", data, *arguments)
+    assert json.loads(done("queues", data, "--json"))["queues"][0]["ready"] == 0
+
+
+def test_what_became_of_an_earlier_message_is_said_before_the_last(data: Path) -> None:
+    failed, safe = runtime.Confirm(), runtime.Confirm()
+    failed.fail(runtime.PublishRefusedError("full"))
+    safe.set()
+    published = _Published()
+    published.add(failed, 1)
+    with pytest.raises(runtime.PublishRefusedError):
+        published.add(safe, 1)
+
+
+# ── consume ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_bodies_one_a_line_until_there_are_no_more(data: Path) -> None:
+    done("publish", data, "orders", "a", "b", "c")
+    assert done("consume", data, "orders", "--count", "2") == "a\nb\n"
+    assert done("consume", data, "orders") == "c\n"
+    assert done("consume", data, "orders") == ""
+
+
+def test_more_messages_than_a_batch(data: Path) -> None:
+    done("publish", data, "orders", "--lines", stdin=b"".join(b"%d\n" % number for number in range(1000)))
+    assert done("consume", data, "orders", "--count", "700").split() == [str(number) for number in range(700)]
+    assert done("consume", data, "orders").split() == [str(number) for number in range(700, 1000)]
+
+
+def test_a_line_of_json_is_what_export_writes(data: Path) -> None:
+    with runtime.open(data) as node:
+        orders = node.queue("orders")
+        orders.publish(b"x" * 10_000, headers={"n": 1}, message_id="m", expiration=3600.0)
+        orders.publish(b"small", priority=5)
+    exported = [json.loads(line) for line in done("export", data).splitlines()]
+    lines = consumed(data, "--no-ack")
+    assert lines == exported
+    assert [line["redelivered"] for line in lines] == [False, False]
+
+
+@pytest.mark.parametrize("wait", [[], ["--timeout", "0"], ["--timeout", "0.05"]])
+def test_without_ack_all_stay_where_they_are(data: Path, wait: list[str]) -> None:
+    done("publish", data, "orders", "a", "b", "c")
+    assert bodies(consumed(data, "--no-ack", "--timeout", "0.05")) == [b"a", b"b", b"c"]
+    assert bodies(consumed(data, "--no-ack", "--count", "2", *wait)) == [b"a", b"b"]
+    assert bodies(consumed(data, "--count", "2", *wait)) == [b"a", b"b"]
+    rest = consumed(data)
+    assert bodies(rest) == [b"c"]
+
+
+def test_a_count_with_a_timeout_takes_no_more_than_that(data: Path) -> None:
+    done("publish", data, "orders", "--lines", stdin=b"".join(b"%d\n" % number for number in range(300)))
+    assert bodies(consumed(data, "--count", "2", "--timeout", "5")) == [b"0", b"1"]
+    rest = consumed(data)
+    assert [len(rest), rest[0]["redelivered"]] == [298, False]
+
+
+def test_following_gives_each_message_at_once_and_an_interrupt_keeps_what_was_not_written(data: Path) -> None:
+    done("publish", data, "orders", "a", "b", "c")
+    follower = in_a_process("consume", data, "orders", "--follow")
+    assert follower.stdout is not None
+    assert [follower.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
+    follower.send_signal(signal.SIGINT)
+    assert follower.communicate(timeout=20) == (b"", b"")
+    assert follower.returncode == 0
+    assert consumed(data) == []
+
+
+def test_a_reader_who_has_had_enough_ends_it_and_the_rest_stays(data: Path) -> None:
+    done("publish", data, "orders", "--lines", stdin=b"".join(b"%05d\n" % number for number in range(20_000)))
+    process = in_a_process("consume", data, "orders")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"00000\n"
+    process.stdout.close()
+    assert process.wait(20) == 1
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    rest = consumed(data)
+    assert 0 < len(rest) < 20_000
+    assert bodies(rest)[-1] == b"19999"
+
+
+def test_a_priority_queues_messages_come_highest_first(data: Path) -> None:
+    with runtime.open(data) as node:
+        queue = node.queue("urgent", arguments={"x-max-priority": 5})
+        for priority in (1, 5, 3):
+            queue.publish(b"%d" % priority, priority=priority).wait()
+    assert done("consume", data, "urgent") == "5\n3\n1\n"
+
+
+def test_what_cannot_be_consumed_is_one_line(data: Path) -> None:
+    assert "no queue 'nowhere'" in refused("consume", data, "nowhere")
+    assert "either --follow or --timeout" in refused("consume", data, "orders", "--follow", "--timeout", "1")
+
+
+# ── queues and purge ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_queues_are_listed_with_what_is_in_them(data: Path) -> None:
+    with runtime.open(data) as node:
+        node.queue("orders").publish_many([b"x" * 100] * 1234).wait()
+        node.vhost("shop").queue("a \x1b[2J name")
+    said = done("queues", data)
+    assert [line.split() for line in said.splitlines()[2:]] == [
+        ["/", "orders", "1,234", "0", "0", "123", "kB", "hibernated"],
+        ["shop", "a", "\\x1b[2J", "name", "0", "0", "0", "0", "B", "hibernated"],
+    ]
+    assert [one["name"] for one in json.loads(done("queues", data, "--vhost", "shop", "--json"))["queues"]] == [
+        "a \x1b[2J name"
+    ]
+    assert "no vhost 'other'" in refused("queues", data, "--vhost", "other")
+
+
+def test_a_queue_that_is_down_is_listed_and_a_directory_without_queues_says_so(data: Path, tmp_path: Path) -> None:
+    with runtime.open(data) as node:
+        node.actor.vhost("/").cells["orders"].go_down(runtime.WarrenError("its journal is torn"))
+        assert done("queues", data).splitlines()[-1].split() == (
+            "orders down: queue 'orders' in vhost '/' is down: its journal is torn".split()
+        )
+        assert json.loads(done("queues", data, "--json"))["queues"][0]["state"] == "down"
+    with runtime.open(tmp_path / "empty"):
+        pass
+    assert done("queues", tmp_path / "empty") == "No queues.\n"
+
+
+def test_purging(data: Path) -> None:
+    done("publish", data, "orders", "a", "b")
+    assert "say --yes" in refused("purge", data, "orders")
+    assert json.loads(done("purge", data, "orders", "--yes", "--json")) == {"purged": 2}
+    assert done("purge", data, "orders", "--yes") == "0 messages done away with\n"
+    assert consumed(data) == []
+    assert "no queue 'nowhere'" in refused("purge", data, "nowhere", "--yes")
+
+
+# ── definitions ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_definitions_go_out_and_in_again(data: Path, tmp_path: Path) -> None:
+    with runtime.open(data) as node:
+        node.exchange("logs", "topic")
+        node.bind("orders", "logs", "a.*")
+        node.vhost("shop").queue("carts", arguments={"x-max-priority": 5})
+    out = tmp_path / "definitions.json"
+    assert done("definitions", data, "--export", out) == ""
+    exported = json.loads(done("definitions", data))
+    assert exported == json.loads(out.read_bytes())
+    counts = json.loads(done("definitions", tmp_path / "copy", "--import", out, "--json"))
+    assert counts == {
+        "vhosts": counts["vhosts"], "exchanges": 1, "queues": 2, "bindings": 1, "skipped": [],
+        "ignored": counts["ignored"],
+    }  # fmt: skip
+    assert json.loads(done("definitions", tmp_path / "copy")) == exported
+    assert done("definitions", data, "--import", "-", stdin=out.read_bytes()).startswith("new: 0 vhosts, 0 exchanges")
+    assert [one["name"] for one in json.loads(done("definitions", data, "--vhost", "shop"))["queues"]] == ["carts"]
+
+
+def test_definitions_that_cannot_be_taken_change_nothing(data: Path, tmp_path: Path) -> None:
+    before = done("definitions", data)
+    for text, said in (
+        (b"{", "no JSON"),
+        (b"[]", "they are a JSON object"),
+        (
+            b'{"queues": [{"name": "orders", "vhost": "/", "durable": false, "auto_delete": false, "arguments": {}}]}',
+            "",
+        ),
+        (b"[" * 5000, "no JSON"),
+    ):
+        assert said in refused("definitions", data, "--import", "-", stdin=text)
+    assert "either --export or --import" in refused("definitions", data, "--import", "-", "--export", "x", stdin=b"")
+    assert "No such file" in refused("definitions", data, "--import", tmp_path / "missing")
+    assert "No such file" in refused("definitions", data, "--export", tmp_path / "missing" / "x")
+    assert "no vhost 'x'" in refused("definitions", data, "--vhost", "x")
+    assert done("definitions", data) == before
+
+
+# ── whose directory it is ───────────────────────────────────────────────────────────────────────────────────────────
+
+CHANGING = (
+    ["publish", "PATH", "orders", "x"],
+    ["consume", "PATH", "orders"],
+    ["purge", "PATH", "orders", "--yes"],
+    ["definitions", "PATH", "--import", "-"],
+)
+LOOKING = (["queues", "PATH"], ["definitions", "PATH"])
+
+
+def at(arguments: list[str], path: Path) -> list[str]:
+    return [str(path) if argument == "PATH" else argument for argument in arguments]
+
+
+@pytest.mark.parametrize("arguments", CHANGING, ids=lambda arguments: arguments[0])
+def test_a_directory_in_use_says_who_has_it_and_how_to_look(data: Path, arguments: list[str]) -> None:
+    with runtime.open(data):
+        said = refused(*at(arguments, data), stdin=b"{}")
+    assert f"in use by process {os.getpid()}, since " in said
+    assert f"`warren top {data} --attach` looks at the node that runs there" in said
+
+
+def test_a_running_node_is_asked_for_its_queues_and_definitions(data: Path) -> None:
+    with runtime.open(data) as node:
+        node.queue("orders").publish(b"x").wait()
+        assert json.loads(done("queues", data, "--json"))["queues"][0]["ready"] == 1
+        assert [one["name"] for one in json.loads(done("definitions", data))["queues"]] == ["orders"]
+        assert "no vhost 'x'" in refused("definitions", data, "--vhost", "x")
+    assert not (data / SOCKET_NAME).exists()
+
+
+@pytest.mark.parametrize("arguments", [*CHANGING, *LOOKING], ids=" ".join)
+def test_a_rabbitmqs_directory_is_taken_over_only_when_told(rabbitmq: Path, arguments: list[str]) -> None:
+    before = sorted(map(str, rabbitmq.rglob("*")))
+    assert "--adopt takes it over" in refused(*at(arguments, rabbitmq), stdin=b"{}")
+    assert "a part of a node's data directory" in refused(*at(arguments, rabbitmq / "msg_stores"), stdin=b"{}")
+    assert sorted(map(str, rabbitmq.rglob("*"))) == before
+    adopted = ["other" if argument == "orders" else argument for argument in at(arguments, rabbitmq)]
+    done(*adopted, "--adopt", stdin=b"{}")
+    assert (rabbitmq / "warren.definitions.json").exists()
+
+
+@pytest.mark.parametrize("arguments", [*CHANGING[:3], *LOOKING], ids=" ".join)
+def test_what_is_no_directory_of_a_node_is_left_alone(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+    assert "no such directory" in refused(*at(arguments, tmp_path / "missing"))
+    assert "no directory" in refused(*at(arguments, tmp_path / "file"))
+    assert "no node's data directory" in refused(*at(arguments, tmp_path / "empty"))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "file"]

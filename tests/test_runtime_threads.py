@@ -1,0 +1,159 @@
+"""A node on real threads and real files: nothing is lost, whoever publishes, consumes, fails or closes meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import warren
+from storage.errors import WarrenError
+
+BIG = b"B" * 5000
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "warren")
+
+
+def together(*works: Callable[[], None]) -> None:
+    """Run them in a thread each; raise what one of them raised."""
+    errors: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def body(sender: int, number: int) -> bytes:
+    return b"%d %d " % (sender, number) + (BIG if number % 50 == 0 else b"")
+
+
+def parsed(found: bytes) -> tuple[int, int]:
+    sender, number, *_ = found.split(b" ")
+    return int(sender), int(number)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_many_publishers_and_one_consumer_lose_nothing_and_keep_each_ones_order(tmp_path: Path, threads: int) -> None:
+    senders, each = 4, 400
+    got: list[tuple[int, int]] = []
+    with warren.open(tmp_path, threads=threads, sync="os") as node:
+        queue = node.queue("q")
+
+        def publish(sender: int) -> None:
+            for number in range(each):
+                confirm = queue.publish(body(sender, number))
+                if number % 97 == 0:
+                    confirm.wait(60)
+
+        def consume() -> None:
+            with queue.consume(prefetch=50, timeout=60) as consumer:
+                for delivery in consumer:
+                    got.append(parsed(delivery.body))
+                    delivery.ack()
+                    if len(got) == senders * each:
+                        return
+
+        together(consume, *[lambda sender=sender: publish(sender) for sender in range(senders)])  # type: ignore[misc]
+        queue.sync()
+        assert len(queue) == 0
+    for sender in range(senders):
+        assert [number for who, number in got if who == sender] == list(range(each))
+
+
+def test_several_consumers_on_several_queues_get_every_message_once(tmp_path: Path) -> None:
+    count = 300
+    got: dict[str, list[bytes]] = {f"q{number}": [] for number in range(4)}
+    with warren.open(tmp_path, threads=3, sync="os") as node:
+        exchange = node.exchange("all", "fanout")
+        queues = {name: node.queue(name) for name in got}
+        for name in got:
+            node.bind(name, "all")
+
+        def publish(first: int) -> None:
+            for number in range(first, count, 2):
+                exchange.publish(b"%d" % number)
+
+        def consume(name: str) -> None:
+            with queues[name].consume(prefetch=7, timeout=60) as consumer:
+                for delivery in consumer:
+                    with delivery:
+                        got[name].append(delivery.body)
+                    if len(got[name]) == count:
+                        return
+
+        works = [lambda name=name: consume(name) for name in got]  # type: ignore[misc]
+        together(lambda: publish(0), lambda: publish(1), *works)
+    for found in got.values():
+        assert sorted(map(int, found)) == list(range(count))
+
+
+@pytest.mark.parametrize("how", ["close", "fail"])
+def test_what_was_confirmed_is_there_though_the_node_closes_or_its_queue_fails_meanwhile(
+    tmp_path: Path, how: str
+) -> None:
+    senders, enough = 3, threading.Semaphore(0)
+    confirmed: list[list[tuple[int, int]]] = [[] for _ in range(senders)]
+    stop = threading.Event()
+    node = warren.open(tmp_path, threads=2, sync="os")
+    queue = node.queue("q")
+
+    def publish(sender: int) -> None:
+        number = 0
+        while not stop.is_set():
+            waiting = []
+            try:
+                for _ in range(10):
+                    waiting.append((number, queue.publish(body(sender, number))))
+                    number += 1
+            except WarrenError:
+                if how == "close":
+                    stop.set()
+            for published, confirm in waiting:
+                try:
+                    confirm.wait(60)
+                except WarrenError:
+                    continue
+                except RuntimeError:  # it was this thread that found out
+                    continue
+                confirmed[sender].append((sender, published))
+            enough.release()
+
+    def disturb() -> None:
+        for _ in range(4):
+            for _ in range(15):
+                assert enough.acquire(timeout=60)
+            if how == "close":
+                node.close()
+                break
+            try:
+                actor = queue._cell.actor
+                actor.actor_ref.tell(object())  # nothing that a queue can handle: a bug, so its end
+            except WarrenError:
+                pass
+        stop.set()
+
+    together(disturb, *[lambda sender=sender: publish(sender) for sender in range(senders)])  # type: ignore[misc]
+    node.close()
+    assert any(confirmed)
+    with warren.open(tmp_path) as again:
+        found = [parsed(message.body) for message in again.queue("q").browse()]
+    assert {one for part in confirmed for one in part} <= set(found)
+    for sender in range(senders):
+        numbers = [number for who, number in found if who == sender]
+        assert numbers == sorted(set(numbers)), "nothing twice, and in order"

@@ -1,0 +1,162 @@
+"""Metrics: a node's numbers for Prometheus, under the names that RabbitMQ's own plugin gives them.
+
+Whoever has dashboards and alerts for RabbitMQ's queues has them for a node. Every queue has its own series, with labels
+``vhost`` and ``queue``, as the plugin has them when it does not aggregate. The numbers are read when they are scraped:
+every queue is asked once. Names that begin with ``warren_`` are warren's own.
+
+Needs ``pip install "warren[prometheus]"``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from storage.errors import WarrenError
+from warren.node import Node
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+_QUEUE_GAUGES: Final = (
+    ("rabbitmq_queue_messages_ready", "messages_ready", "Messages ready to be delivered"),
+    ("rabbitmq_queue_messages_unacked", "messages_unacknowledged", "Messages with consumers, not yet acked"),
+    ("rabbitmq_queue_messages", "messages", "Ready and unacked messages"),
+    ("rabbitmq_queue_messages_ram", "messages_ram", "Messages whose body is in memory"),
+    ("rabbitmq_queue_messages_ready_ram", "messages_ready_ram", "Ready messages whose body is in memory"),
+    ("rabbitmq_queue_messages_unacked_ram", "messages_unacknowledged_ram", "Unacked messages whose body is in memory"),
+    ("rabbitmq_queue_messages_persistent", "messages_persistent", "Persistent messages"),
+    ("rabbitmq_queue_messages_paged_out", "messages_paged_out", "Messages paged out to disk"),
+    ("rabbitmq_queue_messages_bytes", "message_bytes", "Bytes of ready and unacked messages"),
+    ("rabbitmq_queue_messages_ready_bytes", "message_bytes_ready", "Bytes of ready messages"),
+    ("rabbitmq_queue_messages_unacked_bytes", "message_bytes_unacknowledged", "Bytes of unacked messages"),
+    ("rabbitmq_queue_messages_ram_bytes", "message_bytes_ram", "Bytes of messages whose body is in memory"),
+    ("rabbitmq_queue_messages_persistent_bytes", "message_bytes_persistent", "Bytes of persistent messages"),
+    ("rabbitmq_queue_messages_paged_out_bytes", "message_bytes_paged_out", "Bytes of messages paged out to disk"),
+    ("rabbitmq_queue_consumers", "consumers", "Consumers of the queue"),
+)
+"""Metric, name in the queue's stats, help."""
+
+_QUEUE_COUNTERS: Final = (
+    ("rabbitmq_queue_disk_reads_total", "disk_reads", "Times that the queue read messages from disk"),
+    ("rabbitmq_queue_disk_writes_total", "disk_writes", "Times that the queue wrote messages to disk"),
+)
+
+_NODE_GAUGES: Final = (
+    ("rabbitmq_process_resident_memory_bytes", "used_bytes", "Memory used"),
+    ("rabbitmq_resident_memory_limit_bytes", "limit_bytes", "Memory above which publishers are blocked"),
+    ("rabbitmq_disk_space_available_bytes", "disk_free_bytes", "Free space on the disk"),
+    ("rabbitmq_disk_space_available_limit_bytes", "disk_limit_bytes", "Free space below which publishers are blocked"),
+)
+"""Metric, name in the node's memory numbers, help."""
+
+_ALARMS: Final = (
+    ("rabbitmq_alarms_memory_used_watermark", "memory", "1 while the memory alarm is set"),
+    ("rabbitmq_alarms_free_disk_space_watermark", "disk", "1 while the disk alarm is set"),
+)
+
+_STORE_GAUGES: Final = (
+    ("warren_store_messages", "messages", "Bodies in the message store"),
+    ("warren_store_size_bytes", "size_bytes", "Size of the store's files"),
+    ("warren_store_valid_bytes", "valid_bytes", "Bytes in the store's files that are still needed"),
+)
+
+_QUEUE_LABELS: Final = ("vhost", "queue")
+_STORE_LABELS: Final = ("vhost", "store")
+
+
+class MissingLibraryError(WarrenError, ImportError):
+    """prometheus_client is not installed."""
+
+
+@attrs.define(eq=False)
+class NodeCollector:
+    """A collector of one node, as prometheus_client has them. Made by :func:`register`."""
+
+    _node: Node
+    _registry: CollectorRegistry | None = None
+
+    def describe(self) -> list[Metric]:
+        """Nothing: the registry shall not read the numbers to learn the names."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the node now. A node that was closed has no numbers."""
+        try:
+            stats = self._node.stats()
+        except WarrenError:
+            return
+        yield from _of_node(stats["memory"])
+        yield from _of_vhosts(stats["vhosts"])
+
+    def unregister(self) -> None:
+        """Take it out of its registry; again is fine."""
+        registry, self._registry = self._registry, None
+        if registry is not None:
+            with contextlib.suppress(KeyError):
+                registry.unregister(self)
+
+    close = unregister
+
+    def __enter__(self) -> NodeCollector:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unregister()
+
+
+def register(node: Node, registry: CollectorRegistry | None = None) -> NodeCollector:
+    """Let a registry, or the usual one, have the numbers of a node, until the collector is unregistered.
+
+    Two nodes need a registry each, for their series would have the same names. Raises :class:`MissingLibraryError`
+    where prometheus_client is not installed.
+    """
+    try:
+        from prometheus_client import REGISTRY  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingLibraryError('metrics need prometheus_client: pip install "warren[prometheus]"') from error
+    chosen = REGISTRY if registry is None else registry
+    collector = NodeCollector(node, chosen)
+    chosen.register(collector)
+    return collector
+
+
+def _of_node(memory: Mapping[str, Any]) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
+
+    for name, key, text in _NODE_GAUGES:
+        if (value := memory.get(key)) is not None:
+            yield GaugeMetricFamily(name, text, value=value)
+    for name, alarm, text in _ALARMS:
+        yield GaugeMetricFamily(name, text, value=float(alarm in memory["alarms"]))
+
+
+def _of_vhosts(vhosts: Mapping[str, Any]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
+
+    queues = [([vhost, name], stats) for vhost, part in vhosts.items() for name, stats in part["queues"].items()]
+    stores = [([vhost, kind], status) for vhost, part in vhosts.items() for kind, status in part["stores"].items()]
+    yield GaugeMetricFamily("rabbitmq_queues", "Queues", value=len(queues))
+    yield GaugeMetricFamily("rabbitmq_consumers", "Consumers", value=sum(stats["consumers"] for _, stats in queues))
+    down = GaugeMetricFamily("warren_queues_down", "Queues that cannot be used", labels=["vhost"])
+    for vhost, part in vhosts.items():
+        down.add_metric([vhost], len(part["down"]))
+    yield down
+    for families, found, labels in (
+        (_QUEUE_GAUGES, queues, _QUEUE_LABELS),
+        (_STORE_GAUGES, stores, _STORE_LABELS),
+    ):
+        for name, key, text in families:
+            gauge = GaugeMetricFamily(name, text, labels=labels)
+            for values, numbers in found:
+                gauge.add_metric(values, numbers[key])
+            yield gauge
+    for name, key, text in _QUEUE_COUNTERS:
+        counter = CounterMetricFamily(name, text, labels=_QUEUE_LABELS)
+        for values, numbers in queues:
+            counter.add_metric(values, numbers[key])
+        yield counter
