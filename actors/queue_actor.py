@@ -6,7 +6,8 @@ everybody; set the timers.
 
 *Publishers* hand over single messages that gather in the inbox (:class:`PublishBatch`) or batches of their own.
 Credit: while ``credit_flow_default_credit`` messages wait, or a store is behind, a publisher is held in
-:meth:`QueueActor.admit`, where it first runs the queue's turn itself.
+:meth:`QueueActor.admit`, where it first runs the queue's turn itself. An event loop may neither wait nor run turns: it
+asks :meth:`QueueActor.admission`, hands over with ``here=False``, and lets the queue :meth:`~QueueActor.hurry_up`.
 
 *Confirms* are grouped: what was published is synced within ``sync_interval_ms``, at once where somebody waits
 (:meth:`QueueActor.help`), after every turn with sync="always"; with "os" it is written, which survives the process.

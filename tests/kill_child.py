@@ -45,10 +45,10 @@ STREAMS: dict[str, tuple[tuple[str, ...], int]] = {
 """Who publishes: to which queues, and bodies of at least how many bytes. More than 4096 go into the store."""
 
 QUEUES = ("small", "large", "left", "right")
-BACKLOG = 400
+BACKLOG = 200
 """Publishers pause where a queue has more."""
 
-AHEAD = 5
+AHEAD = 4
 """So many batches of a publisher are not confirmed yet."""
 
 SETTINGS: dict[str, Any] = {"queue_index_max_journal_entries": 700, "msg_store_file_size_limit": 150_000, "attach": False}
@@ -109,7 +109,7 @@ class Child:
         names, size = STREAMS[stream]
         number, waiting = self._next[stream], deque[Confirm]()
         while True:
-            first, count = number, rng.choice([1, 3, 20, 20 if size else 200])
+            first, count = number, rng.choice([1, 3, 20, 20 if size else 100])
             number += count
             self.tell("p", stream, number - 1)
             bodies = [body_of(stream, n) for n in range(first, number)]

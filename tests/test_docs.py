@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import re
+from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +15,10 @@ import attrs
 import pytest
 import typer.main
 
+import warren
 from storage.settings import RABBITMQ_3_10, Settings
 from warren.cli import app
+from warren.node import Vhost
 
 PROJECT = Path(__file__).parent.parent
 DOCS = PROJECT / "docs"
@@ -136,3 +140,75 @@ def test_the_command_line_page_has_every_command_and_option() -> None:
         options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
         missing += [f"warren {name} {option}" for option in ["", *options] if not section or option not in section]
     assert not missing
+
+
+# ── all names ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+API_CLASSES = [
+    *(
+        one
+        for one in map(vars(warren).__getitem__, warren.__all__)
+        if inspect.isclass(one) and not issubclass(one, Exception)
+    ),
+    Vhost,
+]
+
+
+def api_sections() -> dict[str, str]:
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    return {part.partition("\n")[0]: part for part in page.split("\n## ")[1:]}
+
+
+def signature_of(function: Callable[..., object]) -> str:
+    """As the page has it: without types."""
+    parameters = inspect.signature(function).parameters.values()
+    return str(
+        inspect.Signature([one.replace(annotation=one.empty) for one in parameters if one.name not in {"self", "cls"}])
+    )
+
+
+def public_names(owner: type) -> dict[str, str]:
+    """Every public name that a class has itself or from a class with no section of its own, with its signature."""
+    found: dict[str, str] = {}
+    for base in owner.__mro__:
+        if base.__module__.partition(".")[0] in ROOMS and (base is owner or base not in API_CLASSES):
+            for name, member in vars(base).items():
+                function = member.__func__ if isinstance(member, classmethod) else member
+                if not name.startswith("_"):
+                    found.setdefault(name, signature_of(function) if inspect.isfunction(function) else "")
+    return found
+
+
+def test_the_api_page_has_every_name() -> None:
+    sections = api_sections()
+    functions = [name for name in warren.__all__ if inspect.isfunction(vars(warren)[name])]
+    errors = [name for name in warren.__all__ if name not in functions and vars(warren)[name] not in API_CLASSES]
+    missing = [name for name in functions if f"`{name}{signature_of(vars(warren)[name])}`" not in sections["Opening"]]
+    missing += [name for name in errors if f"\n| `{name}` |" not in sections["Errors"]]
+    assert not missing
+
+
+@pytest.mark.parametrize("owner", API_CLASSES, ids=lambda owner: owner.__name__)
+def test_the_api_page_has_every_name_of_a_class_with_its_signature(owner: type) -> None:
+    sections = api_sections()
+    inside = next(
+        (line for line in sections["Not for programs"].splitlines() if line.startswith(f"| `{owner.__name__}`")), ""
+    )
+    names = public_names(owner)
+    assert not [
+        name + signature
+        for name, signature in names.items()
+        if f"`{name}{signature}`" not in sections[owner.__name__] and f"`{name}`" not in inside
+    ]
+    shown = set(re.findall(r"^\| `(\w+)", sections[owner.__name__], re.MULTILINE))
+    assert shown <= names.keys()
+
+
+def test_the_api_page_says_what_each_error_is() -> None:
+    shown = re.findall(r"^\| `(\w+Error)` \| `(\w+)`(?:, (\d+))? \|", api_sections()["Errors"], re.MULTILINE)
+    assert {(name, base) for name, base, _ in shown} == {
+        (name, error.__mro__[1].__name__)
+        for name, error in vars(warren).items()
+        if name in warren.__all__ and inspect.isclass(error) and issubclass(error, Exception)
+    }
+    assert all(code == str(getattr(vars(warren)[name], "reply_code", "")) for name, _, code in shown if code)

@@ -27,8 +27,9 @@ from warren.config import Config
 from warren.consumer import Consumer, Delivery
 from warren.embedded import open_vhost
 from warren.exchange import Exchange, UnroutableError
-from warren.node import ClosedError, Node, WrongProcessError
+from warren.node import ClosedError, Node
 from warren.node import open_node as open
+from warren.process_bound import WrongProcessError
 from warren.queue import Queue
 
 __all__ = [

@@ -20,6 +20,7 @@ from actors.future import Future
 from actors.queue_actor import QueueActor, SettleKey, tag_ranges
 from queue_index.fetching import Fetched
 from warren.messages import ReceivedMessage
+from warren.process_bound import ProcessBound
 
 
 class Channel:
@@ -76,7 +77,7 @@ class StoredAs(NamedTuple):
     encoded: bytes
 
 
-class DeliveredMessage(ReceivedMessage):
+class DeliveredMessage(ReceivedMessage, ProcessBound):
     """A message that was delivered, to be settled once."""
 
     __slots__ = ("_channel", "_settled", "delivery_tag", "redelivered")
@@ -153,7 +154,7 @@ class Delivery(DeliveredMessage):
             self.nack()
 
 
-class Consumer:
+class Consumer(ProcessBound):
     """An iterator over deliveries; a context manager that closes it.
 
     Ends after ``timeout`` seconds without a message (``None``: never), and when it is cancelled or closed. Raises what

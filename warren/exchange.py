@@ -12,6 +12,7 @@ from actors.queue_actor import PublishKey, QueueActor
 from actors.running_vhost import QueueCell
 from storage.errors import WarrenError
 from warren.messages import PublishArguments, as_bodies, as_body, publish_key
+from warren.process_bound import ProcessBound
 
 if TYPE_CHECKING:
     from warren.node import Node
@@ -23,7 +24,7 @@ class UnroutableError(WarrenError):
     """A mandatory message that no queue would have got: it was returned."""
 
 
-class Exchange:
+class Exchange(ProcessBound):
     """One exchange."""
 
     def __init__(self, node: Node, declaration: ExchangeDeclaration) -> None:

@@ -46,14 +46,11 @@ from storage.filesystem import FileSystem
 from warren.config import Config
 from warren.exchange import Exchange, hand_over
 from warren.messages import PublishArguments, as_body, publish_key
+from warren.process_bound import ProcessBound, WrongProcessError
 from warren.queue import Queue
 from warren.top.snapshots import Snapshots
 
 T = TypeVar("T")
-
-
-class WrongProcessError(WarrenError):
-    """A handle was used in a process that was forked from the one that opened the node."""
 
 
 class ClosedError(WarrenError):
@@ -70,7 +67,7 @@ class SummedReading:
         return sum(list(self.allocated.values()))
 
 
-class Vhost:
+class Vhost(ProcessBound):
     """What can be done in one vhost, and the owner of the exclusive queues that were declared through it.
 
     Made by :meth:`Node.vhost`; every call makes another owner. Nothing needs to be closed: :meth:`release` deletes the

@@ -14,12 +14,14 @@ from actors import messages as m
 from actors.deliveries import Deliveries
 from actors.engines.consumers import Consumer as ConsumerDeclaration
 from actors.engines.effects import Delivered
+from actors.engines.errors import ArgumentsError
 from actors.future import Confirm
 from actors.looking import BrowsedMessage
 from actors.queue_actor import PublishKey, QueueActor
 from actors.running_vhost import QueueCell
 from warren.consumer import Channel, Consumer, DeliveredMessage, Delivery, spread
 from warren.messages import PublishArguments, ReceivedMessage, as_bodies, as_body, publish_key
+from warren.process_bound import ProcessBound
 
 if TYPE_CHECKING:
     from warren.node import Node
@@ -56,7 +58,7 @@ class BrowsedDelivery(ReceivedMessage):
         """Whether a consumer has it."""
 
 
-class Queue:
+class Queue(ProcessBound):
     """One queue."""
 
     def __init__(self, node: Node, cell: QueueCell) -> None:
@@ -200,6 +202,8 @@ class Queue:
 
         Raises :class:`AccessRefusedError` where another consumer is exclusive, or this one wants to be among others.
         """
+        if unknown := arguments.keys() - ConsumeArguments.__annotations__.keys():
+            raise TypeError(f"a consumer knows no {', '.join(sorted(unknown))}")
         actor = self.actor
         number, auto_ack = next(_numbers), arguments.get("auto_ack", False)
         tag = arguments.get("tag") or f"consumer-{number}"
@@ -254,6 +258,8 @@ class Queue:
 
     def set_mode(self, mode: Literal["default", "lazy"]) -> None:
         """``lazy``: messages go to disk as they come, whatever the memory; until the queue is opened anew."""
+        if mode not in {"default", "lazy"}:
+            raise ArgumentsError(f"a queue's mode is 'default' or 'lazy', not {mode!r}")
         self.actor.actor_ref.ask(m.SetMode(mode))
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:

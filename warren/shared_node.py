@@ -16,7 +16,8 @@ import attrs
 from actors.shared import Shared
 from storage.errors import SettingsError, WarrenError
 from warren.config import Config
-from warren.node import ClosedError, Node, WrongProcessError, open_node
+from warren.node import ClosedError, Node, open_node
+from warren.process_bound import WrongProcessError
 
 
 def is_open(node: Node) -> bool:

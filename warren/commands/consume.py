@@ -6,7 +6,10 @@ A message is acked once it is written out: what a kill interrupts comes again. W
 
 from __future__ import annotations
 
+import math
+import signal
 import sys
+import time
 from binascii import hexlify
 from collections.abc import Callable, Iterable
 from typing import Annotated, Final
@@ -14,13 +17,15 @@ from typing import Annotated, Final
 import typer
 
 from warren.commands.opening import AdoptOption, NodePath, UsageError, VhostOption, opened_node, vhost_of
-from warren.consumer import Delivery
+from warren.consumer import Consumer, Delivery
 from warren.queue import Queue
 from warren.salvage.message_json import FLAGS, MessageJson
 from warren.salvage.names import to_json
 
 _BATCH: Final = 256
 _PREFETCH: Final = 200
+_LOOK_UP_S: Final = 0.2
+"""How long an interrupt may have to wait."""
 
 Lines = Callable[[Delivery], Iterable[bytes]]
 """What is written of a message, in pieces."""
@@ -54,20 +59,40 @@ def consume(
         handle = vhost_of(node, vhost).queue(queue, passive=True)
         lines = _json_lines(vhost, queue) if as_json else _body_lines
         try:
-            if follow or timeout is not None:
-                _wait_for(handle, lines, count, timeout, ack=ack)
-            else:
-                _drain(handle, lines, count, ack=ack)
-        except KeyboardInterrupt:
-            pass
+            with _Interrupted() as interrupted:
+                if follow or timeout is not None:
+                    _wait_for(handle, lines, count, timeout, ack=ack, interrupted=interrupted)
+                else:
+                    _drain(handle, lines, count, ack=ack, interrupted=interrupted)
         finally:
             handle.release()
 
 
-def _drain(queue: Queue, lines: Lines, count: int | None, *, ack: bool) -> None:
+class _Interrupted:
+    """Ctrl-C, noted and not raised: between writing a message and acking it nothing comes in between."""
+
+    def __init__(self) -> None:
+        self._noted = False
+
+    def __bool__(self) -> bool:
+        return self._noted
+
+    def _note(self, number: int, _: object) -> None:
+        self._noted = True
+        signal.signal(number, self._before)  # the second one is meant
+
+    def __enter__(self) -> _Interrupted:
+        self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+
+def _drain(queue: Queue, lines: Lines, count: int | None, *, ack: bool, interrupted: _Interrupted) -> None:
     """What is there now, and no more."""
     left = len(queue) if count is None else count
-    while left and (deliveries := queue.get_many(min(left, _BATCH))):
+    while left and not interrupted and (deliveries := queue.get_many(min(left, _BATCH))):
         _put(b"".join(piece for delivery in deliveries for piece in lines(delivery)))
         left -= len(deliveries)
         if ack:
@@ -76,13 +101,15 @@ def _drain(queue: Queue, lines: Lines, count: int | None, *, ack: bool) -> None:
         queue.sync()
 
 
-def _wait_for(queue: Queue, lines: Lines, count: int | None, timeout: float | None, *, ack: bool) -> None:
+def _wait_for(
+    queue: Queue, lines: Lines, count: int | None, timeout: float | None, *, ack: bool, interrupted: _Interrupted
+) -> None:
     """What is there and what comes, each at once."""
     # With a count one by one: what was delivered beyond it would come back as redelivered.
     prefetch = (1 if count else _PREFETCH) if ack else count or 0
     written = 0
-    with queue.consume(prefetch, timeout=timeout) as consumer:
-        for delivery in consumer:
+    with queue.consume(prefetch) as consumer:
+        while (delivery := _next(consumer, timeout, interrupted)) is not None:
             _put(b"".join(lines(delivery)))
             written += 1
             if written == count:
@@ -91,6 +118,21 @@ def _wait_for(queue: Queue, lines: Lines, count: int | None, timeout: float | No
                 delivery.ack()
             if written == count:
                 break
+    if ack:
+        queue.sync()
+
+
+def _next(consumer: Consumer, timeout: float | None, interrupted: _Interrupted) -> Delivery | None:
+    """The next message; ``None`` after ``timeout`` seconds without one, when no more will come, or at an interrupt."""
+    deadline_s = time.monotonic() + (math.inf if timeout is None else timeout)
+    while not interrupted:
+        left_s = max(0.0, deadline_s - time.monotonic())
+        delivery = consumer.receive(min(left_s, _LOOK_UP_S))
+        if delivery is not None:
+            return delivery
+        if consumer.ended or not left_s:
+            return None
+    return None
 
 
 def _put(data: bytes) -> None:

@@ -278,7 +278,7 @@ class Channel(base.StdChannel):
         if not callbacks:
             raise error
         for callback in list(callbacks):
-            callback(error, exchange, routing_key, message.raw)
+            callback(error, exchange, routing_key, message)
 
     # ── consuming ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -31,8 +31,6 @@ class Outgoing:
 
     body: bytes
     arguments: PublishArguments
-    raw: Any
-    """As it was given, for whoever it is returned to."""
 
 
 def outgoing(  # noqa: PLR0917 - as Kombu calls Channel.prepare_message
@@ -63,7 +61,7 @@ def outgoing(  # noqa: PLR0917 - as Kombu calls Channel.prepare_message
         found["content_type"] = content_type
     if content_encoding is not None:
         found["content_encoding"] = content_encoding
-    return Outgoing(_bytes(body, content_encoding), cast(PublishArguments, found), body)
+    return Outgoing(_bytes(body, content_encoding), cast(PublishArguments, found))
 
 
 def _bytes(body: Any, content_encoding: str | None) -> bytes:

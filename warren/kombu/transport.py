@@ -12,7 +12,8 @@ from storage.errors import StorageError
 from warren.kombu.address import address_of
 from warren.kombu.channel import Channel
 from warren.kombu.connection import Connection
-from warren.node import ClosedError, WrongProcessError
+from warren.node import ClosedError
+from warren.process_bound import WrongProcessError
 
 
 class Management(base.Management):
