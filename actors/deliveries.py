@@ -10,11 +10,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from pykka import Timeout
 
 from actors.engines.effects import Delivered
 from actors.future import Future, Helper
+
+BUFFER: Final = 1000
+"""Messages that lie here at most for a consumer without a prefetch: its memory is bounded all the same."""
 
 
 class Deliveries:
@@ -23,6 +27,10 @@ class Deliveries:
     def __init__(self, channel: str, helper: Helper) -> None:
         self.channel = channel
         self._helper = helper
+        self.more: Callable[[], None] | None = None
+        """Set by the queue for a consumer without a prefetch: to be called when half of the buffer is taken."""
+        self.buffered = 0
+        """Messages that lie here."""
         self._batches: deque[Delivered] = deque()
         self._lock = threading.Lock()
         self._waiting: list[Future] = []
@@ -33,6 +41,7 @@ class Deliveries:
         """Hand over a batch; the queue's side."""
         with self._lock:
             self._batches.append(batch)
+            self.buffered += batch.count
             waiting, self._waiting = self._waiting, []
         for future in waiting:
             future.set()
@@ -58,12 +67,15 @@ class Deliveries:
 
     def take_now(self) -> Delivered | None:
         """The next batch, if there is one; raises what ended the deliveries by error."""
-        try:
-            return self._batches.popleft()
-        except IndexError:
-            if self._error is not None:
-                raise self._error from None
-            return None
+        with self._lock:
+            batch = self._batches.popleft() if self._batches else None
+            if batch is not None:
+                self.buffered -= batch.count
+        if batch is None and self._error is not None:
+            raise self._error
+        if self.more is not None and self.buffered <= BUFFER // 2:
+            self.more()
+        return batch
 
     def take(self, timeout: float | None) -> Delivered | None:
         """The next batch; ``None`` after ``timeout`` seconds without one, or when no more will come."""
@@ -103,6 +115,7 @@ class Deliveries:
         with self._lock:
             batches = list(self._batches)
             self._batches.clear()
+            self.buffered = 0
         return batches
 
     def on_ready(self, callback: Callable[[Future], None]) -> None:

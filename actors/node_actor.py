@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final
@@ -90,6 +91,7 @@ class NodeActor(PooledActor):
         """Read by any thread, changed by this actor alone."""
         self.down: dict[str, BaseException] = {}
         """Vhosts that could not be opened, and why."""
+        self._vhost_restarts: dict[str, deque[int]] = {}
 
     def describe(self) -> str:
         return f"the node of {self._path}"
@@ -341,12 +343,7 @@ class NodeActor(PooledActor):
         if found is None:
             return
         vhost, cell = found
-        limit = self._around.settings.restart_limit
-        now_ns = self._around.clock.now_ns()
-        cell.restarts.append(now_ns)
-        while cell.restarts[0] < now_ns - limit.within_s * NS:
-            cell.restarts.popleft()
-        if isinstance(error, DataError) or len(cell.restarts) > limit.max_restarts:
+        if self._too_often(cell.restarts) or isinstance(error, DataError):
             cell.go_down(error)
             _LOG.error("%s stays down: %s", cell.declaration, error)
             return
@@ -358,6 +355,15 @@ class NodeActor(PooledActor):
         _LOG.warning("%s is started anew from its files", cell.declaration)
         vhost.start_queue(cell)
 
+    def _too_often(self, restarts: deque[int]) -> bool:
+        """Note one more failure; whether there were too many of late."""
+        limit = self._around.settings.restart_limit
+        now_ns = self._around.clock.now_ns()
+        restarts.append(now_ns)
+        while restarts[0] < now_ns - limit.within_s * NS:
+            restarts.popleft()
+        return len(restarts) > limit.max_restarts
+
     def _restart_vhost(self, store: ActorRef[Any], error: BaseException) -> None:
         vhost = next((one for one in self.vhosts.values() if store in (one.persistent, one.transient)), None)
         if vhost is None:
@@ -366,6 +372,10 @@ class NodeActor(PooledActor):
         vhost.give_up(error)
         cells = vhost.cells
         del self.vhosts[vhost.name]
+        if self._too_often(self._vhost_restarts.setdefault(vhost.name, deque())):
+            _LOG.error("vhost '%s' stays down", vhost.name)
+            self.down[vhost.name] = error
+            return
         try:
             self._open_vhost(vhost.name)
         except StorageError as again:

@@ -188,6 +188,12 @@ class PooledActor(pykka.Actor):
             self.actor_inbox.scheduled = False
             self.turn()
 
+    def get_in_line(self) -> None:
+        """Get in line for a turn, unless it stands there already, whether something waits or not."""
+        if not self.actor_inbox.scheduled:
+            self.actor_inbox.scheduled = True
+            self._pool.submit(self)
+
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def help(self, future: Future) -> None:

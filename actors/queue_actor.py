@@ -36,7 +36,7 @@ from pykka._envelope import Envelope as Letter
 
 from actors import messages as m
 from actors.clock import NS
-from actors.deliveries import Deliveries
+from actors.deliveries import BUFFER, Deliveries
 from actors.engines.arguments import QueueDeclaration
 from actors.engines.dead_letters import is_cycle
 from actors.engines.effects import DeadLetterBatch, Delivered
@@ -331,10 +331,7 @@ class QueueActor(PooledActor):
     def hurry_up(self) -> None:
         """Somebody waits who cannot help: sync without delay, in one of the pool's threads."""
         self._hurry = True
-        inbox = self.actor_inbox
-        if not inbox.scheduled:
-            inbox.scheduled = True
-            self.schedule()
+        self.get_in_line()
 
     def let_go(self, channel: str) -> None:
         """Close a channel that nobody can reach any more. Takes no lock: a garbage collector may call it anywhere."""
@@ -408,6 +405,7 @@ class QueueActor(PooledActor):
             confirm.fail(error if error is not None else self.stopped_error())
         self._confirms.clear()
         self._around.allocated_bytes.pop(self.actor_urn, None)
+        self._around.syncing.discard(self.actor_urn)
         tell(self._around.timer, m.CancelTimers(self.actor_ref))
         tell(self._around.monitor, m.LeaveMonitor(self.actor_ref))
         self.alive = False
@@ -490,9 +488,16 @@ class QueueActor(PooledActor):
     def _on_subscribe(self, message: m.Subscribe) -> None:
         self.process.add_consumer(message.consumer)
         self.deliveries[message.consumer.tag] = message.deliveries
+        self._bound(message.deliveries, message.consumer.prefetch)
 
     def _on_set_prefetch(self, message: m.SetPrefetch) -> None:
         self.process.set_prefetch(message.tag, message.prefetch)
+        if (deliveries := self.deliveries.get(message.tag)) is not None:
+            self._bound(deliveries, message.prefetch)
+
+    def _bound(self, deliveries: Deliveries, prefetch: int) -> None:
+        """Without a prefetch a consumer gets more as it takes what it has: see :data:`actors.deliveries.BUFFER`."""
+        deliveries.more = None if prefetch else self.get_in_line
 
     def _on_cancel_consumer(self, message: m.CancelConsumer) -> None:
         self.process.cancel_consumer(message.tag)
@@ -597,6 +602,9 @@ class QueueActor(PooledActor):
             return
         process = self._process
         if self.deliveries:
+            for tag, deliveries in self.deliveries.items():
+                if deliveries.more is not None:
+                    process.set_room(tag, max(BUFFER - deliveries.buffered, 0))
             process.deliver()
         hurry, self._hurry = self._hurry, False
         if hurry and not self.actor_inbox.empty():
@@ -628,9 +636,11 @@ class QueueActor(PooledActor):
             for store in self._stores:
                 store.sync()
             self._settled = False
+            self._around.syncing.discard(self.actor_urn)
         elif not self._sync_armed:
             self._sync_armed = True
-            self._start_timer("sync", self._around.settings.sync_interval_ms * 1_000_000, m.SyncDue())
+            self._start_timer("sync", self._around.sync_delay_ns(), m.SyncDue())
+            self._around.syncing.add(self.actor_urn)
         process.drain_confirms()
 
     def _carry_out(self) -> None:

@@ -311,6 +311,11 @@ class QueueModel:
         for copy in self.in_order:
             copy.confirmed = True
 
+    @property
+    def known(self) -> list[Copy]:
+        """What a crash may leave."""
+        return [copy for copy in (*self.in_order, *self.dying, *self.gone) if copy.survives]
+
     def forget_users(self) -> None:
         self.unacked, self.next_tag, self.line, self.takers, self.active = {}, {}, [], [], None
         self.had_one, self.letters = False, []
@@ -326,11 +331,16 @@ class QueueModel:
 
     def crash(self, found: list[Key]) -> None:
         """``found`` is what is there after a crash."""
-        known = [copy for copy in (*self.in_order, *self.dying, *self.gone) if copy.survives]
+        known = self.known
         self.dying, self.gone, before = [], known, self.in_order
         self.ready = self.match(found, sorted(known, key=_place))
         self.gone = [copy for copy in known if copy not in self.ready]
-        self.node.owed += [copy for copy in before if copy.is_promised and copy not in self.ready]
+        now_us = self.node.now_us  # what is due may die while its queue is brought up
+        self.node.owed += [
+            copy
+            for copy in before
+            if copy.is_promised and copy not in self.ready and not 0 < copy.expiry_us <= now_us
+        ]
         for copy in self.ready:
             copy.redelivered = TRUE
         self.forget_users()
@@ -399,15 +409,19 @@ class NodeModel:
             if queue.auto_delete and queue.had_one and not queue.takers:
                 self.delete(queue.name)
 
-    def _post(self, source: QueueModel, message: Message, origin: Copy | None) -> None:
+    def route_dead(self, source: QueueModel, message: Message) -> list[str]:
+        """Where a dead letter goes."""
         key = source.arguments.get("x-dead-letter-routing-key", "")
-        for target in self.route(source.arguments["x-dead-letter-exchange"], key):
-            if message.may_enter(target):
+        targets = self.route(source.arguments["x-dead-letter-exchange"], key)
+        return [target for target in targets if message.may_enter(target)]
 
-                def arrive(queue: QueueModel) -> None:
-                    queue.publish([message], None, origin)
+    def _post(self, source: QueueModel, message: Message, origin: Copy | None) -> None:
+        for target in self.route_dead(source, message):
 
-                self.tell(target, arrive)
+            def arrive(queue: QueueModel) -> None:
+                queue.publish([message], None, origin)
+
+            self.tell(target, arrive)
 
     def advance(self, microseconds: int) -> None:
         """Let time pass; every queue has a turn at the moment at which the message at its head expires."""
@@ -432,6 +446,21 @@ class NodeModel:
     def delete(self, name: str) -> None:
         self.queues.pop(name).deleted = True
         self.bindings = {binding for binding in self.bindings if binding[1] != name}
+
+    def die_again(self) -> None:
+        """A crash may bring messages back that are due: they may die once more while their queues are brought up."""
+        for queue in self.queues.values():
+            for copy in queue.known if "x-dead-letter-exchange" in queue.arguments else ():
+                if 0 < copy.expiry_us <= self.now_us:
+                    message = copy.message.died(queue.name, "expired")
+                    for name in self.route_dead(queue, message):
+                        target = self.queues[name]
+                        ttl_ms = target.arguments.get("x-message-ttl")
+                        expiry_us = 0 if ttl_ms is None else self.now_us + ttl_ms * 1000
+                        level = min(message.priority, target.arguments.get("x-max-priority", 0))
+                        target.gone.append(
+                            Copy(message, target, next(self.orders), level, expiry_us, copy, loose=True)
+                        )
 
     def check_promises(self) -> None:
         """After a crash: what is owed in one queue has to be in the one that it came from."""

@@ -245,6 +245,45 @@ def test_a_vhost_that_cannot_be_opened_anew_is_down_and_the_others_serve() -> No
     again.node.close()
 
 
+def test_a_vhost_whose_store_fails_again_and_again_stays_down_with_the_reason() -> None:
+    scene = hand_node(restart_limit=(3, 10.0), msg_store_file_size_limit=20_000)
+    queue = scene.node.queue("q")
+    elsewhere = scene.node.vhost("elsewhere").queue("q")
+    queue.publish_many([BIG] * 20).wait()
+    queue.purge()
+    scene.run()
+    files = scene.kill()
+    files.fail("delete", f"{store_path()}/*.rdq", times=1000)
+    scene = hand_node(files, seed=1, restart_limit=(3, 10.0), msg_store_file_size_limit=20_000)
+    queue, elsewhere = scene.node.queue("q"), scene.node.vhost("elsewhere").queue("q")
+    for _ in range(10):
+        with contextlib.suppress(WarrenError):
+            queue.publish_many([BIG] * 20).wait()
+            queue.purge()
+        scene.run()
+    with pytest.raises(WarrenError, match="failed on purpose"):
+        queue.publish(b"x")
+    with pytest.raises(WarrenError, match="failed on purpose"):
+        scene.node.queue("q")
+    elsewhere.publish(b"e").wait()
+    scene.node.close()
+
+
+def test_a_read_that_fails_costs_no_message() -> None:
+    scene = hand_node(segment_entry_count=16)
+    queue = scene.node.queue("q")
+    queue.publish_many([BIG, b"2"]).wait()
+    queue.set_mode("lazy")
+    scene.run()
+    scene.files.fail("pread", f"{store_path()}/*")
+    with pytest.raises(WarrenError):
+        queue.get_many(1)
+        queue.get_many(1)
+    scene.run()
+    assert [one.body for one in queue.get_many(5)] == [BIG, b"2"]
+    scene.node.close()
+
+
 # ── damage that is found when a directory is opened ─────────────────────────────────────────────────────────────────
 
 

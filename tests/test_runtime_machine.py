@@ -106,7 +106,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.declared = dict(zip(NAMES, declared, strict=True)) | {
             DEAD: {"durable": True, "auto_delete": False, "arguments": {}}
         }
-        self.sent = self.numbers = 0
+        self.sent = self.numbers = self.openings = 0
         self.clock = HandClock()
         self.machine = Machine(used_bytes=int(mode * 4 * GIB))
         self.model = NodeModel(self.clock.wall_us(), types=EXCHANGES | {"graves": "fanout"})
@@ -126,7 +126,10 @@ class NodeMachine(RuleBasedStateMachine):
         self.confirms: list[tuple[Confirm, list[Copy], bool]] = []
 
     def opened(self, files: MemoryFileSystem, clock: HandClock) -> HandNode:
-        return hand_node(files, clock=clock, machine=self.machine, sync=self.sync, attach=False, **SMALL)
+        self.openings += 1  # other ids each time
+        return hand_node(
+            files, clock=clock, machine=self.machine, seed=self.openings, sync=self.sync, attach=False, **SMALL
+        )
 
     def see_to_queues(self) -> None:
         """Declare what is not there."""
@@ -534,6 +537,8 @@ class NodeMachine(RuleBasedStateMachine):
         assert self.found(self.hand) == found, "a second recovery finds something else"
         for name in [name for name, queue in self.model.queues.items() if not queue.durable]:
             self.model.delete(name)
+        self.model.die_again()
+        self.model.die_again()
         for name, queue in self.model.queues.items():
             queue.crash(found.get(name, []))
         self.model.check_promises()

@@ -140,9 +140,8 @@ def test_names_that_are_no_utf_8_are_answered() -> None:
 
 def test_a_request_without_end_is_dropped(visit: Callable[[], Visitor]) -> None:
     visitor, other = visit(), visit()
-    with pytest.raises(OSError):  # noqa: PT011  # a broken pipe or a reset: whichever comes first
-        for _ in range(10_000):
-            visitor.send(b"x" * (MAX_REQUEST_BYTES // 4))
+    with pytest.raises(OSError, match="Broken pipe|reset"):
+        visitor.send(b"x" * MAX_REQUEST_BYTES * 1000)
     assert other.ask()["asked"] == 1
 
 

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from runtime_tools import HandNode, hand_node
 from typer.testing import CliRunner, Result
 
 import warren
 from actors.status_server import SOCKET_NAME
-from runtime_tools import HandNode, hand_node
 from storage.errors import WarrenError
 from warren import cli
 from warren.salvage.archive import unpack

@@ -215,6 +215,11 @@ class Consumer(ProcessBound):
         self._deliveries.on_ready(callback)
 
     @property
+    def buffered(self) -> int:
+        """Messages that have come and were not taken yet, but for the batch that is being handed out."""
+        return self._deliveries.buffered
+
+    @property
     def ended(self) -> bool:
         """Whether no more will come; what has come can still be taken."""
         return self._closed or self._deliveries.ended

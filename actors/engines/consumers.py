@@ -141,6 +141,12 @@ class Consumers:
         elif not state.room and not self._single_active:
             self._leave_ring(state)
 
+    def set_room(self, tag: str, room: int) -> None:
+        """Let a consumer have room for so many more, whatever is unacked with it."""
+        state = self._by_tag.get(tag) if self._by_tag else None
+        if state is not None and state.room != room:
+            self.set_prefetch(tag, max(state.unacked + room, 1))
+
     def remove_channel(self, channel: str) -> tuple[list[str], list[Run]]:
         """Let a channel go; the tags of its consumers, and what was unacked with it."""
         here = [consumer.tag for consumer in self if consumer.channel == channel]

@@ -312,6 +312,10 @@ class QueueProcess:
         self._consumers.add(consumer)
         self._note_active(before)
 
+    def set_room(self, tag: str, room: int) -> None:
+        """Let a consumer have room for so many more, whatever is unacked with it."""
+        self._consumers.set_room(tag, room)
+
     def set_prefetch(self, tag: str, prefetch: int) -> None:
         """Let a consumer have another prefetch; :meth:`deliver` goes by it."""
         self._consumers.set_prefetch(tag, prefetch)
