@@ -56,6 +56,10 @@ class ForeignDirectoryError(WarrenError):
     """The directory is somebody else's, and nobody said that it may be taken over."""
 
 
+class VhostDownError(WarrenError):
+    """The vhost cannot be opened, or its store has failed too often; the reason is in the text."""
+
+
 class UnsavedError(WarrenError):
     """What is declared could not be written down: what was asked for may be undone by a crash, or was not done."""
 
@@ -164,9 +168,19 @@ class NodeActor(PooledActor):
         self.vhosts[name] = vhost
         for orphan in orphans:
             if self._owns_directory and vhost.is_empty(orphan.name):  # what a queue left that was not to survive
-                self.delete_queue(name, orphan.name)
+                self._take_out(vhost, orphan.name)
             else:
                 _LOG.warning("%s has messages and no definition: taken in", orphan)
+        if orphans:  # only now: those that go must never be in the file, where a crash would make them durable queues
+            self._save()
+
+    def _try_to_open_vhost(self, name: str) -> None:
+        """Open a vhost of a node that serves already, or say why it is down."""
+        try:
+            self._open_vhost(name)
+        except StorageError as error:
+            _LOG.exception("vhost '%s' is down", name)
+            self.down[name] = error
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -189,11 +203,11 @@ class NodeActor(PooledActor):
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def vhost(self, name: str) -> RunningVhost:
-        """Raises :class:`NotFoundError`, or what keeps the vhost from being opened."""
+        """Raises :class:`NotFoundError`, or :class:`VhostDownError` with what keeps the vhost from being opened."""
         vhost = self.vhosts.get(name)
         if vhost is None:
             if (error := self.down.get(name)) is not None:
-                raise error
+                raise VhostDownError(f"vhost '{name}' is down: {error}") from error
             raise NotFoundError(f"no vhost '{name}'")
         return vhost
 
@@ -201,7 +215,8 @@ class NodeActor(PooledActor):
         """See that a vhost is there."""
         if self.definitions.declare_vhost(name):
             self._save(lambda: self.definitions.delete_vhost(name))
-            self._open_vhost(name)
+            self._try_to_open_vhost(name)
+        self.vhost(name)
 
     def _save(self, undo: Callable[[], object] | None = None) -> None:
         """Write down what is declared; where that cannot be done, ``undo`` what was, and refuse."""
@@ -220,9 +235,14 @@ class NodeActor(PooledActor):
                 self.delete_queue(name, queue)
             else:
                 cell.deleted = True
-        vhost.close()
         del self.vhosts[name]
-        self._around.files.delete_tree(vhost.directory.path)
+        try:
+            vhost.close()
+            self._around.files.delete_tree(vhost.directory.path)
+        except StorageError as error:
+            vhost.abandon()
+            self.down[name] = error
+            raise UnsavedError(f"vhost '{name}' could not be deleted: {error}") from error
         self.definitions.delete_vhost(name)
         self._save()
 
@@ -262,9 +282,15 @@ class NodeActor(PooledActor):
     def delete_queue(self, vhost: str, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Returns how many messages were ready; raises :class:`PreconditionFailedError` where it may not go."""
         running = self.vhost(vhost)
-        cell = running.cells.get(name)
-        if cell is None:
+        if name not in running.cells:
             return 0
+        deleted = self._take_out(running, name, if_empty=if_empty, if_unused=if_unused)
+        self._save()
+        return deleted
+
+    def _take_out(self, running: RunningVhost, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Delete a queue that is there; the file of definitions is not written yet."""
+        cell = running.cells[name]
         actor = cell.running
         if actor is None and cell.error is not None:
             raise cell.down_error()
@@ -278,8 +304,7 @@ class NodeActor(PooledActor):
                 raise QueueDownError(f"{cell.declaration} could not be deleted: {error}") from error
         cell.deleted = True
         del running.cells[name]
-        self.definitions.delete_queue(vhost, name)
-        self._save()
+        self.definitions.delete_queue(running.name, name)
         return deleted
 
     def declare_exchange(self, declaration: ExchangeDeclaration) -> None:
@@ -312,7 +337,7 @@ class NodeActor(PooledActor):
         imported = self.definitions.import_definitions(document, vhost)
         self._save()
         for name in imported.vhosts:
-            self._open_vhost(name)
+            self._try_to_open_vhost(name)
         for declaration in imported.queues:
             cells = self.vhost(declaration.vhost).cells
             if declaration.name not in cells:
@@ -376,11 +401,7 @@ class NodeActor(PooledActor):
             _LOG.error("vhost '%s' stays down", vhost.name)
             self.down[vhost.name] = error
             return
-        try:
-            self._open_vhost(vhost.name)
-        except StorageError as again:
-            _LOG.exception("vhost '%s' is down", vhost.name)
-            self.down[vhost.name] = again
+        self._try_to_open_vhost(vhost.name)
         reopened = self.vhosts.get(vhost.name)
         if reopened is not None:
             reopened.take_over(cells)

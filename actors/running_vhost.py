@@ -208,13 +208,19 @@ class RunningVhost:
         persistent, transient = (StoreClient(client, client.credit) for client in clients)
         durable = declaration.durable and not declaration.exclusive  # its owner does not come back, so why should it
 
+        def wait_for_grant() -> None:
+            for client in clients:
+                if client.credit.blocked:
+                    client.wait_until_taken()
+
         def parts_of(level: int | None) -> QueueFiles:
-            return self.directory.parts(
+            parts = self.directory.parts(
                 stored_name(declaration, level),
                 clock=around.clock.now_ns,
                 persistent_store=persistent if durable else None,
                 transient_store=transient,
             )
+            return attrs.evolve(parts, wait_for_grant=wait_for_grant)
 
         opened: dict[int, VariableQueue] = {}
         counted: list[m.CountReferences] = []

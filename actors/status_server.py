@@ -79,16 +79,18 @@ class StatusServer:
         self._directory = directory
         self._new_session = new_session
         self.path = ""
-        try:
-            self._remove_stale()
-            self._listener = self._listen()
-        except (OSError, ValueError) as error:
-            self._remove_files()
-            raise StorageError(f"{self.path or directory}: no socket can be made: {error}") from error
-        self._bell, self._rung = socket.socketpair()
         self._visitors: dict[socket.socket, _Visitor] = {}
         self._thread = threading.Thread(target=self._serve, name="warren-status", daemon=True)
-        self._thread.start()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._remove_files)
+            try:
+                self._remove_stale()
+                self._bell, self._rung = map(undo.enter_context, socket.socketpair())
+                self._listener = undo.enter_context(self._listen())
+                self._thread.start()
+            except (OSError, ValueError, RuntimeError) as error:  # the last: no thread is to be had
+                raise StorageError(f"{self.path or directory}: no socket can be made: {error}") from error
+            undo.pop_all()
 
     @classmethod
     def start(cls, directory: str, new_session: Callable[[], Session]) -> StatusServer | None:

@@ -271,10 +271,21 @@ class RemoteStore:
         if self.safe_ticket < self.written_ticket:
             self._tell(SyncStore())
 
+    def wait_until_taken(self) -> None:
+        """Come back when the store has taken all that was written: it is asked behind that, so that its turn comes."""
+        try:
+            self._actor.ask(GetStoreStatus())
+        except ActorDeadError as error:
+            raise ActorStoppedError("the message store has stopped") from error
+        self.progress(StoreProgress(self.client, self.written_ticket, self.safe_ticket))
+
     def progress(self, message: StoreProgress) -> None:
-        """The store has told how far it is."""
+        """The store has told how far it is; perhaps later than :meth:`wait_until_taken` found out."""
+        self.safe_ticket = max(self.safe_ticket, message.safe_ticket)
+        if message.taken_ticket < self.taken_ticket:
+            return
         self.credit.take_back(message.taken_ticket - self.taken_ticket)
-        self.taken_ticket, self.safe_ticket = message.taken_ticket, message.safe_ticket
+        self.taken_ticket = message.taken_ticket
         in_flight = self._in_flight
         if in_flight is not None:
             if message.taken_ticket == self.written_ticket:

@@ -21,7 +21,6 @@ from storage.errors import WarrenError
 from storage.filesystem import FileSystem, RealFileSystem
 from storage.settings import Settings
 
-
 MAX_SYNC_DELAY_MS: Final = 200
 
 

@@ -34,7 +34,7 @@ def main(directory: str) -> None:
         failed = node.queue("failed")
         jobs.publish_many([b"6 / 2", b"6 / 0"]).wait()
 
-        with jobs.consume(timeout=1) as consumer:
+        with jobs.consume(timeout=2) as consumer:
             for job in consumer:
                 dividend, divisor = map(int, job.body.split(b" / "))
                 try:

@@ -15,7 +15,7 @@ def main(directory: str) -> None:
     """Do it all in ``directory``, which is made where it is missing."""
     with warren.open(directory) as node:
         mail, audit = node.queue("mail"), node.queue("audit")
-        node.publish_to(["mail", "audit"], b"welcome, Ann").wait()  # one body, a position in each
+        node.publish_to(["mail", "audit"], b"welcome").wait()  # one body, a position in each
         print("named:", len(mail), len(audit))
 
         events = node.exchange("events", "topic")
@@ -30,7 +30,8 @@ def main(directory: str) -> None:
 
         for queue in (mail, audit):
             queue.sync()
-            print(f"{queue.name}:", *[message.body.decode() for message in queue.get_many(10, auto_ack=True)], sep="\n  ")
+            bodies = [message.body.decode() for message in queue.get_many(10, auto_ack=True)]
+            print(f"{queue.name}:", ", ".join(bodies))
 
 
 if __name__ == "__main__":

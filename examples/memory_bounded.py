@@ -2,8 +2,9 @@
 
 python examples/memory_bounded.py [DIRECTORY]
 
-The strategy ``allocated`` counts what the queues need, not what the whole process does. The monitor is told to look more
-often than it would, because this is over in seconds.
+The strategy ``allocated`` counts what the queues need, not what the whole process does. The monitor is told to look
+more often than it would, because this is over in seconds. What is above half of the limit is paged; a publisher that
+is faster than the disk is held back (the memory alarm, on stderr).
 """
 
 from __future__ import annotations
@@ -37,8 +38,7 @@ def main(directory: str) -> None:
         stats = backlog.stats()
         total, in_ram = stats["message_bytes"], stats["message_bytes_ram"]
         print(f"{stats['messages_ready']} messages, {total // 1_000_000} MB; allowed: {LIMIT_BYTES >> 20} MiB")
-        print(f"in RAM: {in_ram / 1_000_000:.1f} MB, {100 * in_ram / total:.0f} %", file=sys.stderr)
-        print("within the limit:", in_ram <= LIMIT_BYTES)
+        print(f"in RAM: {in_ram / 1_000_000:.1f} MB, {100 * in_ram / total:.0f} %")
 
         expected = 0
         with backlog.consume(auto_ack=True, timeout=2) as consumer:

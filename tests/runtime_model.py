@@ -24,6 +24,9 @@ Deaths = tuple[tuple[str, str, int], ...]
 Key = tuple[int, Deaths]
 """By which copies are told apart, where they can be."""
 
+Found = tuple[Key, bool]
+"""A copy that was found after a stop, and whether it is unacked."""
+
 TRUE, FALSE, EITHER = frozenset({True}), frozenset({False}), frozenset({True, False})
 
 
@@ -320,30 +323,33 @@ class QueueModel:
         self.unacked, self.next_tag, self.line, self.takers, self.active = {}, {}, [], [], None
         self.had_one, self.letters = False, []
 
-    def stop_cleanly(self, found: list[Key]) -> None:
+    def stop_cleanly(self, found: list[Found]) -> None:
         """``found`` is what is there after a clean stop: all of it, and dead letters that had not arrived, perhaps."""
         stay = [copy for copy in self.in_order if copy.survives]
-        copies = self.match(found, sorted(stay + [one for one in self.dying if one.survives], key=_place))
-        assert set(stay) <= set(copies), "a clean stop lost messages"
-        self.ready, self.dying = copies, []
+        copies = self.adopt(found, stay + [one for one in self.dying if one.survives])
+        now_us = self.node.now_us
+        assert {one for one in stay if not 0 < one.expiry_us <= now_us} <= copies, "a clean stop lost messages"
         self.forget_users()
         self.safe()
 
-    def crash(self, found: list[Key]) -> None:
+    def crash(self, found: list[Found]) -> None:
         """``found`` is what is there after a crash."""
-        known = self.known
-        self.dying, self.gone, before = [], known, self.in_order
-        self.ready = self.match(found, sorted(known, key=_place))
-        self.gone = [copy for copy in known if copy not in self.ready]
-        now_us = self.node.now_us  # what is due may die while its queue is brought up
-        self.node.owed += [
-            copy
-            for copy in before
-            if copy.is_promised and copy not in self.ready and not 0 < copy.expiry_us <= now_us
+        before, known, now_us = self.in_order, self.known, self.node.now_us
+        copies = self.adopt(found, known)
+        self.gone = [copy for copy in known if copy not in copies]
+        self.node.owed += [  # but for what was due: that may have died while its queue was brought up
+            copy for copy in before if copy.is_promised and copy not in copies and not 0 < copy.expiry_us <= now_us
         ]
-        for copy in self.ready:
-            copy.redelivered = TRUE
+        for copy in copies:
+            copy.redelivered = EITHER if copy.loose and copy.origin is not None else TRUE
         self.forget_users()
+
+    def adopt(self, found: list[Found], known: list[Copy]) -> set[Copy]:
+        """Go on from what was found; those that say unacked have died once more as their queue was brought up."""
+        copies = self.match([key for key, _ in found], sorted(known, key=_place))
+        self.ready = [copy for copy, (_, unacked) in zip(copies, found, strict=True) if not unacked]
+        self.dying = [copy for copy, (_, unacked) in zip(copies, found, strict=True) if unacked]
+        return set(copies)
 
     def match(self, found: list[Key], known: list[Copy]) -> list[Copy]:
         """Which copies were found: those that are known, in their order."""
@@ -458,16 +464,15 @@ class NodeModel:
                         ttl_ms = target.arguments.get("x-message-ttl")
                         expiry_us = 0 if ttl_ms is None else self.now_us + ttl_ms * 1000
                         level = min(message.priority, target.arguments.get("x-max-priority", 0))
-                        target.gone.append(
-                            Copy(message, target, next(self.orders), level, expiry_us, copy, loose=True)
-                        )
+                        again = Copy(message, target, next(self.orders), level, expiry_us, copy, loose=True)
+                        target.dying.append(again)
 
     def check_promises(self) -> None:
         """After a crash: what is owed in one queue has to be in the one that it came from."""
         owed, self.owed = self.owed, []
         for copy in owed:
             origin = None if copy.confirmed else copy.origin
-            while origin is not None and origin not in origin.queue.ready:
+            while origin is not None and origin not in origin.queue.ready + origin.queue.dying:
                 origin = origin.origin
             assert origin is not None, f"{copy.queue.name}: {copy.key} was confirmed, and is lost"
 

@@ -16,8 +16,9 @@ from pykka import ActorRegistry
 from actors.clock import HandClock
 from actors.node_actor import Probes
 from actors.pool import HandPool, PooledActor
+from queue_index import directory as names
 from storage.memory import MemoryFileSystem
-from warren import Config, Node
+from warren import Config, Node, Queue
 
 DATA = "/data"
 GIB = 1 << 30
@@ -132,3 +133,21 @@ def hand_node(
         forget_actors(pool)
         raise
     return HandNode(node, pool, time, disk, computer)
+
+
+BIG = b"B" * 5000
+"""A body that goes to the shared store."""
+
+
+def queue_path(queue: str, vhost: str = "/") -> str:
+    directory = names.vhost_directory_name(vhost.encode())
+    entry = names.queue_directory_name(vhost.encode(), queue.encode())
+    return f"{DATA}/msg_stores/vhosts/{directory}/queues/{entry}"
+
+
+def store_path(vhost: str = "/") -> str:
+    return f"{DATA}/msg_stores/vhosts/{names.vhost_directory_name(vhost.encode())}/msg_store_persistent"
+
+
+def bodies(queue: Queue) -> list[bytes]:
+    return [message.body for message in queue.browse()]

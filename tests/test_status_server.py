@@ -140,7 +140,7 @@ def test_names_that_are_no_utf_8_are_answered() -> None:
 
 def test_a_request_without_end_is_dropped(visit: Callable[[], Visitor]) -> None:
     visitor, other = visit(), visit()
-    with pytest.raises(OSError, match="Broken pipe|reset"):
+    with pytest.raises(OSError, match=r"Broken pipe|reset"):
         visitor.send(b"x" * MAX_REQUEST_BYTES * 1000)
     assert other.ask()["asked"] == 1
 
@@ -196,6 +196,15 @@ def test_a_node_goes_on_where_no_socket_can_be_made(tmp_path: Path, caplog: pyte
     with pytest.raises(StorageError, match="no socket can be made"):
         StatusServer(str(tmp_path), counting)
     assert (tmp_path / SOCKET_NAME).read_bytes() == b"a file of somebody's"
+
+
+def test_a_node_goes_on_where_no_thread_is_to_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert StatusServer.start(str(tmp_path), counting) is None
+    assert not os.listdir(tmp_path)
 
 
 # ── what it leaves behind ───────────────────────────────────────────────────────────────────────────────────────────

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from actors.engines.errors import (
     AccessRefusedError,
     ArgumentsError,
@@ -63,3 +65,5 @@ __all__ = [
     "open",
     "open_vhost",
 ]
+
+logging.getLogger("warren").addHandler(logging.NullHandler())  # quiet, unless the program wants to hear it

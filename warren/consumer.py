@@ -24,12 +24,16 @@ from warren.process_bound import ProcessBound
 
 
 class Channel:
-    """Through which messages of one queue were delivered, and are settled: a consumer's, or a handle's for its gets."""
+    """Through which messages of one queue were delivered, and are settled: a consumer's, or a handle's for its gets.
 
-    __slots__ = ("_actor", "_keys", "name")
+    Closes itself when nobody is left who could settle any of them: its deliveries, its consumer or handle are gone.
+    """
+
+    __slots__ = ("_actor", "_keys", "_open", "name")
 
     def __init__(self, actor: QueueActor, name: str) -> None:
         self._actor = actor
+        self._open = True
         self.name = name
         self._keys = {outcome: SettleKey(name, outcome) for outcome in ("ack", "requeue", "reject")}
 
@@ -62,10 +66,15 @@ class Channel:
 
     def close(self) -> int:
         """Give back what is unsettled; returns how many messages that were."""
-        if self._actor.actor_stopped.is_set():
+        if not self._open or self._actor.actor_stopped.is_set():
             return 0
+        self._open = False
         requeued: int = self._actor.actor_ref.ask(m.CloseChannel(self.name))  # type: ignore[assignment]
         return requeued
+
+    def __del__(self) -> None:
+        if self._open and self._actor.alive:
+            self._actor.let_go(self.name)
 
 
 class StoredAs(NamedTuple):

@@ -39,6 +39,7 @@ from actors.surroundings import BlockedError
 from actors.waiting_room import WaitingRoom, this_thread
 from storage.errors import SettingsError, WarrenError
 from warren.consumer import Channel, Delivery, spread
+from warren.messages import as_body
 from warren.node import Node
 from warren.queue import Queue
 from warren.shared_node import NodeLease, borrow_node, is_foreign, lease_node
@@ -63,7 +64,7 @@ ShutDown: type[Exception] = getattr(queue, "ShutDown", _ShutDown)
 
 def _pair(serializer: Serializer | None) -> tuple[Encode, Decode]:
     if serializer is None:
-        return bytes, bytes
+        return as_body, bytes
     if serializer == "json":
         return lambda item: json.dumps(item, separators=(",", ":")).encode(), json.loads
     if serializer == "pickle":

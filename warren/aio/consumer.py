@@ -23,7 +23,6 @@ from actors.deliveries import Deliveries
 from actors.engines.consumers import Consumer as ConsumerDeclaration
 from actors.engines.effects import Delivered
 from actors.future import Future
-from actors.queue_actor import QueueActor
 from storage.errors import WarrenError
 from warren import consumer
 from warren.aio.bridge import answer, ask, settled
@@ -36,13 +35,9 @@ numbers: Final = itertools.count(1)
 
 
 class Channel(consumer.Channel):
-    """Through which messages were delivered. Closes itself when nobody is left who could settle any of them."""
+    """Through which messages were delivered."""
 
-    __slots__ = ("_open",)
-
-    def __init__(self, actor: QueueActor, name: str) -> None:
-        super().__init__(actor, name)
-        self._open = True
+    __slots__ = ()
 
     def ask(self, message: object) -> Future:
         """Ask the queue; raises why it is no more."""
@@ -61,10 +56,6 @@ class Channel(consumer.Channel):
         with contextlib.suppress(WarrenError):  # the queue is gone, and has its messages back
             for delivered in () if got.error is not None else got.get():
                 self.settle_all("requeue", delivered.tags)
-
-    def __del__(self) -> None:
-        if self._open and self.alive:
-            self.actor.let_go(self.name)
 
 
 class Delivery(consumer.DeliveredMessage):

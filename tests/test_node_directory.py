@@ -1,0 +1,374 @@
+"""A node's directory: damage that is found, whose it is, what does not survive, crashes while things are declared."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from runtime_tools import BIG, DATA, HandNode, bodies, forget_actors, hand_node, queue_path, store_path
+
+import warren
+from actors.node_actor import ForeignDirectoryError, VhostDownError
+from actors.queue_actor import QueueDownError
+from queue_index import directory as names
+from storage.errors import DataError, DirectoryLockedError, WarrenError
+from storage.faults import FaultRules, SimulatedCrash
+from storage.filesystem import write_file
+from storage.memory import MemoryFileSystem
+
+SMALL = {"segment_entry_count": 16, "queue_index_max_journal_entries": 8}
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "warren")
+
+
+# ── damage that is found when a directory is opened ─────────────────────────────────────────────────────────────────
+
+
+def test_a_queue_whose_name_file_is_damaged_is_down_and_the_rest_serves() -> None:
+    scene = hand_node(MemoryFileSystem(random.Random(0), rules=FaultRules(damage=True)))
+    scene.node.queue("bad").publish_many([b"1", BIG]).wait()
+    scene.node.queue("good").publish(b"g").wait()
+    scene.node.close()
+    path = f"{queue_path('bad')}/{names.QUEUE_NAME_FILE}"
+    scene.files.flip_bit(path, scene.files.size(path) // 2, 3)
+    again = hand_node(scene.files, seed=1)
+    assert list(again.node.down) == ["bad"]
+    with pytest.raises(QueueDownError) as caught:
+        again.node.queue("bad", passive=True).publish(b"x")
+    assert names.QUEUE_NAME_FILE in str(caught.value)
+    assert bodies(again.node.queue("good")) == [b"g"]
+    again.node.close()
+
+
+def test_a_queue_whose_segment_is_damaged_is_down_with_the_file_and_the_rest_serves() -> None:
+    scene = hand_node(MemoryFileSystem(random.Random(0), rules=FaultRules(damage=True)), **SMALL)
+    for number in range(40):
+        scene.node.queue("bad").publish(b"%d" % number).wait()
+    scene.node.queue("good").publish(b"g").wait()
+    scene.node.close()
+    path = f"{queue_path('bad')}/0.idx"
+    scene.files.flip_bit(path, 0, 0)
+    again = hand_node(scene.files.after_process_crash(), seed=1, **SMALL)
+    assert bodies(again.node.queue("good")) == [b"g"]
+    with pytest.raises((QueueDownError, DataError)) as caught:
+        bodies(again.node.queue("bad"))
+    assert "0.idx" in str(caught.value)
+    again.run()
+    assert "0.idx" in again.node.down["bad"]
+    again.node.close()
+
+
+def test_a_damaged_directory_that_no_definition_names_keeps_nothing_else_from_being_opened() -> None:
+    scene = hand_node(MemoryFileSystem(random.Random(0), rules=FaultRules(damage=True)), **SMALL)
+    bad = scene.node.queue("bad")
+    for number in range(40):
+        bad.publish(b"%d" % number).wait()
+    scene.node.queue("good").publish(b"g").wait()
+    files = scene.kill()
+    files.flip_bit(f"{queue_path('bad')}/0.idx", 0, 0)
+    forget_definitions(files)
+    again = hand_node(files, seed=1, **SMALL)
+    assert bodies(again.node.queue("good")) == [b"g"]
+    again.run()
+    assert "0.idx" in again.node.down["bad"]
+    third = hand_node(again.kill(), seed=2, **SMALL)
+    third.run()
+    assert "0.idx" in third.node.down["bad"]
+    third.node.close()
+
+
+def test_a_vhost_can_be_deleted_though_a_queue_of_it_is_down() -> None:
+    scene = hand_node(restart_limit=(0, 10.0))
+    vhost = scene.node.vhost("v")
+    queue = vhost.queue("q")
+    scene.files.fail("append", f"{queue_path('q', 'v')}/*")
+    with pytest.raises(WarrenError):
+        queue.publish(b"x").wait()
+    scene.run()
+    assert list(vhost.down) == ["q"]
+    vhost.queue("other").publish(b"o").wait()
+    scene.node.delete_vhost("v")
+    assert scene.node.vhosts() == ["/"]
+    with pytest.raises(WarrenError):
+        queue.publish(b"x")
+    assert vhost.name not in scene.node.actor.vhosts
+    assert not any("/v" in path and names.vhost_directory_name(b"v") in path for path in scene.files.contents())
+    scene.node.close()
+
+
+def test_a_vhost_whose_directory_is_another_ones_is_down_and_the_node_serves() -> None:
+    scene = hand_node(MemoryFileSystem(random.Random(0), rules=FaultRules(damage=True)))
+    scene.node.vhost("bad").queue("q").publish(b"1").wait()
+    scene.node.queue("good").publish(b"g").wait()
+    scene.node.close()
+    scene.files.flip_bit(f"{os.path.dirname(store_path('bad'))}/{names.VHOST_NAME_FILE}", 0, 0)
+    scene = hand_node(scene.files, seed=1)
+    for work in (lambda: scene.node.vhost("bad"), lambda: scene.node.delete_vhost("bad")):
+        with pytest.raises(VhostDownError, match=names.VHOST_NAME_FILE):
+            work()
+    assert bodies(scene.node.queue("good")) == [b"g"]
+    scene.node.close()
+
+
+@pytest.mark.parametrize("kind", ["make_directory", "create", "sync"])
+def test_a_vhost_that_cannot_be_made_is_down_and_the_node_serves(kind: str) -> None:
+    scene = hand_node()
+    scene.files.fail(kind, f"{DATA}/msg_stores/*")
+    with pytest.raises(VhostDownError, match="failed on purpose"):
+        scene.node.vhost("new")
+    scene.node.queue("q").publish(b"1").wait()
+    scene.node.close()
+    scene = hand_node(scene.files, seed=1)
+    scene.node.vhost("new").queue("q").publish(b"2").wait()
+    scene.node.close()
+
+
+def test_a_vhost_whose_files_cannot_be_deleted_is_down_and_the_node_serves() -> None:
+    scene = hand_node()
+    scene.node.vhost("v").queue("q").publish(b"1").wait()
+    scene.files.fail("delete_tree", f"{os.path.dirname(store_path('v'))}/msg*")
+    with pytest.raises(WarrenError, match="failed on purpose"):
+        scene.node.delete_vhost("v")
+    scene.node.queue("q").publish(b"1").wait()
+    scene.node.close()
+    scene = hand_node(scene.files, seed=1)
+    scene.node.delete_vhost("v")
+    assert scene.node.vhosts() == ["/"]
+    scene.node.close()
+
+
+def test_definitions_that_are_damaged_say_where() -> None:
+    scene = hand_node(MemoryFileSystem(random.Random(0), rules=FaultRules(damage=True)))
+    scene.node.queue("q").publish(b"1").wait()
+    scene.node.close()
+    path = next(path for path in scene.files.contents() if "definitions" in path)
+    scene.files.flip_bit(path, 0, 3)
+    with pytest.raises(DataError, match="definitions"):
+        hand_node(scene.files)
+
+
+# ── whose directory it is ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_directory_that_is_in_use_says_by_which_process() -> None:
+    scene = hand_node()
+    with pytest.raises(DirectoryLockedError, match=f"process {os.getpid()}"):
+        hand_node(scene.files)
+    scene.node.queue("q").publish(b"1").wait()
+    scene.node.close()
+    assert not any(path.endswith("warren.lock") for path in scene.files.contents())
+    hand_node(scene.files).node.close()
+
+
+def forget_definitions(files: MemoryFileSystem) -> None:
+    """Put those of an empty node in the place of the definitions."""
+    empty = MemoryFileSystem(random.Random(0))
+    hand_node(empty).node.close()
+    for path in [path for path in files.contents() if "definitions" in path]:
+        files.delete(path)
+    for path in [path for path in empty.contents() if "definitions" in path]:
+        write_file(files, path, empty.read(path), sync=True)
+
+
+def foreign(files: MemoryFileSystem) -> None:
+    """Make it a directory that warren knows nothing of: a broker's."""
+    scene = hand_node(files)
+    scene.node.queue("q").publish_many([b"1", BIG]).wait()
+    scene.node.queue("empty")
+    scene.node.vhost("other").queue("in other").publish(b"o").wait()
+    scene.node.close()
+    for path in list(files.contents()):
+        if "definitions" in path:
+            files.delete(path)
+
+
+def test_a_foreign_directory_is_refused_untouched_and_can_be_adopted() -> None:
+    files = MemoryFileSystem(random.Random(0))
+    foreign(files)
+    before = files.contents()
+    with pytest.raises(ForeignDirectoryError, match="adopt"):
+        hand_node(files)
+    assert files.contents() == before
+    scene = hand_node(files, adopt=True)
+    assert bodies(scene.node.queue("q")) == [b"1", BIG]
+    assert sorted(scene.node.vhosts()) == ["/", "other"]
+    assert bodies(scene.node.vhost("other").queue("in other")) == [b"o"]
+    scene.node.close()
+    again = hand_node(files)
+    assert bodies(again.node.queue("q")) == [b"1", BIG]
+    again.node.close()
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_crash_while_a_directory_is_opened_first_leaves_none_that_looks_foreign(power: bool) -> None:
+    files = MemoryFileSystem(random.Random(0))
+    scene = hand_node(files)
+    total = files.operations
+    scene.kill()
+    for operation in range(1, total + 1):
+        files = MemoryFileSystem(random.Random(operation))
+        files.crash_at(operation, torn=True)
+        with pytest.raises(SimulatedCrash):
+            hand_node(files)
+        left = files.after_power_loss(random.Random(operation)) if power else files.after_process_crash()
+        again = hand_node(left)
+        again.node.queue("q").publish(b"1").wait()
+        again.node.close()
+        again = hand_node(left)
+        assert bodies(again.node.queue("q")) == [b"1"]
+        again.node.close()
+
+
+def test_a_directory_without_a_definition_is_taken_in() -> None:
+    scene = hand_node()
+    scene.node.queue("plain").publish(b"1").wait()
+    scene.node.queue("levels", arguments={"x-max-priority": 3}).publish(b"high", priority=3).wait()
+    scene.node.close()
+    forget_definitions(scene.files)
+    again = hand_node(scene.files, seed=1)
+    assert bodies(again.node.queue("plain")) == [b"1"]
+    assert bodies(again.node.queue("levels", passive=True)) == [b"high"]
+    assert again.node.queue("levels", passive=True).arguments["x-max-priority"] == 3
+    again.node.close()
+
+
+# ── what is not to survive ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("crash", [True, False])
+@pytest.mark.parametrize("kind", [{"durable": False}, {"exclusive": True}])
+def test_a_queue_that_is_not_to_survive_leaves_nothing(kind: dict[str, bool], crash: bool) -> None:
+    scene = hand_node()
+    scene.node.queue("kept").publish(b"k").wait()
+    queue = scene.node.queue("gone", **kind)  # type: ignore[arg-type]
+    queue.publish_many([b"1", BIG]).wait()
+    if crash:
+        files = scene.kill()
+    else:
+        scene.node.close()
+        files = scene.files
+    again = hand_node(files, seed=1)
+    assert sorted(queue.name for queue in again.node.queues()) == ["kept"]
+    with pytest.raises(warren.NotFoundError):
+        again.node.queue("gone", passive=True)
+    again.run()
+    assert not any(path.startswith(queue_path("gone")) for path in files.contents())
+    assert again.node.stats()["vhosts"]["/"]["stores"]["persistent"]["messages"] == 0
+    again.node.close()
+
+
+def test_an_exclusive_queue_is_its_owners_alone() -> None:
+    scene = hand_node()
+    mine, other = scene.node.vhost(), scene.node.vhost()
+    queue = mine.queue("q", exclusive=True)
+    queue.publish(b"1").wait()
+    assert bodies(mine.queue("q", exclusive=True)) == [b"1"]
+    for work in (lambda: other.queue("q", exclusive=True), lambda: other.queue("q", passive=True)):
+        with pytest.raises(warren.ResourceLockedError):
+            work()
+    mine.release()
+    with pytest.raises(warren.NotFoundError):
+        other.queue("q", passive=True)
+    scene.node.close()
+
+
+# ── crashes while something is declared or deleted ──────────────────────────────────────────────────────────────────
+
+
+def prepare(scene: HandNode) -> None:
+    node = scene.node
+    node.queue("old").publish_many([b"o1", BIG]).wait()
+    node.exchange("old exchange", "direct")
+    node.bind("old", "old exchange", "old key")
+    node.queue("doomed").publish_many([b"d", BIG]).wait()
+    node.exchange("doomed exchange", "topic")
+    node.bind("doomed", "old exchange", "doomed key")
+    node.vhost("doomed vhost").queue("in it").publish_many([b"v", BIG]).wait()
+    scene.run()
+
+
+CHANGES: dict[str, Callable[[warren.Node], Any]] = {
+    "declare a queue": lambda node: node.queue("new").publish(b"n").wait(),
+    "declare a priority queue": lambda node: node.queue("new", arguments={"x-max-priority": 2}).publish(b"n").wait(),
+    "delete a queue": lambda node: node.delete_queue("doomed"),
+    "declare an exchange": lambda node: node.exchange("new exchange", "fanout"),
+    "delete an exchange": lambda node: node.delete_exchange("doomed exchange"),
+    "bind": lambda node: node.bind("old", "old exchange", "new key"),
+    "unbind": lambda node: node.unbind("doomed", "old exchange", "doomed key"),
+    "declare a vhost": lambda node: node.vhost("new vhost").queue("q").publish(b"n").wait(),
+    "delete a vhost": lambda node: node.delete_vhost("doomed vhost"),
+}
+
+
+def looked_at(scene: HandNode) -> dict[str, Any]:
+    """What is declared, and what every queue has."""
+    node = scene.node
+    document = node.definitions()
+    assert node.down == {}
+    for vhost in node.vhosts():
+        assert node.vhost(vhost).down == {}
+    return {
+        "vhosts": sorted(node.vhosts()),
+        "queues": {
+            (vhost, queue.name): bodies(queue)
+            for vhost in sorted(node.vhosts())
+            for queue in node.vhost(vhost).queues()
+        },
+        "exchanges": sorted((one["vhost"], one["name"], one["type"]) for one in document["exchanges"]),
+        "bindings": sorted((one["source"], one["destination"], one["routing_key"]) for one in document["bindings"]),
+    }
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_crash_while_something_is_changed_leaves_it_done_or_not(change: str, power: bool) -> None:
+    work = CHANGES[change]
+
+    def begin(seed: int) -> HandNode:
+        scene = hand_node(seed=seed, check_invariants=False)
+        prepare(scene)
+        scene.files.sync_all()
+        return scene
+
+    scene = begin(0)
+    before = looked_at(scene)
+    operations = scene.files.operations
+    work(scene.node)
+    after = looked_at(scene)
+    total = scene.files.operations - operations
+    scene.kill()
+    assert total > 0
+    for operation in range(1, total + 1):
+        scene = begin(operation)
+        scene.files.crash_at(operation, torn=operation % 2 == 0)
+        with pytest.raises(SimulatedCrash):
+            work(scene.node)
+        rng = random.Random(operation)
+        files = scene.lose_power(rng) if power else scene.kill()
+        again = hand_node(files, seed=operation + 1)
+        again.run()
+        found = looked_at(again)
+        where = f"{change}: operation {operation} of {total}"
+        for part in ("vhosts", "exchanges", "bindings"):
+            assert found[part] in (before[part], after[part]), where
+        for key in before["queues"].keys() & after["queues"].keys():
+            assert found["queues"][key] == before["queues"][key], where
+        for key, messages in found["queues"].items():
+            whole = before["queues"].get(key) or after["queues"].get(key)
+            assert messages in (whole, []), f"{where}: {key} is half there"
+        with contextlib.suppress(warren.NotFoundError):  # and it can be done again, where it was not
+            work(again.node)
+        again.run()
+        done = looked_at(again)
+        assert done["bindings"] == after["bindings"], where
+        assert done["queues"].keys() == after["queues"].keys(), where
+        again.node.close()
+        forget_actors(again.pool)
