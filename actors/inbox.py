@@ -2,7 +2,7 @@
 
 Two lanes. *Control* messages (:class:`Control`: stop, duration targets, credit, what a store has made safe) overtake
 *data*; within a lane the order of arrival is kept. ``weight`` counts the published messages that wait: a publisher that
-finds too many has to wait (:mod:`actors.queue_actor`).
+finds too many has to wait (:mod:`actors.queue_door`).
 
 Single publishes and acks join the entry at the tail of the data lane while it is of their kind and nothing else has
 come behind it (:class:`Gathering`): an actor that is busy finds batches.

@@ -1,7 +1,7 @@
 """Every message between actors, and from a user's thread to an actor: who sends it, to whom, what comes back.
 
 *Ask* goes one way only, user → node → queue → store; everything upwards is a *tell*. :class:`~actors.inbox.Control`
-messages overtake data. Single publishes and acks reach a queue as gatherings (:mod:`actors.queue_actor`), not as
+messages overtake data. Single publishes and acks reach a queue as gatherings (:mod:`actors.handing_over`), not as
 messages.
 """
 

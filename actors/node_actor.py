@@ -35,10 +35,11 @@ from actors.engines.definitions_json import Imported
 from actors.engines.errors import NotFoundError, PreconditionFailedError, ResourceLockedError
 from actors.engines.exchanges import Binding, ExchangeDeclaration
 from actors.engines.memory_readings import MemoryReading
+from actors.handing_over import QueueDownError
 from actors.inbox import Inbox
 from actors.memory_monitor_actor import MemoryMonitorActor
 from actors.pool import ActorStoppedError, PooledActor
-from actors.queue_actor import QueueActor, QueueDownError
+from actors.queue_actor import QueueActor
 from actors.running_vhost import QueueCell, RunningVhost
 from actors.surroundings import Surroundings
 from actors.timer import TimerActor

@@ -4,10 +4,7 @@ It turns messages into calls, and what the calls brought about (:class:`~actors.
 messages. A turn: work off what waits; hand out what consumers have room for; make safe what somebody waits for; tell
 everybody; set the timers.
 
-*Publishers* hand over single messages that gather in the inbox (:class:`PublishBatch`) or batches of their own.
-Credit: while ``credit_flow_default_credit`` messages wait, or a store is behind, a publisher is held in
-:meth:`QueueActor.admit`, where it first runs the queue's turn itself. An event loop may neither wait nor run turns: it
-asks :meth:`QueueActor.admission`, hands over with ``here=False``, and lets the queue :meth:`~QueueActor.hurry_up`.
+How messages get in, and who has to wait, is the outer half: :mod:`actors.queue_door`.
 
 *Confirms* are grouped: what was published is synced within ``sync_interval_ms``, at once where somebody waits
 (:meth:`QueueActor.help`), after every turn with sync="always"; with "os" it is written, which survives the process.
@@ -24,29 +21,36 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, TypeGuard
 
 import attrs
-import pykka
 from pykka import ActorRef
 from pykka._envelope import Envelope as Letter
 
 from actors import messages as m
-from actors.clock import NS
 from actors.deliveries import BUFFER, Deliveries
 from actors.engines.arguments import QueueDeclaration
 from actors.engines.dead_letters import is_cycle
 from actors.engines.effects import DeadLetterBatch, Delivered
 from actors.engines.queue_process import QueueProcess
-from actors.future import Confirm, CountDown, Future
+from actors.future import CountDown, Future
+from actors.handing_over import (
+    CLOSED_WEIGHT,
+    PublishBatch,
+    PublishKey,
+    PublishRefusedError,
+    QueueDownError,
+    SettleKey,
+    tag_ranges,
+)
 from actors.inbox import Gathering
 from actors.looking import allocated_bytes, browse, is_pageable
-from actors.pool import ActorStoppedError, PooledActor
+from actors.pool import ActorStoppedError
+from actors.queue_door import QueueDoor
 from actors.store_actor import RemoteStore
-from actors.surroundings import BlockedError, Surroundings
+from actors.surroundings import Surroundings
 from actors.timer import tell
 from queue_index.message_format import Envelope
 from queue_index.msg_ids import MsgIds
@@ -58,45 +62,6 @@ _rest_numbers = itertools.count(1)
 
 IDLE_BYTES: Final = 4096
 """What an idle queue is taken to need, where memory is counted by the engine itself."""
-
-
-CLOSED_WEIGHT: Final = 1 << 60
-"""No publisher is let in where so much waits; it then looks why."""
-
-
-class PublishRefusedError(WarrenError):
-    """A queue that is full and told to refuse (x-overflow) did so; nothing was stored."""
-
-
-class QueueDownError(ActorStoppedError):
-    """The queue has stopped by an error, or its files cannot be opened; the reason is in the text."""
-
-
-@attrs.frozen(eq=False)
-class PublishKey:
-    """What single publishes that gather have in common. Compared by identity: a handle keeps its own."""
-
-    envelope: Envelope
-    expiration_ms: int | None = None
-    priority: int = 0
-
-
-class PublishBatch(Gathering):
-    """Single publishes that wait together; ``items`` are bodies."""
-
-    __slots__ = ("confirm",)
-
-    def __init__(self, key: object, confirm: Confirm) -> None:
-        super().__init__(key)
-        self.confirm = confirm
-
-
-@attrs.frozen
-class SettleKey:
-    """What single settlements that gather have in common."""
-
-    channel: str
-    outcome: str
 
 
 Dispatch = Callable[[str, tuple[str, ...], Any], list[tuple[str, ActorRef[Any] | None]]]
@@ -113,42 +78,24 @@ class OpenedQueue:
     """To be called once no segment is left to scan."""
 
 
-_SAFE: Final = Confirm()
-_SAFE.set()
-
-
-class QueueActor(PooledActor):
+class QueueActor(QueueDoor):
     """Owner of one queue."""
 
     __slots__ = (
-        "_abandoned",
-        "_around",
         "_bump_told",
-        "_confirms",
         "_deadline_us",
         "_dispatch",
-        "_error",
-        "_hurry",
         "_idle_armed",
         "_last_work_ns",
-        "_limit",
         "_open_process",
-        "_process",
         "_recovered",
         "_recovering_armed",
         "_report_armed",
         "_reporting",
-        "_room_at",
         "_settled",
-        "_stores",
         "_sync_armed",
         "_unused_told",
-        "_waiting_for_room",
         "_worked",
-        "alive",
-        "coalesces",
-        "declaration",
-        "deliveries",
         "msg_ids",
         "rest_number",
     )
@@ -161,24 +108,10 @@ class QueueActor(PooledActor):
         open_process: Callable[[QueueActor], OpenedQueue],
         dispatch: Dispatch,
     ) -> None:
-        super().__init__(around.pool)
-        self.declaration = declaration
-        self.coalesces = declaration.overflow == "drop-head"
-        """Whether single publishes may share a confirm: not where one may be refused and the next not."""
-        self._around = around
+        super().__init__(around, declaration)
         self._open_process = open_process
         self._dispatch = dispatch
-        self._process: QueueProcess | None = None
-        self._stores: list[RemoteStore] = []
         self.msg_ids = MsgIds(around.random(8))
-        self.deliveries: dict[str, Deliveries] = {}
-        """Where consumers get their messages, by their tags. Anybody may ask whether there are any."""
-        self._confirms: set[Future] = set()
-        self._limit, more_after = around.settings.credit_flow_default_credit
-        self._room_at = self._limit - more_after
-        self._waiting_for_room: deque[Future] = deque()  # one for good: any thread may append
-        self._abandoned: deque[str] = deque()
-        self._hurry = False
         self._settled = False
         """Whether something was settled that is not safe yet: a crash would bring it back."""
         self._sync_armed = self._report_armed = self._idle_armed = self._recovering_armed = False
@@ -189,157 +122,12 @@ class QueueActor(PooledActor):
         self._reporting = False
         self._worked = self._unused_told = self._bump_told = False
         self._recovered: Callable[[], None] | None = None
-        self._error: BaseException | None = None
-        self.alive = True
-        """Whether messages may be handed over; the short way to ``actor_stopped``."""
-
-    def describe(self) -> str:
-        return str(self.declaration)
-
-    def stopped_error(self) -> WarrenError:
-        if self._error is not None:
-            return QueueDownError(f"{self.describe()} is down: {self._error}")
-        return ActorStoppedError(f"{self.describe()} is gone")
 
     @property
     def process(self) -> QueueProcess:
         if self._process is None:
             raise RuntimeError(f"{self.describe()} is not open")
         return self._process
-
-    # ── called from any thread ──────────────────────────────────────────────────────────────────────────────────
-
-    def publish(self, key: PublishKey, body: bytes, *, here: bool = True) -> Confirm:
-        """Hand over one message; returns its confirm, which messages that came together share.
-
-        ``here``: whether the calling thread may do the queue's work; an event loop's may not.
-        """
-        if here and self.deliveries and self._hand_off(key, body):
-            return _SAFE
-        inbox = self.actor_inbox
-        batch = inbox.gather(key, body, self._new_batch, 1)
-        if not self.coalesces:
-            inbox.seal()
-        if here and self.deliveries and self.consumer_waits():
-            self.turn()
-        return batch.confirm
-
-    def _hand_off(self, key: PublishKey, body: bytes) -> bool:
-        """Give a message to a consumer that waits for one and acks unseen, past the queue, if nothing is before it."""
-        if not self.consumer_waits() or not self._turn_lock.acquire(blocking=False):
-            return False
-        try:
-            if self._process is None or not self.actor_inbox.empty() or not self.alive:
-                return False
-            delivered = self._process.hand_off(key.envelope, body)
-            deliveries = None if delivered is None else self.deliveries.get(delivered.consumer or "")
-            if delivered is None or deliveries is None:
-                return False
-            deliveries.put(delivered)
-            return True
-        finally:
-            self.end_turn()
-
-    def _new_batch(self, key: object) -> PublishBatch:
-        return PublishBatch(key, Confirm(self))
-
-    def publish_many(
-        self, key: PublishKey, bodies: Sequence[bytes], msg_ids: bytes = b"", *, here: bool = True
-    ) -> Confirm:
-        """Hand over messages in one batch; ``msg_ids``: 16 bytes each, where other queues get the same messages."""
-        confirm = Confirm(self)
-        message = m.Publish(key.envelope, msg_ids, bodies, key.expiration_ms, key.priority, confirm)
-        if self.actor_stopped.is_set():
-            raise self.stopped_error()
-        self.actor_inbox.put(Letter(message), len(bodies))
-        if here and self.deliveries and self.consumer_waits():
-            self.turn()
-        return confirm
-
-    def consumer_waits(self) -> bool:
-        """Whether a consumer's thread waits for a message right now."""
-        return any(deliveries.waiting for deliveries in list(self.deliveries.values()))
-
-    def settle(self, key: SettleKey, tag: int) -> None:
-        """Ack, requeue or reject one delivery."""
-        self.actor_inbox.gather(key, tag, Gathering, 0)
-
-    def admit(self, *, block: bool = True, timeout: float | None = None, here: bool = True) -> None:
-        """Hold a publisher while too much waits; raises :class:`BlockedError` where it may not wait any longer.
-
-        ``here``: as for :meth:`publish`.
-        """
-        gate = self._around.gate
-        clock = self._around.clock
-        deadline = None if timeout is None else clock.now_ns() + round(timeout * NS)
-        while True:
-            if gate.reasons:
-                if not block:
-                    raise BlockedError(f"publishers are blocked: {', '.join(sorted(gate.reasons))} alarm")
-                waiter = gate.opening(self._around.pool)
-            elif self._full():
-                if here and self.turn() and not self._full():
-                    return
-                if not block:
-                    raise BlockedError(f"{self.describe()} is behind")
-                waiter = self._room()
-            else:
-                return
-            remaining = None if deadline is None else (deadline - clock.now_ns()) / NS
-            if remaining is not None and remaining <= 0 and not waiter.done:
-                raise BlockedError(f"{self.describe()}: blocked for {timeout} seconds")
-            try:
-                waiter.settled(remaining)
-            except pykka.Timeout as error:
-                raise BlockedError(f"{self.describe()}: blocked, and nobody is left who could help") from error
-
-    def admission(self) -> Future | None:
-        """Without holding anybody: ``None`` where a publisher may go on, or what to wait for and then ask again."""
-        gate = self._around.gate
-        if gate.reasons:
-            return gate.opening(self._around.pool)
-        return self._room() if self._full() else None
-
-    def _full(self) -> bool:
-        if self.actor_stopped.is_set():
-            raise self.stopped_error()
-        return self.actor_inbox.weight >= self._limit or any(store.credit.blocked for store in self._stores)
-
-    def _room(self) -> Future:
-        room = Future(self)
-        self._waiting_for_room.append(room)
-        if not self._full():
-            self._let_publishers_in()
-        return room
-
-    def _let_publishers_in(self) -> None:
-        if self._waiting_for_room and (
-            self.actor_stopped.is_set()
-            or (self.actor_inbox.weight <= self._room_at and not any(store.credit.blocked for store in self._stores))
-        ):
-            with contextlib.suppress(IndexError):
-                for _ in range(len(self._waiting_for_room)):
-                    self._waiting_for_room.popleft().set()
-
-    def help(self, future: Future) -> None:
-        """Somebody waits: sync without delay, and do it in this thread if nobody else is at it."""
-        self._hurry = True
-        if self.actor_inbox.owner is self and not self.turn():
-            self.schedule()  # whoever is at it may have passed the point where it would have seen the hurry
-        super().help(future)
-
-    def hurry_up(self) -> None:
-        """Somebody waits who cannot help: sync without delay, in one of the pool's threads."""
-        self._hurry = True
-        self.get_in_line()
-
-    def let_go(self, channel: str) -> None:
-        """Close a channel that nobody can reach any more. Takes no lock: a garbage collector may call it anywhere."""
-        self._abandoned.append(channel)
-        self._pool.submit(self)
-
-    def wants_turn(self) -> bool:
-        return self.alive and bool(self._abandoned or (self._hurry and self._confirms))
 
     # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -547,6 +335,7 @@ class QueueActor(PooledActor):
         self._hurry = True
         self.process.sync_index()
         self._settled = False
+        self._carry_out()  # a publish that was refused is answered so: it is no error of this call's
         return CountDown(list(self._confirms))
 
     def _on_duration_target(self, message: m.SetDurationTarget) -> None:
@@ -728,20 +517,6 @@ class QueueActor(PooledActor):
 
 def _is_future(token: object) -> TypeGuard[Future]:
     return isinstance(token, Future)
-
-
-def tag_ranges(tags: list[int]) -> list[range]:
-    """Delivery tags that came one by one, as ranges."""
-    ranges: list[range] = []
-    start = end = tags[0]
-    for tag in tags[1:]:
-        if tag == end + 1:
-            end = tag
-        else:
-            ranges.append(range(start, end + 1))
-            start = end = tag
-    ranges.append(range(start, end + 1))
-    return ranges
 
 
 _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {

@@ -27,8 +27,9 @@ from actors.engines.backing import Backing
 from actors.engines.queue_process import QueueProcess
 from actors.engines.vhost_definitions import VhostDefinitions
 from actors.future import Future
+from actors.handing_over import QueueDownError
 from actors.inbox import Inbox
-from actors.queue_actor import OpenedQueue, QueueActor, QueueDownError
+from actors.queue_actor import OpenedQueue, QueueActor
 from actors.store_actor import GrantedCredit, MessageStoreActor, RemoteStore
 from actors.surroundings import Surroundings
 from actors.timer import tell

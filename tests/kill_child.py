@@ -51,7 +51,11 @@ BACKLOG = 200
 AHEAD = 4
 """So many batches of a publisher are not confirmed yet."""
 
-SETTINGS: dict[str, Any] = {"queue_index_max_journal_entries": 700, "msg_store_file_size_limit": 150_000, "attach": False}
+SETTINGS: dict[str, Any] = {
+    "queue_index_max_journal_entries": 700,
+    "msg_store_file_size_limit": 150_000,
+    "attach": False,
+}
 """Small, so that journals are flushed and files of bodies compacted many times a second."""
 
 

@@ -92,7 +92,11 @@ class Copy:
 
     @property
     def is_promised(self) -> bool:
-        return self.survives and not self.queue.deleted and (self.confirmed or (self.origin is not None and self.origin.is_promised))
+        return (
+            self.survives
+            and not self.queue.deleted
+            and (self.confirmed or (self.origin is not None and self.origin.is_promised))
+        )
 
 
 @attrs.define(eq=False)
@@ -356,7 +360,10 @@ class QueueModel:
         left, copies, at = list(known), [], 0
         for key in found:
             here = [n for n, copy in enumerate(left) if copy.key == key and (n >= at or copy.loose)]
-            assert here, f"{self.name}: {key} was not published, is gone for sure, is there twice, or out of order"
+            assert here, (
+                f"{self.name}: {key} was not published, is gone for sure, is there twice, or out of order: found {found}, "
+                f"known {[copy.key for copy in known]}"
+            )
             n = next((n for n in here if n >= at), here[0])
             copies.append(left.pop(n))
             at = max(at, n)

@@ -12,8 +12,8 @@ import pytest
 from runtime_tools import BIG, DATA, bodies, hand_node, queue_path, store_path
 
 import warren
+from actors.handing_over import QueueDownError
 from actors.node_actor import UnsavedError
-from actors.queue_actor import QueueDownError
 from actors.running_vhost import QueueCell
 from storage.errors import StorageError, WarrenError
 

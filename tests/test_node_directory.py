@@ -13,8 +13,8 @@ import pytest
 from runtime_tools import BIG, DATA, HandNode, bodies, forget_actors, hand_node, queue_path, store_path
 
 import warren
+from actors.handing_over import QueueDownError
 from actors.node_actor import ForeignDirectoryError, VhostDownError
-from actors.queue_actor import QueueDownError
 from queue_index import directory as names
 from storage.errors import DataError, DirectoryLockedError, WarrenError
 from storage.faults import FaultRules, SimulatedCrash

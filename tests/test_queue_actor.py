@@ -12,7 +12,8 @@ import pytest
 from runtime_tools import DATA, HandNode, hand_node
 
 import warren
-from actors.queue_actor import IDLE_BYTES, PublishRefusedError, QueueActor, tag_ranges
+from actors.handing_over import PublishRefusedError, tag_ranges
+from actors.queue_actor import IDLE_BYTES, QueueActor
 from storage.errors import WarrenError
 
 BIG = b"B" * 5000

@@ -517,7 +517,9 @@ class NodeMachine(RuleBasedStateMachine):
             confirm = self.node.publish_to(targets, bodies[0], persistent=persistent)
         self.note(confirm, taken, len(messages))
 
-    def kill_again(self, files: MemoryFileSystem, operation: int, rng: random.Random, *, power: bool) -> MemoryFileSystem:
+    def kill_again(
+        self, files: MemoryFileSystem, operation: int, rng: random.Random, *, power: bool
+    ) -> MemoryFileSystem:
         files.crash_at(files.operations + 1 + operation)
         hand = None
         try:

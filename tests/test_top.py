@@ -141,6 +141,11 @@ def test_no_queues_and_a_vhost_that_is_down() -> None:
     assert lines[-1] == "  No queues."
 
 
+def test_a_name_with_a_line_separator_stays_on_its_line() -> None:
+    """U+2028 is no control character, and ends a line all the same."""
+    assert drawn(snapshot([row("a\u2028b\u2029")]), 80)[-1].startswith("● a\\u2028b\\u2029 ")
+
+
 NAMES = st.text(st.characters(codec="utf-8") | st.sampled_from("漢é\u0301\x1b\n\udcff"), max_size=60)
 COUNTS = st.integers(0, 20) | st.integers(0, 10**13)
 ROWS = st.builds(

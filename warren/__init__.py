@@ -13,9 +13,9 @@ from actors.engines.errors import (
     ResourceLockedError,
 )
 from actors.future import Confirm
+from actors.handing_over import PublishRefusedError, QueueDownError
 from actors.node_actor import ForeignDirectoryError
 from actors.pool import ActorStoppedError
-from actors.queue_actor import PublishRefusedError, QueueDownError
 from actors.surroundings import BlockedError
 from storage.errors import (
     DataError,

@@ -17,7 +17,8 @@ from actors import messages as m
 from actors.deliveries import Deliveries
 from actors.engines.effects import Delivered
 from actors.future import Future
-from actors.queue_actor import QueueActor, SettleKey, tag_ranges
+from actors.handing_over import SettleKey, tag_ranges
+from actors.queue_actor import QueueActor
 from queue_index.fetching import Fetched
 from warren.messages import ReceivedMessage
 from warren.process_bound import ProcessBound

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from actors.engines.exchanges import ExchangeDeclaration
 from actors.engines.routing import carbon_copies
 from actors.future import Confirm, CountDown, Future
-from actors.queue_actor import PublishKey, QueueActor
+from actors.handing_over import PublishKey
+from actors.queue_actor import QueueActor
 from actors.running_vhost import QueueCell
 from storage.errors import WarrenError
 from warren.messages import PublishArguments, as_bodies, as_body, publish_key

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 import attrs
 
-from actors.queue_actor import PublishKey
+from actors.handing_over import PublishKey
 from queue_index.fetching import Fetched
 from queue_index.message_format import Envelope, Message, decode_message
 from queue_index.properties import Properties, encode_properties

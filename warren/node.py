@@ -35,9 +35,9 @@ from actors.engines.memory_readings import (
     total_memory_bytes,
 )
 from actors.future import Confirm
+from actors.handing_over import CLOSED_WEIGHT, PublishKey
 from actors.node_actor import NodeActor, Probes
 from actors.pool import Pool, ThreadPool
-from actors.queue_actor import CLOSED_WEIGHT, PublishKey
 from actors.running_vhost import QueueCell, RunningVhost
 from actors.status_server import StatusServer
 from actors.surroundings import Gate, Surroundings, shared_files

@@ -16,8 +16,9 @@ from actors.engines.consumers import Consumer as ConsumerDeclaration
 from actors.engines.effects import Delivered
 from actors.engines.errors import ArgumentsError
 from actors.future import Confirm
+from actors.handing_over import PublishKey
 from actors.looking import BrowsedMessage
-from actors.queue_actor import PublishKey, QueueActor
+from actors.queue_actor import QueueActor
 from actors.running_vhost import QueueCell
 from warren.consumer import Channel, Consumer, DeliveredMessage, Delivery, spread
 from warren.messages import PublishArguments, ReceivedMessage, as_bodies, as_body, publish_key

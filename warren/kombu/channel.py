@@ -23,8 +23,8 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.transport import base
 
 from actors.future import Confirm
+from actors.handing_over import PublishRefusedError
 from actors.pool import ActorStoppedError
-from actors.queue_actor import PublishRefusedError
 from actors.running_vhost import QueueCell
 from storage.errors import WarrenError
 from warren.consumer import Delivery

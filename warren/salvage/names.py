@@ -43,11 +43,13 @@ def shown(name: bytes) -> str:
     return text if level is None else f"{text} (priority {level})"
 
 
+_UNPRINTABLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+"""Categories of Unicode: controls, what has no shape of its own, and what ends a line or a paragraph."""
+
+
 def printable(text: str) -> str:
     """``text`` with escapes for what a terminal would obey, or could not show."""
-    return "".join(
-        _escaped(character) if unicodedata.category(character)[0] == "C" else character for character in text
-    )
+    return "".join(_escaped(one) if unicodedata.category(one) in _UNPRINTABLE else one for one in text)
 
 
 def _escaped(character: str) -> str:

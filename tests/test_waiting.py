@@ -1,0 +1,220 @@
+"""How threads wait for each other, and share what they have in common: Bell, WaitingRoom, Shared."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warren
+from actors.bell import Bell
+from actors.pool import ActorStoppedError
+from actors.shared import Shared
+from actors.waiting_room import WaitingRoom
+
+PATIENCE_S = 10
+
+
+@pytest.fixture
+def bell() -> Iterator[Bell]:
+    bell = Bell()
+    yield bell
+    bell.close()
+
+
+def started(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+# ── Bell ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_bell_stays_rung_until_it_is_cleared(bell: Bell) -> None:
+    assert not bell.wait(0)
+    bell.ring()
+    assert bell.wait(0)
+    assert bell.wait(None)
+    bell.clear()
+    assert not bell.wait(0)
+
+
+def test_a_ring_wakes_who_waits(bell: Bell) -> None:
+    heard: list[bool] = []
+    thread = started(lambda: heard.append(bell.wait(PATIENCE_S)))
+    bell.ring()
+    thread.join(PATIENCE_S)
+    assert heard == [True]
+
+
+@pytest.mark.parametrize("rung_before", [True, False])
+def test_a_bells_file_is_readable_while_it_is_rung(bell: Bell, rung_before: bool) -> None:
+    def readable() -> bool:
+        return bool(select.select([bell], [], [], 0)[0])
+
+    if rung_before:
+        bell.ring()
+        assert readable()
+    bell.clear()
+    assert not readable()
+    for _ in range(100_000):  # far more than fit into its buffer
+        bell.ring()
+    assert readable()
+    bell.clear()
+    assert not readable()
+
+
+def test_a_closed_bell_can_still_be_rung(bell: Bell) -> None:
+    bell.fileno()
+    bell.ring()
+    bell.close()
+    bell.clear()
+    bell.ring()
+    assert bell.wait(0)
+
+
+# ── WaitingRoom ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_question_is_asked_again_when_something_changes() -> None:
+    room = WaitingRoom()
+    facts: list[str] = []
+    answers: list[str | None] = []
+    asked = threading.Event()
+
+    def question() -> str | None:
+        asked.set()
+        return facts[-1] if facts else None
+
+    thread = started(lambda: answers.append(room.wait_for(question, PATIENCE_S)))
+    assert asked.wait(PATIENCE_S)
+    facts.append("so")
+    room.changed()
+    thread.join(PATIENCE_S)
+    assert answers == ["so"]
+
+
+def test_a_question_is_asked_once_where_there_is_no_time() -> None:
+    asked: list[int] = []
+    assert WaitingRoom().wait_for(lambda: asked.append(1), 0) is None
+    assert asked == [1]
+
+
+def test_a_change_that_nobody_told_is_noticed() -> None:
+    answers = iter([None, "so"])
+    assert WaitingRoom().wait_for(lambda: next(answers)) == "so"
+
+
+# ── Shared ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Thing:
+    def __init__(self) -> None:
+        self.open = True
+
+    def close(self) -> None:
+        assert self.open
+        self.open = False
+
+
+@pytest.fixture
+def shared() -> Shared[str, Thing]:
+    return Shared(Thing.close, lambda thing: thing.open)
+
+
+def test_the_first_makes_it_and_the_last_closes_it(shared: Shared[str, Thing]) -> None:
+    first = shared.acquire("a", Thing)
+    assert shared.acquire("a", Thing) is first
+    assert shared.acquire("b", Thing) is not first
+    shared.release("a", first)
+    assert first.open
+    assert shared.users("a") == 1
+    shared.release("a", first)
+    assert not first.open
+    assert shared.acquire("a", Thing) is not first
+
+
+def test_what_somebody_closed_is_made_anew_and_not_mixed_up(shared: Shared[str, Thing]) -> None:
+    lost = shared.acquire("a", Thing)
+    lost.close()
+    new = shared.acquire("a", Thing)
+    assert new is not lost
+    shared.release("a", lost)
+    assert new.open
+    shared.release("a", new)
+    assert not new.open
+
+
+def test_what_could_not_be_made_leaves_nothing(shared: Shared[str, Thing]) -> None:
+    def fail() -> Thing:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        shared.acquire("a", fail)
+    assert shared.acquire("a", Thing).open
+
+
+def test_at_the_end_everything_is_closed_and_nothing_made(shared: Shared[str, Thing]) -> None:
+    things = [shared.acquire(name, Thing) for name in "ab"]
+    shared.close_all()
+    assert not any(thing.open for thing in things)
+    with pytest.raises(ActorStoppedError):
+        shared.acquire("a", Thing)
+    shared.release("a", things[0])
+
+
+def test_a_forked_child_begins_with_nothing(shared: Shared[str, Thing]) -> None:
+    thing = shared.acquire("a", Thing)
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if shared.users("a") == 0 and shared.acquire("a", Thing) is not thing else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert shared.users("a") == 1
+
+
+# ── a consumer's prefetch ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def counts(queue: Any) -> tuple[int, int]:
+    stats = queue.stats()
+    return stats["messages_ready"], stats["messages_unacknowledged"]
+
+
+def test_a_prefetch_can_be_raised_and_lowered(tmp_path: Path) -> None:
+    with warren.open(tmp_path / "node") as node:
+        queue = node.queue("jobs")
+        queue.publish_many([b"x"] * 10).wait()
+        with queue.consume(prefetch=2) as consumer:
+            assert counts(queue) == (8, 2)
+            consumer.set_prefetch(5)
+            assert counts(queue) == (5, 5)
+            consumer.set_prefetch(1)
+            deliveries = [consumer.receive(PATIENCE_S) for _ in range(5)]
+            queue.ack(deliveries[:4])
+            assert counts(queue) == (5, 1)
+            queue.ack(deliveries[4:])
+            assert counts(queue) == (4, 1)
+            consumer.set_prefetch(5)
+            assert counts(queue) == (0, 5)
+
+
+def test_a_single_active_consumer_keeps_its_place_whatever_its_prefetch(tmp_path: Path) -> None:
+    with warren.open(tmp_path / "node") as node:
+        queue = node.queue("jobs", arguments={"x-single-active-consumer": True})
+        with queue.consume(prefetch=3, tag="first") as first, queue.consume(prefetch=3, tag="second"):
+            queue.publish_many([b"x"] * 3).wait()
+            first.set_prefetch(1)
+            queue.publish_many([b"x"] * 3).wait()
+            assert queue.stats()["single_active_consumer_tag"] == "first"
+            assert counts(queue) == (3, 3)
+            first.set_prefetch(6)
+            assert counts(queue) == (0, 6)
