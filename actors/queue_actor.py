@@ -47,7 +47,6 @@ from actors.handing_over import (
 )
 from actors.inbox import Gathering
 from actors.looking import allocated_bytes, browse, is_pageable
-from actors.pool import ActorStoppedError
 from actors.queue_door import QueueDoor
 from actors.store_actor import RemoteStore
 from actors.surroundings import Surroundings
@@ -176,7 +175,7 @@ class QueueActor(QueueDoor):
         self._carry_out()
         for store in self._stores:
             store.leave()
-        self._end(ActorStoppedError(f"{self.describe()} was deleted"))
+        self._end(QueueDownError(f"{self.describe()} was deleted"))
         return deleted
 
     def _on_give_up(self, message: m.GiveUp) -> None:
@@ -229,7 +228,7 @@ class QueueActor(QueueDoor):
         handler = _HANDLERS.get(type(message))
         if handler is None:
             raise RuntimeError(f"a queue cannot handle {message!r}")
-        if type(message) is not m.GetStats:  # looking at a queue keeps nobody from his rest
+        if type(message) not in _NO_WORK:
             self._worked = True
         return handler(self, message)
 
@@ -340,9 +339,11 @@ class QueueActor(QueueDoor):
 
     def _on_duration_target(self, message: m.SetDurationTarget) -> None:
         self.process.set_ram_duration_target(message.duration_s)
+        self._around.allocated_bytes[self.actor_urn] = allocated_bytes(self.process)
 
     def _on_report_due(self, _: m.ReportDue) -> None:
-        self._report_armed = False
+        self._report_armed = True
+        self._start_timer("report", self._around.settings.queue_ram_report_interval_ms * 1_000_000, m.ReportDue())
         self._report()
 
     def _report(self) -> None:
@@ -448,7 +449,7 @@ class QueueActor(QueueDoor):
             confirm.fail(PublishRefusedError(f"{self.describe()} is full"))
         for tag in effects.cancelled:
             if (ended := self.deliveries.pop(tag, None)) is not None:
-                ended.end(ActorStoppedError(f"{self.describe()} was deleted"))
+                ended.end(QueueDownError(f"{self.describe()} was deleted"))
         for batch in effects.dead_letters:
             self._send_dead_letters(batch)
         unused = self.process.is_auto_delete_due
@@ -518,6 +519,9 @@ class QueueActor(QueueDoor):
 def _is_future(token: object) -> TypeGuard[Future]:
     return isinstance(token, Future)
 
+
+_NO_WORK: Final = frozenset({m.GetStats, m.ReportDue, m.SetDurationTarget})
+"""Messages that keep no queue from its rest."""
 
 _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
     m.Publish: QueueActor._on_publish,

@@ -161,7 +161,8 @@ class QueueDoor(PooledActor):
                 return
             remaining = None if deadline is None else (deadline - clock.now_ns()) / NS
             if remaining is not None and remaining <= 0 and not waiter.done:
-                raise BlockedError(f"{self.describe()}: blocked for {timeout} seconds")
+                why = f" by the {' and '.join(sorted(gate.reasons))} alarm" if gate.reasons else ": the disk is behind"
+                raise BlockedError(f"{self.describe()}: blocked for {timeout} seconds{why}")
             try:
                 waiter.settled(remaining)
             except pykka.Timeout as error:

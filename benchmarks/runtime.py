@@ -162,8 +162,9 @@ def _latency(count: int, give: Callable[[bytes], object], take: Callable[[], byt
     return statistics.median(times)
 
 
-def _many_queues(node: warren.Node, sync: str, count: int, rounds: int, repeats: int, tick: Tick) -> Figure:
+def _many_queues(node: warren.Node, sync: str, scale: float, repeats: int, tick: Tick) -> Figure:
     """Many queues in turn, one message each time, beside as many messages to one queue."""
+    count, rounds = max(20, int(QUEUES * scale)), max(1, int(ROUNDS * scale))
     many, one = [], []
     queues = [node.queue(f"one of many, {number}") for number in range(count)]
     single = node.queue("one")

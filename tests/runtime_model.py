@@ -360,13 +360,20 @@ class QueueModel:
         left, copies, at = list(known), [], 0
         for key in found:
             here = [n for n, copy in enumerate(left) if copy.key == key and (n >= at or copy.loose)]
+            if not here:  # of what, and on which way, it died in a step that was cut off, nobody can tell
+                dead = [n for n, copy in enumerate(left) if copy.loose and copy.key[1] and copy.key[0] == key[0]]
+                here = dead if key[1] else []
             assert here, (
-                f"{self.name}: {key} was not published, is gone for sure, is there twice, or out of order: found {found}, "
-                f"known {[copy.key for copy in known]}"
+                f"{self.name}: {key} was not published, is gone for sure, is there twice, or out of order: "
+                f"found {found}, known {[copy.key for copy in known]}"
             )
             n = next((n for n in here if n >= at), here[0])
             copies.append(left.pop(n))
-            at = max(at, n)
+            if n < at:
+                at -= 1
+            elif not copies[-1].loose:
+                at = n
+            copies[-1].message = attrs.evolve(copies[-1].message, deaths=key[1])
         return copies
 
 

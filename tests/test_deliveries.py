@@ -47,3 +47,18 @@ def test_handles_and_what_they_hand_out_cannot_be_sent_to_another_process() -> N
         for bound in (hand.node, queue, queue.get(), queue.consume(), hand.node.exchange("amq.topic")):
             with pytest.raises(warren.WrongProcessError, match="belongs to the process"):
                 pickle.dumps(bound)
+
+
+def test_a_get_waits_for_a_message_and_gives_up() -> None:
+    hand = hand_node()
+    with hand.node:
+        queue = hand.node.queue("waited for")
+        assert queue.get(timeout=0.01) is None
+        assert queue.stats()["consumers"] == 0
+        queue.publish(b"x")
+        delivery = queue.get(timeout=60)
+        assert delivery is not None
+        assert queue.stats()["messages_unacknowledged"] == 1
+        assert queue.stats()["consumers"] == 0
+        delivery.ack()
+        assert queue.stats()["messages"] == 0

@@ -130,7 +130,7 @@ class Ledger:
 
 def lines_until_killed(child: int, reading: int, rng: random.Random) -> Iterator[str]:
     """What a process tells before it is killed, after so many lines or so many seconds."""
-    lines, seconds = (rng.randrange(10, 400), 0.35) if rng.random() < 0.8 else (1 << 30, rng.uniform(0, 0.06))
+    lines, seconds = (rng.randrange(10, 250), 0.25) if rng.random() < 0.8 else (1 << 30, rng.uniform(0, 0.06))
     deadline, rest, killed, count = time.monotonic() + seconds, b"", False, 0
     while True:
         if not killed and (count >= lines or time.monotonic() >= deadline):

@@ -192,14 +192,16 @@ def test_a_forked_child_closes_nothing_of_its_parent(connect: Connect) -> None:
     connection = connect()
     queue = filled(connection, "jobs", [1, 2])
     held = queue.get()
+    key = connection.connection.node.path
     child = os.fork()
     if child == 0:
         try:
             connection.collect()
-            os._exit(0 if not _NODES.users(str(connection)) else 1)
+            os._exit(_NODES.users(key))
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
+    assert _NODES.users(key) == 1
     held.ack()
     assert payloads(queue) == [2]
 

@@ -100,15 +100,15 @@ class NodeMachine(RuleBasedStateMachine):
     # ── beginning ───────────────────────────────────────────────────────────────────────────────────────────────
 
     @initialize(
-        declared=st.tuples(*(declarations(number) for number in range(len(NAMES)))), mode=st.sampled_from([0, 0.7])
+        declared=st.tuples(*(declarations(number) for number in range(len(NAMES)))), used=st.sampled_from([0, 0.7])
     )
-    def begin(self, declared: tuple[dict[str, Any], ...], mode: float) -> None:
+    def begin(self, declared: tuple[dict[str, Any], ...], used: float) -> None:
         self.declared = dict(zip(NAMES, declared, strict=True)) | {
             DEAD: {"durable": True, "auto_delete": False, "arguments": {}}
         }
         self.sent = self.numbers = self.openings = 0
         self.clock = HandClock()
-        self.machine = Machine(used_bytes=int(mode * 4 * GIB))
+        self.machine = Machine(used_bytes=int(used * 4 * GIB))
         self.model = NodeModel(self.clock.wall_us(), types=EXCHANGES | {"graves": "fanout"})
         self.start(MemoryFileSystem(random.Random(0)))
         for name, kind in self.model.types.items():
@@ -202,7 +202,7 @@ class NodeMachine(RuleBasedStateMachine):
         singly=st.booleans(),
     )
     def publish(
-        self, name: str, sizes: list[int], persistent: bool, expiration: float | None, priority: int, singly: bool
+        self, *, name: str, sizes: list[int], persistent: bool, expiration: float | None, priority: int, singly: bool
     ) -> None:
         for part in [[size] for size in sizes] if singly else [sizes]:
             self.tick()
@@ -461,6 +461,7 @@ class NodeMachine(RuleBasedStateMachine):
     )
     def kill_and_start(
         self,
+        *,
         data: st.DataObject,
         steps: list[str],
         turns: int,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from actors.engines.definitions_json import DefinitionsError
 from actors.engines.errors import (
     AccessRefusedError,
     ArgumentsError,
@@ -11,6 +12,7 @@ from actors.engines.errors import (
     PreconditionFailedError,
     RefusedError,
     ResourceLockedError,
+    UnknownTagError,
 )
 from actors.future import Confirm
 from actors.handing_over import PublishRefusedError, QueueDownError
@@ -20,6 +22,7 @@ from actors.surroundings import BlockedError
 from storage.errors import (
     DataError,
     DirectoryLockedError,
+    DiskFullError,
     MessageError,
     SettingsError,
     StorageError,
@@ -29,7 +32,7 @@ from warren.config import Config
 from warren.consumer import Consumer, Delivery
 from warren.embedded import open_vhost
 from warren.exchange import Exchange, UnroutableError
-from warren.node import ClosedError, Node
+from warren.node import ClosedError, Node, Vhost
 from warren.node import open_node as open
 from warren.process_bound import WrongProcessError
 from warren.queue import Queue
@@ -44,8 +47,10 @@ __all__ = [
     "Confirm",
     "Consumer",
     "DataError",
+    "DefinitionsError",
     "Delivery",
     "DirectoryLockedError",
+    "DiskFullError",
     "Exchange",
     "ForeignDirectoryError",
     "MessageError",
@@ -59,7 +64,9 @@ __all__ = [
     "ResourceLockedError",
     "SettingsError",
     "StorageError",
+    "UnknownTagError",
     "UnroutableError",
+    "Vhost",
     "WarrenError",
     "WrongProcessError",
     "open",

@@ -350,9 +350,13 @@ class Node(Vhost):
         if self._status is not None:
             self._status.forget()
         for running in self.actor.vhosts.values():
+            for ref in (running.persistent, running.transient):
+                ref.actor_stopped.set()
             for cell in running.cells.values():
                 if (actor := cell.running) is not None:
+                    actor.alive = False
                     actor.actor_inbox.weight = CLOSED_WEIGHT
+                    actor.actor_stopped.set()  # whatever asks it here would do its work, on the parent's files
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -164,9 +164,23 @@ class Queue(ProcessBound):
 
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def get(self, *, auto_ack: bool = False) -> Delivery | None:
-        """The message at the head, or ``None`` from an empty queue. To wait for one, use :meth:`consume`."""
-        return next(iter(self.get_many(1, auto_ack=auto_ack)), None)
+    def get(self, *, auto_ack: bool = False, timeout: float = 0.0) -> Delivery | None:
+        """The message at the head, or ``None`` where there is none within ``timeout`` seconds.
+
+        For one message now and then; who wants many uses :meth:`consume`.
+        """
+        delivery = next(iter(self.get_many(1, auto_ack=auto_ack)), None)
+        if delivery is not None or not timeout:
+            return delivery
+        consumer = self.consume(1, auto_ack=auto_ack)
+        try:
+            delivery = consumer.receive(timeout)
+        finally:
+            if delivery is None:
+                consumer.close()  # what came in the last moment goes back
+            else:
+                consumer.cancel()  # and the message stays with the channel until it is settled
+        return delivery
 
     def get_many(self, count: int, *, auto_ack: bool = False) -> list[Delivery]:
         """At most ``count`` messages from the head; fewer from a shorter queue."""

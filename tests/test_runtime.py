@@ -1,0 +1,89 @@
+"""What the machine of :mod:`test_runtime_machine` and others found once: a whole node, each situation by its name."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from runtime_tools import HandNode, hand_node
+
+from actors.future import Confirm
+from storage.faults import SimulatedCrash
+from storage.memory import MemoryFileSystem
+from warren import PublishRefusedError, Queue
+
+
+def bodies(queue: Queue) -> list[bytes]:
+    return [one.body for one in queue.browse()]
+
+
+def opened(files: MemoryFileSystem, seed: int = 1) -> HandNode:
+    """The next process: its ids are others."""
+    hand = hand_node(files, seed=seed)
+    hand.run()
+    return hand
+
+
+def test_an_ack_is_safe_after_a_sync_though_no_publish_waits_for_one() -> None:
+    hand = hand_node()
+    queue = hand.node.queue("q")
+    queue.publish_many([b"1", b"2", b"3"]).wait()
+    queue.ack(queue.get_many(2))
+    queue.sync()
+    after = opened(hand.lose_power(random.Random(0)))
+    assert bodies(after.node.queue("q")) == [b"3"]
+
+
+def test_a_sync_does_not_fail_because_a_publish_before_it_was_refused() -> None:
+    hand = hand_node()
+    queue = hand.node.queue("q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    confirms: list[Confirm] = [queue.publish(b"1"), queue.publish(b"2")]
+    queue.sync()
+    assert confirms[0].error is None
+    assert isinstance(confirms[1].error, PublishRefusedError)
+
+
+def test_a_queue_turns_lazy_though_more_must_go_to_the_store_than_its_credit_allows() -> None:
+    hand = hand_node(msg_store_credit_disc_bound=(6, 2), queue_index_embed_msgs_below=100)
+    queue = hand.node.queue("q", durable=False)
+    sent = [b"%d" % number + b"." * 300 for number in range(50)]
+    queue.publish_many(sent)
+    queue.set_mode("lazy")
+    hand.run()
+    assert bodies(queue) == sent
+    assert queue.stats()["backing_queue_status"]["mode"] == "lazy"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_queue_that_is_not_durable_left_never_becomes_a_durable_one(seed: int) -> None:
+    """A kill within the opening that clears such queues' files away, at each of its operations."""
+    hand = hand_node()
+    for name in ("b", "c"):
+        queue = hand.node.queue(name, durable=False, arguments={"x-queue-mode": "lazy"})
+        queue.publish(b"fleeting", persistent=seed > 0)
+    hand.run()
+    left, operation, cut_off = hand.kill(), 0, True
+    while cut_off:
+        operation += 1
+        files = left.after_process_crash()
+        files.crash_at(files.operations + operation)
+        try:
+            opened(files)
+            cut_off = False
+        except SimulatedCrash:
+            pass
+        after = opened(files.after_process_crash(), seed=2)
+        assert after.node.queues() == []
+        assert len(after.node.queue("c", durable=False)) == 0
+    assert operation > 10
+
+
+def test_the_dead_letters_of_a_queue_that_rests_leave_when_they_are_due() -> None:
+    hand = hand_node()
+    hand.node.queue("waits", arguments={
+        "x-message-ttl": 5000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead",
+    })  # fmt: skip
+    dead = hand.node.queue("dead")
+    hand.node.queue("waits", passive=True).publish(b"1").wait()
+    hand.advance(20)
+    assert bodies(dead) == [b"1"]
