@@ -280,11 +280,18 @@ class NodeActor(PooledActor):
             raise ResourceLockedError(f"{cell.declaration} is exclusive to somebody else")
         return cell
 
-    def delete_queue(self, vhost: str, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
-        """Returns how many messages were ready; raises :class:`PreconditionFailedError` where it may not go."""
+    def delete_queue(
+        self, vhost: str, name: str, *, if_empty: bool = False, if_unused: bool = False, force: bool = False
+    ) -> int:
+        """Returns how many messages were ready; raises :class:`PreconditionFailedError` where it may not go.
+
+        ``force``: one that is down goes too, with whatever its files still hold.
+        """
         running = self.vhost(vhost)
         if name not in running.cells:
             return 0
+        if force and running.cells[name].running is None:
+            running.remove_files(running.cells[name])
         deleted = self._take_out(running, name, if_empty=if_empty, if_unused=if_unused)
         self._save()
         return deleted

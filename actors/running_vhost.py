@@ -172,6 +172,14 @@ class RunningVhost:
             else:
                 self.start_queue(cell)
 
+    def remove_files(self, cell: QueueCell) -> None:
+        """Do away with what a queue that is down has on disk; its bodies in the store stay until the next scan."""
+        for stored in _stored_names(cell.declaration):
+            entry = self._entry(stored)
+            self._around.files.delete_tree(self.directory.queue_path(entry))
+            self.directory.down.pop(entry, None)
+        cell.error = None
+
     def is_empty(self, name: str) -> bool:
         """Whether a queue that is all recovered has no message."""
         actor = self.cells[name].running

@@ -323,6 +323,13 @@ class QueueModel:
         """What a crash may leave."""
         return [copy for copy in (*self.in_order, *self.dying, *self.gone) if copy.survives]
 
+    def dooms(self, copy: Copy) -> list[str]:
+        """Of what a copy may die while its queue is brought up."""
+        reasons = ["expired"] if 0 < copy.expiry_us <= self.node.now_us else []
+        if self.limited and not self.refuses and len(self.known) > self.arguments["x-max-length"]:
+            reasons.append("maxlen")
+        return reasons
+
     def forget_users(self) -> None:
         self.unacked, self.next_tag, self.line, self.takers, self.active = {}, {}, [], [], None
         self.had_one, self.letters = False, []
@@ -330,20 +337,19 @@ class QueueModel:
     def stop_cleanly(self, found: list[Found]) -> None:
         """``found`` is what is there after a clean stop: all of it, and dead letters that had not arrived, perhaps."""
         stay = [copy for copy in self.in_order if copy.survives]
+        doomed = {copy for copy in stay if self.dooms(copy)}
         copies = self.adopt(found, stay + [one for one in self.dying if one.survives])
-        now_us = self.node.now_us
-        assert {one for one in stay if not 0 < one.expiry_us <= now_us} <= copies, "a clean stop lost messages"
+        assert doomed >= set(stay) - copies, "a clean stop lost messages"
         self.forget_users()
         self.safe()
 
     def crash(self, found: list[Found]) -> None:
         """``found`` is what is there after a crash."""
-        before, known, now_us = self.in_order, self.known, self.node.now_us
+        known = self.known
+        owed = [copy for copy in self.in_order if copy.is_promised and not self.dooms(copy)]
         copies = self.adopt(found, known)
         self.gone = [copy for copy in known if copy not in copies]
-        self.node.owed += [  # but for what was due: that may have died while its queue was brought up
-            copy for copy in before if copy.is_promised and copy not in copies and not 0 < copy.expiry_us <= now_us
-        ]
+        self.node.owed += [copy for copy in owed if copy not in copies]
         for copy in copies:
             copy.redelivered = EITHER if copy.loose and copy.origin is not None else TRUE
         self.forget_users()
@@ -468,11 +474,11 @@ class NodeModel:
         self.bindings = {binding for binding in self.bindings if binding[1] != name}
 
     def die_again(self) -> None:
-        """A crash may bring messages back that are due: they may die once more while their queues are brought up."""
+        """A crash may bring back what is due, or is too much: it may die once more while its queue is brought up."""
         for queue in self.queues.values():
             for copy in queue.known if "x-dead-letter-exchange" in queue.arguments else ():
-                if 0 < copy.expiry_us <= self.now_us:
-                    message = copy.message.died(queue.name, "expired")
+                for reason in queue.dooms(copy):
+                    message = copy.message.died(queue.name, reason)
                     for name in self.route_dead(queue, message):
                         target = self.queues[name]
                         ttl_ms = target.arguments.get("x-message-ttl")

@@ -66,6 +66,25 @@ def test_a_queue_whose_segment_is_damaged_is_down_with_the_file_and_the_rest_ser
     again.node.close()
 
 
+def test_a_queue_that_is_down_is_deleted_by_force_alone_and_begins_anew() -> None:
+    scene = hand_node(MemoryFileSystem(random.Random(0), rules=FaultRules(damage=True)))
+    scene.node.queue("bad").publish_many([b"1", BIG]).wait()
+    scene.node.queue("good").publish_many([b"g", BIG]).wait()
+    scene.node.close()
+    scene.files.flip_bit(f"{queue_path('bad')}/{names.QUEUE_NAME_FILE}", 0, 3)
+    again = hand_node(scene.files, seed=1)
+    with pytest.raises(QueueDownError):
+        again.node.delete_queue("bad")
+    again.node.delete_queue("bad", force=True)
+    assert again.node.down == {}
+    again.node.queue("bad").publish(b"new").wait()
+    again.node.close()
+    last = hand_node(again.files, seed=2)
+    assert bodies(last.node.queue("bad")) == [b"new"]
+    assert bodies(last.node.queue("good")) == [b"g", BIG]
+    last.node.close()
+
+
 def test_a_damaged_directory_that_no_definition_names_keeps_nothing_else_from_being_opened() -> None:
     scene = hand_node(MemoryFileSystem(random.Random(0), rules=FaultRules(damage=True)), **SMALL)
     bad = scene.node.queue("bad")

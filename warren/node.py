@@ -131,10 +131,13 @@ class Vhost(ProcessBound):
             cell = node.change(lambda actor: actor.declare_queue(declaration, self))
         return Queue(node, cell)
 
-    def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
-        """Delete a queue with its messages and bindings; returns how many messages were ready. None there is fine."""
+    def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False, force: bool = False) -> int:
+        """Delete a queue with its messages and bindings; returns how many messages were ready. None there is fine.
+
+        ``force``: even one that is down, with whatever could still be read from its files.
+        """
         return self._node.change(
-            lambda actor: actor.delete_queue(self._name, name, if_empty=if_empty, if_unused=if_unused)
+            lambda actor: actor.delete_queue(self._name, name, if_empty=if_empty, if_unused=if_unused, force=force)
         )
 
     def queues(self) -> list[Queue]:
@@ -374,11 +377,19 @@ class Node(Vhost):
         self.change(lambda actor: actor.delete_vhost(name))
 
     def delete_queue(
-        self, name: str, *, if_empty: bool = False, if_unused: bool = False, vhost: str | None = None
+        self,
+        name: str,
+        *,
+        if_empty: bool = False,
+        if_unused: bool = False,
+        force: bool = False,
+        vhost: str | None = None,
     ) -> int:
         """As in any vhost; ``vhost``: another one than ``/``."""
         where = self._name if vhost is None else vhost
-        return self.change(lambda actor: actor.delete_queue(where, name, if_empty=if_empty, if_unused=if_unused))
+        return self.change(
+            lambda actor: actor.delete_queue(where, name, if_empty=if_empty, if_unused=if_unused, force=force)
+        )
 
     def definitions(self, vhost: str | None = None) -> dict[str, Any]:
         """What is declared, of the whole node or of one vhost, as RabbitMQ's definitions JSON."""
