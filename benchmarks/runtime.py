@@ -30,10 +30,8 @@ def runtime(directory: str, *, scale: float, repeats: int, tick: Tick) -> list[F
     for sync in ("os", "group"):
         path = os.path.join(directory, f"runtime-{sync}")
         with warren.open(path, sync=sync) as node:
-            figures += _publishing(node, sync, int(200_000 * scale), repeats, tick)
-            figures.append(
-                _many_queues(node, sync, max(20, int(QUEUES * scale)), max(1, int(ROUNDS * scale)), repeats, tick)
-            )
+            figures += _publishing(node, sync, max(2000, int(200_000 * scale)), repeats, tick)
+            figures.append(_many_queues(node, sync, scale, repeats, tick))
             if sync == "os":
                 figures += _hand_off(node, max(100, int(HAND_OFFS * scale)), repeats, tick)
         shutil.rmtree(path)

@@ -45,7 +45,7 @@ STREAMS: dict[str, tuple[tuple[str, ...], int]] = {
 """Who publishes: to which queues, and bodies of at least how many bytes. More than 4096 go into the store."""
 
 QUEUES = ("small", "large", "left", "right")
-BACKLOG = 200
+BACKLOG = 150
 """Publishers pause where a queue has more."""
 
 AHEAD = 4
@@ -113,7 +113,10 @@ class Child:
         names, size = STREAMS[stream]
         number, waiting = self._next[stream], deque[Confirm]()
         while True:
-            first, count = number, rng.choice([1, 3, 20, 20 if size else 100])
+            while any(len(queues[name]) > BACKLOG for name in names):
+                self._room.clear()
+                self._room.wait(0.05)
+            first, count = number, rng.choice([1, 3, 20, 20 if size else 60])
             number += count
             self.tell("p", stream, number - 1)
             bodies = [body_of(stream, n) for n in range(first, number)]
@@ -127,9 +130,6 @@ class Child:
             waiting.append(confirm)
             while len(waiting) > AHEAD or (waiting and any(len(queues[name]) > BACKLOG for name in names)):
                 waiting.popleft().wait()
-            while any(len(queues[name]) > BACKLOG for name in names):
-                self._room.clear()
-                self._room.wait(0.05)
 
     def confirmed(self, stream: str, first: int, last: int, confirm: Future) -> None:
         if confirm.error is None:

@@ -47,6 +47,12 @@ def test_the_bars_are_those_that_were_set(results: Results) -> None:
         ("recovery", Bar("at most", 3.0)),
         ("recovery", Bar("at most", 15.0)),
         ("export", Bar("at least", 50.0, of="value")),
+        ("runtime", Bar("at least", 0.3)),
+        ("runtime", Bar("at least", 0.3)),
+        ("runtime", Bar("at most", 4.0)),
+        ("runtime", Bar("at least", 0.3)),
+        ("runtime", Bar("at least", 0.3)),
+        ("queues", Bar("at most", 10.0, of="value")),
     ]
 
 

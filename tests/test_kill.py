@@ -118,7 +118,9 @@ class Ledger:
             assert node.down == {}
             there = {queue.name: queue for queue in node.queues()}
             for name, ledger in self.queues.items():
-                found = [name_of(one.body) for one in there[name].browse()] if name in there else []
+                taken = there[name].get_many(1 << 20) if name in there else []
+                assert all(one.redelivered for one in taken), "from before a kill, and does not say redelivered"
+                found = [name_of(one.body) for one in taken]
                 published = {
                     f"{stream}:{number}"
                     for stream, (targets, _) in STREAMS.items()

@@ -504,8 +504,8 @@ class NodeMachine(RuleBasedStateMachine):
             self.handles[name].sync()
             self.take_confirms()
         else:
-            self.clock.advance(0.03, self.hand.run)
             self.model.advance(30_000)
+            self.clock.advance(0.03, self.hand.run)
 
     def begin_publish(self, targets: list[str], sizes: list[int], persistent: bool) -> None:
         self.tick()
@@ -602,7 +602,7 @@ class WrittenMachine(NodeMachine):
     sync = "os"
 
 
-EXAMPLES = int(os.environ.get("WARREN_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("WARREN_EXAMPLES", "50"))
 for _machine in (GroupMachine, WrittenMachine):
     _machine.TestCase.settings = settings(
         max_examples=EXAMPLES,
