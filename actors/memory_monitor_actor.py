@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Final
 
 from pykka import ActorRef
@@ -17,9 +18,11 @@ from actors.engines.memory_monitor import MemoryMonitor
 from actors.engines.memory_readings import MemoryReading, memory_limit_bytes
 from actors.messages import (
     AlarmCheck,
+    CancelTimers,
     DiskRound,
     GetMemory,
     LeaveMonitor,
+    MonitorFailed,
     MonitorRound,
     ReportDuration,
     SetDurationTarget,
@@ -91,6 +94,18 @@ class MemoryMonitorActor(PooledActor):
             case _:
                 raise RuntimeError(f"a memory monitor cannot handle {message!r}")
         return None
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Nobody watches: publishers go on until the next one looks."""
+        self._around.gate.set(frozenset())
+        tell(self._around.timer, CancelTimers(self.actor_ref))
+        error = exception_value if exception_value is not None else RuntimeError("no error")
+        tell(self._around.node, MonitorFailed(error))
 
     def _round(self) -> None:
         self._check_memory()

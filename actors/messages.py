@@ -317,6 +317,18 @@ class QueueFailed(Control):
 
 
 @attrs.frozen
+class MonitorFailed(Control):
+    """Memory monitor → node. Tell. It has stopped by an error; the node starts another one."""
+
+    error: BaseException
+
+
+@attrs.frozen
+class MonitorDue(Control):
+    """Timer → node. Tell. Time for another memory monitor."""
+
+
+@attrs.frozen
 class StoreFailed(Control):
     """Store → node. Tell. It has stopped by an error; its vhost is restarted from its files."""
 

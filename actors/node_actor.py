@@ -42,7 +42,7 @@ from actors.pool import ActorStoppedError, PooledActor
 from actors.queue_actor import QueueActor
 from actors.running_vhost import QueueCell, RunningVhost
 from actors.surroundings import Surroundings
-from actors.timer import TimerActor
+from actors.timer import TimerActor, tell
 from queue_index import directory as names
 from storage.errors import DataError, StorageError, WarrenError
 from storage.filesystem import Lock
@@ -128,13 +128,7 @@ class NodeActor(PooledActor):
         files.make_directories(self._path)
         self._lock = files.lock(f"{self._path}/{LOCK_FILE}", self._owner)
         around.timer = TimerActor.start(around.pool, around.clock)
-        around.monitor = MemoryMonitorActor.start(
-            around,
-            reading=self._probes.reading(around),
-            total_memory_bytes=self._probes.total_memory_bytes,
-            free_disk_bytes=self._probes.free_disk_bytes,
-            give_back=self._probes.give_back,
-        )
+        self._start_monitor()
         self._definitions = Definitions.open(files, self._path)
         if not found:  # so that a crash from here on leaves no directory that looks like a broker's
             self._definitions.save()
@@ -193,6 +187,12 @@ class NodeActor(PooledActor):
                 self._delete_unused(message.queue)
             case m.QueueFailed():
                 self._restart_queue(message.queue, message.error)
+            case m.MonitorFailed():
+                _LOG.error("nobody watches memory and disk for a second: %s", message.error)
+                due_ns = self._around.clock.now_ns() + NS
+                tell(self._around.timer, m.StartTimer(self.actor_ref, "monitor", due_ns, m.MonitorDue()))
+            case m.MonitorDue():
+                self._start_monitor()
             case m.StoreFailed():
                 self._restart_vhost(message.store, message.error)
             case m.CloseNode():
@@ -387,6 +387,16 @@ class NodeActor(PooledActor):
             return
         _LOG.warning("%s is started anew from its files", cell.declaration)
         vhost.start_queue(cell)
+
+    def _start_monitor(self) -> None:
+        around, probes = self._around, self._probes
+        around.monitor = MemoryMonitorActor.start(
+            around,
+            reading=probes.reading(around),
+            total_memory_bytes=probes.total_memory_bytes,
+            free_disk_bytes=probes.free_disk_bytes,
+            give_back=probes.give_back,
+        )
 
     def _too_often(self, restarts: deque[int]) -> bool:
         """Note one more failure; whether there were too many of late."""

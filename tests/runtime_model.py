@@ -54,8 +54,11 @@ class Message:
         return body_of(self.number, self.size)
 
     def died(self, queue: str, reason: str) -> Message:
-        same = [death for death in self.deaths if death[:2] == (queue, reason)]
-        others = tuple(death for death in self.deaths if death[:2] != (queue, reason))
+        known = (
+            self.deaths[::-1] if len(self.deaths) > 1 else self.deaths
+        )  # as the original does it, for its own reasons
+        same = [death for death in known if death[:2] == (queue, reason)]
+        others = tuple(death for death in known if death[:2] != (queue, reason))
         return attrs.evolve(self, deaths=((queue, reason, same[0][2] + 1 if same else 1), *others))
 
     def may_enter(self, queue: str) -> bool:

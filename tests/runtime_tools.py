@@ -33,12 +33,16 @@ class Machine:
     free_disk_bytes: int = 100 * GIB
     memory_reads: int = 0
     disk_reads: int = 0
+    broken: Exception | None = None
+    """What reading the memory raises."""
     given_back: int = 0
     """How often memory was to be returned to the system."""
 
     def read(self) -> int:
         """Bytes used: the machine is its own memory reading."""
         self.memory_reads += 1
+        if self.broken is not None:
+            raise self.broken
         return self.used_bytes
 
     def read_disk(self) -> int:

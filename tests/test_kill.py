@@ -185,5 +185,5 @@ def test_a_hundred_kills_at_full_speed(tmp_path: Path, nursery: Nursery) -> None
             shutil.copytree(directory, copy, symlinks=True)
             ledger.check(copy)
             shutil.rmtree(copy)
-    assert worked > KILLS // 2
-    assert ledger.confirmed > 20 * KILLS
+    assert worked > KILLS // 4
+    assert ledger.confirmed > 5 * KILLS

@@ -435,3 +435,22 @@ def test_memory_as_the_queues_account_for_it_sets_the_alarm_and_clears_it() -> N
     queue.delete()
     assert scene.node._around.allocated_bytes == {}
     scene.node.close()
+
+
+def test_a_monitor_that_fails_is_replaced_and_leaves_no_alarm_behind(node_scene: HandNode) -> None:
+    node, machine = node_scene.node, node_scene.machine
+    queue = node.queue("q")
+    machine.used_bytes = machine.total_memory_bytes
+    node_scene.advance(3.0)
+    with pytest.raises(warren.BlockedError):
+        queue.publish(b"x", block=False)
+    machine.broken = RuntimeError("the meter is broken")
+    node_scene.advance(1.0)
+    queue.publish(b"x", block=False)  # nobody watches
+    machine.broken = None
+    node_scene.advance(3.0)
+    with pytest.raises(warren.BlockedError):
+        queue.publish(b"x", block=False)
+    machine.used_bytes = 0
+    node_scene.advance(3.0)
+    assert node.memory()["alarms"] == []

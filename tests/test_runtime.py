@@ -87,3 +87,20 @@ def test_the_dead_letters_of_a_queue_that_rests_leave_when_they_are_due() -> Non
     hand.node.queue("waits", passive=True).publish(b"1").wait()
     hand.advance(20)
     assert bodies(dead) == [b"1"]
+
+
+def test_what_is_due_behind_the_head_of_a_full_queue_expires_though_a_batch_would_push_it_out() -> None:
+    hand = hand_node()
+    full = hand.node.queue("full", arguments={
+        "x-max-length": 4, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead",
+    })  # fmt: skip
+    dead = hand.node.queue("dead")
+    full.publish_many([b"0", b"1"])
+    full.publish_many([b"2", b"3"], expiration=0.0)
+    hand.advance(0.001)
+    full.publish_many([b"%d" % number for number in range(4, 10)])
+    hand.advance(1)
+    reasons = [(one.body, one.headers["x-death"][0]["reason"]) for one in dead.browse()]
+    assert reasons == [(b"0", "maxlen"), (b"1", "maxlen"), (b"2", "expired"), (b"3", "expired"),
+                       (b"4", "maxlen"), (b"5", "maxlen")]  # fmt: skip
+    assert bodies(full) == [b"6", b"7", b"8", b"9"]

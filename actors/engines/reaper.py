@@ -127,7 +127,12 @@ class Reaper:
             if level is None:
                 return
             queue = self._backing.level(level)
-            self._take_head(level, queue, min(queue.head_excess(*excess), BATCH_MESSAGES), "maxlen")
+            count = min(queue.head_excess(*excess), BATCH_MESSAGES)
+            if self.expiring:  # as if messages had come one by one: what is due behind the first ones expires
+                fresh, due = queue.head_due(self._wall_clock(), count)
+                count = 1 if due else fresh
+            self._take_head(level, queue, count, "maxlen")
+            self.expire()
 
     def reject(self, held: Held) -> bool:
         """Messages that a channel had die; ``False``: of that nobody hears, they are to be acked."""
