@@ -134,7 +134,8 @@ class NodeMachine(RuleBasedStateMachine):
     def see_to_queues(self) -> None:
         """Declare what is not there."""
         for name, declared in self.declared.items():
-            self.handles[name] = self.node.queue(name, **declared)
+            if name not in self.handles or name not in self.model.queues:
+                self.handles[name] = self.node.queue(name, **declared)
             if name not in self.model.queues:
                 self.model.queues[name] = QueueModel(self.model, name, **declared)
 
