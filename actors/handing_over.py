@@ -28,6 +28,10 @@ class QueueDownError(ActorStoppedError):
     """The queue has stopped by an error, or its files cannot be opened; the reason is in the text."""
 
 
+class QueueGoneError(QueueDownError):
+    """The queue was deleted."""
+
+
 @attrs.frozen(eq=False)
 class PublishKey:
     """What single publishes that gather have in common. Compared by identity: a handle keeps its own."""

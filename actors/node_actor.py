@@ -173,6 +173,8 @@ class NodeActor(PooledActor):
         """Open a vhost of a node that serves already, or say why it is down."""
         try:
             self._open_vhost(name)
+        except UnsavedError:
+            _LOG.exception("vhost '%s' serves", name)
         except StorageError as error:
             _LOG.exception("vhost '%s' is down", name)
             self.down[name] = error

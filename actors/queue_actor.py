@@ -42,6 +42,7 @@ from actors.handing_over import (
     PublishKey,
     PublishRefusedError,
     QueueDownError,
+    QueueGoneError,
     SettleKey,
     tag_ranges,
 )
@@ -175,7 +176,8 @@ class QueueActor(QueueDoor):
         self._carry_out()
         for store in self._stores:
             store.leave()
-        self._end(QueueDownError(f"{self.describe()} was deleted"))
+        self._error = QueueGoneError(f"{self.describe()} was deleted")
+        self._end(self._error)
         return deleted
 
     def _on_give_up(self, message: m.GiveUp) -> None:
@@ -269,8 +271,11 @@ class QueueActor(QueueDoor):
             raise
 
     def _on_get_many(self, message: m.GetMany) -> list[Delivered]:
-        self._settled |= not message.ack_required
-        return self.process.get_many(message.channel, message.count, ack_required=message.ack_required)
+        found = self.process.get_many(message.channel, message.count, ack_required=message.ack_required)
+        if found:
+            self._worked = True
+            self._settled |= not message.ack_required
+        return found
 
     def _on_subscribe(self, message: m.Subscribe) -> None:
         self.process.add_consumer(message.consumer)
@@ -449,7 +454,7 @@ class QueueActor(QueueDoor):
             confirm.fail(PublishRefusedError(f"{self.describe()} is full"))
         for tag in effects.cancelled:
             if (ended := self.deliveries.pop(tag, None)) is not None:
-                ended.end(QueueDownError(f"{self.describe()} was deleted"))
+                ended.end(QueueGoneError(f"{self.describe()} was deleted"))
         for batch in effects.dead_letters:
             self._send_dead_letters(batch)
         unused = self.process.is_auto_delete_due
@@ -474,9 +479,9 @@ class QueueActor(QueueDoor):
         CountDown(confirms).on_done(lambda done: self._dead_lettered(batch.number, done))
 
     def _dead_lettered(self, number: int, done: Future) -> None:
-        """At the targets: safe, or refused by a full one, which loses it there as in RabbitMQ. Down: kept here."""
+        """Safe at the targets; or refused by a full one, or that was deleted: lost, as in RabbitMQ. Down: kept here."""
         error = done.error
-        if error is None or isinstance(error, PublishRefusedError):
+        if error is None or isinstance(error, (PublishRefusedError, QueueGoneError)):
             tell(self.actor_ref, m.DeadLettersSafe(number))
         else:
             _LOG.warning("%s keeps dead letters: %s", self.describe(), error)
@@ -520,8 +525,8 @@ def _is_future(token: object) -> TypeGuard[Future]:
     return isinstance(token, Future)
 
 
-_NO_WORK: Final = frozenset({m.GetStats, m.ReportDue, m.SetDurationTarget})
-"""Messages that keep no queue from its rest."""
+_NO_WORK: Final = frozenset({m.GetStats, m.GetMany, m.ReportDue, m.SetDurationTarget})
+"""Messages that keep no queue from its rest; a get that finds nothing is one, however often somebody asks."""
 
 _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
     m.Publish: QueueActor._on_publish,

@@ -24,7 +24,7 @@ from actors.deliveries import Deliveries
 from actors.engines.arguments import QueueDeclaration
 from actors.engines.queue_process import QueueProcess
 from actors.future import Confirm, Future
-from actors.handing_over import PublishBatch, PublishKey, QueueDownError, SettleKey
+from actors.handing_over import PublishBatch, PublishKey, QueueDownError, QueueGoneError, SettleKey
 from actors.inbox import Gathering
 from actors.pool import ActorStoppedError, PooledActor
 from actors.store_actor import RemoteStore
@@ -79,6 +79,8 @@ class QueueDoor(PooledActor):
         return str(self.declaration)
 
     def stopped_error(self) -> WarrenError:
+        if isinstance(self._error, QueueGoneError):
+            return self._error
         if self._error is not None:
             return QueueDownError(f"{self.describe()} is down: {self._error}")
         return ActorStoppedError(f"{self.describe()} is gone")

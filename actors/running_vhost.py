@@ -27,7 +27,7 @@ from actors.engines.backing import Backing
 from actors.engines.queue_process import QueueProcess
 from actors.engines.vhost_definitions import VhostDefinitions
 from actors.future import Future
-from actors.handing_over import QueueDownError
+from actors.handing_over import QueueDownError, QueueGoneError
 from actors.inbox import Inbox
 from actors.queue_actor import OpenedQueue, QueueActor
 from actors.store_actor import GrantedCredit, MessageStoreActor, RemoteStore
@@ -75,7 +75,7 @@ class QueueCell:
     def down_error(self) -> WarrenError:
         """Why there is no actor."""
         if self.deleted:
-            return QueueDownError(f"{self.declaration} was deleted")
+            return QueueGoneError(f"{self.declaration} was deleted")
         if self.error is not None:
             return QueueDownError(f"{self.declaration} is down: {self.error}")
         return self._actor.stopped_error() if self._actor is not None else QueueDownError(f"{self.declaration} is down")

@@ -38,7 +38,7 @@ def soak(directory: str, seconds: float, progress: Progress) -> dict[str, Any]:
     publishing.set()
     running = threading.Event()
     running.set()
-    counts = {"published": 0, "consumed": 0, "blocked": 0}
+    published, consumed = [0], [0] * QUEUES  # each counted by one thread
     samples: list[dict[str, float]] = []
     with warren.open(directory, vm_memory_high_watermark=limit) as node:
         queues = [node.queue(f"soak {number}") for number in range(QUEUES)]
@@ -49,19 +49,19 @@ def soak(directory: str, seconds: float, progress: Progress) -> dict[str, Any]:
                     try:
                         queue.publish_many([BODY] * BATCH, timeout=1)
                     except warren.BlockedError:
-                        counts["blocked"] += 1
-                    else:
-                        counts["published"] += BATCH
+                        continue
+                    published[0] += BATCH
 
-        def consume(queue: warren.Queue) -> None:
+        def consume(number: int) -> None:
+            queue = queues[number]
             while running.is_set():
                 found = queue.get_many(BATCH)
                 queue.ack(found)
-                counts["consumed"] += len(found)
+                consumed[number] += len(found)
                 time.sleep(0.02 if publishing.is_set() else (0.0 if found else 0.01))
 
         threads = [threading.Thread(target=publish)]
-        threads += [threading.Thread(target=consume, args=(queue,)) for queue in queues]
+        threads += [threading.Thread(target=consume, args=(number,)) for number in range(QUEUES)]
         for thread in threads:
             thread.start()
         start = time.monotonic()
@@ -76,8 +76,8 @@ def soak(directory: str, seconds: float, progress: Progress) -> dict[str, Any]:
                     "rss_mb": process.memory_info().rss / 1e6,
                     "backlog_mb": sum(queue.stats()["message_bytes"] for queue in queues) / 1e6,
                     "blocked": float("memory" in memory["alarms"]),
-                    "published": counts["published"],
-                    "consumed": counts["consumed"],
+                    "published": published[0],
+                    "consumed": sum(consumed),
                 }
             )
             progress.update(task, completed=passed)

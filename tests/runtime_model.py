@@ -12,7 +12,7 @@ taken away; a dead letter is there, or what it came from.
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -352,7 +352,11 @@ class QueueModel:
         owed = [copy for copy in self.in_order if copy.is_promised and not self.dooms(copy)]
         copies = self.adopt(found, known)
         self.gone = [copy for copy in known if copy not in copies]
-        self.node.owed += [copy for copy in owed if copy not in copies]
+        alike = Counter(copy.key for copy in copies)  # of copies that are alike nobody can tell which was found
+        for copy in owed:
+            alike[copy.key] -= 1
+            if alike[copy.key] < 0:
+                self.node.owed.append(copy)
         for copy in copies:
             copy.redelivered = EITHER if copy.loose and copy.origin is not None else TRUE
         self.forget_users()
@@ -376,7 +380,7 @@ class QueueModel:
                 f"{self.name}: {key} was not published, is gone for sure, is there twice, or out of order: "
                 f"found {found}, known {[copy.key for copy in known]}"
             )
-            n = next((n for n in here if n >= at), here[0])
+            n = min(here, key=lambda n: (left[n].loose, n < at, n))
             copies.append(left.pop(n))
             if n < at:
                 at -= 1

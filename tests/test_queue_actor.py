@@ -12,6 +12,7 @@ import pytest
 from runtime_tools import DATA, HandNode, hand_node
 
 import warren
+from actors import messages as m
 from actors.handing_over import PublishRefusedError, tag_ranges
 from actors.queue_actor import IDLE_BYTES, QueueActor
 from storage.errors import WarrenError
@@ -414,6 +415,34 @@ def test_a_queue_rests_after_so_long_without_work_and_wakes_with_the_next(scene:
     scene.advance(5)
     assert asleep(queue)
     assert bodies(queue) == [BIG, b"2"]
+
+
+def test_a_queue_that_is_asked_in_vain_again_and_again_rests_all_the_same(scene: HandNode) -> None:
+    queue = scene.node.queue("polled")
+    queue.publish(b"x").wait()
+    queue.ack(queue.get_many(1))
+    for _ in range(100):
+        assert queue.get() is None
+        scene.advance(0.05)
+    assert queue.stats()["state"] == "hibernated"
+    queue.publish(b"y")
+    found = queue.get()
+    assert found is not None
+    assert found.body == b"y"
+
+
+def test_dead_letters_for_a_queue_that_is_deleted_meanwhile_are_let_go(scene: HandNode) -> None:
+    target = scene.node.queue("target")
+    source = scene.node.queue(
+        "source", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "target", "x-message-ttl": 1000}
+    )
+    source.publish(b"x").wait()
+    target.actor.actor_ref.tell(m.DeleteQueue())  # before the letter comes, in the same inbox
+    scene.clock.advance(1.0)
+    source.actor.actor_ref.ask(m.DeadlineDue())
+    scene.run()
+    assert source.stats()["messages_dead_lettering"] == 0
+    assert source.stats()["messages"] == 0
 
 
 def test_a_node_at_rest_does_nothing_but_watch_the_memory(scene: HandNode) -> None:
