@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from pykka import Timeout
 
@@ -21,10 +21,17 @@ BUFFER: Final = 1000
 """Messages that lie here at most for a consumer without a prefetch: its memory is bounded all the same."""
 
 
+class TurnTaker(Helper, Protocol):
+    """The queue's side, for one who waits for a message."""
+
+    def wait_for_turn(self) -> None:
+        """Come back when a turn that another thread runs just now is over."""
+
+
 class Deliveries:
     """Batches on their way to one consumer, in order."""
 
-    def __init__(self, channel: str, helper: Helper) -> None:
+    def __init__(self, channel: str, helper: TurnTaker) -> None:
         self.channel = channel
         self._helper = helper
         self.more: Callable[[], None] | None = None
@@ -90,6 +97,8 @@ class Deliveries:
                     raise
                 arrived = False
             if not arrived:
+                if remaining == 0:  # another thread may be at the queue, about to bring what is there
+                    self._helper.wait_for_turn()
                 self.forget(arrival)
                 return self.take_now()
         return batch

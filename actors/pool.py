@@ -205,6 +205,12 @@ class PooledActor(pykka.Actor):
         if not future.done:
             self._pool.help(future)
 
+    def wait_for_turn(self) -> None:
+        """Come back when a turn that another thread runs just now is over; at once from within a turn."""
+        if self._turn_thread != threading.get_ident():
+            with self._turn_lock:
+                pass
+
     def turn(self, entries: int = TURN_ENTRIES) -> bool:
         """Work off up to ``entries`` entries of the inbox; ``False`` where another thread is at it."""
         if not self._turn_lock.acquire(blocking=False):

@@ -198,7 +198,7 @@ def many_deaths(side: Side) -> Iterator[Any]:
     side.declare("b", dead_letter_exchange="", dead_letter_routing_key="c")
     side.declare("c", dead_letter_exchange="", dead_letter_routing_key="a")
     side.publish("a", b"1", headers={"mine": 1, "zz": "last"}, expiration="20", content_type="text/plain")
-    side.later(60)
+    side.later(600)
     for queue in ("b", "c", "a", "b", "c", "a", "b"):
         yield queue, side.get(queue, "reject")
     yield side.get("c")
@@ -208,13 +208,13 @@ def cycle_of_expiries(side: Side) -> Iterator[Any]:
     side.declare("a", dead_letter_exchange="", dead_letter_routing_key="b", message_ttl=20)
     side.declare("b", dead_letter_exchange="", dead_letter_routing_key="a", message_ttl=20)
     side.publish("a", b"goes round once")
-    side.later(150)
+    side.later(600)
     yield side.ready("a"), side.ready("b")
-    side.declare("self", dead_letter_exchange="", message_ttl=40)
+    side.declare("self", dead_letter_exchange="", message_ttl=500)  # long enough to be got on a busy machine
     side.publish("self", b"rejected, it may")
     yield side.get("self", "reject")
     yield side.get("self", "requeue")
-    side.later(120)
+    side.later(1500)
     yield side.ready("self")
 
 

@@ -36,7 +36,7 @@ CRASHED = GOLDEN / "12-crash-torn-journal.tar.gz"
 
 
 def top(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli.app, ["top", *map(str, arguments)])
+    return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["top", *map(str, arguments)])
 
 
 # ── the picture ─────────────────────────────────────────────────────────────────────────────────────────────────────
