@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -157,3 +159,36 @@ def test_what_was_confirmed_is_there_though_the_node_closes_or_its_queue_fails_m
     for sender in range(senders):
         numbers = [number for who, number in found if who == sender]
         assert numbers == sorted(set(numbers)), "nothing twice, and in order"
+
+
+def test_memory_that_a_backlog_took_goes_back_to_the_system(tmp_path: Path) -> None:
+    """In a process of its own: what other tests have left in the heap would count too."""
+    program = f"""
+import ctypes, psutil, threading, time, warren
+process = psutil.Process()
+before = process.memory_info().rss
+with warren.open({str(tmp_path / "data")!r}, sync="os", vm_memory_high_watermark=before + 100_000_000) as node:
+    queues = [node.queue(f"q{{number}}") for number in range(4)]
+
+    def fill_and_drain(queue):
+        for _ in range(400):
+            try:
+                queue.publish_many([bytes(600)] * 200, timeout=0.5)
+            except warren.BlockedError:
+                break
+        while found := queue.get_many(1000):
+            queue.ack(found)
+
+    threads = [threading.Thread(target=fill_and_drain, args=(queue,)) for queue in queues]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    deadline = time.monotonic() + 20
+    while (grown := process.memory_info().rss - before) > 45_000_000:
+        assert time.monotonic() < deadline, f"{{grown / 1e6:.0f}} MB more than before"
+        time.sleep(0.1)
+ctypes.CDLL(None).malloc_stats()
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, timeout=120, stderr=subprocess.PIPE, text=True)
+    assert done.stderr.count("Arena ") == 1, "a heap of its own for each thread, of which the free end never goes back"

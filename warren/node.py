@@ -29,6 +29,7 @@ from actors.engines.memory_readings import (
     RssReading,
     free_disk_bytes,
     give_memory_back,
+    keep_one_heap,
     physical_memory_bytes,
     process_rss_bytes,
     read_small_file,
@@ -497,6 +498,7 @@ def open_node(
     RabbitMQ's without ``adopt``, :class:`~storage.errors.SettingsError`, :class:`~storage.errors.DataError`.
     """
     chosen = Config.of(config, **settings)
+    keep_one_heap()  # before there are threads
     return Node(
         os.path.abspath(path),
         chosen,
