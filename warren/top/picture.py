@@ -33,6 +33,7 @@ _STATES: Final = {
     "down": ("✖", "bold red"),
 }
 _STATE_WIDTH: Final = max(map(len, _STATES))
+_LEAST_PATH: Final = 12
 _MOST_BAR: Final = 60
 _MOST_NAME: Final = 40
 
@@ -279,7 +280,9 @@ def picture(snapshot: Snapshot, width: int, *, coloured: bool = True, note: str 
 
 def _heading(snapshot: Snapshot, width: int, coloured: bool, note: str) -> Iterator[Text]:
     said = note or f"process {snapshot['pid']} · up {duration(snapshot['up_s'])}"
-    left = Text.assemble(("warren ", "bold"), (printable(snapshot["path"]), "bold cyan"))
+    left = Text.assemble(
+        ("warren ", "bold"), (_end_of(printable(snapshot["path"]), width - 9 - cell_len(said)), "bold cyan")
+    )
     yield _spread(left, Text(said, "dim"), width)
     memory = snapshot["memory"]
     numbers = Text.assemble(
@@ -330,6 +333,15 @@ def _spread(left: Text, right: Text, width: int) -> Text:
     if gap >= 2:
         return Text.assemble(left, " " * gap, right)
     return _cut(left, width)
+
+
+def _end_of(path: str, room: int) -> str:
+    """A path, or where it is long the end of it, which tells more."""
+    if cell_len(path) <= room or room < _LEAST_PATH:
+        return path
+    while cell_len(path) >= room:
+        path = path[1:]
+    return "…" + path
 
 
 def heading_lines(snapshot: Snapshot) -> int:
