@@ -192,7 +192,7 @@ class PooledActor(pykka.Actor):
         """Get in line for a turn, unless it stands there already, whether something waits or not."""
         if not self.actor_inbox.scheduled:
             self.actor_inbox.scheduled = True
-            self._pool.submit(self)
+            self.schedule()
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -226,10 +226,8 @@ class PooledActor(pykka.Actor):
         """Let the next one have a turn; get in line for it if something waits."""
         self._turn_thread = None
         self._turn_lock.release()
-        inbox = self.actor_inbox
-        if not inbox.scheduled and (not inbox.empty() or self.wants_turn()):
-            inbox.scheduled = True
-            self.schedule()
+        if not self.actor_inbox.empty() or self.wants_turn():
+            self.get_in_line()
 
     def _work(self, entries: int) -> None:
         inbox, stopped = self.actor_inbox, self.actor_stopped

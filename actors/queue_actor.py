@@ -193,7 +193,7 @@ class QueueActor(QueueDoor):
         for confirm in self._confirms:
             confirm.fail(error if error is not None else self.stopped_error())
         self._confirms.clear()
-        self._around.allocated_bytes.pop(self.actor_urn, None)
+        self._around.allocated.account(self.actor_urn, 0)
         self._around.syncing.discard(self.actor_urn)
         tell(self._around.timer, m.CancelTimers(self.actor_ref))
         tell(self._around.monitor, m.LeaveMonitor(self.actor_ref))
@@ -344,7 +344,7 @@ class QueueActor(QueueDoor):
 
     def _on_duration_target(self, message: m.SetDurationTarget) -> None:
         self.process.set_ram_duration_target(message.duration_s)
-        self._around.allocated_bytes[self.actor_urn] = allocated_bytes(self.process)
+        self._around.allocated.account(self.actor_urn, allocated_bytes(self.process))
 
     def _on_report_due(self, _: m.ReportDue) -> None:
         self._report_armed = True
@@ -369,7 +369,7 @@ class QueueActor(QueueDoor):
         asleep = self.process.hibernate()
         self.actor_inbox.rest()
         self.rest_number = next(_rest_numbers)
-        self._around.allocated_bytes[self.actor_urn] = IDLE_BYTES if asleep else allocated_bytes(self.process)
+        self._around.allocated.account(self.actor_urn, IDLE_BYTES if asleep else allocated_bytes(self.process))
         self._sync_armed = self._report_armed = self._reporting = False
         self._deadline_us = None
         tell(self._around.timer, m.CancelTimers(self.actor_ref))
@@ -414,7 +414,7 @@ class QueueActor(QueueDoor):
             self.rest_number = 0
             self._last_work_ns = self._around.clock.now_ns()
             self._arm_timers()
-            self._around.allocated_bytes[self.actor_urn] = allocated_bytes(process)
+            self._around.allocated.account(self.actor_urn, allocated_bytes(process))
         while self._abandoned:  # behind what was sent through the channel
             self.actor_inbox.put(Letter(m.CloseChannel(self._abandoned.popleft())))
         if self._around.check_invariants:

@@ -6,13 +6,14 @@ import contextlib
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
 import attrs
 from pykka import ActorRef
 
 from actors.clock import Clock
+from actors.engines.memory_readings import AllocatedReading
 from actors.engines.node_settings import NodeSettings
 from actors.future import Future
 from actors.pool import Pool
@@ -68,8 +69,8 @@ class Surroundings:
     settings: NodeSettings
     engine: Settings
     gate: Gate = attrs.Factory(lambda self: Gate(self.settings.credit_flow_default_credit[0]), takes_self=True)
-    allocated_bytes: dict[object, int] = attrs.Factory(dict)
-    """What each queue accounts for, written by its actor alone, summed by the memory monitor."""
+    allocated: AllocatedReading = attrs.Factory(AllocatedReading)
+    """What each queue accounts for, each written by its actor alone."""
     syncing: set[str] = attrs.Factory(set)
     """The queues with a sync on its way, each written by its actor alone."""
     check_invariants: bool = False
@@ -81,6 +82,11 @@ class Surroundings:
     timer: ActorRef[Any] = attrs.field(init=False)
     monitor: ActorRef[Any] = attrs.field(init=False)
     node: ActorRef[Any] = attrs.field(init=False)
+
+    @property
+    def allocated_bytes(self) -> dict[Hashable, int]:
+        """What each queue accounts for, by the address of its actor."""
+        return self.allocated.by_owner
 
     def __attrs_post_init__(self) -> None:
         self._id_prefix = self.random(8)

@@ -58,16 +58,6 @@ class ClosedError(WarrenError):
     """The node was closed."""
 
 
-@attrs.frozen
-class SummedReading:
-    """Memory as the queues account for it."""
-
-    allocated: dict[object, int]
-
-    def read(self) -> int:
-        return sum(list(self.allocated.values()))
-
-
 class Vhost(ProcessBound):
     """What can be done in one vhost, and the owner of the exclusive queues that were declared through it.
 
@@ -316,11 +306,6 @@ class Node(Vhost):
         _NODES.add(self)
 
     @property
-    def publisher_credit(self) -> int:
-        """Messages that may wait for one queue before its publishers have to."""
-        return self.config.node.credit_flow_default_credit[0]
-
-    @property
     def gate(self) -> Gate:
         """Shut while an alarm is set."""
         return self._around.gate
@@ -472,7 +457,7 @@ def _probes(config: Config, path: str) -> Probes:
 
     def reading(around: Surroundings) -> MemoryReading:
         if config.node.vm_memory_calculation_strategy == "allocated":
-            return SummedReading(around.allocated_bytes)
+            return around.allocated
         return RssReading(process_rss_bytes)
 
     return Probes(

@@ -517,11 +517,6 @@ class QueueProcess:
             self._effects = Effects()
         return self._effects
 
-    @property
-    def has_effects(self) -> bool:
-        """Whether something may have collected: the cheap question."""
-        return self._effects is not None
-
     def _send_dead_letters(self, batch: DeadLetterBatch) -> None:
         self.effects.dead_letters.append(batch)
 
