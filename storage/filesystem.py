@@ -90,6 +90,9 @@ class FileSystem(Protocol):
     def size(self, path: str) -> int:
         """Bytes in the file of that name."""
 
+    def modified_ms(self, path: str) -> int:
+        """When the file of that name was last written: milliseconds since 1970."""
+
     def make_directories(self, path: str) -> None:
         """Create a directory and those above it; existing ones are fine."""
 
@@ -232,6 +235,10 @@ class RealFileSystem:
     def size(self, path: str) -> int:
         with _system_errors(path):
             return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        with _system_errors(path):
+            return os.stat(path).st_mtime_ns // 1_000_000
 
     def make_directories(self, path: str) -> None:
         with _system_errors(path):

@@ -22,7 +22,7 @@ from __future__ import annotations
 import copy
 import posixpath
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import attrs
@@ -49,6 +49,7 @@ class FileNode:
     durable: bytearray = attrs.field(factory=bytearray)
     pending: list[Write] = attrs.field(factory=list)
     sync_failed: bool = False
+    modified_ms: int = 0
 
     def change(self, offset: int, chunk: bytes | None) -> None:
         """Issue a write or a truncation."""
@@ -151,6 +152,7 @@ class MemoryFile:
                 chunk = chunk[: max(len(chunk) - missing, 0)] if strike.torn else b""
         if chunk:
             self._node.change(offset, chunk)
+            self._node.modified_ms = self._owner.now_ms()
             self._end = len(self._node.issued)
         if strike is not None:
             raise strike.error
@@ -169,6 +171,7 @@ class MemoryFile:
         if growth > 0 and self._owner.capacity_bytes is not None and growth > self._owner.room_bytes:
             raise DiskFullError(f"{self.path}: no space left on device")
         self._node.change(size, None)
+        self._node.modified_ms = self._owner.now_ms()
         self._end = size
 
     def size(self) -> int:
@@ -216,12 +219,14 @@ class MemoryFileSystem:
     """A :class:`storage.filesystem.FileSystem` in memory.
 
     ``rng`` is the generator that every fault is drawn from, or a seed for one; ``capacity_bytes`` bounds the bytes in
-    all files together (``None``: no bound) and may be changed at any time.
+    all files together (``None``: no bound) and may be changed at any time; ``now_ms`` is the clock that says when a
+    file was modified.
     """
 
     rng: random.Random = attrs.field(factory=lambda: random.Random(0), converter=_generator)
     rules: FaultRules = attrs.field(default=FaultRules(), kw_only=True)
     capacity_bytes: int | None = attrs.field(default=None, kw_only=True)
+    now_ms: Callable[[], int] = attrs.field(default=lambda: 0, kw_only=True)
     plan: FaultPlan = attrs.field(init=False, default=attrs.Factory(lambda fs: FaultPlan(fs.rules, fs.rng), True))
     _root: Directory = attrs.field(init=False, factory=Directory)
     _changes: list[Change] = attrs.field(init=False, factory=list)
@@ -307,7 +312,10 @@ class MemoryFileSystem:
         """The disk as the next process finds it: every issued write is there, no more durable than it was."""
         self.plan.dead = True
         heir = MemoryFileSystem(
-            random.Random(self.rng.getrandbits(64)), rules=self.rules, capacity_bytes=self.capacity_bytes
+            random.Random(self.rng.getrandbits(64)),
+            rules=self.rules,
+            capacity_bytes=self.capacity_bytes,
+            now_ms=self.now_ms,
         )
         heir._root, heir._changes = copy.deepcopy((self._root, self._changes))
         return heir
@@ -402,6 +410,9 @@ class MemoryFileSystem:
 
     def size(self, path: str) -> int:
         return len(self._file(path).issued)
+
+    def modified_ms(self, path: str) -> int:
+        return self._file(path).modified_ms
 
     def make_directories(self, path: str) -> None:
         at, so_far = self._root, ""

@@ -40,6 +40,9 @@ class ReadOnlyFileSystem(FileSystem):
     def size(self, path: str) -> int:
         return self._ask(self.inner.size, path)
 
+    def modified_ms(self, path: str) -> int:
+        return self._ask(self.inner.modified_ms, path)
+
     def open_append(self, path: str) -> NoReturn:
         _refuse(path)
 

@@ -1,0 +1,278 @@
+"""The bytes of a CommitLog record, and what they mean; both directions of the codec.
+
+::
+
+    0   total size 4     | 4   magic 0xDAA320A7 | 8  body CRC 4      | 12 queue id 4      | 16 flag 4
+    20  queue offset 8   | 28  physical offset 8                     | 36 system flags 4
+    40  born timestamp 8 | 48  born host 4+4 or 16+4 | store timestamp 8 | store host 4+4 or 16+4
+    ..  reconsume times 4 | prepared transaction offset 8
+    ..  body length 4, body | topic length 1, topic | properties length 2, properties
+
+All integers big-endian. A host is an address and a port; its width is told by a system flag. At the end of a file
+stands a *blank record*: 4 bytes of what is left of the file, 4 bytes magic 0xCBD43194.
+
+Properties are ``name \\x01 value`` joined by ``\\x02``, in an order that nobody can make anew: their bytes are kept as
+they came.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import zlib
+from typing import Final
+
+import attrs
+
+from storage.errors import WarrenError
+
+MESSAGE_MAGIC: Final = 0xDAA320A7
+BLANK_MAGIC: Final = 0xCBD43194
+BLANK_HEADER_BYTES: Final = 8
+"""Of a blank record, and what a file always has left for one."""
+
+FIXED_BYTES: Final = 91
+"""Of a record with IPv4 hosts, an empty body, no topic and no properties."""
+IPV6_EXTRA_BYTES: Final = 12
+
+COMPRESSED: Final = 0x1
+MULTI_TAGS: Final = 0x2
+PREPARED: Final = 0x4
+COMMIT: Final = 0x8
+ROLLBACK: Final = 0xC
+TRANSACTION_MASK: Final = 0xC
+BORN_HOST_V6: Final = 0x10
+STORE_HOST_V6: Final = 0x20
+
+MAX_TOPIC_BYTES: Final = 127
+MAX_PROPERTIES_BYTES: Final = 32767
+
+NAME_VALUE_SEPARATOR: Final = b"\x01"
+PROPERTY_SEPARATOR: Final = b"\x02"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+
+_HEAD = struct.Struct(">IIIiiqqiq")
+_TAIL = struct.Struct(">iqi")
+_BLANK = struct.Struct(">II")
+_LONG = struct.Struct(">q")
+
+HEAD_BYTES: Final = _HEAD.size
+"""Up to the born host."""
+
+if HEAD_BYTES != 48 or HEAD_BYTES + 8 + 8 + 8 + _TAIL.size + 1 + 2 != FIXED_BYTES:
+    raise RuntimeError("the record's layout does not add up")
+
+
+@attrs.frozen
+class Host:
+    """An address and a port, as a record keeps them."""
+
+    address: bytes
+    """4 or 16 bytes."""
+    port: int
+
+    @property
+    def is_v6(self) -> bool:
+        return len(self.address) == 16
+
+    @property
+    def packed(self) -> bytes:
+        return self.address + self.port.to_bytes(4, "big", signed=True)
+
+    def __str__(self) -> str:
+        """``10.1.2.3:50123``; ``[2001:db8:0:0:0:0:0:1]:50555``: eight groups, no leading zeros."""
+        if not self.is_v6:
+            return f"{'.'.join(map(str, self.address))}:{self.port}"
+        groups = (f"{self.address[at] << 8 | self.address[at + 1]:x}" for at in range(0, 16, 2))
+        return f"[{':'.join(groups)}]:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Host:
+        """The other way round; raises ``ValueError``."""
+        address, _, port = text.rpartition(":")
+        return cls(ipaddress.ip_address(address.strip("[]")).packed, int(port))
+
+
+@attrs.frozen(kw_only=True)
+class Record:
+    """A message in the CommitLog. Times in milliseconds since 1970."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    """As the record says; not necessarily where it lies."""
+    size: int
+    store_timestamp: int
+    born_timestamp: int
+    born_host: Host
+    store_host: Host
+    sys_flag: int
+    flag: int
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body_crc: int
+    body: bytes
+    properties: bytes
+
+    @property
+    def crc_ok(self) -> bool:
+        """Whether the body is what it was when it was stored; one of no bytes always is."""
+        return not self.body or body_crc(self.body) == self.body_crc
+
+    @property
+    def transaction_type(self) -> int:
+        return self.sys_flag & TRANSACTION_MASK
+
+    def message_id(self) -> str:
+        """Store host and physical offset, in upper-case hexadecimal digits."""
+        return (self.store_host.packed + (self.physical_offset & _MASK_64).to_bytes(8, "big")).hex().upper()
+
+
+_MASK_64 = (1 << 64) - 1
+
+
+@attrs.frozen
+class Blank:
+    """The filler at the end of a file: ``size`` bytes, as its header says, at ``physical_offset``."""
+
+    physical_offset: int
+    size: int
+
+
+class RecordError(WarrenError):
+    """Bytes that are no record; the text says why."""
+
+
+def body_crc(body: bytes | memoryview) -> int:
+    """CRC-32 of a body as a record keeps it: 31 bits; 0 for no body."""
+    return zlib.crc32(body) & 0x7FFFFFFF if body else 0
+
+
+def header_bytes(sys_flag: int) -> int:
+    """Bytes of a record up to and with its body's length."""
+    extra = IPV6_EXTRA_BYTES * (bool(sys_flag & BORN_HOST_V6) + bool(sys_flag & STORE_HOST_V6))
+    return FIXED_BYTES - 3 + extra
+
+
+def encode(record: Record) -> bytes:
+    """A record's bytes; ``size`` and ``body_crc`` are taken from what it holds."""
+    topic = record.topic.encode("utf-8")
+    body, properties = record.body, record.properties
+    size = header_bytes(record.sys_flag) + len(body) + 1 + len(topic) + 2 + len(properties)
+    head = _HEAD.pack(
+        size,
+        MESSAGE_MAGIC,
+        body_crc(body),
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.physical_offset,
+        record.sys_flag,
+        record.born_timestamp,
+    )
+    return b"".join(
+        (
+            head,
+            record.born_host.packed,
+            _LONG.pack(record.store_timestamp),
+            record.store_host.packed,
+            _TAIL.pack(record.reconsume_times, record.prepared_transaction_offset, len(body)),
+            body,
+            bytes((len(topic),)),
+            topic,
+            len(properties).to_bytes(2, "big"),
+            properties,
+        )
+    )
+
+
+def encode_blank(size: int) -> bytes:
+    """The header of a blank record of ``size`` bytes."""
+    return _BLANK.pack(size, BLANK_MAGIC)
+
+
+def peek(data: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Total size (as a signed number) and magic of what begins at ``position``, of which 8 bytes are there."""
+    size, magic = _BLANK.unpack_from(data, position)
+    return (size - (1 << 32) if size >> 31 else size), magic
+
+
+def decode(data: bytes | memoryview, position: int = 0) -> Record:
+    """The record that begins at ``position`` of ``data``, whose magic is known to be a message's.
+
+    Raises :class:`RecordError` where its fields do not fit into ``data`` or do not add up to its size. The body's CRC
+    is not compared: see :attr:`Record.crc_ok`.
+    """
+    try:
+        return _decode(data, position)
+    except struct.error:
+        raise RecordError("its fields do not fit into the file") from None
+
+
+def _decode(data: bytes | memoryview, position: int) -> Record:
+    size, _, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(data, position)
+    size, _ = peek(data, position)
+    if size < 0:
+        raise RecordError(f"its size is {size}")
+    at = position + HEAD_BYTES
+    born_host, at = _decode_host(data, at, sys_flag & BORN_HOST_V6)
+    (store_timestamp,) = _LONG.unpack_from(data, at)
+    store_host, at = _decode_host(data, at + 8, sys_flag & STORE_HOST_V6)
+    reconsume_times, prepared, body_length = _TAIL.unpack_from(data, at)
+    body, at = _decode_bytes(data, at + _TAIL.size, max(body_length, 0))
+    (topic_length,) = struct.unpack_from(">b", data, at)
+    if topic_length < 0:
+        raise RecordError(f"its topic's length is {topic_length}")
+    topic, at = _decode_bytes(data, at + 1, topic_length)
+    (properties_length,) = struct.unpack_from(">h", data, at)
+    properties, at = _decode_bytes(data, at + 2, max(properties_length, 0))
+    if at - position != size:
+        raise RecordError(f"its fields take {at - position} bytes, its size says {size}")
+    return Record(
+        topic=topic.decode("utf-8", "replace"),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        size=size,
+        store_timestamp=store_timestamp,
+        born_timestamp=born,
+        born_host=born_host,
+        store_host=store_host,
+        sys_flag=sys_flag,
+        flag=flag,
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared,
+        body_crc=crc,
+        body=body,
+        properties=properties,
+    )
+
+
+def _decode_host(data: bytes | memoryview, at: int, is_v6: int) -> tuple[Host, int]:
+    packed, end = _decode_bytes(data, at, 20 if is_v6 else 8)
+    return Host(packed[:-4], int.from_bytes(packed[-4:], "big", signed=True)), end
+
+
+def _decode_bytes(data: bytes | memoryview, at: int, length: int) -> tuple[bytes, int]:
+    if at + length > len(data):
+        raise RecordError("its fields do not fit into the file")
+    return bytes(data[at : at + length]), at + length
+
+
+def decode_properties(properties: bytes) -> dict[str, str]:
+    """Names and values as RocketMQ reads them: those without name or value vanish, the last of equal names wins."""
+    found: dict[str, str] = {}
+    for entry in properties.decode("utf-8", "replace").split("\x02"):
+        name, separator, value = entry.partition("\x01")
+        if separator and name and value:
+            found[name] = value
+    return found
+
+
+def encode_properties(properties: dict[str, str]) -> bytes:
+    """In the order given, without a separator at the end, as 4.9.3's clients do it. Raises :class:`RecordError`."""
+    for name, value in properties.items():
+        if not name or not value or {"\x01", "\x02"} & {*name, *value}:
+            raise RecordError(f"the property {name!r} is empty or holds a separator")
+    return "\x02".join(f"{name}\x01{value}" for name, value in properties.items()).encode("utf-8")

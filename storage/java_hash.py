@@ -1,0 +1,97 @@
+"""Java's ``String.hashCode``, one string at a time and by columns.
+
+RocketMQ keeps two numbers of strings on disk that only this function gives: the tags code of a ConsumeQueue entry and
+the key hash of an index item. A string is UTF-16 units to Java, so a character beyond the first 65,536 is two of them;
+bytes that are no UTF-8 are read as Java reads them, as U+FFFD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+_MULTIPLIER = 31
+_MASK = 0xFFFFFFFF
+_MOST_UNITS: Final = 0x8000
+"""Units of the longest string that a record can hold (its properties have a 16-bit length)."""
+
+Bytes = npt.NDArray[np.uint8]
+Hashes = npt.NDArray[np.uint32]
+
+
+def _powers() -> npt.NDArray[np.uint32]:
+    """31 to the power of 0, 1, 2 …, modulo 2^32."""
+    factors = np.full(_MOST_UNITS, _MULTIPLIER, dtype=np.uint32)
+    factors[0] = 1
+    return np.multiply.accumulate(factors, dtype=np.uint32)
+
+
+_POWERS = _powers()
+
+
+def _hash_of_units(units: npt.NDArray[np.uint16]) -> int:
+    result = 0
+    for start in range(0, len(units), _MOST_UNITS):
+        part = units[start : start + _MOST_UNITS].astype(np.uint32)
+        ahead = result * pow(_MULTIPLIER, len(part), 1 << 32)
+        result = (ahead + int(np.dot(part, _POWERS[: len(part)][::-1]))) & _MASK
+    return result
+
+
+def java_hash(text: str) -> int:
+    """``text.hashCode()``: −2³¹ … 2³¹ − 1."""
+    unsigned = 0
+    if len(text) < _SHORT and text.isascii():
+        for unit in text.encode("ascii"):
+            unsigned = unsigned * _MULTIPLIER + unit
+        unsigned &= _MASK
+    else:
+        unsigned = _hash_of_units(np.frombuffer(text.encode("utf-16-le", "surrogatepass"), dtype="<u2"))
+    return unsigned - (1 << 32) if unsigned >> 31 else unsigned
+
+
+_SHORT = 64
+"""Below this a loop is faster than a column."""
+
+
+def index_hash(text: str) -> int:
+    """The key hash that an IndexFile keeps of ``topic#key``: the absolute hash, 0 for the one that has none."""
+    return abs(java_hash(text)) & 0x7FFFFFFF
+
+
+def hash_rows(rows: Bytes, prefix: str = "") -> Hashes:
+    """Hashes, as unsigned 32-bit numbers, of ``prefix`` + each row of a matrix of ASCII bytes."""
+    width = rows.shape[1]
+    ahead = np.uint32((java_hash(prefix) * pow(_MULTIPLIER, width, 1 << 32)) & _MASK)
+    hashes: Hashes = rows.astype(np.uint32) @ _POWERS[:width][::-1] + ahead
+    return hashes
+
+
+def hash_many(strings: Sequence[bytes], prefix: str = "") -> Hashes:
+    """Hashes, as unsigned 32-bit numbers, of ``prefix`` + each of ``strings`` (UTF-8)."""
+    joined = b"".join(strings)
+    if not joined.isascii():
+        return np.array([java_hash(prefix + text.decode("utf-8", "replace")) & _MASK for text in strings], np.uint32)
+    lengths = np.fromiter(map(len, strings), np.int64, len(strings))
+    ahead = np.uint32(java_hash(prefix) & _MASK) * _POWERS[np.minimum(lengths, _MOST_UNITS - 1)]
+    if not joined:
+        return np.asarray(ahead, np.uint32)
+    ends = np.cumsum(lengths)
+    weights = _POWERS[np.repeat(ends, lengths) - 1 - np.arange(len(joined))]
+    products = np.frombuffer(joined, np.uint8).astype(np.uint32) * weights
+    sums = np.concatenate((np.zeros(1, np.uint32), np.cumsum(products, dtype=np.uint32)))
+    hashes: Hashes = sums[ends] - sums[ends - lengths] + ahead
+    return hashes
+
+
+def to_index_hashes(hashes: Hashes) -> npt.NDArray[np.int32]:
+    """What an IndexFile keeps of these hashes; see :func:`index_hash`."""
+    return (np.abs(hashes.view(np.int32).astype(np.int64)) & 0x7FFFFFFF).astype(np.int32)
+
+
+def to_tags_codes(hashes: Hashes) -> npt.NDArray[np.int64]:
+    """What a ConsumeQueue entry keeps of these hashes: sign-extended."""
+    return hashes.view(np.int32).astype(np.int64)

@@ -1,0 +1,230 @@
+"""A file system over another one that is never changed: what is written is kept in memory, page by page.
+
+So an engine can recover a foreign directory, which means to cut and to delete and to write, and be asked what it found,
+while the directory stays as it is. Only what was written takes memory; a page is :data:`PAGE_BYTES`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Final
+
+import attrs
+
+from storage.errors import StorageError
+from storage.filesystem import File, FileSystem, Lock
+
+PAGE_BYTES: Final = 4096
+
+
+@attrs.define(eq=False)
+class _Content:
+    """One file: the pages that were written, over what lies below (up to ``below_size``, which truncation lowers)."""
+
+    below: File | None
+    below_size: int
+    size: int
+    pages: dict[int, bytearray] = attrs.Factory(dict)
+    is_changed: bool = False
+
+    def page(self, number: int) -> bytearray:
+        page = self.pages.get(number)
+        if page is None:
+            page = self.pages[number] = bytearray(self.below_bytes(PAGE_BYTES, number * PAGE_BYTES))
+        return page
+
+    def below_bytes(self, size: int, offset: int) -> bytes:
+        """``size`` bytes of what lies below, with zeros behind its end."""
+        there = max(0, min(size, self.below_size - offset))
+        data = self.below.pread(there, offset) if there and self.below is not None else b""
+        return data + bytes(size - len(data))
+
+    def read(self, size: int, offset: int) -> bytes:
+        size = max(0, min(size, self.size - offset))
+        if not self.pages:
+            return self.below_bytes(size, offset)
+        result = bytearray(self.below_bytes(size, offset))
+        first, last = offset // PAGE_BYTES, (offset + size - 1) // PAGE_BYTES
+        span = range(first, last + 1)
+        for number in self.pages if len(self.pages) < len(span) else span:
+            page = self.pages.get(number) if number in span else None
+            if page is not None:
+                start, end = max(number * PAGE_BYTES, offset), min((number + 1) * PAGE_BYTES, offset + size)
+                result[start - offset : end - offset] = page[start - number * PAGE_BYTES : end - number * PAGE_BYTES]
+        return bytes(result)
+
+    def write(self, data: memoryview, offset: int) -> None:
+        self.is_changed = True
+        position = 0
+        while position < len(data):
+            number, inside = divmod(offset + position, PAGE_BYTES)
+            part = data[position : position + PAGE_BYTES - inside]
+            self.page(number)[inside : inside + len(part)] = part
+            position += len(part)
+        self.size = max(self.size, offset + len(data))
+
+    def truncate(self, size: int) -> None:
+        self.is_changed = True
+        if size < self.size:
+            number, inside = divmod(size, PAGE_BYTES)
+            if inside:
+                self.page(number)[inside:] = bytes(PAGE_BYTES - inside)
+                number += 1
+            self.pages = {kept: page for kept, page in self.pages.items() if kept < number}
+            self.below_size = min(self.below_size, size)
+        self.size = size
+
+
+@attrs.define(eq=False)
+class _OverlayFile:
+    _content: _Content
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        start = self._content.size
+        self.pwrite(data, start)
+        return start
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        self._content.write(memoryview(data).cast("B"), offset)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        return self._content.read(size, offset)
+
+    def truncate(self, size: int) -> None:
+        self._content.truncate(size)
+
+    def size(self) -> int:
+        return self._content.size
+
+    def sync(self) -> None:
+        """Nothing: there is no disk."""
+
+    def close(self) -> None:
+        """Nothing: the content stays."""
+
+
+class _NoLock:
+    def release(self) -> None:
+        """Nothing was locked."""
+
+
+@attrs.define(eq=False)
+class OverlayFileSystem(FileSystem):
+    """``below``, as somebody would find it who had written to it. ``now_ms``: what a written file's time is said to be.
+
+    Paths are compared as texts; directories that were only made, and never written into, are there too.
+    """
+
+    below: FileSystem
+    now_ms: int = 0
+    _contents: dict[str, _Content] = attrs.Factory(dict)
+    _deleted: set[str] = attrs.Factory(set)
+    _directories: set[str] = attrs.Factory(set)
+
+    @property
+    def deleted(self) -> list[str]:
+        """Paths of the files that were deleted, sorted."""
+        return sorted(path for path in self._deleted if path not in self._contents)
+
+    @property
+    def changed(self) -> list[str]:
+        """Paths of the files that were written, cut or made, sorted."""
+        return sorted(path for path, content in self._contents.items() if content.is_changed)
+
+    def open_append(self, path: str) -> File:
+        if not self.exists(path):
+            self._contents[path] = _Content(None, 0, 0, is_changed=True)
+        return self._open(path)
+
+    def open_read(self, path: str) -> File:
+        return self._open(path)
+
+    def _open(self, path: str) -> File:
+        content = self._contents.get(path)
+        if content is None:
+            self._check(path)
+            below = self.below.open_read(path)
+            size = below.size()
+            content = self._contents.setdefault(path, _Content(below, size, size))
+        return _OverlayFile(content)
+
+    def _check(self, path: str) -> None:
+        if path in self._deleted:
+            raise StorageError(f"{path}: No such file or directory")
+
+    def read(self, path: str) -> bytes:
+        handle = self._open(path)
+        return handle.pread(handle.size(), 0)
+
+    def rename(self, source: str, target: str) -> None:
+        self._open(source)
+        self._contents[target] = self._contents.pop(source)
+        self._contents[target].is_changed = True
+        self._deleted.add(source)
+
+    def delete(self, path: str) -> None:
+        if not self.exists(path):
+            raise StorageError(f"{path}: No such file or directory")
+        self._contents.pop(path, None)
+        self._deleted.add(path)
+
+    def delete_tree(self, path: str) -> None:
+        for name in self.list(path):
+            inner = posixpath.join(path, name)
+            if self.is_directory(inner):
+                self.delete_tree(inner)
+            else:
+                self.delete(inner)
+        self._directories = {kept for kept in self._directories if not (kept + "/").startswith(path + "/")}
+        self._deleted.add(path)
+
+    def list(self, path: str) -> list[str]:
+        prefix = path.rstrip("/") + "/" if path else ""
+        names = {name for name in self.below.list(path) if prefix + name not in self._deleted}
+        for kept in (*self._contents, *self._directories):
+            if kept.startswith(prefix) and len(kept) > len(prefix):
+                names.add(kept[len(prefix) :].partition("/")[0])
+        return sorted(names)
+
+    def exists(self, path: str) -> bool:
+        if path in self._contents or path in self._directories:
+            return True
+        return path not in self._deleted and self.below.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        if path in self._directories:
+            return True
+        return path not in self._deleted and path not in self._contents and self.below.is_directory(path)
+
+    def size(self, path: str) -> int:
+        content = self._contents.get(path)
+        if content is not None:
+            return content.size
+        self._check(path)
+        return self.below.size(path)
+
+    def modified_ms(self, path: str) -> int:
+        content = self._contents.get(path)
+        if content is not None and content.is_changed:
+            return self.now_ms
+        self._check(path)
+        return self.below.modified_ms(path)
+
+    def make_directories(self, path: str) -> None:
+        while path and path != "/" and not self.is_directory(path):
+            self._directories.add(path)
+            self._deleted.discard(path)
+            path = posixpath.dirname(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Nothing: there is no disk."""
+
+    def lock(self, path: str, owner: str) -> Lock:
+        return _NoLock()
+
+    def close(self) -> None:
+        """Close the files below that were opened."""
+        for content in self._contents.values():
+            if content.below is not None:
+                content.below.close()
+                content.below = None

@@ -1,0 +1,155 @@
+"""The settings of a topic store, under RocketMQ's own names (its ``mappedFileSizeCommitLog`` is our
+``mapped_file_size_commit_log``; :func:`TopicSettings.with_changes` takes both).
+
+Defaults are RocketMQ 4.9.3's, but for two of warren's own at the end. Sizes in bytes, times in milliseconds unless a
+name or its text says otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, get_type_hints
+
+import attrs
+
+from storage.errors import SettingsError
+
+CONSUME_QUEUE_ENTRY_BYTES: Final = 20
+"""A ConsumeQueue file is a whole number of these; its configured size is rounded up."""
+
+DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _at_least(smallest: int) -> Any:
+    def check(_: object, attribute: attrs.Attribute[int], value: int) -> None:
+        if value < smallest:
+            raise SettingsError(f"{attribute.name} must be at least {smallest}, not {value}")
+
+    return check
+
+
+def _one_of(*choices: str) -> Any:
+    def check(_: object, attribute: attrs.Attribute[str], value: str) -> None:
+        if value not in choices:
+            raise SettingsError(f"{attribute.name} must be {' or '.join(choices)}, not {value!r}")
+
+    return check
+
+
+def _whole_entries(size: int) -> int:
+    return -(-size // CONSUME_QUEUE_ENTRY_BYTES) * CONSUME_QUEUE_ENTRY_BYTES
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Milliseconds of each level, the first is level 1; raises :class:`SettingsError`."""
+    delays = []
+    for word in text.split():
+        match = re.fullmatch(r"(\d+)([smhd])", word)
+        if match is None:
+            raise SettingsError(f"message_delay_level: {word!r} is no time like 10s, 5m, 2h or 1d")
+        delays.append(int(match[1]) * _UNIT_MS[match[2]])
+    return tuple(delays)
+
+
+@attrs.frozen(kw_only=True)
+class TopicSettings:
+    """What a topic store can be told."""
+
+    mapped_file_size_commit_log: int = attrs.field(default=1 << 30, validator=_at_least(1024))
+    mapped_file_size_consume_queue: int = attrs.field(
+        default=300_000 * CONSUME_QUEUE_ENTRY_BYTES, converter=_whole_entries, validator=_at_least(1)
+    )
+    max_hash_slot_num: int = attrs.field(default=5_000_000, validator=_at_least(1))
+    max_index_num: int = attrs.field(default=20_000_000, validator=_at_least(2))
+    max_message_size: int = attrs.field(default=4 << 20, validator=_at_least(0))
+    """Of a body, and of a batch as it is encoded."""
+    max_msgs_num_batch: int = attrs.field(default=64, validator=_at_least(1))
+    """A query by key answers at most so many."""
+    default_query_max_num: int = attrs.field(default=32, validator=_at_least(1))
+    message_index_enable: bool = True
+    message_index_safe: bool = False
+    """Recovery starts no later than the last full index file that was flushed."""
+    check_crc_on_recover: bool = True
+    message_delay_level: str = attrs.field(default=DELAY_LEVELS)
+
+    flush_disk_type: str | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_one_of("SYNC_FLUSH", "ASYNC_FLUSH"))
+    )
+    """``SYNC_FLUSH``: a confirm waits for fsync, which many share. ``ASYNC_FLUSH``: written is enough. ``None``: as the
+    node's ``sync`` says."""
+    flush_interval_commit_log: int = attrs.field(default=500, validator=_at_least(1))
+    flush_commit_log_least_pages: int = attrs.field(default=4, validator=_at_least(0))
+    """A timed flush is left out below so many pages of 4 KiB, unless the thorough interval is over."""
+    flush_commit_log_thorough_interval: int = attrs.field(default=10_000, validator=_at_least(1))
+    flush_interval_consume_queue: int = attrs.field(default=1_000, validator=_at_least(1))
+    flush_consume_queue_least_pages: int = attrs.field(default=2, validator=_at_least(0))
+    flush_consume_queue_thorough_interval: int = attrs.field(default=60_000, validator=_at_least(1))
+    flush_consumer_offset_interval: int = attrs.field(default=5_000, validator=_at_least(1))
+    flush_delay_offset_interval: int = attrs.field(default=10_000, validator=_at_least(1))
+
+    file_reserved_time: int = attrs.field(default=72, validator=_at_least(0))
+    """Hours that a CommitLog file is kept after its last write."""
+    delete_when: str = "04"
+    """Hours of the day, two digits each and ``;`` between them, in which old files are deleted."""
+    disk_max_used_space_ratio: int = attrs.field(default=75, validator=_at_least(1))
+    """Per cent of the disk; above it old files are deleted at any hour."""
+    clean_file_forcibly_enable: bool = True
+    """A disk that is nearly full (85 %) loses files that are not old yet."""
+    clean_resource_interval: int = attrs.field(default=10_000, validator=_at_least(1))
+
+    max_reconsume_times: int = attrs.field(default=16, validator=_at_least(0))
+    """Attempts at a message before it goes to its group's %DLQ% topic."""
+    default_topic_queue_nums: int = attrs.field(default=4, validator=_at_least(1))
+    """Queues of the topics that make themselves (retry and dead-letter topics have one)."""
+
+    rebuild_index_after_crash: bool = True
+    """warren's: index entries that a crash may have cost are built anew from the CommitLog. ``False``: they are lost,
+    as RocketMQ loses them."""
+    dispatch_after_truncation: bool = True
+    """warren's: what the ConsumeQueues lack of the CommitLog is dispatched as the store starts, queue by queue.
+    ``False``: as RocketMQ, from the furthest of all queues on."""
+
+    def __attrs_post_init__(self) -> None:
+        self.delay_levels_ms()
+        for hour in self.delete_when.split(";"):
+            if not (hour.isdigit() and int(hour) < 24):
+                raise SettingsError(f"delete_when: {hour!r} is no hour of the day")
+
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """Milliseconds of each delay level; the first is level 1."""
+        return parse_delay_levels(self.message_delay_level)
+
+    def with_changes(self, changes: Mapping[str, str]) -> TopicSettings:
+        """These settings but for ``changes``: texts, under RocketMQ's names or ours; raises :class:`SettingsError`."""
+        parsed: dict[str, Any] = {(ours := _our_name(name)): _parsed(ours, text) for name, text in changes.items()}
+        return attrs.evolve(self, **parsed)
+
+
+def _our_name(name: str) -> str:
+    ours = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+    if ours not in _TYPES:
+        raise SettingsError(f"there is no setting {name!r}")
+    return ours
+
+
+def _parsed(name: str, text: str) -> int | bool | str:
+    kind = _TYPES[name]
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise SettingsError(f"{name} must be true or false, not {text!r}")
+        return text.lower() == "true"
+    if kind is int:
+        try:
+            return int(text)
+        except ValueError:
+            raise SettingsError(f"{name} must be a whole number, not {text!r}") from None
+    return text
+
+
+_TYPES: dict[str, Any] = get_type_hints(TopicSettings)
+
+ROCKETMQ_4_9 = TopicSettings(rebuild_index_after_crash=False, dispatch_after_truncation=False)
+"""What the original does after a crash, for comparison and for reading its stores."""
