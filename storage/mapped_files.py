@@ -128,6 +128,14 @@ class MappedFiles:
             handle.close()
         self.files.delete(self.path(base))
 
+    def clear_from(self, offset: int) -> None:
+        """Make zeros of what lies from ``offset`` on in its file: it is cut off, and the file made long again."""
+        base = self.holding(offset)
+        if base is not None:
+            self._unsynced.add(base)
+            self._handle(base).truncate(offset - base)
+            self._handle(base).truncate(self.file_size)
+
     @property
     def has_unsynced(self) -> bool:
         return bool(self._unsynced) or self._unsynced_names

@@ -1,7 +1,7 @@
 """The settings of a topic store, under RocketMQ's own names (its ``mappedFileSizeCommitLog`` is our
 ``mapped_file_size_commit_log``; :func:`TopicSettings.with_changes` takes both).
 
-Defaults are RocketMQ 4.9.3's, but for two of warren's own at the end. Sizes in bytes, times in milliseconds unless a
+Defaults are RocketMQ 4.9.3's; one at the end is warren's own. Sizes in bytes, times in milliseconds unless a
 name or its text says otherwise.
 """
 
@@ -105,12 +105,9 @@ class TopicSettings:
     default_topic_queue_nums: int = attrs.field(default=4, validator=_at_least(1))
     """Queues of the topics that make themselves (retry and dead-letter topics have one)."""
 
-    rebuild_index_after_crash: bool = True
-    """warren's: index entries that a crash may have cost are built anew from the CommitLog. ``False``: they are lost,
-    as RocketMQ loses them."""
-    dispatch_after_truncation: bool = True
-    """warren's: what the ConsumeQueues lack of the CommitLog is dispatched as the store starts, queue by queue.
-    ``False``: as RocketMQ, from the furthest of all queues on."""
+    rebuild_after_crash: bool = True
+    """warren's: after a dirty stop the key index is built anew from the CommitLog where it may have lost entries, and old
+    bytes behind the end of the data are cut off. ``False``: as RocketMQ, index entries are lost and old bytes stay."""
 
     def __attrs_post_init__(self) -> None:
         self.delay_levels_ms()
@@ -151,5 +148,5 @@ def _parsed(name: str, text: str) -> int | bool | str:
 
 _TYPES: dict[str, Any] = get_type_hints(TopicSettings)
 
-ROCKETMQ_4_9 = TopicSettings(rebuild_index_after_crash=False, dispatch_after_truncation=False)
+ROCKETMQ_4_9 = TopicSettings(rebuild_after_crash=False)
 """What the original does after a crash, for comparison and for reading its stores."""
