@@ -110,6 +110,11 @@ class Future(pykka.Future[Any]):
         if self._state == _PENDING:
             self._settle(_ERROR, error, only_first=True)
 
+    def offer(self, value: Any) -> None:
+        """Answer, unless there is an answer already."""
+        if self._state == _PENDING:
+            self._settle(_VALUE, value, only_first=True)
+
     def follow(self, other: Future) -> None:
         """Take over the answer or the error of ``other``, which is settled."""
         if self._state == _PENDING:

@@ -276,3 +276,10 @@ def encode_properties(properties: dict[str, str]) -> bytes:
         if not name or not value or {"\x01", "\x02"} & {*name, *value}:
             raise RecordError(f"the property {name!r} is empty or holds a separator")
     return "\x02".join(f"{name}\x01{value}" for name, value in properties.items()).encode("utf-8")
+
+
+def decode_store_timestamp(data: bytes | memoryview, position: int = 0) -> int:
+    """When the record at ``position`` was stored, whatever else it may be; its head and born host are there."""
+    sys_flag = _HEAD.unpack_from(data, position)[7]
+    stored_ms: int = _LONG.unpack_from(data, position + HEAD_BYTES + (20 if sys_flag & BORN_HOST_V6 else 8))[0]
+    return stored_ms

@@ -1,18 +1,24 @@
 """Unpacks a ``.tar.gz`` that nobody vouches for, into an empty directory.
 
 What is refused, because no broker's directory has it and each of them has been used to do harm: absolute names, ``..``,
-links, devices, more members or bytes than the limits say, and headers that are themselves megabytes long. Nothing of a
-member but its name and its content is taken over: no owner, no mode, no time.
+links, devices, more members or bytes than the limits say, and headers that are themselves megabytes long. Of a member
+its name, its content and the time of its last change are taken over: no owner, no mode.
+
+Sparse members stay sparse, and what is nothing but zeros becomes sparse: RocketMQ makes files of their full size at
+once, and an index file of 420 MB may hold a few kilobytes. So there are two limits: of what the files say they are
+long, and of what has to be written.
 """
 
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import tarfile
 import zlib
+from decimal import Decimal
 from pathlib import PurePosixPath
-from typing import IO, Final
+from typing import IO, Any, Final, Protocol
 
 import attrs
 
@@ -20,16 +26,22 @@ from storage.errors import DataError, StorageError
 
 MAX_MEMBERS: Final = 1_000_000
 MAX_BYTES: Final = 64 << 30
-"""What an archive may grow to, as long as the disk that it is unpacked on has room for it."""
+"""What an archive may grow to, holes included, as long as the disk that it is unpacked on has room for the rest."""
 
 SPARE_BYTES: Final = 256 << 20
 """Room that is left on that disk."""
 
 _MAX_HEADER_BYTES = 64 << 10
-_COPY_BYTES = 1 << 20
+_MAX_HEADERS_BYTES = 4 << 20
+"""Of all that stands before a member's content, its map of holes included; a file of 1 GiB needs 2.4 MB at most."""
+
+_COPY_BYTES = 256 << 10
+_ZEROS = bytes(_COPY_BYTES)
+_LATEST_S = 1 << 33
 _HEADER_TYPES = frozenset(
     {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
 )
+_FILE_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.GNUTYPE_SPARSE)
 _BROKEN = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError, RecursionError)
 """What the library raises for bytes that it does not like (of headers before headers it goes down one level each)."""
 
@@ -45,12 +57,41 @@ class _BoundedHeader(tarfile.TarInfo):
         return header
 
 
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+@attrs.define
+class _Plain:
+    """The archive's bytes. Those that the library reads on its own account, between contents, are limited."""
+
+    path: str
+    inner: _Readable
+    headers_left: int = 0
+    is_content: bool = False
+
+    def next_member(self) -> None:
+        """What is read from now on is a header."""
+        self.headers_left, self.is_content = _MAX_HEADERS_BYTES, False
+
+    def read(self, size: int) -> bytes:
+        data = self.inner.read(size)
+        if not self.is_content:
+            self.headers_left -= len(data)
+            if self.headers_left < 0:
+                raise DataError(self.path, None, f"a header of more than {_MAX_HEADERS_BYTES} bytes")
+        return data
+
+
 @attrs.define
 class _Budget:
     """What may still be unpacked."""
 
     path: str
     bytes_left: int
+    """Of the files' sizes."""
+    room_left: int
+    """On the disk."""
     members_left: int
 
     def take_member(self) -> None:
@@ -60,7 +101,14 @@ class _Budget:
 
     def take_bytes(self, count: int) -> None:
         self.bytes_left -= count
-        if self.bytes_left < 0:
+        self._check(self.bytes_left)
+
+    def take_room(self, count: int) -> None:
+        self.room_left -= count
+        self._check(self.room_left)
+
+    def _check(self, left: int) -> None:
+        if left < 0:
             raise DataError(self.path, None, "an archive that unpacks to more than there is room for")
 
 
@@ -71,15 +119,19 @@ def unpack(path: str, target: str, *, max_bytes: int = MAX_BYTES, max_members: i
     or the target's disk has room for, and :class:`StorageError` where the system refuses.
     """
     room = os.statvfs(target)
-    budget = _Budget(path, min(max_bytes, room.f_bavail * room.f_frsize - SPARE_BYTES), max_members)
+    budget = _Budget(path, max_bytes, room.f_bavail * room.f_frsize - SPARE_BYTES, max_members)
     try:
-        with gzip.open(path) as plain:
-            with tarfile.open(fileobj=plain, mode="r|", tarinfo=_BoundedHeader) as archive:
+        with gzip.open(path) as unzipped:
+            plain = _Plain(path, unzipped)
+            plain.next_member()
+            with tarfile.open(fileobj=plain, mode="r|", tarinfo=_BoundedHeader) as archive:  # type: ignore[call-overload]
                 for member in archive:
+                    plain.is_content = True
                     budget.take_member()
                     _unpack_member(archive, member, target, budget)
-                    archive.members.clear()  # type: ignore[attr-defined]  # it would remember them all
-            while chunk := plain.read(_COPY_BYTES):  # the checksum stands at the very end
+                    archive.members.clear()  # it would remember them all
+                    plain.next_member()
+            while chunk := unzipped.read(_COPY_BYTES):  # the checksum stands at the very end
                 budget.take_bytes(len(chunk))
     except _BROKEN as error:
         raise DataError(path, None, f"not a .tar.gz, or a broken one: {error}") from error
@@ -95,15 +147,54 @@ def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, target: st
     if member.isdir():
         os.makedirs(place, exist_ok=True)
         return
-    source = archive.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
-    if source is None:
+    if member.type not in _FILE_TYPES or archive.fileobj is None:
         raise DataError(budget.path, None, f"the member {member.name!r} is neither a file nor a directory")
+    pieces = _pieces(member, budget.path)
+    budget.take_bytes(member.size)
     os.makedirs(os.path.dirname(place), exist_ok=True)
     with open(place, "wb") as sink:
-        _copy(source, sink, budget)
+        position = member.offset_data
+        for start, size in pieces:
+            archive.fileobj.seek(position)
+            _copy(archive.fileobj, sink, start, size, budget)
+            position += size
+        sink.truncate(member.size)
+    os.utime(place, ns=(_modified_ns(member),) * 2)
 
 
-def _copy(source: IO[bytes], sink: IO[bytes], budget: _Budget) -> None:
-    while chunk := source.read(_COPY_BYTES):
-        budget.take_bytes(len(chunk))
-        sink.write(chunk)
+def _pieces(member: tarfile.TarInfo, path: str) -> list[tuple[int, int]]:
+    """What of the member is no hole: where in the file, and how many bytes; in the archive they lie side by side."""
+    pieces: Any = member.sparse
+    if pieces is None:
+        return [(0, member.size)]
+    end = 0
+    for start, size in pieces:
+        if start < end or size < 0:
+            raise DataError(path, None, f"the member {member.name!r} has pieces that lie over each other")
+        end = start + size
+    if end > member.size:
+        raise DataError(path, None, f"the member {member.name!r} has pieces behind its end")
+    return [(start, size) for start, size in pieces if size]
+
+
+def _copy(source: _Readable, sink: IO[bytes], start: int, size: int, budget: _Budget) -> None:
+    sink.seek(start)
+    while size:
+        chunk = source.read(min(size, _COPY_BYTES))
+        if not chunk:
+            raise tarfile.ReadError("unexpected end of data")
+        size -= len(chunk)
+        if chunk == _ZEROS[: len(chunk)]:
+            sink.seek(len(chunk), os.SEEK_CUR)
+        else:
+            budget.take_room(len(chunk))
+            sink.write(chunk)
+
+
+def _modified_ns(member: tarfile.TarInfo) -> int:
+    """When the member was last changed; the number in its header has lost what the header's text still says."""
+    seconds = float(member.mtime)
+    if not math.isfinite(seconds) or not 0 <= seconds < _LATEST_S:
+        return 0
+    text = member.pax_headers.get("mtime")
+    return int((Decimal(text) if text else Decimal(seconds)) * 1_000_000_000)

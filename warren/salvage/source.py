@@ -1,7 +1,9 @@
 """A source: what the user points at, found out and opened without changing it.
 
-It is a node's data directory, its ``msg_stores`` or ``vhosts`` folder, one vhost's folder or one queue's; or a
-``.tar.gz`` that holds one of these at any depth, which is unpacked to a temporary directory.
+It is a node's data directory, its ``msg_stores`` or ``vhosts`` folder, one vhost's folder or one queue's; a RocketMQ's
+store folder, or the directory that it lies in; or a ``.tar.gz`` that holds one of these at any depth, which is unpacked
+to a temporary directory. Where an archive holds several, the path goes on behind its name: ``backup.tar.gz/a/store``.
+A warren node's directory may hold both kinds, queues and a topics store.
 
 A queue's folder brings its vhost with it where it lies in one: the vhost's settings, its store (for the bodies) and
 what a clean stop said of the queue. The other queues are not looked at then, and so nothing is said of the store.
@@ -10,10 +12,11 @@ what a clean stop said of the queue. The other queues are not looked at then, an
 from __future__ import annotations
 
 import os
+import posixpath
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 import attrs
 
@@ -22,6 +25,7 @@ from storage.errors import DataError, StorageError
 from storage.filesystem import RealFileSystem
 from warren.salvage.archive import unpack
 from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.rocketmq.places import store_at
 from warren.salvage.vhost import STORES, Vhost
 
 KIND: Final = "rabbitmq-classic-v1"
@@ -30,6 +34,11 @@ _VHOSTS_PLACES = ("msg_stores/vhosts", "vhosts")
 _VHOST_NAMES = (disk.VHOST_NAME_FILE, disk.VHOST_CONFIG_FILE, disk.RECOVERY_TERMS_FILE, *STORES)
 _MAX_DEPTH = 8
 """Levels of an archive that are searched."""
+
+_NO_QUEUES = "is no RabbitMQ data directory, vhosts folder, vhost's folder or queue's folder"
+_NO_STORE = "is no RocketMQ store folder (with commitlog, consumequeue or index in it)"
+
+_Found = TypeVar("_Found")
 
 
 @attrs.frozen
@@ -48,41 +57,96 @@ class Source:
             vhost.close()
 
 
+@attrs.frozen
+class Place:
+    """Where the user points at."""
+
+    path: str
+    """As the user gave it."""
+    files: ReadOnlyFileSystem
+    directory: str
+    depth: int
+    """Levels below the directory where something may lie, too."""
+
+    def search(self, look: Callable[[str], _Found | None], nothing: str) -> _Found:
+        """What ``look`` finds in the directory, or in the highest of those below it that have anything.
+
+        Raises :class:`DataError`, which says ``nothing``, where there is nothing, and where there is more than one.
+        """
+        places = [self.directory]
+        for _ in range(self.depth + 1):
+            found = [(place, one) for place in places if (one := look(place)) is not None]
+            if len(found) > 1:
+                names = " and ".join(place for place, _ in found[:2])
+                raise DataError(self.path, None, f"holds more than one broker's directory ({names}); name one of them")
+            if found:
+                return found[0][1]
+            places = [inner for place in places for inner in _directories(self.files, place)]
+        raise DataError(self.path, None, nothing)
+
+    def queues(self) -> Source:
+        """RabbitMQ's queues, or warren's."""
+        try:
+            return Source(self.path, KIND, self.search(lambda place: _vhosts_at(self.files, place), _NO_QUEUES))
+        except DataError:
+            if self._has_store():
+                reason = "is a RocketMQ store, which has no queues: see warren topic, and warren inspect"
+                raise DataError(self.path, None, reason) from None
+            raise
+
+    def store(self) -> str:
+        """The directory of a topic store."""
+        return self.search(lambda place: store_at(self.files, place), _NO_STORE)
+
+    def both(self) -> tuple[Source | None, str | None]:
+        """Queues and the directory of a topic store: at least one of them."""
+
+        def look(place: str) -> tuple[Source | None, str | None] | None:
+            vhosts, store = _vhosts_at(self.files, place), store_at(self.files, place)
+            if vhosts is None and store is None:
+                return None
+            return (None if vhosts is None else Source(self.path, KIND, vhosts)), store
+
+        return self.search(look, f"{_NO_QUEUES}, and {_NO_STORE.removeprefix('is ')}")
+
+    def _has_store(self) -> bool:
+        try:
+            self.store()
+        except DataError:
+            return False
+        return True
+
+
+@contextmanager
+def open_place(path: str) -> Iterator[Place]:
+    """The directory ``path``, or what the archive at ``path`` holds; an inner directory of one can be named."""
+    if os.path.isdir(path):
+        yield Place(path, ReadOnlyFileSystem(RealFileSystem()), os.path.abspath(path), 0)
+        return
+    archive, inner = path, ""
+    while archive and not os.path.exists(archive):
+        archive, _, name = archive.rstrip("/").rpartition("/")
+        inner = below(name, inner) if inner else name
+    if not os.path.isfile(archive):
+        raise StorageError(f"{path}: no such file or directory")
+    with tempfile.TemporaryDirectory(prefix="warren-", ignore_cleanup_errors=True) as unpacked:
+        unpack(archive, unpacked)
+        files = ReadOnlyFileSystem(RealFileSystem(), unpacked)
+        directory = posixpath.normpath(inner) if inner else ""
+        if inner and (directory.startswith("..") or not files.is_directory(directory)):
+            raise StorageError(f"{path}: there is no {inner} in {archive}")
+        yield Place(path, files, "" if directory == "." else directory, _MAX_DEPTH)
+
+
 @contextmanager
 def open_source(path: str) -> Iterator[Source]:
-    """The source at ``path``; raises :class:`DataError` or :class:`StorageError` where there is none to be read."""
-    if os.path.isdir(path):
-        source = find_source(path, ReadOnlyFileSystem(RealFileSystem()), os.path.abspath(path))
+    """The queues at ``path``; raises :class:`DataError` or :class:`StorageError` where there are none to be read."""
+    with open_place(path) as place:
+        source = place.queues()
         try:
             yield source
         finally:
             source.close()
-    elif os.path.exists(path):
-        with tempfile.TemporaryDirectory(prefix="warren-", ignore_cleanup_errors=True) as unpacked:
-            unpack(path, unpacked)
-            source = find_source(path, ReadOnlyFileSystem(RealFileSystem(), unpacked), "", depth=_MAX_DEPTH)
-            try:
-                yield source
-            finally:
-                source.close()
-    else:
-        raise StorageError(f"{path}: no such file or directory")
-
-
-def find_source(path: str, files: ReadOnlyFileSystem, place: str, *, depth: int = 0) -> Source:
-    """The source in the directory ``place`` of ``files``, or at most ``depth`` levels below it.
-
-    ``path`` is its name for people. Raises :class:`DataError` where there is none, or more than one.
-    """
-    places = [place]
-    for _ in range(depth + 1):
-        found = [vhosts for candidate in places if (vhosts := _vhosts_at(files, candidate)) is not None]
-        if len(found) > 1:
-            raise DataError(path, None, "holds more than one broker's directory; name one of them")
-        if found:
-            return Source(path, KIND, found[0])
-        places = [inner for candidate in places for inner in _directories(files, candidate)]
-    raise DataError(path, None, "is no RabbitMQ data directory, vhosts folder, vhost's folder or queue's folder")
 
 
 def _vhosts_at(files: ReadOnlyFileSystem, place: str) -> list[Vhost] | None:

@@ -1,0 +1,300 @@
+"""The actor of the CommitLog: the one that appends, and makes safe what was appended.
+
+Single appends gather in its inbox, whatever queue they go to (:class:`AppendGathering`), and share a confirm; batches
+come as messages. One turn writes all that waits; then it is made safe as the store's mode says:
+
+* ``"group"`` (RocketMQ's ``SYNC_FLUSH``): synced when somebody waits, or after ``sync_interval_ms``; many share a sync.
+* ``"always"``: synced in the same turn.
+* ``"os"`` (``ASYNC_FLUSH``): confirmed as soon as it is written; synced every ``flush_interval_commit_log``.
+
+The same store's other half, entries and index items, is built by :mod:`actors.dispatch_actor`, which is told after every
+turn that there is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+import attrs
+from pykka import ActorRef
+
+from actors import messages as m
+from actors import topic_messages as tm
+from actors.door import Door
+from actors.engines.topics.topic_store import TopicStore
+from actors.future import Confirm, Future
+from actors.inbox import Gathering
+from actors.pool import ActorStoppedError
+from actors.surroundings import Surroundings
+from actors.timer import tell
+from msg_store.commit_log import Appended, Batch
+from msg_store.commit_log_format import Host
+from storage.errors import WarrenError
+
+MS_NS: Final = 1_000_000
+_US_OF_MS: Final = 1000
+
+
+@attrs.frozen(eq=False)
+class AppendKey:
+    """What single appends that gather have in common. Compared by identity: a handle keeps its own."""
+
+    topic: str
+    host: Host
+
+
+@attrs.frozen
+class Position:
+    """Where a message went."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+
+
+class AppendConfirm:
+    """One message on its way: answered once it is as safe as the store's mode promises."""
+
+    __slots__ = ("_appended", "_row", "body", "confirm", "key", "properties", "queue_id")
+
+    def __init__(self, key: AppendKey, queue_id: int, body: bytes, properties: bytes) -> None:
+        self.key = key
+        self.queue_id = queue_id
+        self.body = body
+        self.properties = properties
+        self.confirm: Confirm
+        """Shared with those that came together; set when it is handed over."""
+        self._appended: Appended | None = None
+        self._row = 0
+
+    def went(self, appended: Appended, row: int) -> None:
+        """It was written; its bytes are not needed any more."""
+        self._appended = appended
+        self._row = row
+        self.body = self.properties = b""
+
+    @property
+    def done(self) -> bool:
+        """Whether it is safe, or never will be."""
+        return self.confirm.done
+
+    def wait(self, timeout: float | None = None) -> Position:
+        """Come back when it is safe, with where it went. Raises ``TimeoutError``, or why it never will be."""
+        self.confirm.wait(timeout)
+        appended, row = self._appended, self._row
+        if appended is None:
+            raise RuntimeError("confirmed, and not written")
+        return Position(
+            self.key.topic,
+            self.queue_id,
+            appended.queue_offset + row,
+            int(appended.physical_offsets[row]),
+            int(appended.sizes[row]),
+        )
+
+
+class AppendGathering(Gathering):
+    """Single appends that wait together; ``items`` are :class:`AppendConfirm`."""
+
+    __slots__ = ("confirm",)
+
+    def __init__(self, key: object, confirm: Confirm) -> None:
+        super().__init__(key)
+        self.confirm = confirm
+
+
+class CommitLogActor(Door):
+    """Owner of a topic store's writing half."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        store: TopicStore,
+        *,
+        dispatcher: ActorRef[Any],
+        sync: str,
+        used_disk_ratio: Callable[[], float],
+    ) -> None:
+        super().__init__(around)
+        self.store = store
+        self._dispatcher = dispatcher
+        self._sync = sync
+        self._used_disk_ratio = used_disk_ratio
+        self._unconfirmed: list[tuple[Future, object]] = []
+        self._appended = self._flush_armed = False
+        self._error: BaseException | None = None
+
+    def describe(self) -> str:
+        return f"the topics of {self.store.directory}"
+
+    def stopped_error(self) -> WarrenError:
+        if isinstance(self._error, WarrenError):
+            return self._error
+        why = "have stopped" if self._error is None else f"are down: {self._error}"
+        return ActorStoppedError(f"{self.describe()} {why}")
+
+    # ── any thread ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, item: AppendConfirm) -> AppendConfirm:
+        """Hand over one message."""
+        item.confirm = self.actor_inbox.gather(item.key, item, self._new_gathering, 1).confirm
+        return item
+
+    def _new_gathering(self, key: object) -> AppendGathering:
+        return AppendGathering(key, Confirm(self))
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_start(self) -> None:
+        self._start_timer("clean", self.store.settings.clean_resource_interval, tm.CleanDue())
+
+    def on_gathered(self, entry: Gathering) -> None:
+        if not isinstance(entry, AppendGathering) or not isinstance(entry.key, AppendKey):
+            raise RuntimeError(f"a CommitLog cannot handle {entry!r}")  # noqa: TRY004
+        self.actor_inbox.lighten(len(entry.items))
+        by_queue: dict[int, list[AppendConfirm]] = {}
+        for item in entry.items:
+            by_queue.setdefault(item.queue_id, []).append(item)
+        now_ms = self._now_ms()
+        try:
+            for queue_id, items in by_queue.items():
+                appended = self.store.append(_batch_of(entry.key, queue_id, items, now_ms), now_ms)
+                for row, item in enumerate(items):
+                    item.went(appended, row)
+        except BaseException as error:
+            entry.confirm.fail(error)
+            raise
+        self._unconfirmed.append((entry.confirm, None))
+        self._appended = True
+
+    def on_receive(self, message: object) -> object:
+        match message:
+            case tm.AppendBatches():
+                self._append_batches(message)
+            case tm.SyncLog():
+                return self._sync_log()
+            case m.SyncDue():
+                self._hurry = True
+            case tm.FlushDue():
+                self._flush_armed = False
+                self.store.flush_commit_log()
+            case tm.CleanDue():
+                self._clean()
+            case tm.CloseLog():
+                self._hurry = True
+                self._make_safe(hurry=True)
+                tell(self._around.timer, m.CancelTimers(self.actor_ref))
+                self._stop()
+            case tm.GiveUpTopics():
+                self._error = message.error
+                self._fail_all(self.stopped_error())
+                self._stop()
+            case _:
+                raise RuntimeError(f"a CommitLog cannot handle {message!r}")
+        return None
+
+    def _append_batches(self, message: tm.AppendBatches) -> None:
+        self.actor_inbox.lighten(sum(len(batch.bodies) for batch in message.batches))
+        now_ms = self._now_ms()
+        try:
+            appended = [self.store.append(batch, now_ms) for batch in message.batches]
+        except BaseException as error:
+            message.confirm.fail(error)
+            raise
+        self._unconfirmed.append((message.confirm, appended))
+        self._appended = True
+
+    def _sync_log(self) -> Future:
+        synced = Future(self)
+        self._unconfirmed.append((synced, None))
+        self._hurry = True
+        return synced
+
+    def _now_ms(self) -> int:
+        return self._around.clock.wall_us() // _US_OF_MS
+
+    # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
+
+    def on_turn_end(self) -> None:
+        hurry, self._hurry = self._hurry, False
+        if hurry and not self.actor_inbox.empty():
+            self._hurry = True  # what somebody waits for may not have been taken yet
+        if self._unconfirmed:
+            self._make_safe(hurry=hurry)
+        if self._appended:
+            self._appended = False
+            tell(self._dispatcher, tm.Dispatch())
+        if self._waiting_for_room:
+            self._let_publishers_in()
+
+    def wants_turn(self) -> bool:
+        return self._hurry and bool(self._unconfirmed)
+
+    def _make_safe(self, *, hurry: bool) -> None:
+        if self._sync == "os":
+            if not self._flush_armed:
+                self._flush_armed = True
+                self._start_timer("flush", self.store.settings.flush_interval_commit_log, tm.FlushDue())
+        elif hurry or self._sync == "always":
+            self.store.flush_commit_log()
+        else:
+            if not self._flush_armed:
+                self._flush_armed = True
+                self._start_timer("flush", self._around.settings.sync_interval_ms, m.SyncDue())
+            return
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        for confirm, value in unconfirmed:
+            if not confirm.done:
+                confirm.set(value)
+
+    def _start_timer(self, key: str, in_ms: int, message: object) -> None:
+        due_ns = self._around.clock.now_ns() + in_ms * MS_NS
+        tell(self._around.timer, m.StartTimer(self.actor_ref, key, due_ns, message))
+
+    def _clean(self) -> None:
+        """Delete files that have expired, if it is time for that."""
+        self._start_timer("clean", self.store.settings.clean_resource_interval, tm.CleanDue())
+        if self.store.expire_commit_log(self._now_ms(), self._used_disk_ratio()):
+            tell(self._dispatcher, tm.ExpireQueues())
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_undelivered(self, message: Any, error: WarrenError) -> None:
+        if isinstance(message, AppendGathering):
+            message.confirm.fail(error)
+        elif isinstance(message, tm.AppendBatches):
+            message.confirm.fail(error)
+
+    def _fail_all(self, error: BaseException) -> None:
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        for confirm, _ in unconfirmed:
+            confirm.fail(error)
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        error = exception_value if exception_value is not None else RuntimeError("no error")
+        self._error = error
+        self._fail_all(self.stopped_error())
+        self._let_publishers_in()
+        tell(self._around.node, tm.TopicsFailed(self.actor_ref, error))
+
+
+def _batch_of(key: AppendKey, queue_id: int, items: list[AppendConfirm], now_ms: int) -> Batch:
+    return Batch(
+        topic=key.topic,
+        queue_id=queue_id,
+        bodies=[item.body for item in items],
+        properties=[item.properties for item in items],
+        born_timestamp=now_ms,
+        born_host=key.host,
+        store_host=key.host,
+        as_one=False,
+    )

@@ -1,0 +1,169 @@
+"""The actor that builds what is found by: ConsumeQueue entries and index items, off the way of those who append.
+
+It walks behind the CommitLog's end, a stretch a step; :class:`Arrivals` tells those who wait for messages of a topic.
+Every ``flush_interval_consume_queue`` it makes safe what it has built, and writes down how far that is (checkpoint).
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any, Final
+
+from pykka import ActorRef
+
+from actors import messages as m
+from actors import topic_messages as tm
+from actors.commit_log_actor import MS_NS
+from actors.engines.topics.topic_store import TopicStore
+from actors.future import Future
+from actors.pool import ActorStoppedError, PooledActor
+from actors.surroundings import Surroundings
+from actors.timer import tell
+from storage.errors import WarrenError
+
+_STRETCHES: Final = 4
+"""Of one turn; each is a few MiB of the CommitLog at most."""
+
+
+class Arrivals:
+    """Who waits for messages of which topic. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[str, list[Future]] = {}
+
+    def wait_for(self, topics: set[str], helper: Any = None) -> Future:
+        """A future that is answered when one of these topics has got more."""
+        future = Future(helper)
+        with self._lock:
+            for topic in topics:
+                self._waiting.setdefault(topic, []).append(future)
+        return future
+
+    def forget(self, topics: set[str], future: Future) -> None:
+        """Whoever waited does so no more."""
+        with self._lock:
+            for topic in topics:
+                waiting = self._waiting.get(topic, [])
+                if future in waiting:
+                    waiting.remove(future)
+                if not waiting:
+                    self._waiting.pop(topic, None)
+
+    def ring(self, topics: set[str] | None = None) -> None:
+        """Wake those who wait for one of these topics; ``None``: everybody."""
+        with self._lock:
+            woken = [
+                future
+                for topic in (list(self._waiting) if topics is None else topics)
+                for future in self._waiting.pop(topic, ())
+            ]
+        for future in woken:
+            future.offer(None)
+
+
+class DispatchActor(PooledActor):
+    """Owner of a topic store's building half."""
+
+    def __init__(self, around: Surroundings, store: TopicStore) -> None:
+        super().__init__(around.pool)
+        self.store = store
+        self.arrivals = Arrivals()
+        self.listeners: dict[str, ActorRef[Any]] = {}
+        """Actors that are told of every arrival in a topic; set before anything arrives."""
+        self._around = around
+        self._catching_up: list[tuple[tm.CatchUp, Future]] = []
+        self._flush_armed = False
+        self._error: BaseException | None = None
+
+    def describe(self) -> str:
+        return f"the index of {self.store.directory}"
+
+    def stopped_error(self) -> WarrenError:
+        if isinstance(self._error, WarrenError):
+            return self._error
+        why = "has stopped" if self._error is None else f"is down: {self._error}"
+        return ActorStoppedError(f"{self.describe()} {why}")
+
+    def on_receive(self, message: object) -> object:
+        match message:
+            case tm.Dispatch():
+                self._dispatch()
+            case tm.CatchUp():
+                return self._catch_up(message)
+            case tm.FlushDue():
+                self._flush_armed = False
+                self.store.flush_queues()
+            case tm.ExpireQueues():
+                self.store.expire_queues()
+            case tm.CloseDispatch():
+                tell(self._around.timer, m.CancelTimers(self.actor_ref))
+                self.store.close()
+                self.arrivals.ring()
+                self._stop()
+            case tm.GiveUpTopics():
+                self._end(message.error)
+                self._stop()
+            case _:
+                raise RuntimeError(f"a dispatcher cannot handle {message!r}")
+        return None
+
+    def _dispatch(self) -> None:
+        for _ in range(_STRETCHES):
+            if not self.store.dispatch():
+                break
+        else:
+            self.actor_ref.tell(tm.Dispatch())
+        self._tell_arrivals()
+        if not self._flush_armed:
+            self._flush_armed = True
+            due_ns = self._around.clock.now_ns() + self.store.settings.flush_interval_consume_queue * MS_NS
+            tell(self._around.timer, m.StartTimer(self.actor_ref, "flush", due_ns, tm.FlushDue()))
+        if self._around.check_invariants:
+            self.store.check_built()
+
+    def _tell_arrivals(self) -> None:
+        touched = self.store.drain_touched()
+        if touched:
+            self.arrivals.ring(touched)
+            for topic in touched & self.listeners.keys():
+                tell(self.listeners[topic], tm.Dispatch())
+        if self._catching_up:
+            waiting, self._catching_up = self._catching_up, []
+            for message, future in waiting:
+                if self._is_there(message):
+                    future.set()
+                else:
+                    self._catching_up.append((message, future))
+
+    def _catch_up(self, message: tm.CatchUp) -> Future | None:
+        self._dispatch()
+        if self._is_there(message):
+            return None
+        future = Future(self)
+        self._catching_up.append((message, future))
+        return future
+
+    def _is_there(self, message: tm.CatchUp) -> bool:
+        built = self.store.indexed if message.with_index else self.store.dispatched
+        return built >= message.physical_offset
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _end(self, error: BaseException) -> None:
+        self._error = error
+        waiting, self._catching_up = self._catching_up, []
+        for _, future in waiting:
+            future.fail(self.stopped_error())
+        self.arrivals.ring()
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        error = exception_value if exception_value is not None else RuntimeError("no error")
+        self._end(error)
+        tell(self._around.node, tm.TopicsFailed(self.actor_ref, error))

@@ -1,0 +1,347 @@
+"""Who reads which queue of a topic, and how far: shared groups, and readers that read everything for themselves.
+
+Queues of a topic are divided over the *members* of a group: each has one owner. Members stand in the order in which
+they came; each gets a stretch of neighbouring queues, the first ones one more than the others where it does not come
+out even (RocketMQ's average allocation). Whenever somebody comes or goes this is done anew, and the *generation*
+counts.
+
+A queue has two places, both queue offsets. *Committed*: the next message that the group has not finished; survives.
+*Position*: the next one to be handed out. Whoever gets a queue from another one begins at the committed place, so what
+was taken and not committed is handed out again: at least once, and in order for each owner.
+
+A *claim* is a number for one holding of a queue: another one as the queue changes hands, and after a seek. A commit
+that names the claim under which it was taken cannot undo what happened since.
+
+A group that has no committed place in a queue begins with the first message there, behind the last, or where the
+caller says (a time, resolved); that place counts as committed at once, or messages that come before the next start
+would be lost to it. Messages below a queue's minimum are gone: reading goes on at the minimum and says how many there
+were. A committed place behind the maximum (the store lost its tail) is taken back to it when the first member comes;
+while the group reads, a maximum below it only means that dispatch has not got there yet.
+
+Invariants: with members every queue has one owner, without none; 0 ≤ committed ≤ position; without an owner they are
+equal.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+import attrs
+
+from actors.engines.topics.errors import MemberError, QueueLostError, QueueRangeError
+
+Bounds = Callable[[int], tuple[int, int]]
+"""Of a queue: its minimum (the first message that there is) and its maximum (behind the last)."""
+Place = int | Literal["first", "last"]
+"""A queue offset, the first message that there is, or behind the last one."""
+
+
+@attrs.frozen
+class Taken:
+    """Messages of one queue that a reader may read now: ``queue_offset … queue_offset + count - 1``."""
+
+    queue_id: int
+    queue_offset: int
+    count: int
+    """0 where it only tells of skipped ones."""
+    skipped: int = 0
+    """So many before these had expired unread."""
+    claim: int = 0
+    """To be named when they are committed."""
+
+    @property
+    def end(self) -> int:
+        """What is to be committed when all are done."""
+        return self.queue_offset + self.count
+
+
+def divide(queues: int, members: int) -> list[range]:
+    """The queues of each member, in the members' order; empty ones where there are more members than queues."""
+    each, rest = divmod(queues, members)
+    starts = [number * each + min(number, rest) for number in range(members + 1)]
+    return [range(start, stop) for start, stop in itertools.pairwise(starts)]
+
+
+def lag_of(committed: int, minimum: int, maximum: int) -> int:
+    """Messages that are there and not finished."""
+    return max(maximum - max(committed, minimum), 0)
+
+
+def _first_place(consume_from: Place | Mapping[int, int], queue_id: int, bounds: Bounds) -> int:
+    """Where to begin in a queue; a mapping that does not name it means its first message."""
+    place: Place = consume_from.get(queue_id, "first") if isinstance(consume_from, Mapping) else consume_from
+    return _resolve(place, *bounds(queue_id))
+
+
+def _resolve(place: Place, minimum: int, maximum: int) -> int:
+    return minimum if place == "first" else maximum if place == "last" else place
+
+
+def _take(
+    queue_ids: list[int], positions: dict[int, int], bounds: Bounds, most: int, claims: Mapping[int, int]
+) -> list[Taken]:
+    """Up to ``most`` messages, queue after queue; moves the positions."""
+    taken = []
+    for queue_id in queue_ids:
+        if most <= 0:
+            break
+        minimum, maximum = bounds(queue_id)
+        skipped = max(minimum - positions[queue_id], 0)
+        start = positions[queue_id] + skipped
+        count = min(max(maximum - start, 0), most)
+        if count or skipped:
+            taken.append(Taken(queue_id, start, count, skipped, claims.get(queue_id, 0)))
+            positions[queue_id] = start + count
+            most -= count
+    return taken
+
+
+def _turned(queue_ids: Iterable[int], last: int) -> list[int]:
+    """These, from the one behind ``last`` on: no queue waits for ever because another one is never empty."""
+    ordered = sorted(queue_ids)
+    return [one for one in ordered if one > last] + [one for one in ordered if one <= last]
+
+
+def _check_queues(_: object, __: object, queues: int) -> None:
+    if queues < 1:
+        raise QueueRangeError(f"a topic with {queues} queues")
+
+
+@attrs.define
+class _Member:
+    """Somebody who reads for the group."""
+
+    queues: range
+    last_served: int = -1
+
+
+@attrs.define
+class ConsumerGroup:
+    """One group of one topic."""
+
+    topic: str
+    group: str
+    queues: int = attrs.field(validator=_check_queues)
+    committed: dict[int, int] = attrs.field(factory=dict, converter=dict)
+    """By queue; to be looked at. What is handed in is the consumer offsets' file's."""
+    generation: int = attrs.field(default=0, init=False)
+    """How often queues were divided."""
+    _members: dict[str, _Member] = attrs.field(factory=dict, init=False)
+    _positions: dict[int, int] = attrs.field(factory=dict, init=False)
+    _claims: dict[int, int] = attrs.field(factory=dict, init=False)
+    _last_claim: int = attrs.field(default=0, init=False)
+
+    # ── who is there ────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """In the order in which they came."""
+        return tuple(self._members)
+
+    def join(self, member: str, bounds: Bounds, consume_from: Place | Mapping[int, int] = "first") -> None:
+        """Let a member in, and divide the queues anew.
+
+        ``consume_from``: where to begin in queues of which nothing is committed; a mapping has a queue offset for each.
+        Raises :class:`MemberError` where there is one of that name, and :class:`QueueRangeError` for a negative place.
+        """
+        if member in self._members:
+            raise MemberError(f"group {self.group!r} has a member {member!r} already")
+        places = dict(self.committed) if self._members else self._corrected(bounds)
+        for queue_id in range(self.queues):
+            if queue_id not in places:
+                places[queue_id] = _first_place(consume_from, queue_id, bounds)
+                if places[queue_id] < 0:
+                    raise QueueRangeError(f"{self._said(queue_id)}: cannot begin at {places[queue_id]}")
+        self.committed.update(places)
+        self._members[member] = _Member(range(0))
+        self._divide()
+
+    def leave(self, member: str) -> None:
+        """Let a member go; its queues go to others. Raises :class:`MemberError`."""
+        self._member(member)
+        del self._members[member]
+        self._divide()
+
+    def set_queues(self, queues: int, bounds: Bounds) -> None:
+        """The topic has more queues now; a group that reads it reads these from their first message on."""
+        if queues < self.queues:
+            raise QueueRangeError(f"topic {self.topic!r} has {self.queues} queues, which cannot become {queues}")
+        for queue_id in range(self.queues, queues) if self._members else ():
+            minimum, maximum = bounds(queue_id)
+            self.committed[queue_id] = min(self.committed.get(queue_id, minimum), maximum)
+        self.queues = queues
+        self._divide()
+
+    def assignment(self, member: str) -> range:
+        """The queues of a member. Raises :class:`MemberError`."""
+        return self._member(member).queues
+
+    def owner(self, queue_id: int) -> str | None:
+        for member, state in self._members.items():
+            if queue_id in state.queues:
+                return member
+        return None
+
+    def _corrected(self, bounds: Bounds) -> dict[int, int]:
+        known = {queue_id: place for queue_id, place in self.committed.items() if queue_id < self.queues}
+        return {queue_id: max(min(place, bounds(queue_id)[1]), 0) for queue_id, place in known.items()}
+
+    def _divide(self) -> None:
+        before = {queue_id: state for state in self._members.values() for queue_id in state.queues}
+        shares = divide(self.queues, len(self._members)) if self._members else []
+        positions: dict[int, int] = {}
+        claims: dict[int, int] = {}
+        for state, share in zip(self._members.values(), shares, strict=True):
+            for queue_id in share:
+                if before.get(queue_id) is state:
+                    positions[queue_id], claims[queue_id] = self._positions[queue_id], self._claims[queue_id]
+                else:
+                    positions[queue_id], claims[queue_id] = self.committed[queue_id], self._new_claim()
+            state.queues = share
+        self._positions, self._claims = positions, claims
+        self.generation += 1
+
+    def _new_claim(self) -> int:
+        self._last_claim += 1
+        return self._last_claim
+
+    def _member(self, member: str) -> _Member:
+        state = self._members.get(member)
+        if state is None:
+            raise MemberError(f"group {self.group!r} has no member {member!r}")
+        return state
+
+    def _said(self, queue_id: int) -> str:
+        return f"group {self.group!r}, topic {self.topic!r}, queue {queue_id}"
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def position(self, queue_id: int) -> int | None:
+        """What is handed out next; ``None``: nothing is known of the queue."""
+        return self._positions.get(queue_id, self.committed.get(queue_id))
+
+    def take(self, member: str, max_records: int, bounds: Bounds) -> list[Taken]:
+        """What a member may read now, ``max_records`` at most; raises :class:`MemberError`."""
+        state = self._member(member)
+        taken = _take(_turned(state.queues, state.last_served), self._positions, bounds, max_records, self._claims)
+        if taken:
+            state.last_served = taken[-1].queue_id
+        return taken
+
+    def commit(self, member: str, queue_id: int, queue_offset: int, claim: int | None = None) -> bool:
+        """Everything in the queue before ``queue_offset`` is done; whether that is news.
+
+        Raises :class:`QueueLostError` where the queue is not the member's any more (or, with a ``claim``, is not so
+        since), :class:`QueueRangeError` where it was not handed out so far, :class:`MemberError`.
+        """
+        self._check_held(member, queue_id, claim)
+        if not 0 <= queue_offset <= self._positions[queue_id]:
+            raise QueueRangeError(
+                f"{self._said(queue_id)}: {queue_offset} cannot be committed, {self._positions[queue_id]} is handed out"
+            )
+        if queue_offset <= self.committed[queue_id]:
+            return False
+        self.committed[queue_id] = queue_offset
+        return True
+
+    def hand_back(self, taken: Taken, member: str, queue_offset: int | None = None) -> None:
+        """A member will not do what it took, from ``queue_offset`` (all of it) on: that comes again with the next
+        :meth:`take`, and what was taken behind it too. Raises as :meth:`commit` does."""
+        self._check_held(member, taken.queue_id, taken.claim)
+        place = taken.queue_offset if queue_offset is None else queue_offset
+        if not taken.queue_offset <= place <= taken.end:
+            raise QueueRangeError(f"{self._said(taken.queue_id)}: {place} is not in what is handed back")
+        self._positions[taken.queue_id] = max(
+            min(self._positions[taken.queue_id], place), self.committed[taken.queue_id]
+        )
+
+    def _check_held(self, member: str, queue_id: int, claim: int | None) -> None:
+        if queue_id not in self._member(member).queues:
+            raise QueueLostError(f"{self._said(queue_id)} is not {member!r}'s, but {self.owner(queue_id)!r}'s")
+        if claim is not None and claim != self._claims[queue_id]:
+            raise QueueLostError(f"{self._said(queue_id)} was given away or sought to another place since")
+
+    def seek(self, places: Place | Mapping[int, Place], bounds: Bounds) -> dict[int, int]:
+        """Go on somewhere else, in all queues or in those named; all queue offsets that are now committed.
+
+        Raises :class:`QueueRangeError` for a queue that there is not, and for a place outside what a queue holds.
+        """
+        wanted = places if isinstance(places, Mapping) else dict.fromkeys(range(self.queues), places)
+        found = {}
+        for queue_id, place in wanted.items():
+            if not 0 <= queue_id < self.queues:
+                raise QueueRangeError(f"{self._said(queue_id)}: the topic has {self.queues}")
+            minimum, maximum = bounds(queue_id)
+            found[queue_id] = _resolve(place, minimum, maximum)
+            if not minimum <= found[queue_id] <= maximum:
+                raise QueueRangeError(f"{self._said(queue_id)} holds {minimum} to {maximum}, not {place}")
+        for queue_id, queue_offset in found.items():
+            self.committed[queue_id] = queue_offset
+            if queue_id in self._positions:
+                self._positions[queue_id], self._claims[queue_id] = queue_offset, self._new_claim()
+        return found
+
+    def lag(self, bounds: Bounds) -> dict[int, int]:
+        """By queue: messages that are there and not finished; all of them where nothing is committed."""
+        return {queue_id: lag_of(self.committed.get(queue_id, 0), *bounds(queue_id)) for queue_id in range(self.queues)}
+
+    # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where owners, places or claims contradict one another."""
+        owned = [queue_id for state in self._members.values() for queue_id in state.queues]
+        if owned != (list(range(self.queues)) if self._members else []):
+            raise RuntimeError(f"{self.group}: the members' queues are {owned}, of {self.queues}")
+        if set(self._positions) != set(owned) or set(self._claims) != set(owned):
+            raise RuntimeError(f"{self.group}: positions or claims of queues without an owner, or none of one with it")
+        if len(set(self._claims.values())) != len(owned) or max(self._claims.values(), default=0) > self._last_claim:
+            raise RuntimeError(f"{self.group}: claims {self._claims}")
+        for queue_id, position in self._positions.items():
+            if not 0 <= self.committed[queue_id] <= position:
+                raise RuntimeError(f"{self._said(queue_id)}: committed {self.committed[queue_id]}, at {position}")
+
+
+@attrs.define
+class BroadcastPosition:
+    """One reader that reads all queues for itself, and keeps by itself how far it is."""
+
+    queues: int = attrs.field(validator=_check_queues)
+    positions: dict[int, int] = attrs.field(factory=dict, converter=dict)
+    """By queue: what is handed out next. May be kept by the reader, and handed in again."""
+    _last_served: int = attrs.field(default=-1, init=False)
+
+    def start(self, bounds: Bounds, consume_from: Place | Mapping[int, int] = "first") -> None:
+        """Begin in the queues that have no position yet."""
+        for queue_id in range(self.queues):
+            if queue_id not in self.positions:
+                self.positions[queue_id] = max(_first_place(consume_from, queue_id, bounds), 0)
+
+    def take(self, max_records: int, bounds: Bounds) -> list[Taken]:
+        """What there is to be read, ``max_records`` at most; queues that are new are read from their first message."""
+        self.start(bounds)
+        taken = _take(_turned(range(self.queues), self._last_served), self.positions, bounds, max_records, {})
+        if taken:
+            self._last_served = taken[-1].queue_id
+        return taken
+
+    def seek(self, places: Place | Mapping[int, Place], bounds: Bounds) -> None:
+        """Go on somewhere else, in all queues or in those named. Raises :class:`QueueRangeError`."""
+        wanted = places if isinstance(places, Mapping) else dict.fromkeys(range(self.queues), places)
+        found = {}
+        for queue_id, place in wanted.items():
+            minimum, maximum = bounds(queue_id) if 0 <= queue_id < self.queues else (0, -1)
+            found[queue_id] = _resolve(place, minimum, maximum)
+            if not minimum <= found[queue_id] <= maximum:
+                raise QueueRangeError(f"queue {queue_id} of {self.queues}: {place} is not in {minimum} to {maximum}")
+        self.positions.update(found)
+
+    def lag(self, bounds: Bounds) -> dict[int, int]:
+        """By queue: messages that are there and were not handed out."""
+        return {queue_id: lag_of(self.positions.get(queue_id, 0), *bounds(queue_id)) for queue_id in range(self.queues)}
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` for a negative position."""
+        if any(position < 0 for position in self.positions.values()):
+            raise RuntimeError(f"positions {self.positions}")

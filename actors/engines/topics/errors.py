@@ -1,0 +1,38 @@
+"""What a topic refuses. All are :class:`WarrenError`, and none of them changes anything.
+
+Records on disk that are not what they must be (a half message without a topic to go to) are no refusals:
+:class:`~msg_store.commit_log_format.RecordError` says those.
+"""
+
+from __future__ import annotations
+
+from storage.errors import WarrenError
+
+
+class TopicError(WarrenError):
+    """What was asked of a topic or of a group cannot be had. One of those below."""
+
+
+class TopicNameError(TopicError):
+    """No name for a topic or a group, or one that belongs to the store itself."""
+
+
+class QueueRangeError(TopicError):
+    """A queue that the topic does not have, or a queue offset outside what the queue holds or has handed out."""
+
+
+class MemberError(TopicError):
+    """Nobody in the group has that name, or somebody has it already."""
+
+
+class QueueLostError(TopicError):
+    """The queue is not (or no longer) the member's: it went to another one, or was sought to another place. What was
+    taken from it will be, or was, handed out again."""
+
+
+class DelayError(TopicError):
+    """A delay level that there is not."""
+
+
+class TransactionError(TopicError):
+    """A message that is no half message of this producer group, or one that is decided already."""

@@ -1,0 +1,103 @@
+"""Names that mean something to RocketMQ: topics, groups, properties; and which names a topic or a group may have.
+
+Letters, digits, ``%``, ``|``, ``_`` and ``-``. A topic has up to 127 of them. A group has up to 120: RocketMQ's clients
+let it have 255, but then its retry topic would be a topic that no record can name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from actors.engines.topics.errors import TopicNameError
+from msg_store import commit_log_format
+
+# ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SCHEDULE_TOPIC: Final = commit_log_format.SCHEDULE_TOPIC
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_TOPIC,
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "RMQ_SYS_TRACE_TOPIC",
+        "SELF_TEST_TOPIC",
+        "TBW102",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+"""RocketMQ's own; so is whatever begins with :data:`SYSTEM_PREFIX`."""
+SYSTEM_PREFIX: Final = "rmq_sys_"
+
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""The group whose offsets in :data:`HALF_TOPIC` and :data:`OP_TOPIC` say how far transactions are decided."""
+
+# ── properties ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+UNIQ_KEY: Final = "UNIQ_KEY"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE_ID: Final = "REAL_QID"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+TRANSACTION_PREPARED: Final = "TRAN_MSG"
+PRODUCER_GROUP: Final = "PGROUP"
+PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+
+_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+
+
+def check_topic_name(topic: str) -> None:
+    """Raise :class:`TopicNameError` unless a topic may be called so; it may be one of the store's own."""
+    _check("topic", topic, commit_log_format.MAX_TOPIC_BYTES)
+
+
+def check_group_name(group: str) -> None:
+    """Raise :class:`TopicNameError` unless a group may be called so."""
+    _check("group", group, commit_log_format.MAX_TOPIC_BYTES - len(RETRY_PREFIX))
+
+
+def check_user_topic(topic: str) -> None:
+    """Raise :class:`TopicNameError` unless a user may append to a topic of this name."""
+    check_topic_name(topic)
+    if is_system_topic(topic):
+        raise TopicNameError(f"the topic {topic!r} is the store's own")
+
+
+def is_system_topic(topic: str) -> bool:
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    """Where a group's messages wait for another attempt."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Where a group's messages go after the last attempt."""
+    return DLQ_PREFIX + group
+
+
+def group_of(topic: str) -> str | None:
+    """The group whose retry or dead-letter topic this is."""
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if topic.startswith(prefix):
+            return topic.removeprefix(prefix)
+    return None
+
+
+def _check(what: str, name: str, most: int) -> None:
+    if _ALLOWED.fullmatch(name) is None:
+        raise TopicNameError(f"a {what} cannot be called {name!r:.200}: letters, digits, %, |, _ and - are allowed")
+    if len(name) > most:
+        raise TopicNameError(f"a {what} cannot be called {name!r:.200}: {len(name)} characters, {most} at most")

@@ -1,0 +1,130 @@
+"""Which queue of its topic a message goes to.
+
+*By key*: Java's hash of the key, modulo the number of queues, as RocketMQ's ``SelectMessageQueueByHash`` chooses for a
+string. So it is the same queue for ever (as long as the topic has as many queues), in every process, and a Java
+producer that selects by the same key meets it there. *By a callable*, that is given the number of the message in its
+batch. *To a queue* that is named. Or *in turn*: what comes in one batch stays together, up to :data:`TURN_MESSAGES`,
+and goes to the next queue, so that a batch is one write and not one for each queue.
+
+Messages of one batch that go to one queue keep their order. Invariant: the queue whose turn it is exists.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import attrs
+import numpy as np
+
+from actors.engines.topics.errors import QueueRangeError
+from storage.java_hash import hash_many, java_hash
+
+TURN_MESSAGES: Final = 1024
+"""So many messages of a batch go to one queue before the next one has its turn."""
+
+
+@attrs.frozen
+class Part:
+    """The messages of a batch that go to one queue."""
+
+    queue_id: int
+    positions: Sequence[int]
+    """Their numbers in the batch, ascending; a ``range`` where they follow one another."""
+
+    def of(self, column: Sequence[bytes]) -> Sequence[bytes]:
+        """Of a column of the batch (bodies, properties), what goes to this queue."""
+        if isinstance(self.positions, range):
+            whole = self.positions.start == 0 and self.positions.stop == len(column)
+            return column if whole else column[self.positions.start : self.positions.stop]
+        return [column[position] for position in self.positions]
+
+
+def queue_of_key(key: str, queues: int) -> int:
+    """The queue of a key, of so many."""
+    return abs(java_hash(key)) % queues
+
+
+def queues_of_keys(keys: Sequence[str], queues: int) -> Sequence[int]:
+    """:func:`queue_of_key` of many keys in one go."""
+    if len(keys) < _FEW:
+        return [queue_of_key(key, queues) for key in keys]
+    try:
+        hashes = hash_many([key.encode("utf-8") for key in keys])
+    except UnicodeEncodeError:  # half a surrogate pair: a string to Java, and no UTF-8
+        return [queue_of_key(key, queues) for key in keys]
+    found: list[int] = (np.abs(hashes.view(np.int32).astype(np.int64)) % queues).tolist()
+    return found
+
+
+_FEW = 8
+"""Below this a loop is faster than a column."""
+
+
+def _check_queues(_: object, __: object, queues: int) -> None:
+    if queues < 1:
+        raise QueueRangeError(f"a topic with {queues} queues")
+
+
+@attrs.define
+class Router:
+    """Chooses queues for the messages of one topic."""
+
+    queues: int = attrs.field(validator=_check_queues)
+    """How many the topic has; may grow."""
+    next_in_turn: int = 0
+
+    def to_queue(self, count: int, queue_id: int) -> list[Part]:
+        """All ``count`` messages to the queue that was named; raises :class:`QueueRangeError`."""
+        return [Part(self._checked(queue_id), range(count))] if count else []
+
+    def in_turn(self, count: int) -> list[Part]:
+        """``count`` messages to the queue whose turn it is, and to those after it if they are many."""
+        starts = range(0, count, TURN_MESSAGES)
+        return [Part(self._take_turn(), range(start, min(start + TURN_MESSAGES, count))) for start in starts]
+
+    def by_keys(self, keys: Sequence[str]) -> list[Part]:
+        """One message for each key, to the key's queue."""
+        return self._parts(queues_of_keys(keys, self.queues))
+
+    def by_choice(self, count: int, choose: Callable[[int], int]) -> list[Part]:
+        """Each of ``count`` messages to the queue that ``choose`` has for its number; raises
+        :class:`QueueRangeError`."""
+        return self._parts([self._checked(choose(number)) for number in range(count)])
+
+    def _take_turn(self) -> int:
+        queue_id = self.next_in_turn % self.queues
+        self.next_in_turn = (queue_id + 1) % self.queues
+        return queue_id
+
+    def _checked(self, queue_id: int) -> int:
+        try:
+            found = operator.index(queue_id)  # a column's number will do
+        except TypeError:
+            found = -1
+        if not 0 <= found < self.queues:
+            raise QueueRangeError(f"there is no queue {queue_id!r:.100}: the topic has {self.queues}")
+        return found
+
+    @staticmethod
+    def _parts(chosen: Sequence[int]) -> list[Part]:
+        """Parts in the order of their queues."""
+        if not chosen:
+            return []
+        if len(set(chosen)) == 1:
+            return [Part(chosen[0], range(len(chosen)))]
+        positions: dict[int, list[int]] = {}
+        for position, queue_id in enumerate(chosen):
+            positions.setdefault(queue_id, []).append(position)
+        return [Part(queue_id, _as_range(found)) for queue_id, found in sorted(positions.items())]
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where a queue that does not exist has the next turn."""
+        if self.queues < 1 or not 0 <= self.next_in_turn < self.queues:
+            raise RuntimeError(f"queue {self.next_in_turn} of {self.queues} is next")
+
+
+def _as_range(positions: list[int]) -> Sequence[int]:
+    first, last = positions[0], positions[-1]
+    return range(first, last + 1) if last - first + 1 == len(positions) else positions

@@ -1,0 +1,174 @@
+"""Delayed messages: they wait in the store's own topic, one queue for each delay, until they are due.
+
+A delay is one of a few *levels* (``message_delay_level``; 1 is the first). A message with level n is stored in queue
+n - 1 of ``SCHEDULE_TOPIC_XXXX``, and its properties say which topic and queue it belongs to. All of a queue wait equally
+long, so they are due in the order in which they lie: only the first one needs to be looked at. When it is due is the
+tags code of its ConsumeQueue entry.
+
+When a message is due it is appended to its real topic, properties and all (RocketMQ 4.9.3 leaves even the delay in
+them). How far each level is *delivered* is a queue offset, kept in ``delayOffset.json``. It is written now and then:
+what was delivered after that and before a crash is delivered once more.
+
+A time that is further away than the level's delay is no time that this clock gave: the message is due at once, as with
+RocketMQ. Messages in queues of levels that the settings do not have (any more) wait until they have.
+
+Invariant: no offset is negative; what is known of a level is known from its offset on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from actors.engines.topics.errors import DelayError
+from actors.engines.topics.names import DELAY, HALF_TOPIC, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
+from actors.engines.topics.record_copies import all_with_properties, copy_of, merged, real_place
+from msg_store.commit_log_format import Record, RecordError
+from msg_store.record_encoding import Batch
+from storage.topic_settings import TopicSettings
+
+
+def queue_of_level(level: int) -> int:
+    return level - 1
+
+
+def level_of_delay(delay_ms: int, settings: TopicSettings) -> int:
+    """The level with the shortest delay that is not shorter than this one; 0 for none. Raises :class:`DelayError` where
+    all are shorter."""
+    if delay_ms <= 0:
+        return 0
+    long_enough = [(ms, level) for level, ms in enumerate(settings.delay_levels_ms(), 1) if ms >= delay_ms]
+    if not long_enough:
+        raise DelayError(f"no delay level is as long as {delay_ms} ms; there are: {settings.message_delay_level}")
+    return min(long_enough)[1]
+
+
+def to_scheduled(batch: Batch, level: int, settings: TopicSettings) -> Batch:
+    """A batch as it waits for its delay; a level beyond the last one means the last one. Each message is put by itself,
+    as RocketMQ refuses batches with a delay. Raises :class:`DelayError` for a level that cannot be."""
+    levels = len(settings.delay_levels_ms())
+    if level < 1 or not levels:
+        raise DelayError(f"there is no delay level {level}; there are: {settings.message_delay_level}")
+    level = min(level, levels)
+    changes = {DELAY: str(level), REAL_TOPIC: batch.topic, REAL_QUEUE_ID: str(batch.queue_id)}
+    return attrs.evolve(
+        batch,
+        topic=SCHEDULE_TOPIC,
+        queue_id=queue_of_level(level),
+        properties=all_with_properties(batch.properties, changes),
+        as_one=False,
+    )
+
+
+def from_scheduled(record: Record) -> Batch:
+    """A delayed message that is due, as it is appended to its real topic. Raises :class:`RecordError` where it does not
+    say which that is, or names the one of half messages, which nothing may come into by this way."""
+    topic, queue_id = real_place(record)
+    if topic == HALF_TOPIC:
+        raise RecordError(f"the delayed record at physical offset {record.physical_offset} is a half message")
+    return copy_of(record, topic=topic, queue_id=queue_id, properties=record.properties)
+
+
+def deliveries(records: Iterable[Record]) -> tuple[list[Batch], list[RecordError]]:
+    """Delayed messages that are due, in their order, in as few batches as it takes; and what is wrong with those that
+    cannot be delivered."""
+    batches, refused = [], []
+    for record in records:
+        try:
+            batches.append(from_scheduled(record))
+        except RecordError as error:
+            refused.append(error)
+    return merged(batches), refused
+
+
+@attrs.frozen
+class _Seen:
+    """What is known of the first message of a level that is not delivered."""
+
+    queue_offset: int
+    due_ms: int | None
+    """``None``: there is none."""
+
+
+@attrs.define
+class DelaySchedule:
+    """How far each level is delivered, and when there is something to do."""
+
+    delays_ms: tuple[int, ...]
+    """Of each level; the first is level 1."""
+    offsets: dict[int, int] = attrs.field(factory=dict, converter=dict)
+    """By level: the queue offset of the first message that is not delivered; what ``delayOffset.json`` holds."""
+    is_dirty: bool = attrs.field(default=False, init=False)
+    """The offsets changed; whoever writes them down says that they did not."""
+    _seen: dict[int, _Seen] = attrs.field(factory=dict, init=False)
+
+    @property
+    def levels(self) -> range:
+        return range(1, len(self.delays_ms) + 1)
+
+    def offset(self, level: int) -> int:
+        return self.offsets.get(level, 0)
+
+    def correct(self, level: int, minimum: int, maximum: int) -> int:
+        """The level's queue holds these queue offsets; how many messages expired before they were delivered.
+
+        To be asked before the level is looked at. One with nothing delivered yet begins at the minimum. An offset
+        behind the maximum is taken back to it: the store lost its tail.
+        """
+        before = self.offset(level)
+        place = min(max(before, minimum), maximum)
+        if place != before:
+            self.offsets[level], self.is_dirty = place, True
+        return max(place - before, 0)
+
+    def wanting(self, now_ms: int) -> list[int]:
+        """The levels to be looked at: something is due, or nobody has looked yet."""
+        return [level for level in self.levels if (due := self._due_ms(level)) is not None and due <= now_ms]
+
+    def next_due_ms(self) -> int | None:
+        """When there is something to do; 0: now; ``None``: nothing waits."""
+        return min((due for level in self.levels if (due := self._due_ms(level)) is not None), default=None)
+
+    def look(self, level: int, tags_codes: npt.NDArray[np.int64], now_ms: int) -> int:
+        """How many messages are due, of which the first is that at the level's offset.
+
+        ``tags_codes``: those of its neighbouring ConsumeQueue entries, from there on; empty: there is none.
+        """
+        horizon = now_ms + self.delays_ms[level - 1]
+        waiting = (tags_codes > now_ms) & (tags_codes <= horizon)
+        count = int(waiting.argmax()) if waiting.any() else len(tags_codes)
+        if count < len(tags_codes):
+            self._seen[level] = _Seen(self.offset(level) + count, int(tags_codes[count]))
+        elif not count:
+            self._seen[level] = _Seen(self.offset(level), None)
+        else:  # what comes behind them is not known
+            self._seen.pop(level, None)
+        return count
+
+    def arrived(self, level: int, due_ms: int) -> None:
+        """The level has a new message, which is due then; changes something only where none waits."""
+        seen = self._seen.get(level)
+        if seen is not None and seen.due_ms is None:
+            self._seen[level] = attrs.evolve(seen, due_ms=due_ms)
+
+    def delivered(self, level: int, count: int) -> None:
+        """So many messages from the level's offset on are appended to their topics, or cannot ever be."""
+        if count:
+            self.offsets[level] = self.offset(level) + count
+            self.is_dirty = True
+
+    def _due_ms(self, level: int) -> int | None:
+        seen = self._seen.get(level)
+        return seen.due_ms if seen is not None and seen.queue_offset == self.offset(level) else 0
+
+    def check_invariants(self, maxima: Mapping[int, int] | None = None) -> None:
+        """Raise ``RuntimeError`` where offsets are negative, or (``maxima`` by level) behind the queue's end."""
+        for level, queue_offset in self.offsets.items():
+            if queue_offset < 0 or (maxima is not None and queue_offset > maxima.get(level, queue_offset)):
+                raise RuntimeError(f"delay level {level} is delivered up to {queue_offset}")
+        for level, seen in self._seen.items():
+            if seen.queue_offset < 0 or level not in self.levels:
+                raise RuntimeError(f"delay level {level}: {seen}")

@@ -1,0 +1,206 @@
+"""Recovery of a topic store: where its data ends, and what was cut off.
+
+In RocketMQ's order, for RocketMQ's directories have to be answered for as it would:
+
+1. Each ConsumeQueue finds its own end (:meth:`~queue_index.consume_queue.ConsumeQueue.recover`).
+2. After a clean stop the CommitLog is read from its third last file on. After a dirty one, from the last file whose
+   first message is older than the checkpoint (none: the first file), and what is read is dispatched. The end is the
+   first bytes that are no good record, or a blank one that has no file behind it.
+3. CommitLog files that begin behind the end are deleted.
+4. ConsumeQueues are cut to the end, if one of them reached it before any dispatching.
+5. Without any CommitLog file, ConsumeQueues are deleted.
+
+A store of warren's own (``rebuild_after_crash``) does two things more after a dirty stop, both told in
+:mod:`actors.engines.topics.topic_store`: old bytes behind the ends go, and the index is resumed where it is known to be
+whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from msg_store.commit_log_format import HEAD_BYTES, MESSAGE_MAGIC, Blank, decode_store_timestamp, peek
+from msg_store.record_columns import Failure, RecordColumns
+
+if TYPE_CHECKING:
+    from actors.engines.topics.topic_store import TopicStore
+
+_CLEAN_FILES: Final = 3
+"""CommitLog files that are read after a clean stop."""
+
+_LOOK_BYTES: Final = 1 << 20
+_FIRST_BYTES: Final = HEAD_BYTES + 20 + 8
+"""Of a file, up to the first record's store timestamp."""
+
+
+@attrs.frozen
+class Cut:
+    """Something that was there and does not count: where, from which byte of its file on, and why."""
+
+    path: str
+    file_offset: int | None
+    what: str
+
+    def __str__(self) -> str:
+        where = self.path if self.file_offset is None else f"{self.path}, offset {self.file_offset}"
+        return f"{where}: {self.what}"
+
+
+@attrs.define(eq=False)
+class Recovery:
+    """One recovery of one store; :meth:`run` once."""
+
+    store: TopicStore
+
+    def run(self) -> None:
+        store = self.store
+        furthest = self._recover_queues()
+        log = store.commit_log
+        if log.mapped.bases:
+            start = self._clean_start() if store.was_clean else self._dirty_start()
+            end = self._find_end(start, dispatching=not store.was_clean)
+            self._cut_commit_log(end)
+            if furthest >= end:
+                self._cut_queues(end)
+        else:
+            self._delete_queues()
+        store.dispatched = store.indexed = log.end
+        for queue in store.queues.values():
+            queue.correct_min_offset(log.min_offset)
+        store._last_stored_ms = store._last_dispatched_ms = self._newest_ms()
+        if store.settings.rebuild_after_crash and store.writable:
+            self._resume()
+
+    def _recover_queues(self) -> int:
+        furthest = -1
+        for queue in self.store.queues.values():
+            before = {queue.mapped.path(base) for base in queue.mapped.bases}
+            queue.recover()
+            after = {queue.mapped.path(base) for base in queue.mapped.bases}
+            for path in sorted(before - after):
+                self._note(path, None, "ConsumeQueue file deleted: it lies behind the queue's last good entry")
+            furthest = max(furthest, queue.max_physical_offset)
+        return furthest
+
+    # ── the CommitLog's end ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _clean_start(self) -> int:
+        bases = self.store.commit_log.mapped.bases
+        return bases[max(len(bases) - _CLEAN_FILES, 0)]
+
+    def _dirty_start(self) -> int:
+        bases = self.store.commit_log.mapped.bases
+        return next((base for base in reversed(bases) if self._is_safe_before(base)), bases[0])
+
+    def _is_safe_before(self, base: int) -> bool:
+        """Whether everything before this file is known to be safe, and dispatched."""
+        data = self.store.commit_log.mapped.read(base, _FIRST_BYTES)
+        if len(data) < _FIRST_BYTES or peek(data, 0)[1] != MESSAGE_MAGIC:
+            return False
+        stored_ms = decode_store_timestamp(data)
+        bound = self.store.checkpoint.min_timestamp
+        if self.store.settings.message_index_enable and self.store.settings.message_index_safe:
+            bound = min(bound, self.store.checkpoint.index_msg_timestamp)
+        return stored_ms != 0 and stored_ms <= bound
+
+    def _find_end(self, start: int, *, dispatching: bool) -> int:
+        store = self.store
+        end = start
+        # As RocketMQ recovers, its delay levels are not loaded yet: a delayed message gets the code of its tags.
+        levels = store.settings.delay_levels_ms() if store.settings.rebuild_after_crash else ()
+        check_crc = store.settings.check_crc_on_recover
+        for item in store.commit_log.columns(start, check_crc=check_crc, delay_levels_ms=levels):
+            match item:
+                case RecordColumns():
+                    if dispatching:
+                        store.dispatch_columns(item, to_index=not store.settings.rebuild_after_crash)
+                    end = item.stop
+                case Blank():
+                    base = store.commit_log.mapped.holding(item.physical_offset)
+                    following = None if base is None else store.commit_log.mapped.after(base)
+                    if following is None:
+                        return item.physical_offset
+                    end = following
+                case Failure():
+                    self._note_failure(item)
+                    return item.physical_offset
+        return end
+
+    def _note_failure(self, failure: Failure) -> None:
+        """A failure is the usual end, unless something stands there."""
+        mapped = self.store.commit_log.mapped
+        base = mapped.holding(failure.physical_offset)
+        if base is not None and (last := self._last_byte(failure.physical_offset)) is not None:
+            count = last + 1 - failure.physical_offset
+            what = f"{count:,} bytes behind the last good record do not count: {failure.reason}"
+            self._note(mapped.path(base), failure.physical_offset - base, what)
+
+    def _last_byte(self, physical_offset: int) -> int | None:
+        """Where the last byte that is not zero lies in the file of ``physical_offset``, from there on."""
+        mapped = self.store.commit_log.mapped
+        base = mapped.holding(physical_offset)
+        if base is None:
+            return None
+        at = base + mapped.file_size
+        while at > physical_offset:
+            start = max(at - _LOOK_BYTES, physical_offset)
+            kept = mapped.read(start, at - start).rstrip(b"\0")
+            if kept:
+                return start + len(kept) - 1
+            at = start
+        return None
+
+    def _cut_commit_log(self, end: int) -> None:
+        mapped = self.store.commit_log.mapped
+        for base in mapped.bases:
+            if base > end and any(self._has_bytes(base)):
+                self._note(mapped.path(base), None, "CommitLog file deleted: it lies behind the last good record")
+        self.store.commit_log.set_end(end)
+
+    def _has_bytes(self, base: int) -> list[bool]:
+        return [True] if self._last_byte(base) is not None else []
+
+    # ── the queues ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _cut_queues(self, end: int) -> None:
+        for queue in self.store.queues.values():
+            before = queue.max_offset
+            queue.truncate(end)
+            if queue.max_offset < before:
+                count = before - queue.max_offset
+                self._note(queue.mapped.directory, None, f"{count:,} entries of messages behind the end do not count")
+
+    def _delete_queues(self) -> None:
+        for queue in self.store.queues.values():
+            for base in queue.mapped.bases:
+                self._note(queue.mapped.path(base), None, "ConsumeQueue file deleted: there is no CommitLog")
+            queue.delete_all()
+        self.store.commit_log.set_end(0)
+
+    # ── warren's own ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _resume(self) -> None:
+        store = self.store
+        if store.was_clean:
+            return
+        store.index.keep_only_safe(store.checkpoint.index_msg_timestamp)
+        store.indexed = store.index.end_physical_offset
+        store._index_skip = store.index.already_put(store.indexed)
+        store.indexed = max(store.indexed, store.commit_log.min_offset)
+        store.commit_log.mapped.clear_from(store.commit_log.end)
+        for queue in store.queues.values():
+            queue.mapped.clear_from(queue.end_byte)
+
+    def _newest_ms(self) -> int:
+        """When the last message was stored, as far as that is known without a search."""
+        store = self.store
+        last = max(store.queues.values(), key=lambda queue: queue.max_physical_offset, default=None)
+        if last is not None and last.max_offset > last.min_offset:
+            entry = last.entries(last.max_offset - 1, 1)[0]
+            return store.commit_log.store_timestamp_of(int(entry["physical_offset"]), int(entry["size"])) or 0
+        return 0
+
+    def _note(self, path: str, file_offset: int | None, what: str) -> None:
+        self.store.cuts.append(Cut(path, file_offset, what))

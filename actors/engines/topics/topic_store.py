@@ -1,0 +1,390 @@
+"""A topic store: the CommitLog, and what is built from it: a ConsumeQueue for each queue, and the index of keys.
+
+*Where things lie.* ``commitlog/`` holds every message; ``consumequeue/<topic>/<queue id>/`` where each queue's messages
+are; ``index/`` where those with a key are; ``checkpoint`` up to when all this is safe; ``abort`` that the store was not
+closed. The layout and the bytes are RocketMQ's.
+
+*How a message moves.* :meth:`append` writes it to the CommitLog, at the number that its queue has next.
+:meth:`dispatch` walks on in the CommitLog and makes entries and index items of what it finds there; so building is
+resumable, and the same for a message of just now, one before a crash, and one that somebody else wrote.
+
+*Invariant.* ``dispatched`` ≤ the CommitLog's end; every queued message before it has its entry. ``indexed`` ≤
+``dispatched``; every key before it is in the index. They differ only after a dirty stop (below).
+
+*What a crash leaves.* Loading follows RocketMQ's recovery step by step: index files that were not full and safe are
+deleted, the end of the CommitLog is found by reading it from where the checkpoint says, what is read is dispatched
+anew, ConsumeQueues are cut to that end. RocketMQ leaves it at that, and has lost the keys of the messages before those
+that it read. With ``rebuild_after_crash`` the index is resumed exactly where its last safe file ends, however far back
+that is; and old bytes behind an end are cut off, so that no later recovery takes them for messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+from msg_store.commit_log import Appended, Batch, CommitLog
+from queue_index.key_index import KeyIndex
+
+from actors.engines.topics.checkpoint_format import Checkpoint, read_checkpoint, write_checkpoint
+from actors.engines.topics.store_recovery import Cut, Recovery
+from msg_store.commit_log_format import COMMIT, PREPARED, ROLLBACK, TRANSACTION_MASK, Blank
+from msg_store.record_columns import Failure, RecordColumns
+from queue_index.consume_queue import ConsumeQueue
+from storage.errors import DataError
+from storage.filesystem import FileSystem
+from storage.java_hash import index_hash
+from storage.topic_settings import TopicSettings
+
+COMMIT_LOG: Final = "commitlog"
+CONSUME_QUEUES: Final = "consumequeue"
+INDEX: Final = "index"
+CONFIG: Final = "config"
+CHECKPOINT: Final = "checkpoint"
+ABORT: Final = "abort"
+LOCK: Final = "lock"
+
+FOR_EVER_MS: Final = (1 << 63) - 1
+
+QueueKey = tuple[str, int]
+
+
+@attrs.define(eq=False)
+class TopicStore:
+    """One store. Made by :meth:`load`; :meth:`start` before anything is written. One writer; any thread may read."""
+
+    files: FileSystem
+    directory: str
+    settings: TopicSettings
+    commit_log: CommitLog
+    queues: dict[QueueKey, ConsumeQueue]
+    index: KeyIndex
+    checkpoint: Checkpoint
+    was_clean: bool
+    cuts: list[Cut] = attrs.Factory(list)
+    """What recovery cut off, for people."""
+    dispatched: int = 0
+    """Physical offset up to which queues have their entries."""
+    indexed: int = 0
+    """Physical offset up to which keys are in the index."""
+    writable: bool = True
+    next_offsets: dict[QueueKey, int] = attrs.Factory(dict)
+    """Numbers that the next messages of the queues get; those that are missing have their queue's ``max_offset``."""
+    _touched: set[str] = attrs.Factory(set)
+    _index_skip: int = 0
+    _last_stored_ms: int = 0
+    _last_dispatched_ms: int = 0
+    _safe_stored_ms: int = 0
+
+    # ── loading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @classmethod
+    def load(
+        cls,
+        files: FileSystem,
+        directory: str,
+        settings: TopicSettings,
+        *,
+        new_index_name: Callable[[], str],
+        writable: bool = True,
+    ) -> TopicStore:
+        """The store in ``directory``, recovered; an empty directory is an empty store.
+
+        ``new_index_name``: the present moment as 17 digits, local time. Raises :class:`DataError` where RocketMQ would
+        refuse the whole store: a mapped file of another length than the settings say.
+        """
+        lengthen = settings.rebuild_after_crash and writable
+        was_clean = not files.exists(f"{directory}/{ABORT}")
+        commit_log = CommitLog.load(files, f"{directory}/{COMMIT_LOG}", settings, writable=writable, lengthen=lengthen)
+        queues = {
+            (topic, queue_id): ConsumeQueue.load(
+                files,
+                f"{directory}/{CONSUME_QUEUES}/{topic}/{queue_id}",
+                topic=topic,
+                queue_id=queue_id,
+                file_size=settings.mapped_file_size_consume_queue,
+                writable=writable,
+                lengthen=lengthen,
+            )
+            for topic, queue_id in queue_directories(files, f"{directory}/{CONSUME_QUEUES}")
+        }
+        checkpoint = read_checkpoint(files, f"{directory}/{CHECKPOINT}")
+        there = set(files.list(f"{directory}/{INDEX}"))
+        index = KeyIndex.load(
+            files,
+            f"{directory}/{INDEX}",
+            max_hash_slot_num=settings.max_hash_slot_num,
+            max_index_num=settings.max_index_num,
+            new_name=new_index_name,
+            is_clean=was_clean,
+            index_msg_timestamp=checkpoint.index_msg_timestamp,
+            writable=writable,
+        )
+        store = cls(files, directory, settings, commit_log, queues, index, checkpoint, was_clean, writable=writable)
+        for name in sorted(there - set(files.list(f"{directory}/{INDEX}"))):
+            store.cuts.append(Cut(f"{directory}/{INDEX}/{name}", None, "index file deleted: not known to be whole"))
+        Recovery(store).run()
+        return store
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """A queue; made where it is missing. Raises :class:`DataError` for a topic that can be no directory."""
+        key = (topic, queue_id)
+        queue = self.queues.get(key)
+        if queue is None:
+            place = f"{self.directory}/{CONSUME_QUEUES}/{topic}/{queue_id}"
+            if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+                raise DataError(place, None, f"the topic {topic!r} can be no directory")
+            queue = ConsumeQueue.load(
+                self.files,
+                place,
+                topic=topic,
+                queue_id=queue_id,
+                file_size=self.settings.mapped_file_size_consume_queue,
+                writable=self.writable,
+            )
+            self.queues = {**self.queues, key: queue}  # readers of other threads walk over the old one
+        return queue
+
+    def start(self) -> None:
+        """Begin to write: dispatch what was left behind, and mark the store as open."""
+        if self.settings.rebuild_after_crash:
+            self.files.make_directories(f"{self.directory}/{CONFIG}")
+            self._touch(ABORT, b"")
+            self._touch(LOCK, b"lock")
+            self.files.sync_directory(self.directory)
+        else:
+            self.dispatched = max([queue.max_physical_offset for queue in self.queues.values()], default=-1)
+            self.dispatched = self.indexed = max(self.dispatched, self.commit_log.min_offset, 0)
+        while self.dispatch():
+            pass
+        self._correct_min_offsets()
+
+    def _touch(self, name: str, content: bytes) -> None:
+        path = f"{self.directory}/{name}"
+        if not self.files.exists(path):
+            handle = self.files.open_append(path)
+            handle.append(content)
+            handle.close()
+
+    def _correct_min_offsets(self) -> None:
+        self.next_offsets.clear()
+        for queue in self.queues.values():
+            queue.correct_min_offset(self.commit_log.min_offset)
+
+    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, batch: Batch, now_ms: int) -> Appended:
+        """Write messages, at the next numbers of their queue. Stored no earlier than those before them."""
+        self._last_stored_ms = max(self._last_stored_ms, now_ms)
+        if batch.sys_flag & TRANSACTION_MASK in (PREPARED, ROLLBACK):
+            return self.commit_log.append(batch, 0, self._last_stored_ms)
+        key = (batch.topic, batch.queue_id)
+        number = self.next_offset(*key)
+        appended = self.commit_log.append(batch, number, self._last_stored_ms)
+        if appended.status == "PUT_OK":
+            self.next_offsets[key] = number + len(batch.bodies)
+        return appended
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """The number that the next message of a queue gets."""
+        number = self.next_offsets.get((topic, queue_id))
+        if number is None:
+            queue = self.queues.get((topic, queue_id))
+            number = self.next_offsets[topic, queue_id] = 0 if queue is None else queue.max_offset
+        return number
+
+    # ── dispatching ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def behind_bytes(self) -> int:
+        """Bytes of the CommitLog that have no entries or no index items yet."""
+        return self.commit_log.end - min(self.dispatched, self.indexed)
+
+    def dispatch(self) -> bool:
+        """Build entries and items of one more stretch of the CommitLog; whether there was any.
+
+        New messages come first; an index that is behind them (after a dirty stop) is caught up with in between.
+        """
+        end = self.commit_log.end
+        together = self.indexed == self.dispatched
+        if self.dispatched < end:
+            start = self.dispatched = max(self.dispatched, self.commit_log.min_offset)
+            self.dispatched = self._walk(start, end, to_queues=True, to_index=together)
+            if together:
+                self.indexed = self.dispatched
+            return True
+        if self.indexed < self.dispatched:
+            start = max(self.indexed, self.commit_log.min_offset)
+            self.indexed = min(self._walk(start, self.dispatched, to_queues=False, to_index=True), self.dispatched)
+            return True
+        return False
+
+    def drain_touched(self) -> set[str]:
+        """Topics that have got entries since the last call."""
+        touched, self._touched = self._touched, set()
+        return touched
+
+    def _walk(self, start: int, end: int, *, to_queues: bool, to_index: bool) -> int:
+        """Dispatch the next stretch from ``start``; where the one behind it begins."""
+        for item in self.commit_log.columns(start, end, delay_levels_ms=self.settings.delay_levels_ms()):
+            match item:
+                case RecordColumns():
+                    self.dispatch_columns(item, to_queues=to_queues, to_index=to_index)
+                    return item.stop
+                case Blank():
+                    return self._next_file(item.physical_offset, end)
+                case Failure():
+                    return self._next_file(start, end) if item.resume_at is None else item.resume_at
+        return end
+
+    def _next_file(self, physical_offset: int, end: int) -> int:
+        base = self.commit_log.mapped.holding(physical_offset)
+        following = None if base is None else self.commit_log.mapped.after(base)
+        return end if following is None else following
+
+    def dispatch_columns(self, columns: RecordColumns, *, to_queues: bool = True, to_index: bool = True) -> None:
+        """Make entries and index items of these records."""
+        transaction = columns.sys_flags & TRANSACTION_MASK
+        if to_queues:
+            queued = (transaction == 0) | (transaction == COMMIT)
+            for (topic, queue_id), rows in _by_queue(columns, queued):
+                self._put_entries(topic, queue_id, columns, rows)
+            self._last_dispatched_ms = int(columns.store_timestamps[-1])
+        if to_index and self.settings.message_index_enable:
+            self.index.put_many(
+                columns.physical_offsets,
+                columns.store_timestamps,
+                transaction == ROLLBACK,
+                columns.key_counts,
+                columns.key_hashes,
+                skip_first=self._index_skip,
+            )
+            self._index_skip = 0
+
+    def _put_entries(
+        self, topic: str, queue_id: int, columns: RecordColumns, rows: npt.NDArray[np.intp] | slice
+    ) -> None:
+        try:
+            queue = self.queue(topic, queue_id)
+        except DataError as error:
+            self.cuts.append(Cut(error.path, error.offset, error.reason))
+            return
+        self._touched.add(topic)
+        queue.put_many(
+            columns.queue_offsets[rows], columns.physical_offsets[rows], columns.sizes[rows], columns.tags_codes[rows]
+        )
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def query(
+        self, topic: str, key: str, max_num: int | None = None, begin_ms: int = 0, end_ms: int = FOR_EVER_MS
+    ) -> list[int]:
+        """Physical offsets of messages with this key, or with another one of the same hash, the newest first.
+
+        At most ``max_msgs_num_batch``; a message may come twice. Times are those of the index: to the second.
+        """
+        wanted = self.settings.default_query_max_num if max_num is None else max_num
+        bounded = min(wanted, self.settings.max_msgs_num_batch)
+        return self.index.query(index_hash(f"{topic}#{key}"), bounded, begin_ms, end_ms)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """RocketMQ's answer, which trusts in the files' modification times; 0 for a queue that is not there."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            return 0
+        return queue.offset_by_time(timestamp_ms, self.commit_log.store_timestamp_of, self.commit_log.min_offset)
+
+    # ── making safe ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def flush_commit_log(self) -> int:
+        """Sync the CommitLog; the physical offset up to which it is safe. The checkpoint is not written."""
+        stored_ms = self._last_stored_ms
+        end = self.commit_log.flush()
+        self._safe_stored_ms = max(self._safe_stored_ms, stored_ms)
+        return end
+
+    def flush_queues(self) -> None:
+        """Sync the ConsumeQueues and full index files, and write the checkpoint."""
+        dispatched_ms = self._last_dispatched_ms
+        for queue in self.queues.values():
+            if queue.has_unflushed:
+                queue.flush()
+        before = self.checkpoint
+        self.checkpoint = Checkpoint(
+            physic_msg_timestamp=max(self._safe_stored_ms, before.physic_msg_timestamp),
+            logics_msg_timestamp=dispatched_ms or before.logics_msg_timestamp,
+            index_msg_timestamp=max(self.index.flush_full(), before.index_msg_timestamp),
+        )
+        if self.checkpoint != before:
+            write_checkpoint(self.files, f"{self.directory}/{CHECKPOINT}", self.checkpoint, sync=True)
+
+    def close(self) -> None:
+        """A clean stop: everything is dispatched, written and safe, and ``abort`` goes."""
+        while self.dispatch():
+            pass
+        self.flush_commit_log()
+        self.index.flush()
+        self.flush_queues()
+        if self.files.exists(f"{self.directory}/{ABORT}"):
+            self.files.delete(f"{self.directory}/{ABORT}")
+            self.files.sync_directory(self.directory)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files and leave them as they are, as a crash would."""
+        self.commit_log.close()
+        self.index.close()
+        for queue in self.queues.values():
+            queue.close()
+
+    # ── expiry ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def expire_queues(self) -> None:
+        """Delete what stands before the CommitLog's first file: entries and index items of deleted messages."""
+        first = self.commit_log.min_offset
+        for queue in self.queues.values():
+            queue.expire(first)
+        self.index.expire(first)
+
+    def check_built(self) -> None:
+        """Raise ``RuntimeError`` where what was built contradicts itself or the CommitLog; for whoever dispatches."""
+        for key, queue in self.queues.items():
+            queue.check_invariants()
+            if queue.max_offset > self.next_offsets.get(key, queue.max_offset):
+                raise RuntimeError(f"{key} has entries beyond the messages that were appended")
+        self.index.check_invariants()
+        if not self.indexed <= self.dispatched <= self.commit_log.end:
+            raise RuntimeError(f"indexed {self.indexed}, dispatched {self.dispatched}, end {self.commit_log.end}")
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where the parts contradict themselves or each other."""
+        self.commit_log.check_invariants()
+        self.check_built()
+
+
+def queue_directories(files: FileSystem, place: str) -> Iterator[QueueKey]:
+    """The queues that have a directory, sorted."""
+    for topic in files.list(place):
+        found = files.list(f"{place}/{topic}") if files.is_directory(f"{place}/{topic}") else []
+        yield from sorted((topic, int(name)) for name in found if name.isascii() and name.isdigit())
+
+
+def _by_queue(
+    columns: RecordColumns, queued: npt.NDArray[np.bool_]
+) -> Iterator[tuple[QueueKey, npt.NDArray[np.intp] | slice]]:
+    """The rows of each queue, in their order."""
+    queue_ids, topic_of = columns.queue_ids, columns.topic_of
+    if len(columns.topics) == 1 and queued.all() and (queue_ids == queue_ids[0]).all():
+        yield (columns.topics[0], int(queue_ids[0])), slice(None)
+        return
+    rows = np.flatnonzero(queued)
+    if not len(rows):
+        return
+    numbers = (topic_of[rows].astype(np.int64) << 32) + (queue_ids[rows].astype(np.int64) & 0xFFFFFFFF)
+    order = np.argsort(numbers, kind="stable")
+    cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+    for group in np.split(rows[order], cuts):
+        yield (columns.topics[topic_of[group[0]]], int(queue_ids[group[0]])), group

@@ -1,0 +1,86 @@
+"""Which topics there are, and how many queues each has: ``config/topics.json``, as RocketMQ's broker writes it.
+
+A topic has queues to write to and queues to read; here they are as many. The file is JSON with a version that counts
+its changes; what it says of a topic beyond the queues is kept as it came.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import attrs
+
+from actors.engines.topics.errors import QueueRangeError
+from storage.errors import DataError
+from storage.filesystem import FileSystem, write_file
+
+FILE_NAME: Final = "topics.json"
+MOST_QUEUES: Final = 1 << 16
+
+_READ_AND_WRITE = 6
+
+
+@attrs.define
+class TopicTable:
+    """The topics of one store. Made by :meth:`load`."""
+
+    files: FileSystem
+    directory: str
+    _topics: dict[str, dict[str, Any]] = attrs.Factory(dict)
+    _version: int = 0
+
+    @classmethod
+    def load(cls, files: FileSystem, directory: str) -> TopicTable:
+        """What the file in ``directory`` says; raises :class:`DataError` where it cannot be read."""
+        path = f"{directory}/{FILE_NAME}"
+        table = cls(files, directory)
+        if not files.exists(path):
+            return table
+        try:
+            document = json.loads(files.read(path))
+            for name, topic in document["topicConfigTable"].items():
+                table._topics[name] = {**topic, "writeQueueNums": int(topic["writeQueueNums"])}
+            table._version = int(document.get("dataVersion", {}).get("counter", 0))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(path, None, f"is no table of topics: {error!r}") from error
+        return table
+
+    @property
+    def topics(self) -> dict[str, int]:
+        """How many queues each has."""
+        return {name: topic["writeQueueNums"] for name, topic in list(self._topics.items())}
+
+    def queues(self, topic: str) -> int | None:
+        """How many queues a topic has; ``None``: it is not there."""
+        found = self._topics.get(topic)
+        return None if found is None else found["writeQueueNums"]
+
+    def declare(self, topic: str, queues: int) -> bool:
+        """See that a topic has at least so many queues; whether that is news. Raises :class:`QueueRangeError`."""
+        if not 1 <= queues <= MOST_QUEUES:
+            raise QueueRangeError(f"a topic has 1 to {MOST_QUEUES} queues, not {queues}")
+        before = self._topics.get(topic)
+        if before is not None and before["writeQueueNums"] >= queues:
+            return False
+        self._topics[topic] = {
+            "order": False,
+            "perm": _READ_AND_WRITE,
+            "topicFilterType": "SINGLE_TAG",
+            "topicName": topic,
+            "topicSysFlag": 0,
+            **(before or {}),
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+        }
+        self._version += 1
+        return True
+
+    def save(self, now_ms: int, *, sync: bool) -> None:
+        """Write the file."""
+        document = {
+            "dataVersion": {"counter": self._version, "timestamp": now_ms},
+            "topicConfigTable": self._topics,
+        }
+        text = json.dumps(document, indent="\t", ensure_ascii=False, separators=(",", ":"))
+        write_file(self.files, f"{self.directory}/{FILE_NAME}", text.encode("utf-8"), sync=sync)

@@ -1,0 +1,276 @@
+"""Messages that nobody sees until their producer says so.
+
+*Prepared*, a message is a *half message*: it lies in ``RMQ_SYS_TRANS_HALF_TOPIC``, and its properties say where it
+belongs and which producer group may decide it. *Committed*, it is appended once more, to its real topic; the copy names
+the half message's physical offset. *Rolled back*, it is not. Either way an *op message* in
+``RMQ_SYS_TRANS_OP_HALF_TOPIC`` then names the half message's queue offset: it is *decided*. Nothing is ever changed in
+place, and half messages stay until their CommitLog file goes.
+
+What is *pending* after a start is what is in the one topic and not named in the other. So that this does not mean to read
+both from their beginning, a group of the store's own has two offsets: half messages before the one, and op messages
+before the other, need not be read any more. They are offsets like any consumer's, and may lag.
+
+What a crash leaves: a half message without its op message is pending, and its producer decides again. Between the copy
+and the op message of a commit the order is this one, so a crash there makes the message come twice, never not at all.
+
+RocketMQ's broker writes a half message again while it asks the producer about it; such a *renewed* one may say the queue
+offset of the first. It takes the place of that one, and is decided by an op message for either.
+
+Invariants: pending half messages are known and not named by an op message that is kept; offsets only grow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+import attrs
+
+from actors.engines.topics.errors import TransactionError
+from actors.engines.topics.names import (
+    DELAY,
+    HALF_TOPIC,
+    OP_TOPIC,
+    PREPARED_QUEUE_OFFSET,
+    PRODUCER_GROUP,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TAGS,
+    TRANSACTION_PREPARED,
+    WAIT,
+    check_group_name,
+)
+from actors.engines.topics.record_copies import all_with_properties, copy_of, real_place
+from msg_store.commit_log_format import (
+    COMMIT,
+    TRANSACTION_MASK,
+    Host,
+    Record,
+    decode_properties,
+    encode_properties,
+)
+from msg_store.record_encoding import Batch
+
+HALF_QUEUE_ID: Final = 0
+DECIDED_TAG: Final = "d"
+
+_OP_PROPERTIES: Final = encode_properties({WAIT: "true", TAGS: DECIDED_TAG})
+
+
+def prepare(batch: Batch, producer_group: str) -> Batch:
+    """Messages as half messages. Each is put by itself, to be decided by itself.
+
+    Raises :class:`TransactionError` for messages with a delay: a transaction and a delay do not go together.
+    """
+    check_group_name(producer_group)
+    columns = [batch.properties] if isinstance(batch.properties, bytes) else batch.properties
+    if any(decode_properties(raw).get(DELAY, "0") != "0" for raw in columns):
+        raise TransactionError("a message of a transaction cannot have a delay")
+    changes = {
+        TRANSACTION_PREPARED: "true",
+        PRODUCER_GROUP: producer_group,
+        REAL_TOPIC: batch.topic,
+        REAL_QUEUE_ID: str(batch.queue_id),
+    }
+    return attrs.evolve(
+        batch,
+        topic=HALF_TOPIC,
+        queue_id=HALF_QUEUE_ID,
+        properties=all_with_properties(batch.properties, changes),
+        sys_flag=batch.sys_flag & ~TRANSACTION_MASK,
+        as_one=False,
+    )
+
+
+def committed(half: Record, producer_group: str | None = None) -> Batch:
+    """A half message as it is appended to its real topic. Raises :class:`TransactionError` where it is none (of the
+    group), and :class:`RecordError` where it does not say where it belongs."""
+    _check_half(half, producer_group)
+    topic, queue_id = real_place(half)
+    flags = half.sys_flag & ~TRANSACTION_MASK | COMMIT
+    batch = copy_of(half, topic=topic, queue_id=queue_id, properties=half.properties, sys_flag=flags)
+    return attrs.evolve(batch, prepared_transaction_offset=half.physical_offset)
+
+
+def decision(half: Record, now_ms: int, host: Host, producer_group: str | None = None) -> Batch:
+    """The op message of a half message; of one that is to be committed it follows the copy. ``host``: the store's.
+
+    Raises :class:`TransactionError` as :func:`committed` does.
+    """
+    _check_half(half, producer_group)
+    return Batch(
+        topic=OP_TOPIC,
+        queue_id=half.queue_id,
+        bodies=(str(half.queue_offset).encode("ascii"),),
+        properties=_OP_PROPERTIES,
+        born_timestamp=now_ms,
+        born_host=host,
+        store_host=host,
+    )
+
+
+def _check_half(half: Record, producer_group: str | None) -> None:
+    said = f"the record at physical offset {half.physical_offset}"
+    if half.topic != HALF_TOPIC:
+        raise TransactionError(f"{said} (topic {half.topic!r}) is no half message")
+    group = decode_properties(half.properties).get(PRODUCER_GROUP)
+    if producer_group is not None and group != producer_group:
+        raise TransactionError(f"{said} is a half message of the group {group!r}, not of {producer_group!r}")
+
+
+@attrs.frozen(kw_only=True)
+class Half:
+    """A half message, without its body."""
+
+    queue_offset: int
+    physical_offset: int
+    size: int
+    topic: str
+    """Where it belongs."""
+    queue_id: int
+    producer_group: str | None
+    born_timestamp: int
+    origin: int | None
+    """The queue offset of the half message that this one took the place of."""
+
+    @classmethod
+    def of(cls, record: Record) -> Half:
+        """Raises :class:`RecordError` where it does not say where it belongs."""
+        said = decode_properties(record.properties)
+        topic, queue_id = real_place(record, said)
+        return cls(
+            queue_offset=record.queue_offset,
+            physical_offset=record.physical_offset,
+            size=record.size,
+            topic=topic,
+            queue_id=queue_id,
+            producer_group=said.get(PRODUCER_GROUP),
+            born_timestamp=record.born_timestamp,
+            origin=_number(said.get(PREPARED_QUEUE_OFFSET, "")),
+        )
+
+
+def named_by(op: Record) -> int | None:
+    """The queue offset of the half message that an op message decides; ``None``: it is none that means anything."""
+    if decode_properties(op.properties).get(TAGS) != DECIDED_TAG:
+        return None
+    return _number(op.body.decode("utf-8", "replace"))
+
+
+_MOST_DIGITS = 19
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
+
+
+@attrs.define
+class PendingTransactions:
+    """The half messages of one queue that are not decided."""
+
+    half_offset: int = 0
+    """Half messages before this queue offset are decided, or gone: what a start need not read."""
+    op_offset: int = 0
+    """Op messages before this queue offset name such."""
+    _pending: dict[int, Half] = attrs.field(factory=dict, init=False)
+    _order: deque[int] = attrs.field(factory=deque, init=False)
+    """Queue offsets of the pending ones, ascending, and of some that are decided meanwhile."""
+    _next_half: int = attrs.field(init=False)
+    _ops: deque[tuple[int, int | None]] = attrs.field(factory=deque, init=False)
+    """Op messages from ``op_offset`` on: queue offset, and that of the half message."""
+    _named: set[int] = attrs.field(factory=set, init=False)
+    """The half messages that these name."""
+    _renewed: dict[int, int] = attrs.field(factory=dict, init=False)
+    """The first queue offset of a renewed one that is pending, and its own."""
+
+    def __attrs_post_init__(self) -> None:
+        self._next_half = self.half_offset
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def pending(self) -> Iterable[Half]:
+        """Those that are not decided, in their order."""
+        return tuple(self._pending.values())
+
+    def get(self, queue_offset: int) -> Half:
+        """One that is not decided; raises :class:`TransactionError`."""
+        half = self._pending.get(queue_offset)
+        if half is None:
+            raise TransactionError(f"half message {queue_offset} is decided already, or there is none")
+        return half
+
+    def prepared(self, half: Half) -> None:
+        """A half message is stored, or was read; in the order of their queue offsets. One that is known changes
+        nothing."""
+        if half.queue_offset < self._next_half:
+            return
+        self._next_half = half.queue_offset + 1
+        if half.origin is not None:
+            before = self._renewed.get(half.origin, half.origin)
+            self._pending.pop(before, None)
+        if not {half.queue_offset, half.origin} & self._named:
+            self._pending[half.queue_offset] = half
+            self._order.append(half.queue_offset)
+            if half.origin is not None:
+                self._renewed[half.origin] = half.queue_offset
+        self._advance()
+
+    def passed_over(self, queue_offset: int) -> None:
+        """What lies there in the queue of half messages is none; so it is not waited for."""
+        self._next_half = max(self._next_half, queue_offset + 1)
+        self._advance()
+
+    def decided(self, op_queue_offset: int, half_queue_offset: int | None) -> None:
+        """An op message is stored, or was read; in the order of their queue offsets. It may name a half message that
+        comes later, one that is decided, or (``None``) nothing."""
+        if op_queue_offset < self.op_offset or (self._ops and op_queue_offset <= self._ops[-1][0]):
+            return
+        self._ops.append((op_queue_offset, half_queue_offset))
+        if half_queue_offset is not None:
+            self._named.add(half_queue_offset)
+            self._drop(self._renewed.get(half_queue_offset, half_queue_offset))
+        self._advance()
+
+    def expired(self, half_minimum: int, op_minimum: int) -> list[Half]:
+        """The queues begin there now; those pending ones that went with their files, undecided."""
+        gone = [half for half in self._pending.values() if half.queue_offset < half_minimum]
+        for half in gone:
+            self._drop(half.queue_offset)
+        self._next_half = max(self._next_half, half_minimum)
+        while self._ops and self._ops[0][0] < op_minimum:
+            self._forget_op()
+        self.op_offset = max(self.op_offset, op_minimum)
+        self._advance()
+        return gone
+
+    def _drop(self, queue_offset: int) -> None:
+        half = self._pending.pop(queue_offset, None)
+        if half is not None and half.origin is not None:
+            self._renewed.pop(half.origin, None)
+
+    def _advance(self) -> None:
+        while self._order and self._order[0] not in self._pending:
+            self._order.popleft()
+        self.half_offset = max(self.half_offset, self._order[0] if self._order else self._next_half)
+        while self._ops and ((named := self._ops[0][1]) is None or named < self.half_offset):
+            self._forget_op()
+
+    def _forget_op(self) -> None:
+        queue_offset, named = self._ops.popleft()
+        self.op_offset = queue_offset + 1
+        if named is not None:
+            self._named.discard(named)
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where what is pending, named and passed contradict one another."""
+        offsets = list(self._pending)
+        if offsets != sorted(offsets) or not set(offsets) <= set(self._order) or self._named & set(offsets):
+            raise RuntimeError(f"pending {offsets}, in the order {list(self._order)}, named {sorted(self._named)}")
+        if self.half_offset != (offsets[0] if offsets else self._next_half):
+            raise RuntimeError(f"half messages up to {self.half_offset} are decided, pending {offsets}")
+        if any(op < self.op_offset for op, _ in self._ops):
+            raise RuntimeError(f"op messages up to {self.op_offset} are done, kept {list(self._ops)}")
+        if any(self._pending[place].origin != origin for origin, place in self._renewed.items()):
+            raise RuntimeError(f"renewed {self._renewed}, pending {offsets}")

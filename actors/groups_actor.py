@@ -1,0 +1,216 @@
+"""The actor of the consumer groups: who reads which queues, and how far each group is.
+
+One for a store, because all groups' offsets are one file (``config/consumerOffset.json``). It hands out places, never
+messages: members read those for themselves. Offsets that were committed are written down every
+``flush_consumer_offset_interval``; a crash goes back to the last time, and what was done since is handed out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+
+from actors import messages as m
+from actors import topic_messages as tm
+from actors.commit_log_actor import MS_NS
+from actors.dispatch_actor import Arrivals
+from actors.engines.topics.consumer_group import Bounds, ConsumerGroup, Taken
+from actors.engines.topics.errors import QueueLostError
+from actors.engines.topics.topic_store import TopicStore
+from actors.pool import ActorStoppedError, PooledActor
+from actors.surroundings import Surroundings
+from actors.timer import tell
+from queue_index.consumer_offsets import ConsumerOffsets
+from storage.errors import WarrenError
+
+
+class GroupsActor(PooledActor):
+    """Owner of every group's members and offsets."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        store: TopicStore,
+        offsets: ConsumerOffsets,
+        *,
+        queues_of: Callable[[str], int],
+        arrivals: Arrivals,
+    ) -> None:
+        super().__init__(around.pool)
+        self._around = around
+        self._store = store
+        self._offsets = offsets
+        self._queues_of = queues_of
+        self._arrivals = arrivals
+        self._groups: dict[tuple[str, str], ConsumerGroup] = {}
+        self._persist_armed = False
+        self._error: BaseException | None = None
+
+    def describe(self) -> str:
+        return f"the consumer groups of {self._store.directory}"
+
+    def stopped_error(self) -> WarrenError:
+        if isinstance(self._error, WarrenError):
+            return self._error
+        why = "have stopped" if self._error is None else f"are down: {self._error}"
+        return ActorStoppedError(f"{self.describe()} {why}")
+
+    def on_receive(self, message: object) -> object:  # noqa: PLR0912 - a table of messages
+        match message:
+            case tm.Take():
+                return self._take(message)
+            case tm.CommitOffsets():
+                return self._commit(message)
+            case tm.JoinGroup():
+                self._join(message)
+            case tm.LeaveGroup():
+                self._leave(message)
+            case tm.HandBack():
+                group = self._group(message.topic, message.group)
+                group.hand_back(message.taken, message.member, message.queue_offset)
+                self._arrivals.ring({message.topic})
+            case tm.SeekGroup():
+                return self._seek(message)
+            case tm.GetLag():
+                return self._group(message.topic, message.group).lag(self._bounds(message.topic))
+            case tm.GetGroups():
+                return self._describe_groups()
+            case tm.MoreQueues():
+                self._more_queues(message)
+            case tm.PersistDue():
+                self._persist_armed = False
+                self._persist()
+            case tm.CloseGroups():
+                tell(self._around.timer, m.CancelTimers(self.actor_ref))
+                self._persist()
+                self._stop()
+            case tm.GiveUpTopics():
+                self._error = message.error
+                self._stop()
+            case _:
+                raise RuntimeError(f"groups cannot handle {message!r}")
+        return None
+
+    def _group(self, topic: str, name: str) -> ConsumerGroup:
+        group = self._groups.get((topic, name))
+        if group is None:
+            queues = self._queues_of(topic)
+            committed = {
+                queue_id: offset
+                for queue_id in range(queues)
+                if (offset := self._offsets.offset(topic, name, queue_id)) is not None
+            }
+            group = self._groups[topic, name] = ConsumerGroup(topic, name, queues, committed)
+        return group
+
+    def _bounds(self, topic: str) -> Bounds:
+        queues = self._store.queues
+
+        def bounds(queue_id: int) -> tuple[int, int]:
+            queue = queues.get((topic, queue_id))
+            return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+        return bounds
+
+    # ── members ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _join(self, message: tm.JoinGroup) -> None:
+        for topic in message.topics:
+            group = self._group(topic, message.group)
+            group.join(message.member, self._bounds(topic), message.consume_from)
+            self._note_all(group)
+
+    def _leave(self, message: tm.LeaveGroup) -> None:
+        for topic in message.topics:
+            group = self._group(topic, message.group)
+            if message.member in group.members:
+                group.leave(message.member)
+        self._arrivals.ring(set(message.topics))  # what it has left undone is somebody else's now
+
+    def _more_queues(self, message: tm.MoreQueues) -> None:
+        for (topic, _), group in self._groups.items():
+            if topic == message.topic:
+                group.set_queues(message.queues, self._bounds(topic))
+        self._arrivals.ring({message.topic})
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take(self, message: tm.Take) -> list[tuple[str, Taken]]:
+        found: list[tuple[str, Taken]] = []
+        left = message.max_records
+        for topic in message.topics:
+            if left <= 0:
+                break
+            taken = self._group(topic, message.group).take(message.member, left, self._bounds(topic))
+            found.extend((topic, one) for one in taken)
+            left -= sum(one.count for one in taken)
+        return found
+
+    def _commit(self, message: tm.CommitOffsets) -> list[str]:
+        """What could not be committed, because the queue is somebody else's meanwhile."""
+        lost = []
+        for topic, queue_id, queue_offset, claim in message.done:
+            try:
+                news = self._group(topic, message.group).commit(message.member, queue_id, queue_offset, claim)
+            except QueueLostError as error:
+                lost.append(str(error))
+                continue
+            if news:
+                self._note(topic, message.group, queue_id, queue_offset)
+        return lost
+
+    def _seek(self, message: tm.SeekGroup) -> dict[int, int]:
+        found = self._group(message.topic, message.group).seek(message.places, self._bounds(message.topic))
+        for queue_id, queue_offset in found.items():
+            self._note(message.topic, message.group, queue_id, queue_offset)
+        self._arrivals.ring({message.topic})
+        return found
+
+    def _describe_groups(self) -> dict[str, dict[str, Any]]:
+        described: dict[str, dict[str, Any]] = {}
+        for topic, name in self._offsets.groups():
+            self._group(topic, name)
+        for (topic, name), group in sorted(self._groups.items()):
+            described.setdefault(topic, {})[name] = {
+                "members": {member: list(group.assignment(member)) for member in group.members},
+                "committed": dict(group.committed),
+                "lag": group.lag(self._bounds(topic)),
+            }
+        return described
+
+    # ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _note_all(self, group: ConsumerGroup) -> None:
+        for queue_id, queue_offset in group.committed.items():
+            if self._offsets.offset(group.topic, group.group, queue_id) != queue_offset:
+                self._note(group.topic, group.group, queue_id, queue_offset)
+
+    def _note(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        self._offsets.commit(topic, group, queue_id, queue_offset)
+        if not self._persist_armed:
+            self._persist_armed = True
+            due_ns = self._around.clock.now_ns() + self._store.settings.flush_consumer_offset_interval * MS_NS
+            tell(self._around.timer, m.StartTimer(self.actor_ref, "persist", due_ns, tm.PersistDue()))
+
+    def _persist(self) -> None:
+        if self._offsets.is_dirty:
+            self._offsets.persist()
+
+    def on_turn_end(self) -> None:
+        if self._around.check_invariants:
+            for group in self._groups.values():
+                group.check_invariants()
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        error = exception_value if exception_value is not None else RuntimeError("no error")
+        self._error = error
+        tell(self._around.node, tm.TopicsFailed(self.actor_ref, error))
+
+

@@ -1,0 +1,138 @@
+"""A topic store that runs: its actors, started and stopped together.
+
+The store lies in ``<node's directory>/topics``, laid out as RocketMQ lays out its own. It is opened with the node if it
+is there, and made when the first topic is declared. Five hold it:
+
+    user ─► CommitLogActor ──tell──► DispatchActor ──tell──► ScheduleActor
+              (appends)               (entries, keys)         (delayed messages; appends them when they are due)
+    user ─► GroupsActor (who reads what, how far)      user: reads queues and messages by itself, in its own thread
+
+If one of them fails, all are given up as a crash would, and the store is opened anew from its files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+from pykka import ActorRef
+
+from actors import topic_messages as tm
+from actors.commit_log_actor import CommitLogActor
+from actors.dispatch_actor import DispatchActor
+from actors.engines.topics.names import SCHEDULE_TOPIC
+from actors.engines.topics.topic_store import CONFIG, CONSUME_QUEUES, TopicStore, queue_directories
+from actors.engines.topics.topic_table import TopicTable
+from actors.groups_actor import GroupsActor
+from actors.pool import PooledActor
+from actors.schedule_actor import ScheduleActor
+from actors.surroundings import Surroundings
+from queue_index.consumer_offsets import ConsumerOffsets
+from storage.topic_settings import TopicSettings
+
+_LOG = logging.getLogger("warren.topics")
+
+TOPICS_DIRECTORY: Final = "topics"
+
+_SYNC_OF = {"SYNC_FLUSH": "group", "ASYNC_FLUSH": "os"}
+
+
+def index_name(wall_us: int) -> str:
+    """The name of an index file that is made at this moment: year to millisecond, 17 digits, local time."""
+    moment = datetime.datetime.fromtimestamp(wall_us // 1_000_000).astimezone()
+    return f"{moment:%Y%m%d%H%M%S}{wall_us // 1000 % 1000:03d}"
+
+
+@attrs.define(eq=False)
+class RunningTopics:
+    """The store and its actors. Made by :meth:`open`."""
+
+    around: Surroundings
+    store: TopicStore
+    table: TopicTable
+    log: CommitLogActor
+    dispatcher: DispatchActor
+    groups: GroupsActor
+    schedule: ScheduleActor
+
+    @classmethod
+    def open(
+        cls, around: Surroundings, path: str, settings: TopicSettings, used_disk_ratio: Callable[[], float]
+    ) -> RunningTopics:
+        """Recover the store in ``path`` (none there: make one) and start its actors."""
+        files = around.files
+        files.make_directories(f"{path}/{CONFIG}")
+        store = TopicStore.load(files, path, settings, new_index_name=lambda: index_name(around.clock.wall_us()))
+        for cut in store.cuts:
+            _LOG.warning("%s", cut)
+        store.start()
+        table = _table(store)
+        sync = around.settings.sync if settings.flush_disk_type is None else _SYNC_OF[settings.flush_disk_type]
+        dispatcher = _started(DispatchActor, around, store)
+        log = _started(
+            CommitLogActor,
+            around,
+            store,
+            dispatcher=dispatcher.actor_ref,
+            sync=sync,
+            used_disk_ratio=used_disk_ratio,
+        )
+        groups = _started(
+            GroupsActor,
+            around,
+            store,
+            ConsumerOffsets.load(files, f"{path}/{CONFIG}"),
+            queues_of=lambda topic: table.queues(topic) or 1,
+            arrivals=dispatcher.arrivals,
+        )
+        schedule = _started(ScheduleActor, around, store, log=log, table=table)
+        dispatcher.listeners[SCHEDULE_TOPIC] = schedule.actor_ref
+        dispatcher.actor_ref.tell(tm.Dispatch())  # an index that is behind catches up
+        return cls(around, store, table, log, dispatcher, groups, schedule)
+
+    @property
+    def actors(self) -> list[PooledActor]:
+        """From those that hand on to those that are handed to."""
+        return [self.schedule, self.log, self.groups, self.dispatcher]
+
+    def is_of(self, actor: ActorRef[Any]) -> bool:
+        """Whether it is one of this store's actors."""
+        return any(one.actor_ref is actor or one.actor_ref.actor_urn == actor.actor_urn for one in self.actors)
+
+    def declare(self, topic: str, queues: int) -> None:
+        """See that a topic is there, with at least so many queues."""
+        if self.table.declare(topic, queues):
+            self.table.save(self.around.clock.wall_us() // 1000, sync=True)
+            self.groups.actor_ref.tell(tm.MoreQueues(topic, queues))
+
+    def close(self) -> None:
+        """A clean stop; raises what keeps it from being one."""
+        self.schedule.actor_ref.ask(tm.CloseGroups())
+        self.log.actor_ref.ask(tm.CloseLog())
+        self.groups.actor_ref.ask(tm.CloseGroups())
+        self.dispatcher.actor_ref.ask(tm.CloseDispatch())
+
+    def give_up(self, error: BaseException) -> None:
+        """Stop all actors and leave the files as they are."""
+        for actor in self.actors:
+            if not actor.actor_stopped.is_set():
+                with contextlib.suppress(Exception):  # it fails in the same moment: it has stopped, then
+                    actor.actor_ref.ask(tm.GiveUpTopics(error))
+        self.store.abandon()
+
+
+def _table(store: TopicStore) -> TopicTable:
+    """What is declared, and topics that only have files."""
+    table = TopicTable.load(store.files, f"{store.directory}/{CONFIG}")
+    for topic, queue_id in queue_directories(store.files, f"{store.directory}/{CONSUME_QUEUES}"):
+        table.declare(topic, queue_id + 1)
+    return table
+
+
+def _started(kind: Any, *arguments: Any, **named: Any) -> Any:
+    """An actor, started."""
+    return kind.start(*arguments, **named).actor_inbox.owner

@@ -1,0 +1,202 @@
+"""Every message between a topic store's actors, and from a user's thread to them: who sends it, to whom, what comes back.
+
+*Ask* goes one way only: user → groups → CommitLog → dispatch; everything upwards is a *tell*. Single appends reach the
+CommitLog as gatherings (:class:`actors.commit_log_actor.AppendGathering`), not as messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from pykka import ActorRef
+
+from actors.inbox import Control
+from msg_store.commit_log import Batch
+
+if TYPE_CHECKING:
+    from actors.future import Future
+
+# ── CommitLog ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class AppendBatches:
+    """User, groups or schedule → CommitLog. Tell. ``confirm`` is answered with the list of what was appended."""
+
+    batches: Sequence[Batch]
+    confirm: Future
+
+
+@attrs.frozen
+class FlushDue(Control):
+    """Timer → CommitLog or dispatch. Tell."""
+
+
+@attrs.frozen
+class SyncLog:
+    """User or node → CommitLog. Ask; the reply comes when everything that was appended before is safe."""
+
+
+@attrs.frozen
+class CleanDue(Control):
+    """Timer → CommitLog. Tell. Time to look for files that have expired."""
+
+
+@attrs.frozen
+class CloseLog:
+    """Node → CommitLog. Ask. What came before is appended and safe; the actor stops."""
+
+
+# ── dispatch ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class Dispatch:
+    """CommitLog → dispatch. Tell. There is more in the CommitLog."""
+
+
+@attrs.frozen
+class CatchUp:
+    """User → dispatch. Ask; the reply comes once entries (``with_index``: and keys) are built up to there."""
+
+    physical_offset: int
+    with_index: bool = False
+
+
+@attrs.frozen
+class ExpireQueues:
+    """CommitLog → dispatch. Tell. Its first files are gone."""
+
+
+@attrs.frozen
+class CloseDispatch:
+    """Node → dispatch. Ask. A clean stop of the whole store; the actor stops."""
+
+
+# ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class GiveUpTopics(Control):
+    """Node → any of them. Ask; the reply is ``None``. Another one has failed: leave the files as they are, stop."""
+
+    error: BaseException
+
+
+@attrs.frozen
+class TopicsFailed(Control):
+    """Any of them → node. Tell."""
+
+    actor: ActorRef[Any]
+    error: BaseException
+
+
+# ── groups ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class JoinGroup:
+    """User → groups. Ask; the reply is ``None``. A member of a group begins to read these topics."""
+
+    topics: Sequence[str]
+    group: str
+    member: str
+    consume_from: Any
+
+
+@attrs.frozen
+class LeaveGroup:
+    """User → groups. Ask or tell. Its queues go to others."""
+
+    topics: Sequence[str]
+    group: str
+    member: str
+
+
+@attrs.frozen
+class Take:
+    """User → groups. Ask; the reply is a list of ``(topic, Taken)``."""
+
+    topics: Sequence[str]
+    group: str
+    member: str
+    max_records: int
+
+
+@attrs.frozen
+class CommitOffsets:
+    """User → groups. Ask or tell. ``done``: topic, queue, queue offset and claim of each. The reply: what was lost."""
+
+    group: str
+    member: str
+    done: Sequence[tuple[str, int, int, int]]
+
+
+@attrs.frozen
+class HandBack:
+    """User → groups. Ask. A member will not do what it took from this queue offset on."""
+
+    group: str
+    member: str
+    topic: str
+    taken: Any
+    queue_offset: int
+
+
+@attrs.frozen
+class SeekGroup:
+    """User → groups. Ask; the reply is the queue offsets by queue."""
+
+    topic: str
+    group: str
+    places: Any
+
+
+@attrs.frozen
+class GetLag:
+    """User → groups. Ask; the reply is messages not finished, by queue."""
+
+    topic: str
+    group: str
+
+
+@attrs.frozen
+class GetGroups:
+    """User → groups. Ask; the reply is a dict: members, assignment, committed and lag by topic and group."""
+
+
+@attrs.frozen
+class MoreQueues:
+    """Node → groups. Tell. A topic has so many queues now."""
+
+    topic: str
+    queues: int
+
+
+@attrs.frozen
+class PersistDue(Control):
+    """Timer → groups or schedule. Tell. Time to write offsets down."""
+
+
+@attrs.frozen
+class CloseGroups:
+    """Node → groups or schedule. Ask. Offsets are written down and safe; the actor stops."""
+
+
+# ── schedule ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class DelayDue(Control):
+    """Timer → schedule. Tell. The next delayed message may be due."""
+
+
+@attrs.frozen
+class DelayedSafe:
+    """Schedule → itself, when the CommitLog has confirmed what was delivered. Tell."""
+
+    level: int
+    next_offset: int
+    failed: bool

@@ -1,0 +1,24 @@
+"""CRC-32 of many short bodies: the largest single cost of an append.
+
+zlib-ng's is three times as fast as zlib's on bodies of a hundred bytes, seven times on those of a few thousand; where
+it is not installed, zlib does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+try:
+    from zlib_ng.zlib_ng import crc32
+except ImportError:  # pragma: no cover
+    from zlib import crc32
+
+__all__ = ["body_crcs", "crc32"]
+
+
+def body_crcs(bodies: Sequence[bytes]) -> npt.NDArray[np.uint32]:
+    """What a record keeps of each: 31 bits, 0 for no body."""
+    return np.array(list(map(crc32, bodies)), np.uint32) & np.uint32(0x7FFFFFFF)

@@ -1,0 +1,36 @@
+"""Which files of the CommitLog go, and when: a decision, and nothing else.
+
+A file is *old* when it was last written ``fileReservedTime`` hours ago. Old files go in the hours that ``deleteWhen``
+names, and at any hour on a disk that is used beyond ``diskMaxUsedSpaceRatio``. On one that is nearly full, files that
+are not old go too, if ``cleanFileForciblyEnable`` says so. The oldest go first, none behind one that stays, a few at a
+time, and never the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from storage.topic_settings import TopicSettings
+
+NEARLY_FULL_PERCENT: Final = 85.0
+MOST_AT_A_TIME: Final = 10
+"""So that a full disk does not cost everything before anybody looks again."""
+_HOUR_MS: Final = 3_600_000
+
+
+def expired_files(
+    files: Sequence[tuple[int, int]], settings: TopicSettings, now_ms: int, hour: int, disk_used_percent: float
+) -> list[int]:
+    """Bases of the files that go, of ``files``: base and time of the last write of each, oldest first."""
+    is_time = hour in map(int, settings.delete_when.split(";"))
+    if not is_time and disk_used_percent <= settings.disk_max_used_space_ratio:
+        return []
+    forcibly = settings.clean_file_forcibly_enable and disk_used_percent > NEARLY_FULL_PERCENT
+    reserved_ms = settings.file_reserved_time * _HOUR_MS
+    expired: list[int] = []
+    for base, modified_ms in files[:-1][:MOST_AT_A_TIME]:
+        if not forcibly and now_ms < modified_ms + reserved_ms:
+            break
+        expired.append(base)
+    return expired

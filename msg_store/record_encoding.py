@@ -1,0 +1,218 @@
+"""The bytes that a batch becomes in the CommitLog.
+
+Records of one size are rows of a matrix: their constant bytes stay in it, warm in the cache, from batch to batch, and
+only the columns that differ are filled in. Of records of many sizes the heads are made so, and the rest is joined to
+them piece by piece. The layout itself is :mod:`msg_store.commit_log_format`'s, which makes the sample that is copied.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from msg_store.body_crcs import body_crcs
+from msg_store.commit_log_format import BORN_HOST_V6, STORE_HOST_V6, Record, encode, header_bytes
+from msg_store.message_batch import Measured, MessageIllegalError
+
+_FEW: Final = 4
+"""Fewer records than this are not worth a matrix."""
+_KEPT_BYTES: Final = 1 << 20
+"""A matrix above this is not kept: it would not stay in the cache, and cost memory."""
+_KEPT_SHAPES: Final = 8
+"""Topics and queues whose matrices are kept at a time."""
+
+Column = npt.NDArray[Any]
+
+
+@attrs.frozen
+class Place:
+    """Where the first of some records goes; the others follow."""
+
+    physical_offset: int
+    queue_offset: int
+    store_timestamp: int
+
+
+def head_type(sys_flag: int) -> list[tuple[str, str]]:
+    """The fields of a record up to and with its body's length, as numpy knows them."""
+    return [
+        ("size", ">i4"),
+        ("magic", ">u4"),
+        ("crc", ">u4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("physical_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_timestamp", ">i8"),
+        ("born_host", "V20" if sys_flag & BORN_HOST_V6 else "V8"),
+        ("store_timestamp", ">i8"),
+        ("store_host", "V20" if sys_flag & STORE_HOST_V6 else "V8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_transaction_offset", ">i8"),
+        ("body_size", ">i4"),
+    ]
+
+
+class RecordEncoder:
+    """Makes records. Not thread-safe: the matrices that it keeps are filled anew each time."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, ...], _Rows] = {}
+
+    def encode(self, measured: Measured, start: int, stop: int, place: Place) -> bytes | memoryview:
+        """The bytes of the ``start``-th to ``stop``-th record of a batch, to be used before the next call.
+
+        Raises :class:`MessageIllegalError` where a number does not fit into its field.
+        """
+        try:
+            if stop - start < _FEW:
+                return _one_by_one(measured, start, stop, place)
+            if measured.size is None:
+                return _joined(measured, start, stop, place)
+            rows = self._rows(measured, stop - start)
+            return rows.fill(measured, start, stop, place)
+        except (struct.error, OverflowError) as error:
+            raise MessageIllegalError(f"{measured.batch.topic}: a number does not fit its field: {error}") from None
+
+    def _rows(self, measured: Measured, count: int) -> _Rows:
+        batch = measured.batch
+        common = batch.properties if isinstance(batch.properties, bytes) else None
+        properties_size = len(_properties_of(measured, 0))
+        hosts = batch.born_host.packed + batch.store_host.packed
+        numbers = (batch.queue_id, batch.flag, batch.reconsume_times, batch.prepared_transaction_offset)
+        shape = (measured.topic, measured.size, measured.sys_flag, hosts, common, properties_size, *numbers)
+        rows = self._kept.get(shape)
+        if rows is None or rows.room < count:
+            rows = _Rows(measured, count, vary_properties=common is None)
+            if rows.is_worth_keeping:
+                if len(self._kept) >= _KEPT_SHAPES:
+                    del self._kept[next(iter(self._kept))]
+                self._kept[shape] = rows
+        return rows
+
+
+def _properties_of(measured: Measured, number: int) -> bytes:
+    properties = measured.batch.properties
+    return properties if isinstance(properties, bytes) else properties[number]
+
+
+def _sample(measured: Measured, number: int, place: Place) -> bytes:
+    """One record of the batch."""
+    batch = measured.batch
+    return encode(
+        Record(
+            topic=batch.topic,
+            queue_id=batch.queue_id,
+            queue_offset=place.queue_offset,
+            physical_offset=place.physical_offset,
+            size=0,
+            store_timestamp=place.store_timestamp,
+            born_timestamp=batch.born_timestamp,
+            born_host=batch.born_host,
+            store_host=batch.store_host,
+            sys_flag=measured.sys_flag,
+            flag=batch.flag,
+            reconsume_times=batch.reconsume_times,
+            prepared_transaction_offset=batch.prepared_transaction_offset,
+            body_crc=0,
+            body=batch.bodies[number],
+            properties=_properties_of(measured, number),
+        )
+    )
+
+
+def _one_by_one(measured: Measured, start: int, stop: int, place: Place) -> bytes:
+    records = []
+    for number in range(start, stop):
+        record = _sample(measured, number, place)
+        records.append(record)
+        place = attrs.evolve(
+            place,
+            physical_offset=place.physical_offset + len(record),
+            queue_offset=place.queue_offset + measured.batch.is_queued,
+        )
+    return b"".join(records)
+
+
+def _fill_places(fields: Column, measured: Measured, start: int, stop: int, place: Place) -> None:
+    """The columns that differ wherever the records come from."""
+    sizes, count = measured.sizes[start:stop], stop - start
+    if measured.size is not None:
+        end = place.physical_offset + measured.size * count
+        fields["physical_offset"] = np.arange(place.physical_offset, end, measured.size)
+    else:
+        ends = np.cumsum(sizes, dtype=np.int64)
+        fields["physical_offset"] = place.physical_offset + ends - sizes
+    queued = measured.batch.is_queued
+    fields["queue_offset"] = np.arange(place.queue_offset, place.queue_offset + count) if queued else place.queue_offset
+    fields["store_timestamp"] = place.store_timestamp
+    fields["born_timestamp"] = measured.batch.born_timestamp
+    fields["crc"] = body_crcs(measured.batch.bodies[start:stop])
+
+
+class _Rows:
+    """A matrix of records of one shape, and views of the columns in which they differ."""
+
+    __slots__ = ("_fields", "_matrix", "room")
+
+    def __init__(self, measured: Measured, room: int, *, vary_properties: bool) -> None:
+        sample = _sample(measured, 0, Place(0, 0, 0))
+        body_size = len(measured.batch.bodies[0])
+        properties_size = len(_properties_of(measured, 0)) if vary_properties else 0
+        rest = len(sample) - header_bytes(measured.sys_flag) - body_size - properties_size
+        parts = [("body", f"V{body_size}"), ("rest", f"V{rest}"), ("properties", f"V{properties_size}")]
+        layout = np.dtype([*head_type(measured.sys_flag), *(part for part in parts if part[1] != "V0")])
+        self.room = room
+        self._matrix = np.empty((room, len(sample)), np.uint8)
+        self._matrix[:] = np.frombuffer(sample, np.uint8)
+        self._fields = self._matrix.view(layout)[:, 0]
+
+    @property
+    def is_worth_keeping(self) -> bool:
+        return self._matrix.nbytes <= _KEPT_BYTES
+
+    def fill(self, measured: Measured, start: int, stop: int, place: Place) -> memoryview:
+        count, batch = stop - start, measured.batch
+        fields = self._fields[:count]
+        _fill_places(fields, measured, start, stop, place)
+        self._fill_bytes(fields, "body", batch.bodies[start:stop])
+        if not isinstance(batch.properties, bytes):
+            self._fill_bytes(fields, "properties", batch.properties[start:stop])
+        return self._matrix[:count].reshape(-1).data
+
+    @staticmethod
+    def _fill_bytes(fields: Column, name: str, strings: Sequence[bytes]) -> None:
+        names = fields.dtype.names
+        if names is not None and name in names:
+            column = fields[name]
+            column[:] = np.frombuffer(b"".join(strings), column.dtype)
+
+
+def _joined(measured: Measured, start: int, stop: int, place: Place) -> bytes:
+    """Records of different sizes: heads from a matrix, the rest joined to them."""
+    batch, head_size = measured.batch, header_bytes(measured.sys_flag)
+    bodies = batch.bodies[start:stop]
+    heads = np.empty((stop - start, head_size), np.uint8)
+    heads[:] = np.frombuffer(_sample(measured, start, place), np.uint8, head_size)
+    fields = heads.view(np.dtype(head_type(measured.sys_flag)))[:, 0]
+    _fill_places(fields, measured, start, stop, place)
+    fields["size"] = measured.sizes[start:stop]
+    fields["body_size"] = list(map(len, bodies))
+    octets = heads.tobytes()
+    slices = [octets[at : at + head_size] for at in range(0, len(octets), head_size)]
+    topic = bytes((len(measured.topic),)) + measured.topic
+    if isinstance(batch.properties, bytes):
+        rest = topic + len(batch.properties).to_bytes(2, "big") + batch.properties
+        return b"".join(chain.from_iterable(zip(slices, bodies, [rest] * len(slices), strict=True)))
+    properties = batch.properties[start:stop]
+    rests = [topic + len(each).to_bytes(2, "big") for each in properties]
+    return b"".join(chain.from_iterable(zip(slices, bodies, rests, properties, strict=True)))

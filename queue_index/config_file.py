@@ -1,0 +1,76 @@
+"""A small text file that is replaced as a whole and keeps its previous text beside it, as RocketMQ's config files do.
+
+It owns ``<path>``, ``<path>.bak`` (the text before the last replacement) and, for a moment, ``<path>.tmp``.
+
+What a crash leaves: the new text is written and synced under a name of its own, then the old file becomes the ``.bak``,
+then the new one takes its place. So at every moment one of the two is there and whole; a file that could not be read is
+never made the ``.bak``. Whoever loads takes the first of them that can be read.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable
+from typing import TypeVar
+
+import attrs
+
+from storage.errors import DataError, WarrenError
+from storage.filesystem import FileSystem
+
+T = TypeVar("T")
+
+
+@attrs.define(eq=False)
+class ConfigFile:
+    """The file at ``path``."""
+
+    files: FileSystem
+    path: str
+    _is_good: bool = False
+    """The file was read or written by us, and may become the ``.bak``."""
+
+    def load(self, decode: Callable[[str], T]) -> T | None:
+        """What ``decode`` makes of the file or, where that is missing, empty or unreadable, of its ``.bak``.
+
+        ``None`` where there is neither. Raises :class:`DataError` where one is damaged and the other is of no help;
+        ``decode`` says so by a :class:`WarrenError`.
+        """
+        damage: DataError | None = None
+        for path in (self.path, self.path + ".bak"):
+            data = self.files.read(path) if self.files.exists(path) else b""
+            if not data:
+                continue
+            try:
+                decoded = decode(data.decode("utf-8"))
+            except (UnicodeDecodeError, WarrenError) as error:
+                damage = damage or DataError(path, None, str(error))
+                continue
+            self._is_good = path == self.path
+            return decoded
+        if damage is not None:
+            raise damage
+        return None
+
+    def replace(self, text: str, *, sync: bool) -> None:
+        """Let the file hold ``text``. ``sync``: a power loss finds it, too."""
+        directory, scratch = posixpath.dirname(self.path), self.path + ".tmp"
+        if not self.files.is_directory(directory):
+            self.files.make_directories(directory)
+            if sync:
+                self.files.sync_directory(posixpath.dirname(directory))
+        if self.files.exists(scratch):
+            self.files.delete(scratch)
+        handle = self.files.open_append(scratch)
+        try:
+            handle.append(text.encode("utf-8", "replace"))
+            if sync:
+                handle.sync()
+        finally:
+            handle.close()
+        if self._is_good and self.files.exists(self.path):
+            self.files.rename(self.path, self.path + ".bak")
+        self.files.rename(scratch, self.path)
+        if sync:
+            self.files.sync_directory(directory)
+        self._is_good = True

@@ -1,0 +1,71 @@
+"""The bytes of a ConsumeQueue: one entry a message, both directions of the codec.
+
+::
+
+    0   physical offset 8 | 8  size 4 | 12 tags code 8
+
+All integers big-endian and signed. Entry n of a queue is the message with queue offset n, and stands at logical byte
+20 n of the queue's mapped files. The *tags code* is Java's hash of the message's tags (0 without); in the topic of
+delayed messages it is the time at which the message is due.
+
+*Filler* stands ahead of the first message's entry in a queue whose first file does not begin with it. It points at no
+message, yet counts as good when a queue is recovered.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.topic_settings import CONSUME_QUEUE_ENTRY_BYTES
+
+ENTRY: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+ENTRY_BYTES: Final = CONSUME_QUEUE_ENTRY_BYTES
+
+MAX_QUEUE_OFFSET: Final = (2**63 - 1) // ENTRY_BYTES - 1
+"""The entry of a message beyond it would have no place that 64 bits can tell."""
+
+FILLER_SIZE: Final = 0x7FFFFFFF
+FILLER: Final = np.array([(0, FILLER_SIZE, 0)], ENTRY).tobytes()
+
+if ENTRY.itemsize != ENTRY_BYTES:
+    raise RuntimeError("the entry's layout does not add up")
+
+Entries = np.ndarray[tuple[int], np.dtype[np.void]]
+"""Entries as a structured array of :data:`ENTRY`."""
+
+Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+
+def decode(data: bytes) -> Entries:
+    """The entries in ``data``, a whole number of them."""
+    return np.frombuffer(data, ENTRY)
+
+
+def encode(physical_offsets: Longs, sizes: Ints, tags_codes: Longs) -> bytes:
+    """Entries, of which these are the columns."""
+    entries = np.empty(len(physical_offsets), ENTRY)
+    entries["physical_offset"] = physical_offsets
+    entries["size"] = sizes
+    entries["tags_code"] = tags_codes
+    return entries.tobytes()
+
+
+def are_good(entries: Entries) -> Bools:
+    """Which entries recovery takes for entries; zeros, for one, it does not."""
+    good: Bools = (entries["physical_offset"] >= 0) & (entries["size"] > 0)
+    return good
+
+
+def physical_stops(physical_offsets: Longs, sizes: Ints) -> Longs:
+    """The bytes behind the messages; 64 bits wrap around, as Java's do."""
+    stops: Longs = physical_offsets.astype(np.int64) + sizes.astype(np.int64)
+    return stops
+
+
+def is_filler(physical_offset: int, size: int) -> bool:
+    return physical_offset == 0 and size == FILLER_SIZE

@@ -1,0 +1,107 @@
+"""The text of consumerOffset.json and delayOffset.json, both directions, as RocketMQ's JSON library writes it.
+
+::
+
+    {                                        {
+    ⇥"offsetTable":{                         ⇥"offsetTable":{1:5,2:7
+    ⇥⇥"topic@group":{0:123,1:4               ⇥}
+    ⇥⇥},                                     }
+    ⇥⇥"topic@other":{0:1
+    ⇥⇥}
+    ⇥}
+    }
+
+The keys of the innermost objects are numbers without quotes (a queue's id; a delay level), so it is no JSON. The
+compact form is the same without line ends and tabs. Read are both, quoted numbers too, and members that nobody knows.
+The order of keys is that of the table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from storage.errors import WarrenError
+
+Offsets = dict[int, int]
+"""Of each queue (each delay level), the queue offset of the next message."""
+
+OffsetTable = dict[str, Offsets]
+"""Those of each ``topic@group``."""
+
+QUEUE_IDS: Final = range(-(2**31), 2**31)
+QUEUE_OFFSETS: Final = range(-(2**63), 2**63)
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
+_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
+_SPECIAL = re.compile('["\\\\\x00-\x1f\x7f-\xa0\u2028\u2029]')
+_SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+
+
+class OffsetTextError(WarrenError):
+    """A text that is no table of offsets; the message says why."""
+
+
+def encode_consumer_offsets(table: Mapping[str, Mapping[int, int]], *, pretty: bool) -> str:
+    """The text of consumerOffset.json."""
+    line = "\n\t\t" if pretty else ""
+    parts = [f"{line}{_quoted(name)}:{_numbers(offsets, line)}" for name, offsets in table.items()]
+    return _whole("{" + ",".join(parts) + ("\n\t}" if pretty and parts else "}"), pretty=pretty)
+
+
+def encode_delay_offsets(offsets: Mapping[int, int], *, pretty: bool) -> str:
+    """The text of delayOffset.json."""
+    return _whole(_numbers(offsets, "\n\t" if pretty else ""), pretty=pretty)
+
+
+def _whole(table: str, *, pretty: bool) -> str:
+    return f'{{\n\t"offsetTable":{table}\n}}' if pretty else f'{{"offsetTable":{table}}}'
+
+
+def _numbers(offsets: Mapping[int, int], line: str) -> str:
+    return "{" + ",".join(f"{number}:{offset}" for number, offset in offsets.items()) + (line if offsets else "") + "}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + _SPECIAL.sub(lambda match: _SHORT.get(match[0]) or f"\\u{ord(match[0]):04X}", text) + '"'
+
+
+def decode_consumer_offsets(text: str) -> OffsetTable:
+    """The table in consumerOffset.json; raises :class:`OffsetTextError`."""
+    return {name: _offsets(name, offsets) for name, offsets in _table(text).items()}
+
+
+def decode_delay_offsets(text: str) -> Offsets:
+    """The table in delayOffset.json; raises :class:`OffsetTextError`."""
+    return _offsets("offsetTable", _table(text))
+
+
+def _table(text: str) -> dict[str, Any]:
+    tokens = _TOKEN.findall(text)
+    for position, following in enumerate(tokens[1:]):
+        if following == ":" and tokens[position][0] not in '"{}[]:,':
+            tokens[position] = json.dumps(tokens[position])
+    try:
+        whole = json.loads(" ".join(tokens), strict=False)
+    except (ValueError, RecursionError) as error:
+        raise OffsetTextError(f"cannot be parsed: {error}") from None
+    table = whole.get("offsetTable", {}) if isinstance(whole, dict) else None
+    if not isinstance(table, dict):
+        raise OffsetTextError("holds no table of offsets")
+    return table
+
+
+def _offsets(name: str, offsets: object) -> Offsets:
+    if not isinstance(offsets, dict):
+        raise OffsetTextError(f"{name}: no table of offsets")
+    return {_number(name, key, QUEUE_IDS): _number(name, value, QUEUE_OFFSETS) for key, value in offsets.items()}
+
+
+def _number(name: str, value: object, allowed: range) -> int:
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
+        raise OffsetTextError(f"{name}: {value!r} is no number that may stand there")
+    return value

@@ -1,0 +1,103 @@
+"""A topic store opened without changing it, as the original would find it after its recovery.
+
+Recovery cuts, deletes and writes; here it does so in memory, over the directory (:mod:`storage.overlay`). So what is
+asked gets the answer that a restarted broker would give. ``start`` goes one step further: what the broker builds when
+it begins to run, after it has loaded. Settings that no file tells are RocketMQ's, unless the user says otherwise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+import attrs
+
+from actors.engines.topics.topic_store import CHECKPOINT, CONFIG, TopicStore
+from queue_index.consume_queue import ConsumeQueue
+from queue_index.consumer_offsets import ConsumerOffsets
+from storage.errors import WarrenError
+from storage.overlay import OverlayFileSystem
+from storage.topic_settings import TopicSettings
+from warren.salvage.read_only import ReadOnlyFileSystem
+from warren.salvage.rocketmq.inference import Inferred, infer
+from warren.salvage.source import open_place
+
+
+@attrs.frozen(eq=False)
+class RocketmqStore:
+    """One store. ``files`` has the directory as recovery left it, ``below`` as it is."""
+
+    path: str
+    """As the user gave it."""
+    directory: str
+    below: ReadOnlyFileSystem
+    files: OverlayFileSystem
+    settings: TopicSettings
+    inferred: list[Inferred]
+    notes: list[str]
+    """For people: what recovery cut off, and what was guessed."""
+    store: TopicStore
+    has_checkpoint: bool
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """A queue that is there; raises :class:`WarrenError`."""
+        queue = self.store.queues.get((topic, queue_id))
+        if queue is None:
+            ids = [str(other) for name, other in self.store.queues if name == topic]
+            there = f"its queues are {', '.join(ids)}" if ids else "warren inspect names the topics"
+            raise WarrenError(f"{self.path}: no queue {queue_id} of the topic {topic!r}; {there}")
+        return queue
+
+    def consumer_offsets(self) -> ConsumerOffsets:
+        """Raises :class:`DataError` where file and backup are both damaged; without a file there are none."""
+        return ConsumerOffsets.load(self.files, f"{self.directory}/{CONFIG}")
+
+    def close(self) -> None:
+        """Close the files."""
+        self.store.abandon()
+        self.files.close()
+
+
+@contextmanager
+def open_rocketmq(path: str, changes: Mapping[str, str], *, start: bool = False) -> Iterator[RocketmqStore]:
+    """The store at ``path``; ``changes``: settings of the user's, under RocketMQ's names or ours.
+
+    Raises :class:`DataError` where there is none, and where RocketMQ would refuse it.
+    """
+    with open_place(path) as place, opened_store(path, place.files, place.store(), changes, start=start) as store:
+        yield store
+
+
+@contextmanager
+def opened_store(
+    path: str, below: ReadOnlyFileSystem, directory: str, changes: Mapping[str, str], *, start: bool = False
+) -> Iterator[RocketmqStore]:
+    """The store in ``directory`` of ``below``."""
+    directory = directory or "."
+    settings, inferred, guesses = infer(below, directory, changes)
+    files = OverlayFileSystem(below, now_ms=int(time.time() * 1000))
+    try:
+        store = TopicStore.load(files, directory, settings, new_index_name=index_names())
+        if start:
+            store.start()
+        notes = [*guesses, *map(str, store.cuts)]
+        has_checkpoint = below.exists(f"{directory}/{CHECKPOINT}")
+        opened = RocketmqStore(path, directory, below, files, settings, inferred, notes, store, has_checkpoint)
+        yield opened
+        store.abandon()
+    finally:
+        files.close()
+
+
+def index_names() -> Callable[[], str]:
+    """Names for index files that are made now: local time to the millisecond, none twice, each behind the last."""
+    last = datetime.min
+
+    def name() -> str:
+        nonlocal last
+        last = max(datetime.now(), last + timedelta(milliseconds=1))
+        return f"{last:%Y%m%d%H%M%S}{last.microsecond // 1000:03d}"
+
+    return name
