@@ -143,7 +143,8 @@ class ConsumerGroup:
     def join(self, member: str, bounds: Bounds, consume_from: Place | Mapping[int, int] = "first") -> None:
         """Let a member in, and divide the queues anew.
 
-        ``consume_from``: where to begin in queues of which nothing is committed; a mapping has a queue offset for each.
+        Not before what the CommitLog holds is dispatched, or ``bounds`` would seem to lack a tail. ``consume_from``:
+        where to begin in queues of which nothing is committed; a mapping has a queue offset for each.
         Raises :class:`MemberError` where there is one of that name, and :class:`QueueRangeError` for a negative place.
         """
         if member in self._members:

@@ -1,12 +1,12 @@
-"""A message that a consumer could not do: it comes again later, and after the last attempt it goes to the dead letters.
+"""A message that a consumer could not do: it comes again later, and after the last attempt it is a dead letter.
 
 *Sent back* it goes, by way of the delayed messages, to the topic ``%RETRY%group``, which the group reads beside its own.
 Each time it waits longer: the delay level is 3 and one more for each attempt that it has had, unless the consumer
 names one. After ``max_reconsume_times`` attempts, or where the consumer names a negative level, it goes to
 ``%DLQ%group`` and stays there. Either topic has one queue.
 
-The properties are those that RocketMQ's broker adds: where the message came from at first, the id that it had there, its
-level, and that nobody waits for it to be stored.
+The properties are those that RocketMQ's broker adds: where the message came from at first, the id that it had there,
+its level, and that nobody waits for it to be stored.
 
 A message is sent back before its place is committed; a crash between the two makes it come twice.
 """
@@ -49,7 +49,8 @@ def sent_back(
 
     ``delay_level`` 0: the usual one; negative: to the dead letters. ``max_reconsume_times``: the settings', if not
     given. Its properties may become too large for a record: ``CommitLog.append`` says so. Raises
-    :class:`~actors.engines.topics.errors.TopicNameError`.
+    :class:`~actors.engines.topics.errors.TopicNameError`, and :class:`~msg_store.commit_log_format.RecordError` for a
+    record without a topic.
     """
     check_group_name(group)
     most = settings.max_reconsume_times if max_reconsume_times is None else max_reconsume_times

@@ -1,9 +1,9 @@
 """Delayed messages: they wait in the store's own topic, one queue for each delay, until they are due.
 
 A delay is one of a few *levels* (``message_delay_level``; 1 is the first). A message with level n is stored in queue
-n - 1 of ``SCHEDULE_TOPIC_XXXX``, and its properties say which topic and queue it belongs to. All of a queue wait equally
-long, so they are due in the order in which they lie: only the first one needs to be looked at. When it is due is the
-tags code of its ConsumeQueue entry.
+n - 1 of ``SCHEDULE_TOPIC_XXXX``, and its properties say which topic and queue it belongs to. All of a queue wait
+equally long, so they are due in the order in which they lie: only the first one needs to be looked at. When it is due
+is the tags code of its ConsumeQueue entry.
 
 When a message is due it is appended to its real topic, properties and all (RocketMQ 4.9.3 leaves even the delay in
 them). How far each level is *delivered* is a queue offset, kept in ``delayOffset.json``. It is written now and then:
@@ -115,8 +115,8 @@ class DelaySchedule:
     def correct(self, level: int, minimum: int, maximum: int) -> int:
         """The level's queue holds these queue offsets; how many messages expired before they were delivered.
 
-        To be asked before the level is looked at. One with nothing delivered yet begins at the minimum. An offset
-        behind the maximum is taken back to it: the store lost its tail.
+        To be asked before the level is looked at, once what the CommitLog holds is dispatched. A level of which nothing
+        was delivered begins at the minimum. An offset behind the maximum is taken back to it: the store lost its tail.
         """
         before = self.offset(level)
         place = min(max(before, minimum), maximum)

@@ -3,15 +3,16 @@
 *Prepared*, a message is a *half message*: it lies in ``RMQ_SYS_TRANS_HALF_TOPIC``, and its properties say where it
 belongs and which producer group may decide it. *Committed*, it is appended once more, to its real topic; the copy names
 the half message's physical offset. *Rolled back*, it is not. Either way an *op message* in
-``RMQ_SYS_TRANS_OP_HALF_TOPIC`` then names the half message's queue offset: it is *decided*. Nothing is ever changed in
-place, and half messages stay until their CommitLog file goes.
+``RMQ_SYS_TRANS_OP_HALF_TOPIC`` then names the half message's queue offset: it is *decided*. Nothing is ever changed
+in place, and half messages stay until their CommitLog file goes.
 
-What is *pending* after a start is what is in the one topic and not named in the other. So that this does not mean to read
-both from their beginning, a group of the store's own has two offsets: half messages before the one, and op messages
-before the other, need not be read any more. They are offsets like any consumer's, and may lag.
+What is *pending* after a start is what is in the one topic and not named in the other. So that this does not mean to
+read both from their beginning, a group of the store's own has two offsets: half messages before the one, and op
+messages before the other, need not be read any more. They are offsets like any consumer's, and may lag. Half messages
+are read first, then op messages.
 
-What a crash leaves: a half message without its op message is pending, and its producer decides again. Between the copy
-and the op message of a commit the order is this one, so a crash there makes the message come twice, never not at all.
+What a crash leaves: a half message without its op message is pending, and its producer decides again. Of a commit the
+copy is appended first, then the op message: a crash between them makes the message come twice, never not at all.
 
 RocketMQ's broker writes a half message again while it asks the producer about it; such a *renewed* one may say the queue
 offset of the first. It takes the place of that one, and is decided by an op message for either.
@@ -22,7 +23,6 @@ Invariants: pending half messages are known and not named by an op message that 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from typing import Final
 
 import attrs
@@ -150,6 +150,17 @@ class Half:
             origin=_number(said.get(PREPARED_QUEUE_OFFSET, "")),
         )
 
+    def renews(self, before: Half | None) -> bool:
+        """Whether it can have taken the place of that one, or of one that is not known any more."""
+        if self.origin is None or self.origin >= self.queue_offset:
+            return False
+        return before is None or _identity(self) == _identity(before)
+
+
+def _identity(half: Half) -> tuple[str, int, str | None, int]:
+    """What a renewed half message has in common with the first."""
+    return half.topic, half.queue_id, half.producer_group, half.born_timestamp
+
 
 def named_by(op: Record) -> int | None:
     """The queue offset of the half message that an op message decides; ``None``: it is none that means anything."""
@@ -190,7 +201,7 @@ class PendingTransactions:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def pending(self) -> Iterable[Half]:
+    def pending(self) -> tuple[Half, ...]:
         """Those that are not decided, in their order."""
         return tuple(self._pending.values())
 
@@ -209,7 +220,10 @@ class PendingTransactions:
         self._next_half = half.queue_offset + 1
         if half.origin is not None:
             before = self._renewed.get(half.origin, half.origin)
-            self._pending.pop(before, None)
+            if half.renews(self._pending.get(before)):
+                self._drop(before)
+            else:  # it says so, and cannot be right
+                half = attrs.evolve(half, origin=None)
         if not {half.queue_offset, half.origin} & self._named:
             self._pending[half.queue_offset] = half
             self._order.append(half.queue_offset)

@@ -1,0 +1,153 @@
+"""What all checks of a topic store stand on: its files as they lie, the settings, and how a finding is made.
+
+*Behind the end*: what recovery would not count any more. After a crash that is left over, whatever is wrong with it;
+so is an index file that recovery deletes. Findings of that kind begin with "leftover", as everywhere.
+
+Damage comes in stretches, and so it is told: neighbouring findings of one kind are one finding (:class:`Stretches`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Final
+
+import attrs
+
+from actors.engines.topics.checkpoint_format import Checkpoint, read_checkpoint
+from actors.engines.topics.topic_store import ABORT, CHECKPOINT
+from storage.filesystem import File, FileSystem
+from storage.mapped_files import parse_file_name
+from storage.topic_settings import TopicSettings
+from warren.salvage.queue_directory import Finding, Severity
+from warren.salvage.read_only import below
+
+_LEFTOVER: Final = "leftover"
+_OPEN_FILES: Final = 64
+_MOST_BASE: Final = (1 << 63) - 1
+
+
+@attrs.define(eq=False)
+class Ground:
+    """One store. Files stay open, the least recently opened of many are closed."""
+
+    files: FileSystem
+    place: str
+    settings: TopicSettings
+    is_crashed: bool
+    checkpoint: Checkpoint
+    _open: dict[str, File] = attrs.Factory(dict)
+
+    @classmethod
+    def of(cls, files: FileSystem, place: str, settings: TopicSettings) -> Ground:
+        checkpoint = below(place, CHECKPOINT)
+        known = read_checkpoint(files, checkpoint) if not files.is_directory(checkpoint) else Checkpoint()
+        return cls(files, place, settings, files.exists(below(place, ABORT)), known)
+
+    def path(self, *names: str) -> str:
+        """A path in the store."""
+        return below(self.place, "/".join(names))
+
+    def read(self, path: str, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes of the file."""
+        handle = self._open.get(path)
+        if handle is None:
+            if len(self._open) >= _OPEN_FILES:
+                self._open.pop(next(iter(self._open))).close()
+            handle = self._open[path] = self.files.open_read(path)
+        return handle.pread(size, offset)
+
+    def close(self) -> None:
+        """Close the files."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+def finding(kind: str, severity: Severity, path: str, offset: int | None, detail: str) -> Finding:
+    """A finding, whose kind says so where it is left over."""
+    is_named = _LEFTOVER in kind
+    return Finding(f"{_LEFTOVER} {kind}" if severity == _LEFTOVER and not is_named else kind, severity, path, offset, detail)
+
+
+@attrs.define(eq=False)
+class Stretches:
+    """Findings that are made one after the other: those of one ``key`` at numbers without a gap become one."""
+
+    _open: dict[Hashable, tuple[int, int, Finding]] = attrs.Factory(dict)
+    """The number that would go on with it, how many there are, and the first."""
+
+    def add(self, key: Hashable, number: int, found: Finding, count: int = 1) -> Iterator[Finding]:
+        """``count`` findings from ``number`` on, of which ``found`` is the first; what cannot go on comes out."""
+        key = (key, found.kind, found.path)
+        following, before, first = self._open.get(key, (number, 0, found))
+        if following != number:
+            yield _told(first, before)
+            before, first = 0, found
+        self._open[key] = (number + count, before + count, first)
+
+    def finish(self) -> Iterator[Finding]:
+        """Those that are still open."""
+        for _, count, first in self._open.values():
+            yield _told(first, count)
+        self._open.clear()
+
+
+def _told(first: Finding, count: int) -> Finding:
+    return first if count == 1 else attrs.evolve(first, detail=f"{first.detail}; {count:,} in a row, this is the first")
+
+
+# ── mapped files ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class MappedFile:
+    """One of a row of mapped files."""
+
+    base: int
+    """The logical offset of its first byte."""
+    path: str
+    size: int
+    """Bytes that are there, up to what the settings say."""
+
+    @property
+    def end(self) -> int:
+        return self.base + self.size
+
+
+def mapped_files(ground: Ground, directory: str, file_size: int) -> tuple[list[MappedFile], list[Finding]]:
+    """The files of one directory in order, and what is wrong with their names and lengths.
+
+    RocketMQ refuses the whole store for one strange name or length among them.
+    """
+    found: list[MappedFile] = []
+    findings: list[Finding] = []
+    for name in ground.files.list(directory):
+        path, base = below(directory, name), parse_file_name(name)
+        if base is None or base > _MOST_BASE - file_size or ground.files.is_directory(path):
+            detail = "no mapped file's name; RocketMQ loads no store that has it"
+            findings.append(Finding("misplaced file", "damage", path, None, detail))
+            continue
+        size = ground.files.size(path)
+        if size != file_size:
+            findings.append(_wrong_length(ground, path, size, file_size))
+        if base % file_size:
+            detail = f"begins at {base}, which is no multiple of the file size {file_size}"
+            findings.append(Finding("wrong file name", "damage", path, None, detail))
+        found.append(MappedFile(base, path, min(size, file_size)))
+    found.sort(key=lambda file: file.base)
+    for index, file in enumerate(found[1:], start=1):
+        before = found[index - 1]
+        expected = before.base + file_size
+        if file.base > expected:
+            detail = f"no file for the {file.base - expected} bytes from {expected} to {file.base}"
+            findings.append(Finding("missing file", "damage", file.path, None, detail))
+        elif file.base < expected:
+            findings.append(Finding("overlapping files", "damage", file.path, None, f"{before.path} ends at {expected}"))
+            found[index - 1] = attrs.evolve(before, size=min(before.size, file.base - before.base))
+    return found, findings
+
+
+def _wrong_length(ground: Ground, path: str, size: int, file_size: int) -> Finding:
+    detail = f"{size} bytes, and not {file_size}; RocketMQ loads no store that has it"
+    if size == 0 and ground.is_crashed:
+        return Finding("leftover file without content", "leftover", path, None, detail)
+    return Finding("wrong file length", "damage", path, None, detail)
