@@ -7,12 +7,13 @@ come as messages. One turn writes all that waits; then it is made safe as the st
 * ``"always"``: synced in the same turn.
 * ``"os"`` (``ASYNC_FLUSH``): confirmed as soon as it is written; synced every ``flush_interval_commit_log``.
 
-The same store's other half, entries and index items, is built by :mod:`actors.dispatch_actor`, which is told after every
-turn that there is more.
+The same store's other half, entries and index items, is built by :mod:`actors.dispatch_actor`, which is told after
+every turn that there is more.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
@@ -117,13 +118,13 @@ class CommitLogActor(Door):
         *,
         dispatcher: ActorRef[Any],
         sync: str,
-        used_disk_ratio: Callable[[], float],
+        used_disk_percent: Callable[[], float],
     ) -> None:
         super().__init__(around)
         self.store = store
         self._dispatcher = dispatcher
         self._sync = sync
-        self._used_disk_ratio = used_disk_ratio
+        self._used_disk_percent = used_disk_percent
         self._unconfirmed: list[tuple[Future, object]] = []
         self._appended = self._flush_armed = False
         self._error: BaseException | None = None
@@ -258,15 +259,15 @@ class CommitLogActor(Door):
     def _clean(self) -> None:
         """Delete files that have expired, if it is time for that."""
         self._start_timer("clean", self.store.settings.clean_resource_interval, tm.CleanDue())
-        if self.store.expire_commit_log(self._now_ms(), self._used_disk_ratio()):
+        wall_us = self._around.clock.wall_us()
+        hour = datetime.datetime.fromtimestamp(wall_us // 1_000_000).astimezone().hour
+        if self.store.expire_commit_log(wall_us // _US_OF_MS, hour, self._used_disk_percent()):
             tell(self._dispatcher, tm.ExpireQueues())
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_undelivered(self, message: Any, error: WarrenError) -> None:
-        if isinstance(message, AppendGathering):
-            message.confirm.fail(error)
-        elif isinstance(message, tm.AppendBatches):
+        if isinstance(message, (AppendGathering, tm.AppendBatches)):
             message.confirm.fail(error)
 
     def _fail_all(self, error: BaseException) -> None:

@@ -22,6 +22,7 @@ from actors.surroundings import Surroundings
 from actors.timer import tell
 from storage.errors import WarrenError
 
+_PAGE_BYTES: Final = 4096
 _STRETCHES: Final = 4
 """Of one turn; each is a few MiB of the CommitLog at most."""
 
@@ -75,6 +76,7 @@ class DispatchActor(PooledActor):
         self._around = around
         self._catching_up: list[tuple[tm.CatchUp, Future]] = []
         self._flush_armed = False
+        self._thorough_ns = around.clock.now_ns()
         self._error: BaseException | None = None
 
     def describe(self) -> str:
@@ -93,8 +95,7 @@ class DispatchActor(PooledActor):
             case tm.CatchUp():
                 return self._catch_up(message)
             case tm.FlushDue():
-                self._flush_armed = False
-                self.store.flush_queues()
+                self._flush()
             case tm.ExpireQueues():
                 self.store.expire_queues()
             case tm.CloseDispatch():
@@ -117,11 +118,26 @@ class DispatchActor(PooledActor):
             self.actor_ref.tell(tm.Dispatch())
         self._tell_arrivals()
         if not self._flush_armed:
-            self._flush_armed = True
-            due_ns = self._around.clock.now_ns() + self.store.settings.flush_interval_consume_queue * MS_NS
-            tell(self._around.timer, m.StartTimer(self.actor_ref, "flush", due_ns, tm.FlushDue()))
+            self._arm_flush()
         if self._around.check_invariants:
             self.store.check_built()
+
+    def _flush(self) -> None:
+        """At every interval what is worth it, at every thorough one everything; nothing once that is done."""
+        settings, now_ns = self.store.settings, self._around.clock.now_ns()
+        if now_ns - self._thorough_ns < settings.flush_consume_queue_thorough_interval * MS_NS:
+            self.store.flush_queues(settings.flush_consume_queue_least_pages * _PAGE_BYTES)
+            self._arm_flush()
+            return
+        self._thorough_ns = now_ns
+        self._flush_armed = False
+        self.store.flush_queues()
+        self.store.flush_index()
+
+    def _arm_flush(self) -> None:
+        self._flush_armed = True
+        due_ns = self._around.clock.now_ns() + self.store.settings.flush_interval_consume_queue * MS_NS
+        tell(self._around.timer, m.StartTimer(self.actor_ref, "flush", due_ns, tm.FlushDue()))
 
     def _tell_arrivals(self) -> None:
         touched = self.store.drain_touched()

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-
 from actors import messages as m
 from actors import topic_messages as tm
 from actors.commit_log_actor import MS_NS
@@ -170,8 +169,8 @@ class GroupsActor(PooledActor):
 
     def _describe_groups(self) -> dict[str, dict[str, Any]]:
         described: dict[str, dict[str, Any]] = {}
-        for topic, name in self._offsets.groups():
-            self._group(topic, name)
+        for position in self._offsets.positions():
+            self._group(position.topic, position.group)
         for (topic, name), group in sorted(self._groups.items()):
             described.setdefault(topic, {})[name] = {
                 "members": {member: list(group.assignment(member)) for member in group.members},
@@ -212,5 +211,3 @@ class GroupsActor(PooledActor):
         error = exception_value if exception_value is not None else RuntimeError("no error")
         self._error = error
         tell(self._around.node, tm.TopicsFailed(self.actor_ref, error))
-
-

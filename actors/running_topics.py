@@ -61,7 +61,7 @@ class RunningTopics:
 
     @classmethod
     def open(
-        cls, around: Surroundings, path: str, settings: TopicSettings, used_disk_ratio: Callable[[], float]
+        cls, around: Surroundings, path: str, settings: TopicSettings, used_disk_percent: Callable[[], float]
     ) -> RunningTopics:
         """Recover the store in ``path`` (none there: make one) and start its actors."""
         files = around.files
@@ -79,7 +79,7 @@ class RunningTopics:
             store,
             dispatcher=dispatcher.actor_ref,
             sync=sync,
-            used_disk_ratio=used_disk_ratio,
+            used_disk_percent=used_disk_percent,
         )
         groups = _started(
             GroupsActor,

@@ -1,4 +1,4 @@
-"""Every message between a topic store's actors, and from a user's thread to them: who sends it, to whom, what comes back.
+"""Every message between a topic store's actors, and from a user's thread to them: who sends it, to whom, the reply.
 
 *Ask* goes one way only: user → groups → CommitLog → dispatch; everything upwards is a *tell*. Single appends reach the
 CommitLog as gatherings (:class:`actors.commit_log_actor.AppendGathering`), not as messages.

@@ -38,7 +38,8 @@ def by_value(column: Longs | Ints) -> list[tuple[int, Longs]]:
         return []
     if (column == column[0]).all():
         return [(int(column[0]), np.arange(len(column)))]
-    order = np.argsort(column, kind="stable")
+    narrow = column.astype(np.int16) if column.max() < 1 << 15 and column.min() >= 0 else column
+    order = np.argsort(narrow, kind="stable")  # the stable sort of 16-bit numbers is a radix sort
     ordered = column[order]
     cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     return [(int(column[where[0]]), where) for where in np.split(order, cuts)]

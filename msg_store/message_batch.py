@@ -52,7 +52,8 @@ class Batch:
     store_host: Host
     sys_flag: int = 0
     """But for the bits that tell the hosts' widths: the hosts decide them."""
-    flag: int = 0
+    flag: int | Sequence[int] = 0
+    """The user's; one for all, or one each."""
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     as_one: bool = True
@@ -99,6 +100,8 @@ class Measured:
 def measure(batch: Batch, max_message_size: int) -> Measured:
     """Raises :class:`MessageIllegalError` where a message may not be stored; a batch that goes as one, as a whole."""
     topic, flags, count = _topic_bytes(batch.topic), batch.stored_sys_flag, len(batch.bodies)
+    if not isinstance(batch.flag, int) and len(batch.flag) != count:
+        raise ValueError(f"{count} bodies, and flags of {len(batch.flag)} messages")
     fixed = header_bytes(flags) + _LENGTH_FIELDS_BYTES + len(topic)
     body_size, bodies = _lengths(batch.bodies)
     if isinstance(batch.properties, bytes):

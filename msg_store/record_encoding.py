@@ -88,7 +88,7 @@ class RecordEncoder:
         common = batch.properties if isinstance(batch.properties, bytes) else None
         properties_size = len(_properties_of(measured, 0))
         hosts = batch.born_host.packed + batch.store_host.packed
-        numbers = (batch.queue_id, batch.flag, batch.reconsume_times, batch.prepared_transaction_offset)
+        numbers = (batch.queue_id, batch.reconsume_times, batch.prepared_transaction_offset)
         shape = (measured.topic, measured.size, measured.sys_flag, hosts, common, properties_size, *numbers)
         rows = self._kept.get(shape)
         if rows is None or rows.room < count:
@@ -120,7 +120,7 @@ def _sample(measured: Measured, number: int, place: Place) -> bytes:
             born_host=batch.born_host,
             store_host=batch.store_host,
             sys_flag=measured.sys_flag,
-            flag=batch.flag,
+            flag=batch.flag if isinstance(batch.flag, int) else batch.flag[number],
             reconsume_times=batch.reconsume_times,
             prepared_transaction_offset=batch.prepared_transaction_offset,
             body_crc=0,
@@ -154,6 +154,7 @@ def _fill_places(fields: Column, measured: Measured, start: int, stop: int, plac
         fields["physical_offset"] = place.physical_offset + ends - sizes
     queued = measured.batch.is_queued
     fields["queue_offset"] = np.arange(place.queue_offset, place.queue_offset + count) if queued else place.queue_offset
+    fields["flag"] = measured.batch.flag if isinstance(measured.batch.flag, int) else measured.batch.flag[start:stop]
     fields["store_timestamp"] = place.store_timestamp
     fields["born_timestamp"] = measured.batch.born_timestamp
     fields["crc"] = body_crcs(measured.batch.bodies[start:stop])

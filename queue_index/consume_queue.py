@@ -20,6 +20,7 @@ Where RocketMQ's behaviour is meant, the method says so; it is kept where it is 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection
 
 import attrs
@@ -37,8 +38,8 @@ from queue_index.consume_queue_format import (
     is_filler,
     physical_stops,
 )
-from queue_index.consume_queue_recovery import End, cut, read, recovered_end, stretches, wipe_behind
-from queue_index.offset_by_time import StoreTimestampOf, first_at, nearest
+from queue_index.consume_queue_recovery import End, cut, read, recovered_end, stretches
+from queue_index.offset_by_time import StoreTimestampOf, nearest
 from storage.errors import DataError
 from storage.filesystem import FileSystem
 from storage.mapped_files import MappedFiles
@@ -115,18 +116,17 @@ class ConsumeQueue:
     def settle(self, physical_end: int) -> None:
         """warren's own: leave the entries of messages below ``physical_end``, no file without one, and zeros behind.
 
-        To be called after :meth:`recover`, before what lies at ``physical_end`` and behind it is dispatched anew. A
-        power loss then finds this, or more.
+        To be called after :meth:`recover`, before what lies at ``physical_end`` and behind it is dispatched anew.
         """
         end = cut(self.mapped, physical_end, keep_first=False, stop_byte=self.end_byte)
         if end is None or is_filler(*self._entry_at(end.byte // ENTRY_BYTES - 1)):
             self.delete_all()
         else:
             self._take(end)
-            wipe_behind(self.mapped, self.end_byte)
+            self.mapped.clear_from(self.end_byte)
         self.mapped.sync()
         if self.mapped.files.is_directory(self.mapped.directory):
-            self.mapped.files.sync_directory(self.mapped.directory)
+            self.mapped.files.sync_directory(self.mapped.directory)  # a deleted file that came back would count again
 
     def correct_min_offset(self, commit_log_min: int) -> None:
         """Take the first entry of the first file that lies at ``commit_log_min`` or behind it for the queue's first.
@@ -153,6 +153,7 @@ class ConsumeQueue:
     def _take(self, end: End) -> None:
         self.end_byte, self.max_physical_offset = end.byte, end.physical_offset
         self._flushed_byte = end.byte
+        self._is_unbegun = False
 
     # Putting
 
@@ -291,7 +292,8 @@ class ConsumeQueue:
     def first_offset_at(self, timestamp_ms: int, store_timestamp_of: StoreTimestampOf, commit_log_min: int) -> int:
         """The queue offset of the first message stored at a time or later, ``max_offset`` without any; all files.
 
-        Raises :class:`DataError` where an entry points at a message that cannot be read.
+        Times ascend in a queue, but for a clock that was set back: then it is one of the places where it passed that
+        time. Raises :class:`DataError` where an entry points at a message that cannot be read.
         """
 
         def stored_ms_of(queue_offset: int) -> int:
@@ -302,10 +304,17 @@ class ConsumeQueue:
                 raise DataError(self.mapped.path(base), queue_offset * ENTRY_BYTES - base, reason)
             return stored_ms
 
+        there = range(self.first_offset(commit_log_min), self.max_offset)
+        return there.start + bisect_left(there, timestamp_ms, key=stored_ms_of)
+
+    def first_offset(self, commit_log_min: int) -> int:
+        """The first queue offset whose message the CommitLog has, ``max_offset`` without any.
+
+        warren's own: ``min_offset`` may be lower, for RocketMQ leaves it where a queue's last message expired.
+        """
         low = max(self.min_offset, self.mapped.min_offset // ENTRY_BYTES)
-        return first_at(
-            self._entry_at, range(low, self.max_offset), timestamp_ms, commit_log_min, stored_ms_of=stored_ms_of
-        )
+        entries = range(low, max(low, self.max_offset))
+        return low + bisect_left(entries, commit_log_min, key=lambda queue_offset: self._entry_at(queue_offset)[0])
 
     def _entry_at(self, queue_offset: int) -> tuple[int, int]:
         """Physical offset and size of the message at a queue offset that is there."""

@@ -91,18 +91,6 @@ def cut(mapped: MappedFiles, physical_end: int, *, keep_first: bool, stop_byte: 
     return None
 
 
-def wipe_behind(mapped: MappedFiles, end_byte: int) -> None:
-    """Zeros instead of whatever stands behind the end, which is in the last file or right behind it."""
-    at = end_byte
-    while at < mapped.file_end:
-        data = mapped.read(at, _READ_BYTES)
-        if not data:
-            raise DataError(mapped.directory, None, f"no file holds byte {at}")
-        if data.count(0) < len(data):
-            mapped.write(at, bytes(len(data)))
-        at += len(data)
-
-
 def _until(entries: Entries, is_last: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Entries:
     """The entries ahead of the first that is marked."""
     marked = np.flatnonzero(is_last)

@@ -6,8 +6,8 @@ when its index count has reached the number of items that it has room for; it ne
 What is where. A put writes its items at once, all of a batch in one go; header and slots stay in memory until
 :meth:`IndexFile.flush` writes them. A header on the disk counts only items that are on the disk, and that of a full
 file stands for its slots too. So a crash leaves the items up to the last flush, and of a file that is not full perhaps
-torn slots, which can be had from the items (:mod:`queue_index.index_recovery`). A file without a table in memory (full,
-or only read) is read in place: four bytes for the slot and twenty for each step of the chain.
+older or torn slots, which can be had from the items (:mod:`queue_index.index_recovery`). A file without a table in
+memory (full, or only read) is read in place: four bytes for the slot and twenty for each step of the chain.
 
 Invariants: every item's number is above that of the one before it in its chain, and both hashes fall into the same
 slot; the hash slot count is the number of chains; an item's physical offset is not below the one's before it.
@@ -96,7 +96,8 @@ class IndexFile:
 
     @property
     def has_unflushed(self) -> bool:
-        return self._unwritten or self._unsynced
+        """Slots included."""
+        return self._unwritten or self._unsynced or (self._table is not None and self._table.is_dirty)
 
     # ── putting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -167,7 +168,7 @@ class IndexFile:
                 found.append(physical_offset)
             if previous <= 0 or previous > header.index_count or previous == number or timestamp < begin:
                 return
-            if previous > number:
+            if previous > number and len(found) < max_num:
                 raise DataError(self.path, place, f"item {number} names a newer one, {previous}, as the one before it")
             number = previous
 
@@ -195,17 +196,22 @@ class IndexFile:
 
     # ── to the disk ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def flush(self) -> None:
-        """Write what is only in memory, and make it survive a power loss."""
-        if not self.has_unflushed:
+    def flush(self, *, with_slots: bool = True) -> None:
+        """Write what is only in memory, and make it survive a power loss.
+
+        ``with_slots=False``: but for the slots, unless the file is full. That is cheap, and enough for
+        :mod:`queue_index.index_recovery`; nobody else can read such a file.
+        """
+        table, handle = self._table, self.handle() if self.has_unflushed else None
+        if handle is None:
             return
-        handle = self.handle()
         if self._unwritten:
             handle.sync()  # a header on the disk must never count items that did not get there
-            if self._table is not None:
-                self._table.write(handle)
-                if self.is_full:
-                    handle.sync()  # nobody looks through the slots of a full file after a crash
+        if table is not None and table.is_dirty and (with_slots or self.is_full):
+            table.write(handle)
+            if self._unwritten and self.is_full:
+                handle.sync()  # nobody looks through the slots of a full file after a crash
+        if self._unwritten:
             handle.pwrite(self.header.encode(), 0)
             self._unwritten = False
         handle.sync()

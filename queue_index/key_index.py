@@ -7,12 +7,13 @@ Resumption. The header of the last file says which message was put last (:attr:`
 RocketMQ does it, what lies before that message is left out when it is put again and the message itself is not, which
 makes duplicates after a crash; :meth:`KeyIndex.already_put` says how many of its keys are there, for who wants none.
 
-What was put is found at once. It is safe when :meth:`KeyIndex.flush` has returned; see :mod:`queue_index.index_file`
-for what a crash leaves of the rest.
+What was put is found at once. It is safe when :meth:`KeyIndex.flush` or :meth:`KeyIndex.flush_full` has returned; see
+:mod:`queue_index.index_file` for what a crash leaves of the rest.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Final
 
@@ -172,20 +173,35 @@ class KeyIndex:
     def has_unflushed(self) -> bool:
         return self._unsynced_names or any(file.has_unflushed for file in self.index_files)
 
-    def flush(self) -> int:
-        """Write what is only in memory, older files first, and make it survive a power loss.
+    def flush(self) -> None:
+        """Write all that is only in memory, older files first, and make it survive a power loss."""
+        self._flush(with_slots=True)
 
-        Returns the end timestamp of the last full file, for the checkpoint; 0 where none is full.
+    def flush_full(self) -> int:
+        """As :meth:`flush`, but of the last file, unless it is full, only items and header: what recovery needs.
+
+        The slots of a file that is being written are up to 20 MB, changed all over, so this is for a timer. Returns the
+        end timestamp of the last full file, for the checkpoint; 0 where none is full.
         """
+        self._flush(with_slots=False)
+        return next((file.header.end_timestamp for file in reversed(self.index_files) if file.is_full), 0)
+
+    def _flush(self, *, with_slots: bool) -> None:
         if self._unsynced_names:
+            self.files.sync_directory(os.path.dirname(self.directory))
             self.files.sync_directory(self.directory)
             self._unsynced_names = False
-        full_until = 0
         for file in self.index_files:
-            file.flush()
-            if file.is_full:
-                full_until = file.header.end_timestamp
-        return full_until
+            file.flush(with_slots=with_slots)
+
+    def keep_only_safe(self, index_msg_timestamp: int) -> None:
+        """Delete the files from the first one on that is not full, or ends after what the checkpoint says."""
+        safe = 0
+        for file in self.index_files:
+            if not file.is_full or file.header.end_timestamp > index_msg_timestamp:
+                break
+            safe += 1
+        self.delete(self.index_files[safe:])
 
     def expire(self, commit_log_min: int) -> list[str]:
         """Delete the oldest files, as long as all their messages lie before ``commit_log_min``; never the last file.
@@ -208,9 +224,7 @@ class KeyIndex:
         return [file.path for file in doomed]
 
     def close(self) -> None:
-        """Flush, if anything is to be flushed, and close the files."""
-        if self.writable:
-            self.flush()
+        """Give the files up; nothing is written."""
         for file in self.index_files:
             file.close()
 

@@ -1,4 +1,4 @@
-"""Which message of a queue was stored at a time: two bisections over entries that say where each message lies.
+"""Which message of a queue was stored at a time: RocketMQ's search, in which each oddity shows.
 
 The CommitLog tells when a message was stored (:data:`StoreTimestampOf`); a queue's entry, where it lies
 (:data:`EntryAt`). Both are handed in, and asked for one message at a time: some twenty of them in a full file.
@@ -6,7 +6,6 @@ The CommitLog tells when a message was stored (:data:`StoreTimestampOf`); a queu
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 
 StoreTimestampOf = Callable[[int, int], int | None]
@@ -54,21 +53,3 @@ def nearest(
     if later is None:
         return earlier[0]
     return later[0] if abs(timestamp_ms - earlier[1]) > abs(timestamp_ms - later[1]) else earlier[0]
-
-
-def first_at(
-    entry_at: EntryAt,
-    queue_offsets: range,
-    timestamp_ms: int,
-    commit_log_min: int,
-    *,
-    stored_ms_of: Callable[[int], int],
-) -> int:
-    """The first of these queue offsets whose message is there and was stored at the time or later; their stop if none.
-
-    ``stored_ms_of``: when the message of a queue offset was stored. Offsets and times ascend in a queue, but for a
-    clock that was set back: then the answer is one of the places where it passed that time.
-    """
-    there = bisect_left(queue_offsets, commit_log_min, key=lambda queue_offset: entry_at(queue_offset)[0])
-    later = queue_offsets[there:]
-    return later.start + bisect_left(later, timestamp_ms, key=stored_ms_of)

@@ -70,6 +70,10 @@ class SlotTable:
         self.values[slots] = numbers
         self._dirty[slots + _SHIFT >> _PAGE_BITS] = True
 
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._dirty.any())
+
     def write(self, handle: File) -> None:
         """Write the pages that were changed."""
         pages = np.flatnonzero(self._dirty)

@@ -53,7 +53,7 @@ def golden_batch(lines: list[dict[str, Any]], bodies: dict[int, bytes]) -> Batch
         born_host=Host.parse(first["bornHost"]),
         store_host=Host.parse(first["storeHost"]),
         sys_flag=first["sysFlag"],
-        flag=first["flag"],
+        flag=[line["flag"] for line in lines],
         reconsume_times=first["reconsumeTimes"],
         prepared_transaction_offset=first["preparedTransactionOffset"],
     )

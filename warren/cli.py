@@ -1,7 +1,8 @@
 """The command ``warren``: the list of its commands, and how they fail.
 
 Every command has ``--json``. What goes wrong is one line on stderr and exit code 2; other codes are a command's own.
-A command is a function in a module of its own, with its arguments as Typer has them; a new one is a line below.
+A command is a function in a module of its own, with its arguments as Typer has them; a new one is a line below. Those
+of ``warren topic`` are a group.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from warren.commands.consume import consume
 from warren.commands.definitions import definitions
 from warren.commands.publish import publish
 from warren.commands.queues import purge, queues
+from warren.commands.topic import COMMANDS as TOPIC_COMMANDS
 from warren.demo.command import demo
 from warren.salvage.commands import export, inspect, verify
 from warren.salvage.output import complain
@@ -36,11 +38,16 @@ _USAGE_ERROR: type[Any] = typer.BadParameter.__base__ or typer.BadParameter
 
 app = typer.Typer(
     name="warren",
-    help="An embedded message store, which also gets the messages out of a dead RabbitMQ's directory.",
+    help="An embedded message store, which also gets the messages out of a dead RabbitMQ's or RocketMQ's directory.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+topics = typer.Typer(
+    help="The topics of a stopped RocketMQ's store folder, or of a warren's: messages, entries, the index.",
+    no_args_is_help=True,
+)
+app.add_typer(topics, name="topic")
 
 
 def main() -> NoReturn:
@@ -56,7 +63,7 @@ def main() -> NoReturn:
     sys.exit(code or 0)
 
 
-def command(function: Callable[Parameters, None], name: str | None = None) -> None:
+def command(function: Callable[Parameters, None], name: str | None = None, group: typer.Typer = app) -> None:
     """Make a command of a function; its errors become one line and exit code 2."""
 
     @wraps(function)
@@ -70,7 +77,7 @@ def command(function: Callable[Parameters, None], name: str | None = None) -> No
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from error
 
-    app.command(name)(run)
+    group.command(name)(run)
 
 
 command(inspect)
@@ -85,6 +92,8 @@ command(queues)
 command(purge)
 command(definitions)
 command(demo)
+for _name, _function in TOPIC_COMMANDS.items():
+    command(_function, _name, topics)
 
 
 if __name__ == "__main__":

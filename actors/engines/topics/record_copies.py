@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from actors.engines.topics.names import REAL_QUEUE_ID, REAL_TOPIC
+from msg_store.commit_log import Batch
 from msg_store.commit_log_format import (
     BORN_HOST_V6,
     NAME_VALUE_SEPARATOR,
@@ -22,7 +23,6 @@ from msg_store.commit_log_format import (
     decode_properties,
     encode_properties,
 )
-from msg_store.record_encoding import Batch
 
 
 def with_properties(raw: bytes, changes: Mapping[str, str]) -> bytes:

@@ -1,7 +1,7 @@
 """A message that a consumer could not do: it comes again later, and after the last attempt it is a dead letter.
 
-*Sent back* it goes, by way of the delayed messages, to the topic ``%RETRY%group``, which the group reads beside its own.
-Each time it waits longer: the delay level is 3 and one more for each attempt that it has had, unless the consumer
+*Sent back* it goes, by way of the delayed messages, to the topic ``%RETRY%group``, which the group reads beside its
+own. Each time it waits longer: the delay level is 3 and one more for each attempt that it has had, unless the consumer
 names one. After ``max_reconsume_times`` attempts, or where the consumer names a negative level, it goes to
 ``%DLQ%group`` and stays there. Either topic has one queue.
 
@@ -28,8 +28,8 @@ from actors.engines.topics.names import (
 )
 from actors.engines.topics.record_copies import copy_of, with_properties
 from actors.engines.topics.schedule import to_scheduled
+from msg_store.commit_log import Batch
 from msg_store.commit_log_format import Record, decode_properties
-from msg_store.record_encoding import Batch
 from storage.topic_settings import TopicSettings
 
 FIRST_DELAY_LEVEL: Final = 3

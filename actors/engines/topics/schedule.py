@@ -26,8 +26,8 @@ import numpy.typing as npt
 from actors.engines.topics.errors import DelayError
 from actors.engines.topics.names import DELAY, HALF_TOPIC, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
 from actors.engines.topics.record_copies import all_with_properties, copy_of, merged, real_place
+from msg_store.commit_log import Batch
 from msg_store.commit_log_format import Record, RecordError
-from msg_store.record_encoding import Batch
 from storage.topic_settings import TopicSettings
 
 

@@ -10,9 +10,10 @@ In RocketMQ's order, for RocketMQ's directories have to be answered for as it wo
 4. ConsumeQueues are cut to the end, if one of them reached it before any dispatching.
 5. Without any CommitLog file, ConsumeQueues are deleted.
 
-A store of warren's own (``rebuild_after_crash``) does two things more after a dirty stop, both told in
-:mod:`actors.engines.topics.topic_store`: old bytes behind the ends go, and the index is resumed where it is known to be
-whole.
+With ``rebuild_after_crash``, which a store that goes on to be written has, a dirty stop is met otherwise from 2 on.
+The CommitLog is only read. Old bytes behind its end go, for good. ConsumeQueues are taken back to where that reading
+began, the index to what its files surely hold (:mod:`queue_index.index_recovery`), and both are dispatched anew from
+there: in RocketMQ's way an entry can stay that never was, and keys are lost.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import attrs
 
 from msg_store.commit_log_format import HEAD_BYTES, MESSAGE_MAGIC, Blank, decode_store_timestamp, peek
 from msg_store.record_columns import Failure, RecordColumns
+from queue_index.index_recovery import recover as recover_index
+from storage.errors import DataError
 
 if TYPE_CHECKING:
     from actors.engines.topics.topic_store import TopicStore
@@ -55,23 +58,22 @@ class Recovery:
     store: TopicStore
 
     def run(self) -> None:
-        store = self.store
+        store, log = self.store, self.store.commit_log
+        rebuilding = store.settings.rebuild_after_crash and not store.was_clean
         furthest = self._recover_queues()
-        log = store.commit_log
         if log.mapped.bases:
             start = self._clean_start() if store.was_clean else self._dirty_start()
-            end = self._find_end(start, dispatching=not store.was_clean)
+            end = self._find_end(start, dispatching=not store.was_clean and not rebuilding)
             self._cut_commit_log(end)
-            if furthest >= end:
+            store.dispatched = store.indexed = log.end
+            if rebuilding:
+                self._take_back(start)
+            elif furthest >= end:
                 self._cut_queues(end)
         else:
             self._delete_queues()
-        store.dispatched = store.indexed = log.end
         for queue in store.queues.values():
             queue.correct_min_offset(log.min_offset)
-        store._last_stored_ms = store._last_dispatched_ms = self._newest_ms()
-        if store.settings.rebuild_after_crash and store.writable:
-            self._resume()
 
     def _recover_queues(self) -> int:
         furthest = -1
@@ -111,15 +113,17 @@ class Recovery:
         # As RocketMQ recovers, its delay levels are not loaded yet: a delayed message gets the code of its tags.
         levels = store.settings.delay_levels_ms() if store.settings.rebuild_after_crash else ()
         check_crc = store.settings.check_crc_on_recover
+        bounds = store.commit_log.mapped
         for item in store.commit_log.columns(start, check_crc=check_crc, delay_levels_ms=levels):
             match item:
                 case RecordColumns():
                     if dispatching:
-                        store.dispatch_columns(item, to_index=not store.settings.rebuild_after_crash)
+                        store.dispatch_columns(item)
+                    store.last_stored_ms = max(store.last_stored_ms, int(item.store_timestamps[-1]))
                     end = item.stop
                 case Blank():
-                    base = store.commit_log.mapped.holding(item.physical_offset)
-                    following = None if base is None else store.commit_log.mapped.after(base)
+                    base = bounds.holding(item.physical_offset)
+                    following = None if base is None else bounds.after(base)
                     if following is None:
                         return item.physical_offset
                     end = following
@@ -155,12 +159,9 @@ class Recovery:
     def _cut_commit_log(self, end: int) -> None:
         mapped = self.store.commit_log.mapped
         for base in mapped.bases:
-            if base > end and any(self._has_bytes(base)):
+            if base > end and self._last_byte(base) is not None:
                 self._note(mapped.path(base), None, "CommitLog file deleted: it lies behind the last good record")
         self.store.commit_log.set_end(end)
-
-    def _has_bytes(self, base: int) -> list[bool]:
-        return [True] if self._last_byte(base) is not None else []
 
     # ── the queues ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -181,26 +182,22 @@ class Recovery:
 
     # ── warren's own ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _resume(self) -> None:
-        store = self.store
-        if store.was_clean:
-            return
-        store.index.keep_only_safe(store.checkpoint.index_msg_timestamp)
-        store.indexed = store.index.end_physical_offset
-        store._index_skip = store.index.already_put(store.indexed)
-        store.indexed = max(store.indexed, store.commit_log.min_offset)
-        store.commit_log.mapped.clear_from(store.commit_log.end)
+    def _take_back(self, start: int) -> None:
+        """Let queues and index end where they are surely whole, to be dispatched anew from there."""
+        store, log = self.store, self.store.commit_log
+        log.clear_behind_end()
+        store.dispatched = min(start, log.end)
         for queue in store.queues.values():
-            queue.mapped.clear_from(queue.end_byte)
+            queue.settle(store.dispatched)
+        recover_index(store.index, log.end, self._stored_ms)
+        store.indexed = max(store.index.end_physical_offset, log.min_offset)
+        store.skip_keys = store.index.already_put(store.indexed)
 
-    def _newest_ms(self) -> int:
-        """When the last message was stored, as far as that is known without a search."""
-        store = self.store
-        last = max(store.queues.values(), key=lambda queue: queue.max_physical_offset, default=None)
-        if last is not None and last.max_offset > last.min_offset:
-            entry = last.entries(last.max_offset - 1, 1)[0]
-            return store.commit_log.store_timestamp_of(int(entry["physical_offset"]), int(entry["size"])) or 0
-        return 0
+    def _stored_ms(self, physical_offset: int) -> int | None:
+        try:
+            return self.store.commit_log.record(physical_offset).store_timestamp
+        except DataError:
+            return None
 
     def _note(self, path: str, file_offset: int | None, what: str) -> None:
         self.store.cuts.append(Cut(path, file_offset, what))

@@ -8,14 +8,15 @@ closed. The layout and the bytes are RocketMQ's.
 :meth:`dispatch` walks on in the CommitLog and makes entries and index items of what it finds there; so building is
 resumable, and the same for a message of just now, one before a crash, and one that somebody else wrote.
 
-*Invariant.* ``dispatched`` ≤ the CommitLog's end; every queued message before it has its entry. ``indexed`` ≤
-``dispatched``; every key before it is in the index. They differ only after a dirty stop (below).
+*Invariant.* Every queued message before ``dispatched`` has its entry, every key before ``indexed`` is in the index;
+neither is beyond the CommitLog's end. They differ only after a dirty stop (below).
 
 *What a crash leaves.* Loading follows RocketMQ's recovery step by step: index files that were not full and safe are
 deleted, the end of the CommitLog is found by reading it from where the checkpoint says, what is read is dispatched
 anew, ConsumeQueues are cut to that end. RocketMQ leaves it at that, and has lost the keys of the messages before those
-that it read. With ``rebuild_after_crash`` the index is resumed exactly where its last safe file ends, however far back
-that is; and old bytes behind an end are cut off, so that no later recovery takes them for messages.
+that it read. With ``rebuild_after_crash`` the index goes on exactly where its files are known to end, however far back
+that is, while the store serves already; and old bytes behind an end are cut off, so that no later recovery takes them
+for messages.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from typing import Final
 import attrs
 import numpy as np
 import numpy.typing as npt
-from msg_store.commit_log import Appended, Batch, CommitLog
-from queue_index.key_index import KeyIndex
 
 from actors.engines.topics.checkpoint_format import Checkpoint, read_checkpoint, write_checkpoint
 from actors.engines.topics.store_recovery import Cut, Recovery
-from msg_store.commit_log_format import COMMIT, PREPARED, ROLLBACK, TRANSACTION_MASK, Blank
+from msg_store.commit_log import Appended, Batch, CommitLog
+from msg_store.commit_log_format import COMMIT, ROLLBACK, TRANSACTION_MASK, Blank
 from msg_store.record_columns import Failure, RecordColumns
 from queue_index.consume_queue import ConsumeQueue
+from queue_index.key_index import KeyIndex
 from storage.errors import DataError
 from storage.filesystem import FileSystem
 from storage.java_hash import index_hash
@@ -73,11 +74,12 @@ class TopicStore:
     writable: bool = True
     next_offsets: dict[QueueKey, int] = attrs.Factory(dict)
     """Numbers that the next messages of the queues get; those that are missing have their queue's ``max_offset``."""
+    skip_keys: int = 0
+    """Of the message at ``indexed``, so many keys are in the index."""
+    last_stored_ms: int = 0
+    """The latest store timestamp known."""
     _touched: set[str] = attrs.Factory(set)
-    _index_skip: int = 0
-    _last_stored_ms: int = 0
     _last_dispatched_ms: int = 0
-    _safe_stored_ms: int = 0
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -119,7 +121,7 @@ class TopicStore:
             max_hash_slot_num=settings.max_hash_slot_num,
             max_index_num=settings.max_index_num,
             new_name=new_index_name,
-            is_clean=was_clean,
+            is_clean=was_clean or settings.rebuild_after_crash,
             index_msg_timestamp=checkpoint.index_msg_timestamp,
             writable=writable,
         )
@@ -156,11 +158,13 @@ class TopicStore:
             self._touch(LOCK, b"lock")
             self.files.sync_directory(self.directory)
         else:
-            self.dispatched = max([queue.max_physical_offset for queue in self.queues.values()], default=-1)
-            self.dispatched = self.indexed = max(self.dispatched, self.commit_log.min_offset, 0)
-        while self.dispatch():
-            pass
-        self._correct_min_offsets()
+            furthest = max([queue.max_physical_offset for queue in self.queues.values()], default=-1)
+            self.dispatched = self.indexed = max(furthest, self.commit_log.min_offset, 0)
+        while self.dispatched < self.commit_log.end:
+            self.dispatch()
+        self.next_offsets.clear()
+        for queue in self.queues.values():
+            queue.correct_min_offset(self.commit_log.min_offset)
 
     def _touch(self, name: str, content: bytes) -> None:
         path = f"{self.directory}/{name}"
@@ -169,22 +173,16 @@ class TopicStore:
             handle.append(content)
             handle.close()
 
-    def _correct_min_offsets(self) -> None:
-        self.next_offsets.clear()
-        for queue in self.queues.values():
-            queue.correct_min_offset(self.commit_log.min_offset)
-
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, batch: Batch, now_ms: int) -> Appended:
         """Write messages, at the next numbers of their queue. Stored no earlier than those before them."""
-        self._last_stored_ms = max(self._last_stored_ms, now_ms)
-        if batch.sys_flag & TRANSACTION_MASK in (PREPARED, ROLLBACK):
-            return self.commit_log.append(batch, 0, self._last_stored_ms)
+        stored_ms = max(self.last_stored_ms, now_ms)
         key = (batch.topic, batch.queue_id)
-        number = self.next_offset(*key)
-        appended = self.commit_log.append(batch, number, self._last_stored_ms)
-        if appended.status == "PUT_OK":
+        number = self.next_offset(*key) if batch.is_queued else 0
+        appended = self.commit_log.append(batch, number, stored_ms)
+        self.last_stored_ms = stored_ms
+        if appended.status == "PUT_OK" and batch.is_queued:
             self.next_offsets[key] = number + len(batch.bodies)
         return appended
 
@@ -260,9 +258,9 @@ class TopicStore:
                 transaction == ROLLBACK,
                 columns.key_counts,
                 columns.key_hashes,
-                skip_first=self._index_skip,
+                skip_first=self.skip_keys,
             )
-            self._index_skip = 0
+            self.skip_keys = 0
 
     def _put_entries(
         self, topic: str, queue_id: int, columns: RecordColumns, rows: npt.NDArray[np.intp] | slice
@@ -301,22 +299,27 @@ class TopicStore:
 
     def flush_commit_log(self) -> int:
         """Sync the CommitLog; the physical offset up to which it is safe. The checkpoint is not written."""
-        stored_ms = self._last_stored_ms
-        end = self.commit_log.flush()
-        self._safe_stored_ms = max(self._safe_stored_ms, stored_ms)
-        return end
+        return self.commit_log.flush()
 
-    def flush_queues(self) -> None:
-        """Sync the ConsumeQueues and full index files, and write the checkpoint."""
+    def flush_queues(self, least_bytes: int = 0) -> None:
+        """Sync ConsumeQueues with at least so many new bytes; all of them, and the checkpoint is written."""
         dispatched_ms = self._last_dispatched_ms
         for queue in self.queues.values():
-            if queue.has_unflushed:
+            if queue.has_unflushed and queue.unflushed_bytes >= least_bytes:
                 queue.flush()
+        if not least_bytes:
+            self._note(logics_msg_timestamp=dispatched_ms)
+
+    def flush_index(self) -> None:
+        """Write and sync the index, so that a crash from here on finds all keys up to here; and the checkpoint."""
+        self._note(index_msg_timestamp=self.index.flush())
+
+    def _note(self, *, logics_msg_timestamp: int = 0, index_msg_timestamp: int = 0) -> None:
         before = self.checkpoint
         self.checkpoint = Checkpoint(
-            physic_msg_timestamp=max(self._safe_stored_ms, before.physic_msg_timestamp),
-            logics_msg_timestamp=dispatched_ms or before.logics_msg_timestamp,
-            index_msg_timestamp=max(self.index.flush_full(), before.index_msg_timestamp),
+            physic_msg_timestamp=self.commit_log.flushed_store_timestamp or before.physic_msg_timestamp,
+            logics_msg_timestamp=logics_msg_timestamp or before.logics_msg_timestamp,
+            index_msg_timestamp=index_msg_timestamp or before.index_msg_timestamp,
         )
         if self.checkpoint != before:
             write_checkpoint(self.files, f"{self.directory}/{CHECKPOINT}", self.checkpoint, sync=True)
@@ -326,7 +329,7 @@ class TopicStore:
         while self.dispatch():
             pass
         self.flush_commit_log()
-        self.index.flush()
+        self.flush_index()
         self.flush_queues()
         if self.files.exists(f"{self.directory}/{ABORT}"):
             self.files.delete(f"{self.directory}/{ABORT}")
@@ -342,6 +345,10 @@ class TopicStore:
 
     # ── expiry ──────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def expire_commit_log(self, now_ms: int, hour: int, disk_used_percent: float) -> bool:
+        """Delete CommitLog files that are old enough, or in the way; whether there were any. ``hour``: local."""
+        return bool(self.commit_log.expire(now_ms, hour, disk_used_percent))
+
     def expire_queues(self) -> None:
         """Delete what stands before the CommitLog's first file: entries and index items of deleted messages."""
         first = self.commit_log.min_offset
@@ -356,7 +363,7 @@ class TopicStore:
             if queue.max_offset > self.next_offsets.get(key, queue.max_offset):
                 raise RuntimeError(f"{key} has entries beyond the messages that were appended")
         self.index.check_invariants()
-        if not self.indexed <= self.dispatched <= self.commit_log.end:
+        if max(self.indexed, self.dispatched) > self.commit_log.end:
             raise RuntimeError(f"indexed {self.indexed}, dispatched {self.dispatched}, end {self.commit_log.end}")
 
     def check_invariants(self) -> None:

@@ -14,8 +14,8 @@ are read first, then op messages.
 What a crash leaves: a half message without its op message is pending, and its producer decides again. Of a commit the
 copy is appended first, then the op message: a crash between them makes the message come twice, never not at all.
 
-RocketMQ's broker writes a half message again while it asks the producer about it; such a *renewed* one may say the queue
-offset of the first. It takes the place of that one, and is decided by an op message for either.
+RocketMQ's broker writes a half message again while it asks the producer about it; such a *renewed* one may say the
+queue offset of the first. It takes the place of that one, and is decided by an op message for either.
 
 Invariants: pending half messages are known and not named by an op message that is kept; offsets only grow.
 """
@@ -42,6 +42,7 @@ from actors.engines.topics.names import (
     check_group_name,
 )
 from actors.engines.topics.record_copies import all_with_properties, copy_of, real_place
+from msg_store.commit_log import Batch
 from msg_store.commit_log_format import (
     COMMIT,
     TRANSACTION_MASK,
@@ -50,7 +51,6 @@ from msg_store.commit_log_format import (
     decode_properties,
     encode_properties,
 )
-from msg_store.record_encoding import Batch
 
 HALF_QUEUE_ID: Final = 0
 DECIDED_TAG: Final = "d"

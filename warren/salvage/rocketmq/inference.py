@@ -51,7 +51,6 @@ _GOOD_FOR_ONE_BAD = 10
 """Damage makes some slots lead to wrong places; a wrong division makes nearly all."""
 
 
-
 @attrs.frozen
 class Inferred:
     """A setting under RocketMQ's name, and where its value comes from."""
@@ -80,10 +79,10 @@ def infer(files: FileSystem, store: str, changes: Mapping[str, str]) -> tuple[To
             found |= {SLOTS: (division.slot_count, origin), ITEMS: (division.item_count, origin)}
             if origin == "guess":
                 notes.append(
-                    f"{below(store, INDEX)}: its files do not tell how they are divided; taken for {division.slot_count} "
-                    f"slots and {division.item_count} items each, as --set {SLOTS}=… and --set {ITEMS}=… would say"
+                    f"{below(store, INDEX)}: its files do not tell how they are divided; taken for "
+                    f"--set {SLOTS}={division.slot_count} --set {ITEMS}={division.item_count}"
                 )
-    values = {name: str(value) for name, (value, _) in found.item_count() if value is not None and name not in said}
+    values = {name: str(value) for name, (value, _) in found.items() if value is not None and name not in said}
     settings = settings.with_changes(values)
     return settings, [_inferred(name, settings, found.get(name), said) for name in _INFERABLE], notes
 
@@ -132,7 +131,7 @@ def mapped_file_size(directories: Iterable[Mapping[int, int]]) -> int | None:
 def _mapped(files: FileSystem, directories: Iterable[str]) -> Iterator[dict[int, int]]:
     for directory in directories:
         names = {base: name for name in files.list(directory) if (base := parse_file_name(name)) is not None}
-        yield {base: files.size(below(directory, name)) for base, name in names.item_count()}
+        yield {base: files.size(below(directory, name)) for base, name in names.items()}
 
 
 def _queues(files: FileSystem, place: str) -> Iterator[str]:
@@ -156,7 +155,7 @@ def index_division(files: FileSystem, directory: str, known: Mapping[str, int]) 
     """
     names = list(filter(is_file_name, files.list(directory)))
     sizes = {name: files.size(below(directory, name)) for name in names}
-    size = max(Counter(sizes.values()).item_count(), key=lambda entry: (entry[1], entry[0]), default=(0, 0))[0]
+    size = max(Counter(sizes.values()).items(), key=lambda entry: (entry[1], entry[0]), default=(0, 0))[0]
     if size <= HEADER_BYTES:
         return None, "default"
     if known:
@@ -255,7 +254,11 @@ def _holds(handle: File, division: Layout, count: int) -> bool:
     for first, slots in _slot_windows(handle, division.slot_count):
         for index in np.flatnonzero(slots).tolist():
             number = int(slots[index])
-            key_hash = int.from_bytes(handle.pread(4, division.item_offset(number)), "big", signed=True) if 0 < number < count else -1
+            key_hash = (
+                int.from_bytes(handle.pread(4, division.item_offset(number)), "big", signed=True)
+                if 0 < number < count
+                else -1
+            )
             if key_hash >= 0 and key_hash % division.slot_count == first + index:
                 good += 1
             else:

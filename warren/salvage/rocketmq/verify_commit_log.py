@@ -11,16 +11,21 @@ is said with the damage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Generator, Iterator
 from typing import Final, Literal
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from actors.engines.topics.topic_store import COMMIT_LOG
 from msg_store.commit_log_format import (
     HEAD_BYTES,
     MESSAGE_MAGIC,
+    PREPARED,
+    ROLLBACK,
+    TRANSACTION_MASK,
     Blank,
     Record,
     RecordError,
@@ -29,16 +34,20 @@ from msg_store.commit_log_format import (
     peek,
 )
 from msg_store.record_check import Failure, Outline, check
-from msg_store.record_columns import RecordColumns, read_columns
-from warren.salvage.queue_directory import Finding
+from msg_store.record_columns import WINDOW_BYTES, RecordColumns, read_columns
+from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.rocketmq.verify_ground import Ground, MappedFile, finding, mapped_files
 
-_WINDOW_BYTES: Final = 1 << 20
+_SEARCH_BYTES: Final = 1 << 20
+_SMALL_WINDOW_BYTES: Final = 64 << 10
+"""Read at once where damage is: behind the next bad record all is read anew."""
+
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 _MAGIC_OFFSET: Final = 4
 _PHYSICAL_OFFSET: Final = 28
 _FIRST_BYTES: Final = HEAD_BYTES + 20 + 8
 """Of a record, up to its store timestamp."""
+
 _CLEAN_FILES: Final = 3
 """Recovery after a clean stop reads so many."""
 
@@ -48,10 +57,13 @@ class End:
     """Where the walk came to an end, and what lies behind it."""
 
     physical_offset: int
-    what: Literal["zeros", "record", "bytes", "nothing"]
-    """Zeros alone; what may have been a record; other bytes; no more room."""
+    what: Literal["zeros", "record", "bytes"]
+    """Nothing but zeros; what may have been a record; other bytes."""
     reason: str = ""
     """Why there is no good record."""
+
+
+Walked = Finding | RecordColumns
 
 
 @attrs.define(eq=False)
@@ -61,21 +73,26 @@ class CommitLog:
     ground: Ground
     files: list[MappedFile]
     name_findings: list[Finding]
-    has_index_until: int = -1
-    """The physical offset up to which somebody says that there are messages; see :attr:`_is_believed`."""
+    known_until: int = -1
+    """The index has keys of messages up to this physical offset."""
     newest_ms: int = 0
-    """Of the good records, when the last was stored."""
-    record_count: int = 0
+    """When the newest good record was stored; 0 without any."""
     good_end: int = 0
-    """The physical offset behind the last good record or blank."""
-    end: End = End(0, "nothing")
+    """The physical offset behind the last good record, or blank one."""
+    end: End = End(0, "zeros")
     cut: int | None = None
     """Where recovery ends the log, if that is ahead of its end."""
+    recovery_start: int = 0
+    """Where RocketMQ's recovery begins to read."""
+    _last_ms: int = 0
+    _last_queued_ms: int = 0
 
     @classmethod
     def of(cls, ground: Ground) -> CommitLog:
         files, findings = mapped_files(ground, ground.path(COMMIT_LOG), ground.settings.mapped_file_size_commit_log)
-        return cls(ground, files, findings, good_end=files[0].base if files else 0)
+        log = cls(ground, files, findings, good_end=files[0].base if files else 0)
+        log.recovery_start = log._recovery_start()
+        return log
 
     @property
     def min_offset(self) -> int:
@@ -85,19 +102,12 @@ class CommitLog:
     def file_end(self) -> int:
         return self.files[-1].end if self.files else 0
 
-    # ── single records ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── single places ───────────────────────────────────────────────────────────────────────────────────────────
 
     def holding(self, physical_offset: int) -> MappedFile | None:
         """The file with this byte."""
-        low, high = 0, len(self.files)
-        while low < high:
-            middle = (low + high) // 2
-            if self.files[middle].base <= physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-        file = self.files[low - 1] if low else None
-        return file if file is not None and physical_offset < file.end else None
+        index = bisect_right(self.files, physical_offset, key=lambda file: file.base) - 1
+        return self.files[index] if index >= 0 and physical_offset < self.files[index].end else None
 
     def read(self, physical_offset: int, size: int) -> bytes:
         """Up to ``size`` bytes, not beyond the end of their file."""
@@ -119,15 +129,22 @@ class CommitLog:
                 return str(error)
         return "a blank record lies there" if isinstance(found, Blank) else found.reason
 
-    def place_of(self, physical_offset: int) -> tuple[str, int | None]:
-        """The path and the file offset of a byte."""
+    def severity(self, physical_offset: int) -> Severity:
+        """Of what is wrong with a message: after a crash nothing behind the end is damage."""
+        is_behind = self.cut is not None and physical_offset > self.cut
+        return "leftover" if is_behind and self.ground.is_crashed else "damage"
+
+    def finding(self, kind: str, physical_offset: int, detail: str, severity: Severity | None = None) -> Finding:
+        """A finding at a place in the log."""
         file = self.holding(physical_offset)
-        return (self.ground.path(COMMIT_LOG), None) if file is None else (file.path, physical_offset - file.base)
+        path, offset = (
+            (self.ground.path(COMMIT_LOG), None) if file is None else (file.path, physical_offset - file.base)
+        )
+        return finding(kind, severity or self.severity(physical_offset), path, offset, detail)
 
     # ── recovery ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def recovery_start(self) -> int:
-        """Where RocketMQ's recovery begins to read."""
+    def _recovery_start(self) -> int:
         bases = [file.base for file in self.files]
         if not self.ground.is_crashed:
             return bases[max(len(bases) - _CLEAN_FILES, 0)] if bases else 0
@@ -142,55 +159,170 @@ class CommitLog:
             bound = min(bound, self.ground.checkpoint.index_msg_timestamp)
         return 0 != decode_store_timestamp(data) <= bound
 
+    def _cost(self, failure: Failure, is_sum: bool) -> str:
+        at = failure.physical_offset
+        if at < self.recovery_start or (is_sum and not self.ground.settings.check_crc_on_recover):
+            return "RocketMQ's recovery does not see it"
+        if self.cut is not None:
+            return "RocketMQ's recovery does not come so far"
+        self.cut = at
+        return "RocketMQ's recovery ends the log here, and loses the messages behind it"
+
     # ── the walk ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def walk(self) -> Iterator[Finding | RecordColumns]:
-        """Every good record by columns, those whose body alone is damaged too; between them what is wrong."""
+    def walk(self) -> Iterator[Walked]:
+        """Every good record by columns, those too that only have a wrong sum; between them what is wrong."""
         yield from self.name_findings
-        index, start = 0, self.recovery_start()
-        at = self.min_offset
-        while index < len(self.files):
-            file = self.files[index]
+        at: int | None = self.min_offset
+        window_bytes = WINDOW_BYTES
+        for index, file in enumerate(self.files):
+            while at is not None and at < file.end:
+                at = yield from self._stretch(index, max(at, file.base), window_bytes)
+                window_bytes = _SMALL_WINDOW_BYTES if at is not None and at < file.end else WINDOW_BYTES
+        if at is not None:
+            self.end = End(self.good_end, "zeros")
+
+    def _stretch(self, index: int, start: int, window_bytes: int) -> Generator[Walked, None, int | None]:
+        """Walk in one file; where to go on, or nothing at the log's end."""
+        file, settings = self.files[index], self.ground.settings
+        for item in read_columns(
+            self.read,
+            start,
+            file.end,
+            check_crc=True,
+            delay_levels_ms=settings.delay_levels_ms(),
+            with_keys=settings.message_index_enable,
+            window_bytes=window_bytes,
+        ):
+            match item:
+                case RecordColumns():
+                    yield from self._good(item)
+                case Blank():
+                    return (yield from self._blank(item, index))
+                case Failure():
+                    following = yield from self._failure(item, index)
+                    if following is None or following != item.resume_at:
+                        return following
+        if index + 1 < len(self.files):
+            yield self.finding("missing blank record", file.end - 1, "records up to the file's last byte")
+        return file.end
+
+    def _good(self, columns: RecordColumns) -> Iterator[Walked]:
+        self.newest_ms = max(self.newest_ms, int(columns.store_timestamps.max()))
+        self._last_ms = int(columns.store_timestamps[-1])
+        queued = np.flatnonzero(has_entry(columns))
+        if len(queued):
+            self._last_queued_ms = int(columns.store_timestamps[queued[-1]])
+        self.good_end = columns.stop
+        for row in np.flatnonzero(columns.physical_offsets != columns.positions).tolist():
+            position, said = int(columns.positions[row]), int(columns.physical_offsets[row])
+            detail = f"the record lies at {position}, and says {said}"
+            yield self.finding("wrong physical offset", position, detail)
+        yield columns
+
+    def _blank(self, blank: Blank, index: int) -> Generator[Walked, None, int | None]:
+        file, at = self.files[index], blank.physical_offset
+        if blank.size == file.end - at:
+            self.good_end = file.end if index + 1 < len(self.files) else at
+            return file.end
+        detail = f"it says that {blank.size} bytes are left of the file; {file.end - at} are"
+        following = next((place for place in self._magics(at, file) if self._is_whole(place)), file.end)
+        if following < file.end:
+            detail += f". Nobody reads the messages behind it, from {following - file.base} on"
+        yield self.finding("wrong blank record", at, detail)
+        return following
+
+    def _failure(self, failure: Failure, index: int) -> Generator[Walked, None, int | None]:
+        at, file = failure.physical_offset, self.files[index]
+        is_sum = isinstance(check(self.read, at, file.end), Outline)
+        is_over = is_sum and failure.resume_at is not None and not self.ground.settings.check_crc_on_recover
+        following = failure.resume_at if is_over else self._whole_behind(failure, index)
+        if following is None:
+            what = self._what_lies_at(at, index, is_sum=is_sum)
+            self.end = End(at, what, failure.reason)
+            return None
+        kind = "wrong checksum" if is_sum else "damaged record"
+        if not is_sum and following >= file.end and self._is_zero(at, file):
+            kind, failure = "missing blank record", attrs.evolve(failure, reason="zeros up to the file's end")
+        severity = self.severity(at)
+        yield self.finding(kind, at, f"{failure.reason}. {self._cost(failure, is_sum)}", severity)
+        if is_sum and failure.resume_at is not None:
             for item in read_columns(
                 self.read,
-                max(at, file.base),
-                file.end,
-                check_crc=True,
+                at,
+                failure.resume_at,
                 delay_levels_ms=self.ground.settings.delay_levels_ms(),
                 with_keys=self.ground.settings.message_index_enable,
             ):
                 if isinstance(item, RecordColumns):
                     yield from self._good(item)
-                    at = item.stop
-                    continue
-                if isinstance(item, Blank) and item.size == file.end - item.physical_offset:
-                    self.good_end = at = file.end
-                    break
-                following = yield from self._bad(item, index, start)
-                if following is None:
-                    return
-                at = following
-                break
-            else:
-                at = file.end
-                if index + 1 < len(self.files):
-                    detail = "records up to the last byte, and no blank record"
-                    yield finding("missing blank record", "damage", file.path, None, detail)
-            while index < len(self.files) and self.files[index].end <= at:
-                index += 1
-        self.end = End(self.good_end, "nothing")
+        return following
 
-    def _good(self, columns: RecordColumns) -> Iterator[Finding | RecordColumns]:
-        self.newest_ms = max(self.newest_ms, int(columns.store_timestamps.max()))
-        self.record_count += len(columns)
-        self.good_end = columns.stop
-        for row in np.flatnonzero(columns.physical_offsets != columns.positions).tolist():
-            position, said = int(columns.positions[row]), int(columns.physical_offsets[row])
-            path, offset = self.place_of(position)
-            yield self._finding("wrong physical offset", path, offset, f"it says {said} and lies at {position}")
-        yield columns
+    # ── what lies behind ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _bad(
-        self, item: Blank | Failure, index: int, recovery_start: int
-    ) -> Iterator[Finding | RecordColumns]:  # and returns where to go on, or None at the log's end
-        ...
+    def _whole_behind(self, failure: Failure, index: int) -> int | None:
+        """Where the next whole record lies behind a bad one."""
+        if self._was_cut_before(failure.physical_offset):
+            return None
+        if failure.resume_at is not None and self._is_whole(failure.resume_at):
+            return failure.resume_at
+        places = (
+            place
+            for file in self.files[index:]
+            for place in self._magics(max(failure.physical_offset + 1, file.base), file)
+        )
+        return next((place for place in places if self._is_whole(place)), None)
+
+    def _was_cut_before(self, physical_offset: int) -> bool:
+        """Whether a recovery, long ago, ended the log here: after a clean stop nobody knows of anything behind it."""
+        is_last = self._last_queued_ms == self.ground.checkpoint.logics_msg_timestamp != 0
+        return is_last and not self.ground.is_crashed and self.known_until < physical_offset
+
+    def _magics(self, start: int, file: MappedFile) -> Iterator[int]:
+        """Places from ``start`` on at which a record may begin."""
+        for at in range(start, file.end, _SEARCH_BYTES):
+            data = self.read(at, _SEARCH_BYTES + _MAGIC_OFFSET + len(_MAGIC) - 1)
+            found = data.find(_MAGIC, _MAGIC_OFFSET)
+            while found >= 0:
+                yield at + found - _MAGIC_OFFSET
+                found = data.find(_MAGIC, found + 1)
+
+    def _is_whole(self, physical_offset: int) -> bool:
+        """Whether a record lies there that says so itself, and is not older than what came before."""
+        file = self.holding(physical_offset)
+        if file is None:
+            return False
+        data = self.read(physical_offset, _FIRST_BYTES)
+        if len(data) < _FIRST_BYTES or decode_physical_offset(data) != physical_offset:
+            return False
+        is_good = isinstance(check(self.read, physical_offset, file.end), Outline)
+        return is_good and decode_store_timestamp(data) >= self._last_ms
+
+    def _what_lies_at(self, at: int, index: int, *, is_sum: bool) -> Literal["zeros", "record", "bytes"]:
+        if is_sum or self.read(at + _MAGIC_OFFSET, len(_MAGIC)) == _MAGIC:
+            return "record"
+        return "zeros" if self._is_zero(at, self.files[index]) else "bytes"
+
+    def _is_zero(self, start: int, file: MappedFile) -> bool:
+        windows = (self.read(at, min(_SEARCH_BYTES, file.end - at)) for at in range(start, file.end, _SEARCH_BYTES))
+        return all(data.count(0) == len(data) for data in windows)
+
+    def files_behind(self) -> Iterator[Finding]:
+        """Files that begin behind the log's end, or at it."""
+        for file in self.files[1:]:
+            if file.base >= self.end.physical_offset and file.base >= self.good_end:
+                is_zero = self._is_zero(file.base, file)
+                detail = "made ahead of need: zeros" if is_zero else "it begins behind the log's end"
+                kind = "leftover empty file" if is_zero else "leftover file"
+                yield finding(kind, "leftover", file.path, None, detail)
+
+
+def has_entry(columns: RecordColumns) -> npt.NDArray[np.bool_]:
+    """Which records have an entry in their ConsumeQueue."""
+    transaction = columns.sys_flags & TRANSACTION_MASK
+    return (transaction != PREPARED) & (transaction != ROLLBACK)
+
+
+def decode_physical_offset(data: bytes) -> int:
+    """What the record at the beginning of ``data`` says of where it lies."""
+    return int.from_bytes(data[_PHYSICAL_OFFSET : _PHYSICAL_OFFSET + 8], "big", signed=True)

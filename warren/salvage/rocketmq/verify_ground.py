@@ -65,7 +65,9 @@ class Ground:
 def finding(kind: str, severity: Severity, path: str, offset: int | None, detail: str) -> Finding:
     """A finding, whose kind says so where it is left over."""
     is_named = _LEFTOVER in kind
-    return Finding(f"{_LEFTOVER} {kind}" if severity == _LEFTOVER and not is_named else kind, severity, path, offset, detail)
+    return Finding(
+        f"{_LEFTOVER} {kind}" if severity == _LEFTOVER and not is_named else kind, severity, path, offset, detail
+    )
 
 
 @attrs.define(eq=False)
@@ -141,7 +143,9 @@ def mapped_files(ground: Ground, directory: str, file_size: int) -> tuple[list[M
             detail = f"no file for the {file.base - expected} bytes from {expected} to {file.base}"
             findings.append(Finding("missing file", "damage", file.path, None, detail))
         elif file.base < expected:
-            findings.append(Finding("overlapping files", "damage", file.path, None, f"{before.path} ends at {expected}"))
+            findings.append(
+                Finding("overlapping files", "damage", file.path, None, f"{before.path} ends at {expected}")
+            )
             found[index - 1] = attrs.evolve(before, size=min(before.size, file.base - before.base))
     return found, findings
 

@@ -1,29 +1,57 @@
-"""The CommitLog from one end to the other, over damage: after bad bytes it goes on where dispatch would."""
+"""The CommitLog from one end to the other, over damage: behind bad bytes it goes on where dispatch would."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
+from itertools import pairwise
 
 from msg_store.commit_log import CommitLog
 from msg_store.commit_log_format import Blank, Record
-from msg_store.record_columns import Failure, RecordColumns
+from msg_store.record_check import Failure
+from msg_store.record_columns import RecordColumns
 from warren.salvage.queue_directory import Finding
 
-_Item = TypeVar("_Item", Record, RecordColumns)
 
-
-def walk_records(log: CommitLog) -> Iterator[Record | Blank | Failure]:
+def walk_records(log: CommitLog) -> Iterator[Record | Blank | Finding]:
     """Every record, one by one."""
-    return _walk(log, log.items, lambda record: 0)
+    for start, stop in _whole_stretches(log):
+        for item in log.items(start, stop):
+            yield _bad_record(log, item) if isinstance(item, Failure) else item
+        if stop < log.end:
+            yield _gap(log, stop)
 
 
-def walk_columns(log: CommitLog, *, with_keys: bool = True, delay_levels_ms: tuple[int, ...] = ()) -> Iterator[
-    RecordColumns | Blank | Failure
-]:
+def walk_columns(
+    log: CommitLog, *, with_keys: bool = True, delay_levels_ms: tuple[int, ...] = ()
+) -> Iterator[RecordColumns | Blank | Finding]:
     """Every record, many at a time."""
+    for start, stop in _whole_stretches(log):
+        for item in log.columns(start, stop, with_keys=with_keys, delay_levels_ms=delay_levels_ms):
+            yield _bad_record(log, item) if isinstance(item, Failure) else item
+        if stop < log.end:
+            yield _gap(log, stop)
 
-    def columns(start: int, stop: int) -> Iterator[RecordColumns | Blank | Failure]:
-        return log.columns(start, stop, with_keys=with_keys, delay_levels_ms=delay_levels_ms)
 
-    return _walk(log, columns, lambda records: records.stop)
+def _whole_stretches(log: CommitLog) -> Iterator[tuple[int, int]]:
+    """Physical offsets between which no file is missing."""
+    start = log.min_offset
+    for before, after in pairwise(log.mapped.bases):
+        behind = before + log.mapped.file_size
+        if after > behind and behind < log.end:
+            yield start, behind
+            start = after
+    if start < log.end:
+        yield start, log.end
+
+
+def _gap(log: CommitLog, physical_offset: int) -> Finding:
+    reason = f"no file holds what followed physical offset {physical_offset}"
+    return Finding("missing file", "damage", log.mapped.directory, None, reason)
+
+
+def _bad_record(log: CommitLog, failure: Failure) -> Finding:
+    base = log.mapped.holding(failure.physical_offset)
+    if base is None:
+        raise RuntimeError(f"a failure at {failure.physical_offset}, where no file is")
+    at = failure.physical_offset - base
+    return Finding("bad record", "damage", log.mapped.path(base), at, failure.reason)

@@ -1,0 +1,281 @@
+"""The commands ``warren topic …``: what is in the topics of a stopped RocketMQ's store folder, or of a warren's.
+
+The store is opened read-only, and every answer is the one that the original would give after its recovery; what that
+cuts off is said on stderr, and ``--start`` adds what it builds as it starts. Exit code 1: something could not be read
+(stderr says which and why, and all the rest is there) or, of ``rebuild --check``, differs; 2: nothing can be answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+import typer
+
+from msg_store.commit_log_format import Blank, Record
+from storage.java_hash import index_hash, java_hash
+from warren.commands.opening import JsonOption, UsageError
+from warren.salvage.names import Json, printable, to_json
+from warren.salvage.output import complain, opened, print_json
+from warren.salvage.queue_directory import Finding
+from warren.salvage.rocketmq.comparing import Compared, compare
+from warren.salvage.rocketmq.message_lines import blank_line, record_line
+from warren.salvage.rocketmq.progress import reading_bar
+from warren.salvage.rocketmq.reading import exact, queue_entries, queue_messages, scan_records
+from warren.salvage.rocketmq.rebuilding import rebuild
+from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
+
+EXIT_DAMAGE: Final = 1
+
+_LAST_MS: Final = (1 << 63) - 1
+
+StorePath = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="A RocketMQ's store folder, a warren node's data directory, or a .tar.gz of one. Opened read-only.",
+    ),
+]
+TopicOption = Annotated[str, typer.Option("--topic", metavar="T", help="Which topic.")]
+QueueIdOption = Annotated[int, typer.Option("--queue-id", metavar="I", help="Which of its queues.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A setting of the broker that wrote the store, as maxIndexNum=20000000; what the files tell is found out "
+        "without it. Can be repeated.",
+    ),
+]
+StartOption = Annotated[
+    bool, typer.Option("--start", help="Also what the broker builds when it starts, after its recovery.")
+]
+
+
+def parse_settings(said: list[str] | None) -> dict[str, str]:
+    """``NAME=VALUE`` each; raises :class:`UsageError`."""
+    changes = {}
+    for each in said or []:
+        name, equals, value = each.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"--set {each}: wants NAME=VALUE")
+        changes[name] = value
+    return changes
+
+
+@contextmanager
+def opened_topics(path: str, said: list[str] | None, *, start: bool = False) -> Iterator[RocketmqStore]:
+    """The store, once stderr has been told what recovery cut off."""
+    with open_rocketmq(path, parse_settings(said), start=start) as store:
+        for note in store.notes:
+            complain(note)
+        yield store
+
+
+class _Complaints:
+    """Says on stderr what could not be read, and counts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, what: object) -> None:
+        complain(what)
+        self.count += 1
+
+    def exit(self) -> None:
+        if self.count:
+            raise typer.Exit(EXIT_DAMAGE)
+
+
+def read(
+    path: StorePath,
+    topic: TopicOption,
+    queue_id: QueueIdOption,
+    *,
+    offset: Annotated[
+        int | None, typer.Option("--offset", metavar="N", min=0, help="From this queue offset; default: the first.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--max", metavar="N", min=0, help="At most so many messages.")] = None,
+    setting: SetOption = None,
+    start: StartOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write out the messages of one queue of a topic, in order, a JSON object on a line each (with --json or without).
+
+    Exit code 1: some could not be read; stderr says which and why, and all the others are there.
+    """
+    complaints = _Complaints()
+    with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
+        queue = store.queue(topic, queue_id)
+        if offset is not None and offset < queue.min_offset:
+            complain(f"the queue begins at {queue.min_offset}")
+        for item in queue_messages(store, queue, offset, limit):
+            _write_item(item, write, complaints)
+    complaints.exit()
+
+
+def scan(
+    path: StorePath,
+    *,
+    setting: SetOption = None,
+    start: StartOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write out every message of every topic in the order of the CommitLog, a JSON object on a line each.
+
+    The filler at the end of a file is marked "blank": true. Exit code 1: there is damage in between; stderr says where
+    and what, and it goes on at the next file.
+    """
+    complaints = _Complaints()
+    with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
+        for item in scan_records(store):
+            _write_item(item, write, complaints)
+    complaints.exit()
+
+
+def _write_item(item: Record | Blank | Finding, write: Callable[[bytes], object], complaints: _Complaints) -> None:
+    match item:
+        case Record():
+            write(record_line(item))
+        case Blank():
+            write(blank_line(item))
+        case Finding():
+            complaints.add(item)
+
+
+def entries(
+    path: StorePath,
+    topic: TopicOption,
+    queue_id: QueueIdOption,
+    *,
+    offset: Annotated[
+        int | None, typer.Option("--offset", metavar="N", min=0, help="From this queue offset; default: the first.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--max", metavar="N", min=0, help="At most so many entries.")] = None,
+    setting: SetOption = None,
+    start: StartOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write out a queue's ConsumeQueue: [physical_offset, size, tags_code], a JSON array on a line each."""
+    with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
+        for entry in queue_entries(store.queue(topic, queue_id), offset, limit):
+            write(to_json(entry) + b"\n")
+
+
+def query(
+    path: StorePath,
+    topic: TopicOption,
+    key: Annotated[str, typer.Option("--key", metavar="K", help="Which key.")],
+    *,
+    limit: Annotated[
+        int, typer.Option("--max", metavar="N", min=0, help="At most so many; never more than maxMsgsNumBatch.")
+    ] = 32,
+    begin: Annotated[int, typer.Option("--begin", metavar="MS", help="Stored no earlier, in ms since 1970.")] = 0,
+    end: Annotated[int, typer.Option("--end", metavar="MS", help="Stored no later.")] = _LAST_MS,
+    is_exact: Annotated[
+        bool, typer.Option("--exact", help="Read the messages, leave out other keys of the same hash, name each once.")
+    ] = False,
+    setting: SetOption = None,
+    start: StartOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say where the messages with a key are, as the index answers: newest first, other keys of the same hash included.
+
+    Exit code 1: with --exact, some could not be read; stderr says which and why.
+    """
+    complaints = _Complaints()
+    with opened_topics(path, setting, start=start) as store:
+        found = store.store.query(topic, key, limit, begin, end)
+        if is_exact:
+            kept = []
+            for one in exact(store, topic, key, found):
+                if isinstance(one, Finding):
+                    complaints.add(one)
+                else:
+                    kept.append(one)
+            found = kept
+    if as_json:
+        print_json({"physical_offsets": found})
+    else:
+        for physical_offset in found:
+            print(physical_offset)
+    complaints.exit()
+
+
+def offset_at(
+    path: StorePath,
+    topic: TopicOption,
+    queue_id: QueueIdOption,
+    timestamp: Annotated[int, typer.Option("--timestamp", metavar="MS", help="Milliseconds since 1970.")],
+    *,
+    setting: SetOption = None,
+    start: StartOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which message of a queue was stored at a time, as the original answers: by the files' modification times."""
+    with opened_topics(path, setting, start=start) as store:
+        store.queue(topic, queue_id)
+        found = store.store.offset_by_time(topic, queue_id, timestamp)
+    if as_json:
+        print_json({"offset": found})
+    else:
+        print(found)
+
+
+def hash_key(key: Annotated[str, typer.Argument(metavar="KEY")], *, as_json: JsonOption = False) -> None:
+    """Say the numbers that stand for a string on disk, as JSON: an index holds those of TOPIC#KEY, an entry of tags."""
+    print_json({"java_hash": java_hash(key), "index_hash": index_hash(key), "tags_code": java_hash(key)})
+
+
+def rebuild_command(
+    path: StorePath,
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where to; an empty directory, or none yet.")],
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Compare with the files that are there.")] = False,
+    setting: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make ConsumeQueue and index files anew, from the CommitLog alone.
+
+    Exit code 1: something differs from the files that are there (--check), or of the CommitLog could not be read.
+    """
+    complaints, compared = _Complaints(), list[Compared]()
+    with opened_topics(path, setting) as store:
+        with reading_bar(store.store.commit_log, "Reading the CommitLog") as advance:
+            rebuilt = rebuild(store, out, advance)
+        try:
+            for finding in rebuilt.damage:
+                complaints.add(finding)
+            report: dict[str, Json] = {"out": out, "records": rebuilt.records, "files": rebuilt.files}
+            if check:
+                compared = list(compare(store, rebuilt))
+        finally:
+            rebuilt.close()
+    differing = [one for one in compared if not one.is_good]
+    if check:
+        report["check"] = {"equal": not differing, "files": [one.to_json() for one in compared]}
+    if as_json:
+        print_json(report)
+    else:
+        print(f"{rebuilt.records:,} records: {len(rebuilt.files):,} files in {printable(out)}")
+        for one in differing:
+            where = "" if one.file_offset is None else f" from offset {one.file_offset:,} on"
+            print(f"{printable(one.name)}: {one.outcome}{where}")
+        if check and not differing:
+            print(f"{len(compared):,} files are as they were")
+    if differing:
+        raise typer.Exit(EXIT_DAMAGE)
+    complaints.exit()
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "read": read,
+    "scan": scan,
+    "entries": entries,
+    "query": query,
+    "offset-at": offset_at,
+    "hash": hash_key,
+    "rebuild": rebuild_command,
+}
+"""By their names."""

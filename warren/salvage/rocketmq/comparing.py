@@ -1,0 +1,229 @@
+"""Rebuilt files beside those that are there: the same bytes, as far as they matter?
+
+What matters of a ConsumeQueue file are its entries of messages that the CommitLog has: older ones are expired, and
+behind the queue's end may be anything. What matters of an index file are header, slots and the items that it counts.
+Files are compared as they lie on the disk, not as recovery would leave them.
+
+Where the CommitLog's first files have expired, the index that is there began earlier than one that can be built: its
+files then hold other items each. So what is compared then is the row of items (hash and physical offset) of messages
+that the CommitLog has, over all files.
+
+================  =====================================================================================
+``equal``         nothing that matters differs
+``different``     from that offset of the file on
+``missing``       was built, and is not there
+``superfluous``   is there, and the CommitLog gives no reason for it
+``expired``       is there, and holds only messages from before the CommitLog's first file
+================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from actors.engines.topics.topic_store import CONSUME_QUEUES, INDEX, queue_directories
+from queue_index.consume_queue import ConsumeQueue
+from queue_index.consume_queue_format import ENTRY_BYTES
+from queue_index.index_file import IndexFile
+from queue_index.index_file_format import is_file_name
+from storage.filesystem import FileSystem
+from storage.mapped_files import file_name, parse_file_name
+from warren.salvage.names import Json
+from warren.salvage.rocketmq.rebuilding import Rebuilt
+from warren.salvage.rocketmq.store import RocketmqStore
+
+Outcome = Literal["equal", "different", "missing", "superfluous", "expired"]
+
+_GOOD: Final = ("equal", "expired")
+_WINDOW_BYTES: Final = 1 << 20
+_ITEMS_AT_ONCE: Final = 50_000
+
+
+@attrs.frozen
+class Compared:
+    """One file."""
+
+    name: str
+    """Below the store's directory."""
+    outcome: Outcome
+    file_offset: int | None = None
+    """Of the first byte that differs."""
+
+    @property
+    def is_good(self) -> bool:
+        return self.outcome in _GOOD
+
+    def to_json(self) -> dict[str, Json]:
+        return {"file": self.name, "result": self.outcome, "offset": self.file_offset}
+
+
+def compare(opened: RocketmqStore, rebuilt: Rebuilt) -> Iterator[Compared]:
+    """Every file that is there or was built, ConsumeQueues first."""
+    yield from _queues(opened, rebuilt)
+    index = _Index(opened, rebuilt)
+    yield from index.by_items() if index.began_earlier else index.by_bytes()
+
+
+# ── ConsumeQueues ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _queues(opened: RocketmqStore, rebuilt: Rebuilt) -> Iterator[Compared]:
+    place = f"{opened.directory}/{CONSUME_QUEUES}"
+    there = dict.fromkeys(queue_directories(opened.below, place))
+    for key in sorted({*there, *rebuilt.store.queues}):
+        topic, queue_id = key
+        name = f"{CONSUME_QUEUES}/{topic}/{queue_id}"
+        yield from _queue(opened, name, opened.store.queues.get(key), rebuilt.store.queues.get(key))
+
+
+def _queue(
+    opened: RocketmqStore, name: str, recovered: ConsumeQueue | None, built: ConsumeQueue | None
+) -> Iterator[Compared]:
+    directory = f"{opened.directory}/{name}"
+    there = {base for file in opened.below.list(directory) if (base := parse_file_name(file)) is not None}
+    built_bases = set(built.mapped.bases) if built is not None else set()
+    start, stop = (built.min_offset * ENTRY_BYTES, built.end_byte) if built is not None else (0, 0)
+    end_there = recovered.end_byte if recovered is not None else 0
+    size = opened.settings.mapped_file_size_consume_queue
+    for base in sorted(there | built_bases):
+        path = f"{name}/{file_name(base)}"
+        if built is not None and base in there and base in built_bases:
+            begin, end = max(start, base), min(stop, base + size)
+            ours, theirs = (opened.below, f"{opened.directory}/{path}"), (built.mapped.files, built.mapped.path(base))
+            at = _first_difference(ours, theirs, range(begin - base, end - base))
+            if at is None and end < base + size and end_there > end:
+                at = end - base  # entries behind those that were built
+            yield Compared(path, "equal" if at is None else "different", at)
+        elif base in built_bases:
+            yield Compared(path, "missing")
+        elif built is not None and base + size <= start:
+            yield Compared(path, "expired")
+        elif base < end_there and not _is_expired(opened, recovered):
+            yield Compared(path, "superfluous")
+        else:
+            yield Compared(path, "expired" if base < end_there else "equal")
+
+
+def _is_expired(opened: RocketmqStore, queue: ConsumeQueue | None) -> bool:
+    """Whether all of its messages lie before the CommitLog's first file."""
+    return queue is not None and queue.max_physical_offset <= opened.store.commit_log.min_offset
+
+
+_Named = tuple[FileSystem, str]
+
+
+def _first_difference(one: _Named, another: _Named, span: range) -> int | None:
+    """The first byte of ``span`` in which two files differ; a shorter one goes on in zeros."""
+    handle, other = (files.open_read(path) for files, path in (one, another))
+    try:
+        for at in span[::_WINDOW_BYTES]:
+            size = min(_WINDOW_BYTES, span.stop - at)
+            ours, theirs = (file.pread(size, at).ljust(size, b"\0") for file in (handle, other))
+            if ours != theirs:
+                return at + int(np.flatnonzero(np.frombuffer(ours, "u1") != np.frombuffer(theirs, "u1"))[0])
+    finally:
+        handle.close()
+        other.close()
+    return None
+
+
+# ── the index ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Index:
+    """The index that is there, beside the one that was built."""
+
+    def __init__(self, opened: RocketmqStore, rebuilt: Rebuilt) -> None:
+        below, directory = opened.below, f"{opened.directory}/{INDEX}"
+        layout = rebuilt.store.index.layout
+        names = filter(is_file_name, below.list(directory))
+        self.first_there = opened.store.commit_log.min_offset
+        self.there = [IndexFile.load(below, f"{directory}/{name}", layout, writable=False) for name in names]
+        self.built = rebuilt.store.index.index_files
+
+    @property
+    def began_earlier(self) -> bool:
+        """Whether it has items of messages that the CommitLog has no more."""
+        headers = (file.header for file in self.there)
+        return any(one.index_count > 1 and one.begin_physical_offset < self.first_there for one in headers)
+
+    def by_bytes(self) -> Iterator[Compared]:
+        """File by file, in the order of their names."""
+        for number in range(max(len(self.there), len(self.built))):
+            if number >= len(self.there):
+                yield Compared(f"{INDEX}/{self.built[number].name}", "missing")
+                continue
+            there = self.there[number]
+            name = f"{INDEX}/{there.name}"
+            if number >= len(self.built):
+                yield Compared(name, "superfluous")
+                continue
+            built = self.built[number]
+            stop = there.layout.item_offset(max(there.header.index_count, built.header.index_count))
+            at = _first_difference((there.files, there.path), (built.files, built.path), range(stop))
+            yield Compared(name, "equal" if at is None else "different", at)
+
+    def by_items(self) -> Iterator[Compared]:
+        """Item by item, over the files' borders."""
+        ahead = _Row(self.built, self.first_there)
+        for file in self.there:
+            name = f"{INDEX}/{file.name}"
+            outcome, at = self._items_of(file, ahead)
+            yield Compared(name, outcome, at)
+        if ahead.take(1).size:
+            yield Compared(f"{INDEX}/{self.built[-1].name}", "missing")
+
+    def _items_of(self, file: IndexFile, ahead: _Row) -> tuple[Outcome, int | None]:
+        seen = 0
+        for first, items in _items(file):
+            kept = np.flatnonzero(items["physical_offset"] >= self.first_there)
+            ours, theirs = items[kept], ahead.take(len(kept))
+            seen += len(kept)
+            same = _same(ours[: len(theirs)], theirs)
+            if len(theirs) < len(ours) or not same.all():
+                wrong = int(np.flatnonzero(~same)[0]) if not same.all() else len(theirs)
+                return "different", file.layout.item_offset(first + int(kept[wrong]))
+        return ("equal" if seen or file.header.index_count <= 1 else "expired"), None
+
+
+class _Row:
+    """The items of a row of files, one behind the other, as far as they are of messages that are there."""
+
+    def __init__(self, files: list[IndexFile], first_there: int) -> None:
+        self._windows = (items[items["physical_offset"] >= first_there] for file in files for _, items in _items(file))
+        self._left: npt.NDArray[Any] = np.empty(0, np.void)
+
+    def take(self, count: int) -> npt.NDArray[Any]:
+        """The next ``count``; fewer only at the end."""
+        parts: list[npt.NDArray[Any]] = []
+        while count > 0:
+            if not len(self._left):
+                following = next(self._windows, None)
+                if following is None:
+                    break
+                self._left = following
+            part, self._left = self._left[:count], self._left[count:]
+            parts.append(part)
+            count -= len(part)
+        return np.concatenate(parts) if parts else np.empty(0, np.void)
+
+
+def _items(file: IndexFile) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """A file's items, many at a time, with the number of the first."""
+    stop = min(file.header.index_count, file.layout.item_count)
+    for first in range(1, stop, _ITEMS_AT_ONCE):
+        yield first, file.items(first, min(first + _ITEMS_AT_ONCE, stop))
+
+
+def _same(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    if not len(theirs):
+        return np.ones(0, np.bool_)
+    same: npt.NDArray[np.bool_] = (ours["key_hash"] == theirs["key_hash"]) & (
+        ours["physical_offset"] == theirs["physical_offset"]
+    )
+    return same

@@ -1,0 +1,63 @@
+"""A message of a topic as a line of JSON.
+
+::
+
+    {"topic", "queue_id", "queue_offset", "physical_offset", "size", "store_timestamp", "born_timestamp", "born_host",
+     "store_host", "sys_flag", "flag", "reconsume_times", "tags", "keys", "properties", "body", "body_sha256", "crc_ok",
+     "message_id"}
+    {"blank": true, "physical_offset", "size"}
+
+Times in milliseconds since 1970; ``body`` is base64, ``body_sha256`` hexadecimal. ``keys`` is the stored string, keys
+with blanks between them; it and ``tags`` are null without. ``physical_offset`` is what the record says of itself. The
+filler at the end of a CommitLog file is a blank.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from hashlib import sha256
+
+from msg_store.commit_log_format import Blank, Record, decode_properties
+from warren.salvage.names import Json, to_json
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+UNIQUE_KEY = "UNIQ_KEY"
+
+
+def record_line(record: Record) -> bytes:
+    """A record's line."""
+    properties = decode_properties(record.properties)
+    fields: dict[str, Json] = {
+        "topic": record.topic,
+        "queue_id": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "physical_offset": record.physical_offset,
+        "size": record.size,
+        "store_timestamp": record.store_timestamp,
+        "born_timestamp": record.born_timestamp,
+        "born_host": str(record.born_host),
+        "store_host": str(record.store_host),
+        "sys_flag": record.sys_flag,
+        "flag": record.flag,
+        "reconsume_times": record.reconsume_times,
+        "tags": properties.get(TAGS),
+        "keys": properties.get(KEYS),
+        "properties": properties,
+        "body": b64encode(record.body).decode("ascii"),
+        "body_sha256": sha256(record.body).hexdigest(),
+        "crc_ok": record.crc_ok,
+        "message_id": record.message_id(),
+    }
+    return to_json(fields) + b"\n"
+
+
+def blank_line(blank: Blank) -> bytes:
+    """A filler's line."""
+    return to_json({"blank": True, "physical_offset": blank.physical_offset, "size": blank.size}) + b"\n"
+
+
+def carries(record: Record, topic: str, key: str) -> bool:
+    """Whether the record is of this topic and has this key, under which the index would find it."""
+    properties = decode_properties(record.properties)
+    return record.topic == topic and (key == properties.get(UNIQUE_KEY) or key in properties.get(KEYS, "").split(" "))

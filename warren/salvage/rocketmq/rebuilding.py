@@ -1,0 +1,106 @@
+"""ConsumeQueues and index files made anew, from the CommitLog alone.
+
+They are built as a broker builds them that has lost both: every message from the CommitLog's first file on is
+dispatched. So they are byte for byte what a broker wrote that has lost nothing, index files' names aside; what a crash
+left behind (old bytes behind a queue's end, keys that were put twice) does not come again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import attrs
+
+from actors.engines.topics.checkpoint_format import Checkpoint
+from actors.engines.topics.topic_store import CONSUME_QUEUES, INDEX, TopicStore
+from msg_store.commit_log_format import Blank
+from msg_store.record_columns import RecordColumns
+from queue_index.key_index import KeyIndex
+from storage.descriptors import descriptor_bound
+from storage.errors import StorageError
+from storage.filesystem import RealFileSystem
+from warren.salvage.queue_directory import Finding
+from warren.salvage.rocketmq.store import RocketmqStore, index_names
+from warren.salvage.rocketmq.walking import walk_columns
+
+
+@attrs.define
+class Rebuilt:
+    """What was made."""
+
+    store: TopicStore
+    """Its queues and its index lie in the new directory, its CommitLog where it always lay."""
+    records: int = 0
+    damage: list[Finding] = attrs.Factory(list)
+    """What of the CommitLog could not be read."""
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files that were made, below the new directory."""
+        queues = [
+            f"{CONSUME_QUEUES}/{topic}/{queue_id}/{os.path.basename(queue.mapped.path(base))}"
+            for (topic, queue_id), queue in sorted(self.store.queues.items())
+            for base in queue.mapped.bases
+        ]
+        return [*queues, *(f"{INDEX}/{file.name}" for file in self.store.index.index_files)]
+
+    def close(self) -> None:
+        """Close the new files."""
+        self.store.index.close()
+        for queue in self.store.queues.values():
+            queue.close()
+
+
+def rebuild(opened: RocketmqStore, out: str, advance: Callable[[int], object]) -> Rebuilt:
+    """Build into the directory ``out``, which is empty or not there. ``advance`` is told how far the CommitLog is read.
+
+    Raises :class:`StorageError` where that cannot be.
+    """
+    _check_out(opened.path, out)
+    files = RealFileSystem(descriptor_bound())
+    rebuilt = Rebuilt(_empty_store(opened, files, out))
+    store, delays = rebuilt.store, opened.settings.delay_levels_ms()
+    count = 0
+    try:
+        for item in walk_columns(opened.store.commit_log, delay_levels_ms=delays):
+            if isinstance(item, RecordColumns):
+                store.dispatch_columns(item)
+                rebuilt.records += len(item)
+                advance(item.stop)
+                if count != len(store.index.index_files):  # a full file needs no table in memory any more
+                    count = len(store.index.index_files)
+                    store.index.flush()
+            elif not isinstance(item, Blank):
+                rebuilt.damage.append(item)
+        for queue in store.queues.values():
+            queue.flush()
+        store.index.flush()
+    except BaseException:
+        rebuilt.close()
+        raise
+    rebuilt.damage += [Finding("queue not built", "damage", cut.path, None, cut.what) for cut in store.cuts]
+    return rebuilt
+
+
+def _check_out(path: str, out: str) -> None:
+    source, target = os.path.realpath(path), os.path.realpath(out)
+    if os.path.commonpath([source, target]) == source:
+        raise StorageError(f"{out}: lies in {path}, which is not to be changed")
+    if os.path.exists(out) and (not os.path.isdir(out) or os.listdir(out)):
+        raise StorageError(f"{out}: is there and not an empty directory")
+
+
+def _empty_store(opened: RocketmqStore, files: RealFileSystem, out: str) -> TopicStore:
+    settings = opened.settings
+    files.make_directories(f"{out}/{CONSUME_QUEUES}")
+    index = KeyIndex.load(
+        files,
+        f"{out}/{INDEX}",
+        max_hash_slot_num=settings.max_hash_slot_num,
+        max_index_num=settings.max_index_num,
+        new_name=index_names(),
+        is_clean=True,
+        index_msg_timestamp=0,
+    )
+    return TopicStore(files, out, settings, opened.store.commit_log, {}, index, Checkpoint(), was_clean=True)

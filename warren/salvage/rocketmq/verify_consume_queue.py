@@ -1,0 +1,341 @@
+"""ConsumeQueues against the CommitLog: every message has its entry, and every entry its message.
+
+The CommitLog is gone through once. A message says which queue it is in, and its number there is where its entry stands;
+so each is looked up directly, many at a time. A queue's *cursor* is the number up to which its entries are judged:
+what a queue's messages leave out is judged as the cursor moves over it, by what lies where the entry points.
+
+Left over are entries of expired messages (before the CommitLog's first file), the filler ahead of a queue's first
+message, and after a crash what points behind the CommitLog's end. After a crash entries may be missing that recovery
+makes anew, which is those of messages that it reads and that come after the queue's last.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from actors.engines.topics.topic_store import CONSUME_QUEUES
+from msg_store.commit_log_format import SCHEDULE_TOPIC, Record, decode_properties
+from msg_store.record_columns import RecordColumns
+from queue_index.consume_queue_format import ENTRY, ENTRY_BYTES, FILLER_SIZE, Entries, are_good, decode
+from storage.java_hash import java_hash
+from warren.salvage.queue_directory import Finding, Severity
+from warren.salvage.rocketmq.verify_commit_log import CommitLog, has_entry
+from warren.salvage.rocketmq.verify_ground import Ground, MappedFile, Stretches, finding, mapped_files
+
+_WINDOW_ENTRIES: Final = 1 << 16
+_MOST_QUEUE_ID: Final = (1 << 31) - 1
+
+Longs = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.intp]
+
+
+@attrs.frozen
+class Messages:
+    """Messages of one queue, in the order in which they lie."""
+
+    queue_offsets: Longs
+    positions: Longs
+    physical_offsets: Longs
+    sizes: Longs
+    tags_codes: Longs
+
+
+@attrs.define(eq=False)
+class ConsumeQueue:
+    """One queue's entries."""
+
+    ground: Ground
+    log: CommitLog
+    topic: str
+    queue_id: int
+    files: list[MappedFile]
+    first: int = 0
+    """The number of the first file's first entry."""
+    end: int = 0
+    """The number behind the last good entry, whatever lies before it."""
+    max_physical_offset: int = -1
+    """Where the message of the last good entry ends; -1 without any."""
+    cursor: int = 0
+    _filler_end: int = 0
+    _stretches: Stretches = attrs.Factory(Stretches)
+
+    def load(self) -> None:
+        """Find out where the entries begin and end."""
+        self.first = -(-self.files[0].base // ENTRY_BYTES) if self.files else 0
+        self.end = self.cursor = self._filler_end = self.first
+        for file in reversed(self.files):
+            last = self._last_good(file)
+            if last is not None:
+                self.end = last + 1
+                entry = self.entries(last, self.end)[0]
+                if int(entry["size"]) != FILLER_SIZE:
+                    self.max_physical_offset = int(entry["physical_offset"]) + int(entry["size"])
+                break
+        while self._filler_end < self.end:
+            entries = self.entries(self._filler_end, min(self.end, self._filler_end + _WINDOW_ENTRIES))
+            others = np.flatnonzero(~_are_filler(entries))
+            self._filler_end += int(others[0]) if len(others) else len(entries)
+            if len(others):
+                break
+
+    def _last_good(self, file: MappedFile) -> int | None:
+        begin, stop = -(-file.base // ENTRY_BYTES), file.end // ENTRY_BYTES
+        while stop > begin:
+            start = max(begin, stop - _WINDOW_ENTRIES)
+            good = np.flatnonzero(are_good(self.entries(start, stop)))
+            if len(good):
+                return start + int(good[-1])
+            stop = start
+        return None
+
+    def entries(self, start: int, stop: int) -> Entries:
+        """The entries from number ``start`` to ``stop``; zeros where there is no file."""
+        data = bytearray((stop - start) * ENTRY_BYTES)
+        at, end = start * ENTRY_BYTES, stop * ENTRY_BYTES
+        index = max(bisect_right(self.files, at, key=lambda file: file.base) - 1, 0)
+        for file in self.files[index:]:
+            low, high = max(at, file.base), min(end, file.end)
+            if file.base >= end:
+                break
+            if low < high:
+                part = self.ground.read(file.path, high - low, low - file.base)
+                data[low - at : low - at + len(part)] = part
+        return decode(bytes(data))
+
+    # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def take(self, messages: Messages) -> Iterator[Finding]:
+        """Compare the next messages with their entries."""
+        numbers = messages.queue_offsets
+        start, stop = self.cursor, self.cursor + len(numbers)
+        if stop <= self.end and int(numbers[0]) == start and _are_consecutive(numbers):
+            if _are_equal(self.entries(start, stop), messages):
+                self.cursor = stop
+                return
+        yield from self._compare(messages)
+
+    def _compare(self, messages: Messages) -> Iterator[Finding]:
+        numbers = messages.queue_offsets
+        inside = np.flatnonzero((numbers >= self.first) & (numbers < self.end))
+        entries = np.zeros(len(numbers), ENTRY)
+        entries[inside] = self._gather(numbers[inside])
+        is_there = np.zeros(len(numbers), bool)
+        is_there[inside] = True
+        points = entries["physical_offset"].astype(np.int64)
+        matches = is_there & ((points == messages.positions) | (points == messages.physical_offsets))
+        for row in np.flatnonzero(~matches).tolist():
+            yield from self._without_entry(messages, row, entries[row] if is_there[row] else None)
+        matched = np.flatnonzero(matches)
+        yield from self._fields(messages, entries, matched)
+        ahead = np.unique(numbers[matched])
+        ahead = ahead[ahead >= self.cursor]
+        for number in ahead[np.diff(ahead, prepend=self.cursor - 1) > 1].tolist():
+            before = ahead[ahead < number]
+            yield from self._judge(int(before[-1]) + 1 if len(before) else self.cursor, number)
+        if len(ahead):
+            self.cursor = int(ahead[-1]) + 1
+
+    def _gather(self, numbers: Longs) -> Entries:
+        if not len(numbers):
+            return np.zeros(0, ENTRY)
+        low, high = int(numbers.min()), int(numbers.max())
+        if high - low < 4 * len(numbers) + 1024:
+            return self.entries(low, high + 1)[numbers - low]
+        return np.concatenate([self.entries(number, number + 1) for number in numbers.tolist()])
+
+    def _fields(self, messages: Messages, entries: Entries, matched: Rows) -> Iterator[Finding]:
+        said = entries["physical_offset"].astype(np.int64)
+        wrong = (
+            (said != messages.positions)
+            | (entries["size"] != messages.sizes)
+            | (entries["tags_code"] != messages.tags_codes)
+        )
+        for row in matched[wrong[matched]].tolist():
+            position, entry = int(messages.positions[row]), entries[row]
+            number = int(messages.queue_offsets[row])
+            if int(said[row]) != position:
+                detail = f"it points at {int(said[row])}, as the record says; that lies at {position}"
+                yield from self._entry("wrong physical offset", number, detail)
+            if int(entry["size"]) != int(messages.sizes[row]):
+                detail = f"it says {int(entry['size'])} bytes, the message has {int(messages.sizes[row])}"
+                yield from self._entry("wrong size", number, detail)
+            code, expected = int(entry["tags_code"]), int(messages.tags_codes[row])
+            if code != expected and not self._is_hash_of_tags(position, code):
+                yield from self._entry("wrong tags code", number, f"it says {code}, the message's is {expected}")
+
+    def _is_hash_of_tags(self, position: int, code: int) -> bool:
+        """A recovery of RocketMQ's does not know the delay levels yet, and keeps the hash of a delayed message's tags."""
+        record = self.log.look(position) if self.topic == SCHEDULE_TOPIC else ""
+        return isinstance(record, Record) and code == java_hash(decode_properties(record.properties).get("TAGS", ""))
+
+    def _without_entry(self, messages: Messages, row: int, entry: np.void | None) -> Iterator[Finding]:
+        number, position = int(messages.queue_offsets[row]), int(messages.positions[row])
+        name = f"message {number} of {self.topic}/{self.queue_id}"
+        if entry is None or (number >= self.cursor and not int(entry["size"])):
+            is_behind = number >= self.end and position >= self.max_physical_offset
+            is_made_anew = self.ground.is_crashed and is_behind and position >= self.log.recovery_start
+            severity: Severity = "leftover" if is_made_anew else self.log.severity(position)
+            fate = "recovery makes it" if is_made_anew else "nobody who reads the queue sees it"
+            found = self.log.finding("message without entry", position, f"{name}: {fate}", severity)
+        else:
+            detail = f"{name}: its entry points at {int(entry['physical_offset'])}"
+            found = self.log.finding("message without entry", position, detail)
+        yield from self._stretches.add("message", number, found)
+
+    # ── entries ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _judge(self, start: int, stop: int, end: int | None = None) -> Iterator[Finding]:
+        """Entries that no message has asked for; ``end``: the CommitLog's, where it is known."""
+        for low in range(start, stop, _WINDOW_ENTRIES):
+            entries = self.entries(low, min(stop, low + _WINDOW_ENTRIES))
+            offsets = entries["physical_offset"].astype(np.int64)
+            numbers = low + np.arange(len(entries))
+            is_expired = are_good(entries) & (offsets < self.log.min_offset) & ~_are_filler(entries)
+            yield from self._expired(numbers[is_expired])
+            for index in np.flatnonzero(~is_expired & (numbers >= self._filler_end)).tolist():
+                yield from self._judge_one(low + index, entries[index], end)
+
+    def _expired(self, numbers: Longs) -> Iterator[Finding]:
+        for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
+            if len(run):
+                first = int(run[0])
+                detail = f"message {first} is no longer in the CommitLog, which begins at {self.log.min_offset}"
+                yield from self._entry("expired entry", first, detail, "leftover", len(run))
+
+    def _judge_one(self, number: int, entry: np.void, end: int | None) -> Iterator[Finding]:
+        offset, size = int(entry["physical_offset"]), int(entry["size"])
+        if offset < 0 or size <= 0:
+            detail = f"it points at {offset}, {size} bytes; RocketMQ's recovery ends a queue at such an entry"
+            yield from self._entry("invalid entry", number, detail)
+        elif size == FILLER_SIZE and not offset:
+            yield from self._entry("misplaced filler", number, "messages stand before it")
+        elif end is not None and offset >= end:
+            detail = f"it points at {offset}, {size} bytes, behind the CommitLog's end at {end}"
+            severity: Severity = "leftover" if self.log.is_end_forgivable else "damage"
+            yield from self._entry("entry that points nowhere", number, detail, severity)
+        else:
+            record = self.log.look(offset)
+            if isinstance(record, str):
+                detail = f"it points at {offset}, where no message is: {record}"
+                yield from self._entry("entry that points nowhere", number, detail, self.log.severity(offset))
+            else:
+                there = f"message {record.queue_offset} of {record.topic}/{record.queue_id}"
+                yield from self._entry("wrong entry", number, f"it points at {offset}, where {there} is")
+
+    def _entry(
+        self, kind: str, number: int, detail: str, severity: Severity = "damage", count: int = 1
+    ) -> Iterator[Finding]:
+        at = number * ENTRY_BYTES
+        index = max(bisect_right(self.files, at, key=lambda file: file.base) - 1, 0)
+        file = self.files[index]
+        found = finding(kind, severity, file.path, at - file.base, f"entry {number}: {detail}")
+        yield from self._stretches.add("entry", number, found, count)
+
+    def points_at(self, physical_offset: int) -> bool:
+        """Whether an entry that is not judged yet points there."""
+        for low in range(self.cursor, self.end, _WINDOW_ENTRIES):
+            entries = self.entries(low, min(self.end, low + _WINDOW_ENTRIES))
+            if (entries["physical_offset"] == physical_offset).any():
+                return True
+        return False
+
+    def finish(self, end: int) -> Iterator[Finding]:
+        """What is left when all messages were taken; ``end``: the CommitLog's."""
+        yield from self._judge(self.cursor, self.end, end)
+        yield from self._stretches.finish()
+
+
+def _are_consecutive(numbers: Longs) -> bool:
+    return int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1 and bool((np.diff(numbers) == 1).all())
+
+
+def _are_equal(entries: Entries, messages: Messages) -> bool:
+    return (
+        np.array_equal(entries["physical_offset"], messages.positions)
+        and np.array_equal(entries["size"], messages.sizes)
+        and np.array_equal(entries["tags_code"], messages.tags_codes)
+    )
+
+
+def _are_filler(entries: Entries) -> npt.NDArray[np.bool_]:
+    filler: npt.NDArray[np.bool_] = (entries["physical_offset"] == 0) & (entries["size"] == FILLER_SIZE)
+    return filler
+
+
+# ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.define(eq=False)
+class ConsumeQueues:
+    """Every queue of a store: those that have a directory, and those that only messages know of."""
+
+    ground: Ground
+    log: CommitLog
+    name_findings: list[Finding] = attrs.Factory(list)
+    queues: dict[tuple[str, int], ConsumeQueue] = attrs.Factory(dict)
+
+    @classmethod
+    def of(cls, ground: Ground, log: CommitLog) -> ConsumeQueues:
+        found = cls(ground, log)
+        for topic in ground.files.list(ground.path(CONSUME_QUEUES)):
+            path = ground.path(CONSUME_QUEUES, topic)
+            names = ground.files.list(path) if ground.files.is_directory(path) else None
+            for name in [""] if names is None else names:
+                inner = f"{path}/{name}" if name else path
+                if not (name.isascii() and name.isdigit() and int(name) <= _MOST_QUEUE_ID):
+                    detail = "no directory of a topic, or of a queue"
+                    found.name_findings.append(Finding("misplaced file", "damage", inner, None, detail))
+                    continue
+                found._add(topic, int(name), inner)
+        return found
+
+    def _add(self, topic: str, queue_id: int, path: str) -> None:
+        size = self.ground.settings.mapped_file_size_consume_queue
+        files, findings = mapped_files(self.ground, path, size)
+        self.name_findings += findings
+        queue = self.queues[topic, queue_id] = ConsumeQueue(self.ground, self.log, topic, queue_id, files)
+        queue.load()
+
+    @property
+    def has_entries(self) -> bool:
+        return any(queue.end > queue.first for queue in self.queues.values())
+
+    def take(self, columns: RecordColumns) -> Iterator[Finding]:
+        """Compare the next messages of the CommitLog with their entries."""
+        rows = np.flatnonzero(has_entry(columns))
+        if not len(rows):
+            return
+        numbers = (columns.topic_of[rows].astype(np.int64) << 32) + (columns.queue_ids[rows].astype(np.int64) & _MASK)
+        order = np.argsort(numbers, kind="stable")
+        for group in np.split(rows[order], np.flatnonzero(np.diff(numbers[order])) + 1):
+            key = columns.topics[columns.topic_of[group[0]]], int(columns.queue_ids[group[0]])
+            queue = self.queues.get(key)
+            if queue is None:
+                queue = self.queues[key] = ConsumeQueue(self.ground, self.log, *key, [])
+            yield from queue.take(
+                Messages(
+                    columns.queue_offsets[group],
+                    columns.positions[group],
+                    columns.physical_offsets[group],
+                    columns.sizes[group].astype(np.int64),
+                    columns.tags_codes[group],
+                )
+            )
+
+    def points_at(self, physical_offset: int) -> bool:
+        """Whether any entry that is not judged yet points there."""
+        return any(queue.points_at(physical_offset) for queue in self.queues.values())
+
+    def finish(self, end: int) -> Iterator[Finding]:
+        """What is left when all messages were taken."""
+        for queue in self.queues.values():
+            yield from queue.finish(end)
+
+
+_MASK: Final = 0xFFFFFFFF
