@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import attrs
 from pykka import ActorRef
+from pykka._envelope import Envelope as Letter
 
 from actors import messages as m
 from actors import topic_messages as tm
@@ -142,8 +143,16 @@ class CommitLogActor(Door):
 
     def append(self, item: AppendConfirm) -> AppendConfirm:
         """Hand over one message."""
+        if self.actor_stopped.is_set():
+            raise self.stopped_error()
         item.confirm = self.actor_inbox.gather(item.key, item, self._new_gathering, 1).confirm
         return item
+
+    def hand_over(self, message: tm.AppendBatches, count: int) -> None:
+        """Hand over batches of ``count`` messages."""
+        if self.actor_stopped.is_set():
+            raise self.stopped_error()
+        self.actor_inbox.put(Letter(message), count)
 
     def _new_gathering(self, key: object) -> AppendGathering:
         return AppendGathering(key, Confirm(self))

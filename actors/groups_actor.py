@@ -78,6 +78,8 @@ class GroupsActor(PooledActor):
                 return self._describe_groups()
             case tm.MoreQueues():
                 self._more_queues(message)
+            case tm.NoteOffset():
+                self._note(message.topic, message.group, message.queue_id, message.queue_offset)
             case tm.PersistDue():
                 self._persist_armed = False
                 self._persist()
@@ -186,9 +188,13 @@ class GroupsActor(PooledActor):
             if self._offsets.offset(group.topic, group.group, queue_id) != queue_offset:
                 self._note(group.topic, group.group, queue_id, queue_offset)
 
+    def offset(self, topic: str, group: str, queue_id: int) -> int:
+        """A committed offset, 0 without one; for those who start with the store, before anybody else is there."""
+        return self._offsets.offset(topic, group, queue_id) or 0
+
     def _note(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
         self._offsets.commit(topic, group, queue_id, queue_offset)
-        if not self._persist_armed:
+        if self._offsets.is_dirty and not self._persist_armed:
             self._persist_armed = True
             due_ns = self._around.clock.now_ns() + self._store.settings.flush_consumer_offset_interval * MS_NS
             tell(self._around.timer, m.StartTimer(self.actor_ref, "persist", due_ns, tm.PersistDue()))

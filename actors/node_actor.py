@@ -1,7 +1,8 @@
 """The actor of a node: opens a data directory, starts what runs in it, restarts what fails, stops it all.
 
 The data directory is RabbitMQ's: ``msg_stores/vhosts/…`` (:mod:`actors.vhost_files`); beside it lie warren's own
-definitions (:mod:`actors.engines.definitions`) and ``warren.lock``, which says who has the directory.
+definitions (:mod:`actors.engines.definitions`), topics (:mod:`actors.running_topics`) and ``warren.lock``, which says
+who has the directory.
 
 *Changes* of what is declared come one at a time (:class:`~actors.messages.Change`): in memory, then on disk, then the
 queue's actor, and only then the answer. A queue that is deleted loses its files first and its definition then: a crash
@@ -27,6 +28,7 @@ import attrs
 from pykka import ActorRef
 
 from actors import messages as m
+from actors import topic_messages as tm
 from actors.clock import NS
 from actors.engines.arguments import QueueDeclaration
 from actors.engines.definitions import Definitions
@@ -40,12 +42,14 @@ from actors.inbox import Inbox
 from actors.memory_monitor_actor import MemoryMonitorActor
 from actors.pool import ActorStoppedError, PooledActor
 from actors.queue_actor import QueueActor
+from actors.running_topics import TOPICS_DIRECTORY, RunningTopics
 from actors.running_vhost import QueueCell, RunningVhost
 from actors.surroundings import Surroundings
 from actors.timer import TimerActor, tell
 from queue_index import directory as names
 from storage.errors import DataError, StorageError, WarrenError
 from storage.filesystem import Lock
+from storage.topic_settings import TopicSettings
 
 _LOG = logging.getLogger("warren.node")
 
@@ -61,6 +65,10 @@ class VhostDownError(WarrenError):
     """The vhost cannot be opened, or its store has failed too often; the reason is in the text."""
 
 
+class TopicsDownError(WarrenError):
+    """The topics cannot be opened, or have failed too often; the reason is in the text."""
+
+
 class UnsavedError(WarrenError):
     """What is declared could not be written down: what was asked for may be undone by a crash, or was not done."""
 
@@ -74,12 +82,23 @@ class Probes:
     free_disk_bytes: Callable[[], int]
     give_back: Callable[[], None] = lambda: None
     """Return to the system what is held free."""
+    used_disk_percent: Callable[[], float] = lambda: 0.0
+    """Of the disk that the data directory lies on."""
 
 
 class NodeActor(PooledActor):
     """Owner of a data directory and of everything that runs in it."""
 
-    def __init__(self, around: Surroundings, path: str, *, probes: Probes, owner: str, adopt: bool = False) -> None:
+    def __init__(
+        self,
+        around: Surroundings,
+        path: str,
+        *,
+        probes: Probes,
+        owner: str,
+        adopt: bool = False,
+        topic_settings: TopicSettings | None = None,
+    ) -> None:
         super().__init__(around.pool)
         around.node = self.actor_ref
         self._around = around
@@ -97,6 +116,10 @@ class NodeActor(PooledActor):
         self.down: dict[str, BaseException] = {}
         """Vhosts that could not be opened, and why."""
         self._vhost_restarts: dict[str, deque[int]] = {}
+        self._topic_settings = TopicSettings() if topic_settings is None else topic_settings
+        self._topics: RunningTopics | None = None
+        self._topics_error: BaseException | None = None
+        self._topics_restarts: deque[int] = deque()
 
     def describe(self) -> str:
         return f"the node of {self._path}"
@@ -137,6 +160,8 @@ class NodeActor(PooledActor):
         for name in self._definitions.vhosts():
             self._open_vhost(name)
         self._definitions.save()
+        if files.is_directory(self._topics_path):
+            self._try_to_open_topics()
 
     def _vhosts_on_disk(self) -> list[str]:
         files, root = self._around.files, f"{self._path}/{VHOSTS_DIRECTORY}"
@@ -197,6 +222,8 @@ class NodeActor(PooledActor):
                 self._start_monitor()
             case m.StoreFailed():
                 self._restart_vhost(message.store, message.error)
+            case tm.TopicsFailed():
+                self._restart_topics(message.actor, message.error)
             case m.CloseNode():
                 self._close()
             case _:
@@ -248,6 +275,53 @@ class NodeActor(PooledActor):
             raise UnsavedError(f"vhost '{name}' could not be deleted: {error}") from error
         self.definitions.delete_vhost(name)
         self._save()
+
+    # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _topics_path(self) -> str:
+        return f"{self._path}/{TOPICS_DIRECTORY}"
+
+    @property
+    def topics(self) -> RunningTopics | None:
+        """The topics that run; ``None`` where there are none yet. Raises :class:`TopicsDownError`."""
+        if self._topics is None and self._topics_error is not None:
+            raise TopicsDownError(f"the topics are down: {self._topics_error}") from self._topics_error
+        return self._topics
+
+    def declare_topic(self, name: str, queues: int) -> RunningTopics:
+        """See that a topic is there."""
+        if self.topics is None:
+            self._open_topics()
+        topics = self.topics
+        if topics is None:
+            raise RuntimeError("topics were opened and are not there")
+        topics.declare(name, queues)
+        return topics
+
+    def _open_topics(self) -> None:
+        self._topics = RunningTopics.open(
+            self._around, self._topics_path, self._topic_settings, self._probes.used_disk_percent
+        )
+        self._topics_error = None
+
+    def _try_to_open_topics(self) -> None:
+        """Open the topics of a node that serves its queues whatever comes of it, or say why they are down."""
+        try:
+            self._open_topics()
+        except (DataError, StorageError) as error:
+            _LOG.exception("the topics are down")
+            self._topics_error = error
+
+    def _restart_topics(self, actor: ActorRef[Any], error: BaseException) -> None:
+        topics = self._topics
+        if topics is None or not topics.is_of(actor):
+            return
+        _LOG.error("the topics are opened anew: %s", error)
+        topics.give_up(error)
+        self._topics, self._topics_error = None, error
+        if not self._too_often(self._topics_restarts):
+            self._try_to_open_topics()
 
     # ── queues, exchanges, bindings ─────────────────────────────────────────────────────────────────────────────
 
@@ -438,6 +512,12 @@ class NodeActor(PooledActor):
             except (WarrenError, RuntimeError) as error:
                 failures.append(error)
                 vhost.abandon()
+        if self._topics is not None:
+            try:
+                self._topics.close()
+            except (WarrenError, RuntimeError) as error:
+                failures.append(error)
+                self._topics.give_up(error)
         self._end()
         if failures:
             raise failures[0]
@@ -466,5 +546,7 @@ class NodeActor(PooledActor):
         for vhost in self.vhosts.values():
             with contextlib.suppress(Exception):  # nobody writes on in a directory that is given free
                 vhost.give_up(error)
+        if self._topics is not None:
+            self._topics.give_up(error)
         if self._lock is not None:
             self._lock.release()

@@ -1,11 +1,11 @@
 """A topic store that runs: its actors, started and stopped together.
 
 The store lies in ``<node's directory>/topics``, laid out as RocketMQ lays out its own. It is opened with the node if it
-is there, and made when the first topic is declared. Five hold it:
+is there, and made when the first topic is declared. These hold it:
 
-    user ─► CommitLogActor ──tell──► DispatchActor ──tell──► ScheduleActor
-              (appends)               (entries, keys)         (delayed messages; appends them when they are due)
-    user ─► GroupsActor (who reads what, how far)      user: reads queues and messages by itself, in its own thread
+    user ─► CommitLogActor ──tell──► DispatchActor ──tell──► ScheduleActor (appends delayed messages that are due)
+              (appends)               (entries, keys)  └─tell──► TransactionsActor (appends what is decided)
+    user ─► GroupsActor (who reads what, how far)       user: reads queues and messages by itself, in its own thread
 
 If one of them fails, all are given up as a crash would, and the store is opened anew from its files.
 """
@@ -24,13 +24,14 @@ from pykka import ActorRef
 from actors import topic_messages as tm
 from actors.commit_log_actor import CommitLogActor
 from actors.dispatch_actor import DispatchActor
-from actors.engines.topics.names import SCHEDULE_TOPIC
+from actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
 from actors.engines.topics.topic_store import CONFIG, CONSUME_QUEUES, TopicStore, queue_directories
 from actors.engines.topics.topic_table import TopicTable
 from actors.groups_actor import GroupsActor
 from actors.pool import PooledActor
 from actors.schedule_actor import ScheduleActor
 from actors.surroundings import Surroundings
+from actors.transactions_actor import TransactionsActor
 from queue_index.consumer_offsets import ConsumerOffsets
 from storage.topic_settings import TopicSettings
 
@@ -58,6 +59,7 @@ class RunningTopics:
     dispatcher: DispatchActor
     groups: GroupsActor
     schedule: ScheduleActor
+    transactions: TransactionsActor
 
     @classmethod
     def open(
@@ -89,15 +91,17 @@ class RunningTopics:
             queues_of=lambda topic: table.queues(topic) or 1,
             arrivals=dispatcher.arrivals,
         )
-        schedule = _started(ScheduleActor, around, store, log=log, table=table)
+        schedule = _started(ScheduleActor, around, store, log=log)
+        transactions = _started(TransactionsActor, around, store, log=log, groups=groups)
         dispatcher.listeners[SCHEDULE_TOPIC] = schedule.actor_ref
+        dispatcher.listeners[HALF_TOPIC] = dispatcher.listeners[OP_TOPIC] = transactions.actor_ref
         dispatcher.actor_ref.tell(tm.Dispatch())  # an index that is behind catches up
-        return cls(around, store, table, log, dispatcher, groups, schedule)
+        return cls(around, store, table, log, dispatcher, groups, schedule, transactions)
 
     @property
     def actors(self) -> list[PooledActor]:
         """From those that hand on to those that are handed to."""
-        return [self.schedule, self.log, self.groups, self.dispatcher]
+        return [self.schedule, self.transactions, self.log, self.groups, self.dispatcher]
 
     def is_of(self, actor: ActorRef[Any]) -> bool:
         """Whether it is one of this store's actors."""
@@ -109,9 +113,20 @@ class RunningTopics:
             self.table.save(self.around.clock.wall_us() // 1000, sync=True)
             self.groups.actor_ref.tell(tm.MoreQueues(topic, queues))
 
+    def catch_up(self, end: int | None = None, *, with_index: bool = False) -> None:
+        """Come back when everything that was appended has its entries (``with_index``: and its keys)."""
+        end = self.store.commit_log.end if end is None else end
+        if self.store.dispatched < end or (with_index and self.store.indexed < end):
+            self.dispatcher.actor_ref.ask(tm.CatchUp(end, with_index))
+
+    def ask_groups(self, message: object) -> Any:
+        """Ask the consumer groups."""
+        return self.groups.actor_ref.ask(message)
+
     def close(self) -> None:
         """A clean stop; raises what keeps it from being one."""
         self.schedule.actor_ref.ask(tm.CloseGroups())
+        self.transactions.actor_ref.ask(tm.CloseGroups())
         self.log.actor_ref.ask(tm.CloseLog())
         self.groups.actor_ref.ask(tm.CloseGroups())
         self.dispatcher.actor_ref.ask(tm.CloseDispatch())

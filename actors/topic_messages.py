@@ -176,6 +176,16 @@ class MoreQueues:
 
 
 @attrs.frozen
+class NoteOffset:
+    """Transactions → groups. Tell. An offset of the store's own, to be written down with the others."""
+
+    topic: str
+    group: str
+    queue_id: int
+    queue_offset: int
+
+
+@attrs.frozen
 class PersistDue(Control):
     """Timer → groups or schedule. Tell. Time to write offsets down."""
 
@@ -195,8 +205,30 @@ class DelayDue(Control):
 
 @attrs.frozen
 class DelayedSafe:
-    """Schedule → itself, when the CommitLog has confirmed what was delivered. Tell."""
+    """Schedule → itself, when the CommitLog has confirmed so many delivered messages of a level. Tell."""
 
     level: int
-    next_offset: int
-    failed: bool
+    count: int
+
+
+# ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class Decide:
+    """User → transactions. Ask; the reply is a future's: it comes when the decision is safe."""
+
+    half_offset: int
+    commit: bool
+
+
+@attrs.frozen
+class GetPending:
+    """User → transactions. Ask; the reply is the half messages that are not decided."""
+
+
+@attrs.frozen
+class DecisionFailed:
+    """Transactions → itself. Tell. The decision was not appended; it may be made again."""
+
+    half_offset: int

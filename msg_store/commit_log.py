@@ -23,6 +23,7 @@ Any number of threads may read while one writes.
 
 from __future__ import annotations
 
+import posixpath
 import struct
 from collections.abc import Iterator
 from typing import Final, Literal
@@ -48,7 +49,7 @@ from msg_store.commit_log_scan import scan_columns, scan_items
 from msg_store.message_batch import Batch, Measured, MessageIllegalError, PropertiesSizeExceededError, measure
 from msg_store.record_check import Failure
 from msg_store.record_columns import RecordColumns
-from msg_store.record_encoding import Place, RecordEncoder
+from msg_store.record_encoding import Place, RecordEncoder, begins
 from storage.errors import DataError, StorageError
 from storage.filesystem import FileSystem
 from storage.mapped_files import MappedFiles
@@ -173,7 +174,7 @@ class CommitLog:
             place = Place(self.end, first + done * batch.is_queued, store_timestamp)
             sizes = measured.sizes[done : done + fitting]
             data = self._encoder.encode(measured, done, done + fitting, place)
-            offsets[done : done + fitting] = _begins(place.physical_offset, sizes, measured.size)
+            offsets[done : done + fitting] = begins(place.physical_offset, sizes, measured.size)
             self._write(data)
             self.last_store_timestamp = store_timestamp
             done += fitting
@@ -249,7 +250,7 @@ class CommitLog:
     def store_timestamp_of(self, physical_offset: int, size: int) -> int | None:
         """When the message there, of ``size`` bytes, was stored; ``None`` where it cannot be read."""
         base = self.mapped.holding(physical_offset)
-        if base is None or physical_offset + size > min(self.end, base + self.mapped.file_size):
+        if base is None or size < 0 or physical_offset + size > min(self.end, base + self.mapped.file_size):
             return None
         data = self.mapped.read(physical_offset, min(size, _TIMESTAMP_END))
         try:
@@ -340,13 +341,14 @@ class CommitLog:
             raise
 
     def _sync_file(self, base: int) -> None:
-        """A file as it is, and its name."""
+        """A file as it is, and its name, and its directory's."""
         handle = self.mapped.files.open_append(self.mapped.path(base))
         try:
             handle.sync()
         finally:
             handle.close()
         self.mapped.files.sync_directory(self.mapped.directory)
+        self.mapped.files.sync_directory(posixpath.dirname(self.mapped.directory))
 
     def _must_work(self) -> None:
         if self.failure is not None:
@@ -357,12 +359,3 @@ class CommitLog:
         if base is None:
             return DataError(self.mapped.directory, None, f"at {physical_offset}: {reason}")
         return DataError(self.mapped.path(base), physical_offset - base, reason)
-
-
-def _begins(start: int, sizes: npt.NDArray[np.int32], size: int | None) -> npt.NDArray[np.int64]:
-    """Where records that lie one behind the other begin."""
-    if size is not None:
-        return np.arange(start, start + len(sizes) * size, size, dtype=np.int64)
-    ends = np.cumsum(sizes, dtype=np.int64)
-    ends += start
-    return ends - sizes

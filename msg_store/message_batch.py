@@ -28,6 +28,7 @@ from storage.errors import WarrenError
 
 _LENGTH_FIELDS_BYTES = 3
 """The topic's length and the properties'."""
+_TOO_LARGE = 1 << 31
 
 
 class MessageIllegalError(WarrenError):
@@ -100,8 +101,7 @@ class Measured:
 def measure(batch: Batch, max_message_size: int) -> Measured:
     """Raises :class:`MessageIllegalError` where a message may not be stored; a batch that goes as one, as a whole."""
     topic, flags, count = _topic_bytes(batch.topic), batch.stored_sys_flag, len(batch.bodies)
-    if not isinstance(batch.flag, int) and len(batch.flag) != count:
-        raise ValueError(f"{count} bodies, and flags of {len(batch.flag)} messages")
+    _check_flags(batch.flag, count)
     fixed = header_bytes(flags) + _LENGTH_FIELDS_BYTES + len(topic)
     body_size, bodies = _lengths(batch.bodies)
     if isinstance(batch.properties, bytes):
@@ -141,6 +141,14 @@ def _topic_bytes(topic: str) -> bytes:
     if len(encoded) > MAX_TOPIC_BYTES:
         raise MessageIllegalError(f"the topic {topic!r} takes {len(encoded)} bytes; {MAX_TOPIC_BYTES} are allowed")
     return encoded
+
+
+def _check_flags(flag: int | Sequence[int], count: int) -> None:
+    flags = (flag,) if isinstance(flag, int) else flag
+    if not isinstance(flag, int) and len(flags) != count:
+        raise ValueError(f"{count} bodies, and flags of {len(flags)} messages")
+    if flags and not -_TOO_LARGE <= min(flags) <= max(flags) < _TOO_LARGE:
+        raise MessageIllegalError("a flag has more than 32 bits")
 
 
 def _check_properties(properties: bytes) -> None:

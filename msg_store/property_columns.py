@@ -31,8 +31,9 @@ from msg_store.property_entries import DELAY, KEY_SEPARATOR, KEYS, TAGS, UNIQUE_
 from msg_store.record_check import delivery_time
 from storage.java_hash import Hashes, hash_rows, java_hash, to_index_hashes, to_tags_codes
 
-_FEWEST_ROWS: Final = 64
-"""Fewer are not laid out."""
+_FEWEST_ROWS: Final = 16
+_MOST_PATTERNS: Final = 4
+"""A pattern costs as much as reading a good part of the rows by their entries: it must have a chance at many."""
 _SAMPLE_ROWS: Final = 16
 """A pattern that catches less than a quarter of so many of its rows is not tried on all."""
 _MOST_DIGITS: Final = 9
@@ -84,44 +85,41 @@ class _Pattern:
     """The first row of a matrix: what the others must have in common with it to be read by columns."""
 
     row: Bytes
-    frame: Bytes
-    """0xFF at names and separators, which must be equal."""
-    value: Bytes
-    """0xFF at values, which must hold no separator."""
-    high: Bytes
-    """0x80 at the values that are hashed, which must be ASCII."""
+    mask: Bytes
+    """The bits that must be equal: all at names and separators, the highest at the values that are hashed (ASCII)."""
+    expected: Bytes
+    """What they must be."""
+    is_value: Mask
     columns: dict[bytes, tuple[int, int]]
     """From where to where each wanted value goes."""
 
     @classmethod
     def of(cls, row: Bytes) -> _Pattern:
-        frame = np.full(len(row), 0xFF, np.uint8)
-        high = np.zeros(len(row), np.uint8)
+        mask = np.full(len(row), 0xFF, np.uint8)
+        is_value = np.zeros(len(row), np.bool_)
         columns: dict[bytes, tuple[int, int]] = {}
         at = 0
         for entry in row.tobytes().split(PROPERTY_SEPARATOR):
             name, separator, value = entry.partition(NAME_VALUE_SEPARATOR)
             start, stop = at + len(name) + 1, at + len(entry)
             if separator and name and value:
-                frame[start:stop] = 0
+                is_value[start:stop] = True
+                mask[start:stop] = 0x80 if name in WANTED else 0
                 if name in WANTED:
                     columns[name] = start, stop
-                    high[start:stop] = 0x80
             at = stop + 1
-        return cls(row, frame, ~frame, high, columns)
+        return cls(row, mask, np.where(is_value, 0, row), is_value, columns)
 
     def caught(self, matrix: Bytes) -> Mask:
         """The rows that look like this one."""
-        cells = matrix ^ self.row
-        cells &= self.frame
-        cells |= matrix & self.high
-        cells |= (matrix == PROPERTY_SEPARATOR[0]).view(np.uint8) & self.value
-        caught = _rows_without(cells)
-        if KEYS in self.columns:
+        unlike = (matrix & self.mask) != self.expected
+        separators = matrix == PROPERTY_SEPARATOR[0]
+        if np.count_nonzero(separators) != np.count_nonzero(separators[0]) * len(matrix) or unlike.any():
+            unlike |= separators & self.is_value
+        if KEYS in self.columns and (spaces := matrix == KEY_SEPARATOR[0]).any():
             keys = slice(*self.columns[KEYS])
-            spaces = matrix[:, keys] == KEY_SEPARATOR[0]
-            caught &= _rows_without((spaces ^ (self.row[keys] == KEY_SEPARATOR[0])).view(np.uint8))
-        return caught
+            unlike[:, keys] |= spaces[:, keys] != (self.row[keys] == KEY_SEPARATOR[0])
+        return _rows_without(unlike)
 
     def keys(self) -> list[tuple[int, int]]:
         """From where to where each key goes, in the order of putting."""
@@ -135,8 +133,8 @@ class _Pattern:
         return found
 
 
-def _rows_without(cells: Bytes) -> Mask:
-    """The rows that are all zeros."""
+def _rows_without(cells: Mask) -> Mask:
+    """The rows in which nothing is set."""
     without = np.ones(len(cells), np.bool_)
     if cells.any():
         without[np.flatnonzero(cells) // cells.shape[1]] = False
@@ -172,10 +170,10 @@ class _Reading:
 
     def read_alike(self, width: int, where: Longs) -> Longs:
         """Of the rows ``where``, whose properties are ``width`` bytes long, read those that look alike; who is left."""
-        while len(where) >= _FEWEST_ROWS:
+        while len(where) >= max(_FEWEST_ROWS, len(self.key_counts) // _MOST_PATTERNS):
             sample = self._matrix(width, where[:: len(where) // _SAMPLE_ROWS])
             pattern = _Pattern.of(sample[0])
-            if np.count_nonzero(pattern.caught(sample)) * 4 < _SAMPLE_ROWS:
+            if np.count_nonzero(pattern.caught(sample)) * 4 < len(sample):
                 break
             matrix = self._matrix(width, where)
             caught = pattern.caught(matrix)
@@ -233,7 +231,10 @@ class _Reading:
 
     def read_entries(self, where: Longs) -> None:
         """Read the rows ``where``, whatever they look like."""
-        values = find_values([self.rows.one(row) for row in where.tolist()])
+        starts = self.rows.starts[where]
+        stops = starts + self.rows.sizes[where]
+        data = self.rows.data
+        values = find_values([data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)])
         tags = values.named(TAGS)
         self.tags_codes[where[tags.owners]] = to_tags_codes(values.hashes(tags))
         delayed = where[values.named(DELAY).owners]

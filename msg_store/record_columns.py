@@ -192,20 +192,24 @@ def _walk(data: bytes, at: int, limit: int) -> tuple[Longs, int]:
     parts: list[Longs] = []
     single: list[int] = []
     previous = alike = 0
-    while at + FIXED_BYTES <= limit:
-        size, magic = _START.unpack_from(data, at)
-        if magic != MESSAGE_MAGIC or not FIXED_BYTES <= size <= limit - at:
+    last, unpack, add = limit - FIXED_BYTES, _START.unpack_from, single.append
+    while at <= last:
+        size, magic = unpack(data, at)
+        if magic != MESSAGE_MAGIC or size < FIXED_BYTES or size > limit - at:
             break
-        single.append(at)
+        add(at)
         at += size
-        alike = alike + 1 if size == previous else 0
-        previous = size
+        if size != previous:
+            previous = size
+            alike = 0
+            continue
+        alike += 1
         if alike == _STRETCH:
             alike = 0
             count = _stretch(data, at, size, limit)
             if count:
                 parts += [np.array(single, np.int64), at + size * np.arange(count)]
-                single = []
+                single.clear()
                 at += size * count
     return np.concatenate([*parts, np.array(single, np.int64)]), at
 
@@ -319,7 +323,7 @@ def _topics(data: bytes, starts: Longs, sizes: Longs) -> tuple[tuple[str, ...], 
         if (rows == rows[0]).all():
             rows = rows[:1]
         listed = rows.tolist()
-        distinct = {row: row.ljust(size, b"\0").decode("utf-8", "replace") for row in listed}
+        distinct = {row: row.ljust(size, b"\0").decode("utf-8", "replace") for row in set(listed)}
         of_row = {row: numbers.setdefault(topic, len(numbers)) for row, topic in distinct.items()}
         topic_of[where] = [of_row[row] for row in listed]
     return tuple(numbers), topic_of

@@ -144,20 +144,23 @@ def _one_by_one(measured: Measured, start: int, stop: int, place: Place) -> byte
 
 
 def _fill_places(fields: Column, measured: Measured, start: int, stop: int, place: Place) -> None:
-    """The columns that differ wherever the records come from."""
-    sizes, count = measured.sizes[start:stop], stop - start
-    if measured.size is not None:
-        end = place.physical_offset + measured.size * count
-        fields["physical_offset"] = np.arange(place.physical_offset, end, measured.size)
-    else:
-        ends = np.cumsum(sizes, dtype=np.int64)
-        fields["physical_offset"] = place.physical_offset + ends - sizes
-    queued = measured.batch.is_queued
-    fields["queue_offset"] = np.arange(place.queue_offset, place.queue_offset + count) if queued else place.queue_offset
-    fields["flag"] = measured.batch.flag if isinstance(measured.batch.flag, int) else measured.batch.flag[start:stop]
-    fields["store_timestamp"] = place.store_timestamp
-    fields["born_timestamp"] = measured.batch.born_timestamp
-    fields["crc"] = body_crcs(measured.batch.bodies[start:stop])
+    """The columns that differ wherever the records come from. (Arrays go in faster than single numbers.)"""
+    batch, sizes, count = measured.batch, measured.sizes[start:stop], stop - start
+    fields["physical_offset"] = begins(place.physical_offset, sizes, measured.size)
+    first = place.queue_offset
+    fields["queue_offset"] = np.arange(first, first + count) if batch.is_queued else np.full(count, first)
+    fields["flag"] = np.full(count, batch.flag) if isinstance(batch.flag, int) else batch.flag[start:stop]
+    fields["store_timestamp"] = np.full(count, place.store_timestamp)
+    fields["born_timestamp"] = np.full(count, batch.born_timestamp)
+    fields["crc"] = body_crcs(batch.bodies[start:stop])
+
+
+def begins(start: int, sizes: npt.NDArray[np.int32], size: int | None) -> npt.NDArray[np.int64]:
+    """Where records begin that lie one behind the other from ``start``; ``size``: of all of them, if it is one."""
+    if size is not None:
+        return np.arange(start, start + len(sizes) * size, size, dtype=np.int64)
+    ends = np.cumsum(sizes, dtype=np.int64)
+    return ends + start - sizes
 
 
 class _Rows:

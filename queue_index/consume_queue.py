@@ -38,7 +38,7 @@ from queue_index.consume_queue_format import (
     is_filler,
     physical_stops,
 )
-from queue_index.consume_queue_recovery import End, cut, read, recovered_end, stretches
+from queue_index.consume_queue_recovery import End, cut, lengthen_files, read, recovered_end, stretches
 from queue_index.offset_by_time import StoreTimestampOf, nearest
 from storage.errors import DataError
 from storage.filesystem import FileSystem
@@ -71,11 +71,16 @@ class ConsumeQueue:
         writable: bool = True,
         lengthen: bool = False,
     ) -> ConsumeQueue:
-        """The queue in ``directory``, taken for full until :meth:`recover`. Raises :class:`DataError`, see
-        :meth:`MappedFiles.load`."""
+        """The queue in ``directory``, taken for full until :meth:`recover`.
+
+        Raises :class:`DataError` where a file is not ``file_size`` bytes long. ``lengthen``: but for shorter ones,
+        which a crash may leave; they get their zeros here.
+        """
         if file_size <= 0 or file_size % ENTRY_BYTES:
             raise RuntimeError(f"a file of {file_size} bytes is no whole number of entries")
-        mapped = MappedFiles.load(files, directory, file_size, writable=writable, lengthen=lengthen)
+        if lengthen:
+            lengthen_files(files, directory, file_size)
+        mapped = MappedFiles.load(files, directory, file_size, writable=writable)
         for base in mapped.bases:
             if base % ENTRY_BYTES:
                 raise DataError(mapped.path(base), None, "its name is no whole number of entries")
@@ -310,11 +315,16 @@ class ConsumeQueue:
     def first_offset(self, commit_log_min: int) -> int:
         """The first queue offset whose message the CommitLog has, ``max_offset`` without any.
 
-        warren's own: ``min_offset`` may be lower, for RocketMQ leaves it where a queue's last message expired.
+        warren's own: ``min_offset`` may be lower. RocketMQ leaves it where it was when a queue's last message expires,
+        and takes filler for a message where the CommitLog begins with byte 0.
         """
+
+        def place_of(queue_offset: int) -> int:
+            physical_offset, size = self._entry_at(queue_offset)
+            return -1 if is_filler(physical_offset, size) else physical_offset
+
         low = max(self.min_offset, self.mapped.min_offset // ENTRY_BYTES)
-        entries = range(low, max(low, self.max_offset))
-        return low + bisect_left(entries, commit_log_min, key=lambda queue_offset: self._entry_at(queue_offset)[0])
+        return low + bisect_left(range(low, max(low, self.max_offset)), commit_log_min, key=place_of)
 
     def _entry_at(self, queue_offset: int) -> tuple[int, int]:
         """Physical offset and size of the message at a queue offset that is there."""

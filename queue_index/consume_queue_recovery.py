@@ -14,7 +14,8 @@ import numpy as np
 
 from queue_index.consume_queue_format import ENTRY_BYTES, Entries, are_good, decode, physical_stops
 from storage.errors import DataError
-from storage.mapped_files import MappedFiles
+from storage.filesystem import FileSystem
+from storage.mapped_files import MappedFiles, parse_file_name
 
 _READ_BYTES: Final = 4096 * ENTRY_BYTES
 
@@ -51,6 +52,16 @@ def stretches(mapped: MappedFiles, start: int, stop: int) -> Iterator[Entries]:
     """The entries between two logical bytes of one file, some at a time."""
     for at in range(start, stop, _READ_BYTES):
         yield decode(read(mapped, at, min(_READ_BYTES, stop - at)))
+
+
+def lengthen_files(files: FileSystem, directory: str, file_size: int) -> None:
+    """Give files that are too short their zeros: several may have been made since the last flush."""
+    for name in files.list(directory):
+        path = f"{directory}/{name}"
+        if parse_file_name(name) is not None and files.size(path) < file_size:
+            handle = files.open_append(path)
+            handle.truncate(file_size)
+            handle.close()
 
 
 def recovered_end(mapped: MappedFiles) -> End:

@@ -106,10 +106,15 @@ class KeyIndex:
             raise RuntimeError(f"{len(key_hashes)} key hashes for messages with {int(key_counts.sum())} keys")
         if not count:
             return
+        skip_first = min(skip_first, int(key_counts[0]))
+        if skip_first and skip_first == key_counts[0]:  # all of it is there: not a message that makes a file
+            hashes = key_hashes[skip_first:]
+            self.put_many(physical_offsets[1:], store_timestamps[1:], is_rollback[1:], key_counts[1:], hashes)
+            return
         file = self._last_with_room()
         owners = np.repeat(np.arange(count), key_counts)
         wanted = _is_put(file.header.end_physical_offset, physical_offsets, (key_counts > 0) & ~is_rollback)[owners]
-        wanted[: min(skip_first, int(key_counts[0]))] = False
+        wanted[:skip_first] = False
         if not wanted.all():
             owners, key_hashes = owners[wanted], key_hashes[wanted]
         offsets, timestamps = physical_offsets[owners], store_timestamps[owners]

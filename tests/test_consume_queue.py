@@ -460,6 +460,15 @@ def test_the_first_offset_stays_where_the_first_file_has_no_message_left() -> No
     assert queue.min_offset == 3
 
 
+def test_neither_filler_nor_what_expired_is_the_first_message_there() -> None:
+    files = MemoryFileSystem()
+    put(open_queue(files), *messages(7, 13))
+    queue = recovered(files)
+    queue.correct_min_offset(0)
+    assert (queue.min_offset, queue.first_offset(0)) == (5, 7)
+    assert [queue.first_offset(least) for least in (700, 701, 1250, 99_999)] == [7, 8, 13, 13]
+
+
 def test_expired_files_go_but_for_the_last() -> None:
     files = MemoryFileSystem()
     queue = open_queue(files)
@@ -557,13 +566,24 @@ def test_entries_are_found_by_their_tags_codes() -> None:
 # Damage
 
 
-def test_a_file_of_another_size_is_refused_unless_the_last_may_be_lengthened() -> None:
+def test_a_file_of_another_size_is_refused_unless_short_ones_may_be_lengthened() -> None:
     files = written(raw(*messages(0, 5)))
     handle = files.open_append(f"{PLACE}/{file_name(100)}")
     handle.append(raw(*messages(5, 7)))
     with pytest.raises(DataError, match="40 bytes long"):
         open_queue(files)
     assert recovered(files, lengthen=True).max_offset == 7
+    handle.truncate(140)
+    with pytest.raises(DataError, match="140 bytes long"):
+        open_queue(files, lengthen=True)
+
+
+def test_several_files_that_a_power_loss_left_short_are_lengthened() -> None:
+    files = written(raw(*messages(0, 5)))
+    for base in (100, 200):
+        files.open_append(f"{PLACE}/{file_name(base)}")
+    queue = recovered(files, lengthen=True)
+    assert (queue.max_offset, queue.mapped.bases) == (5, [0, 100])
 
 
 def test_a_name_in_the_middle_of_an_entry_is_refused() -> None:

@@ -24,7 +24,7 @@ KEYS = [field.name for field in attrs.fields(NodeSettings)]
 
 
 def load(text: str) -> tuple[NodeSettings, Settings]:
-    return load_settings(text.encode(), PATH)
+    return load_settings(text.encode(), PATH)[:2]
 
 
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,7 +1,8 @@
 """Config: everything that a node can be told, in one value.
 
-Two parts: the node's settings (:class:`actors.engines.node_settings.NodeSettings`) and the engine's
-(:class:`storage.settings.Settings`), both under RabbitMQ's names. No name is in both, so keywords find their place.
+Three parts: the node's settings (:class:`actors.engines.node_settings.NodeSettings`) and the queue engine's
+(:class:`storage.settings.Settings`), under RabbitMQ's names, and the topics'
+(:class:`storage.topic_settings.TopicSettings`), under RocketMQ's. No name is in two, so keywords find their place.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import Any
 import attrs
 
 from actors.engines.node_settings import NodeSettings
-from actors.engines.settings_file import load_settings
+from actors.engines.settings_file import load_settings, topic_settings
 from storage.errors import SettingsError
 from storage.filesystem import RealFileSystem
 from storage.settings import Settings
+from storage.topic_settings import TopicSettings
 
 _NODE = {field.name for field in attrs.fields(NodeSettings)}
 _ENGINE = {field.name for field in attrs.fields(Settings)}
+_TOPICS = {field.name for field in attrs.fields(TopicSettings)}
 
 
 @attrs.frozen(kw_only=True)
@@ -28,6 +31,7 @@ class Config:
 
     node: NodeSettings = attrs.Factory(NodeSettings)
     engine: Settings = attrs.Factory(Settings)
+    topics: TopicSettings = attrs.Factory(TopicSettings)
 
     @classmethod
     def of(cls, config: Config | str | os.PathLike[str] | None = None, **settings: Any) -> Config:
@@ -36,7 +40,7 @@ class Config:
         Raises :class:`SettingsError` for a name that is no setting, and for values that cannot work.
         """
         base = config if isinstance(config, Config) else cls() if config is None else cls.from_toml(config)
-        known = _NODE | _ENGINE
+        known = _NODE | _ENGINE | _TOPICS
         for name in settings:
             if name not in known:
                 close = difflib.get_close_matches(name, known, 1)
@@ -44,10 +48,11 @@ class Config:
         return cls(
             node=attrs.evolve(base.node, **{name: value for name, value in settings.items() if name in _NODE}),
             engine=attrs.evolve(base.engine, **{name: value for name, value in settings.items() if name in _ENGINE}),
+            topics=topic_settings({name: value for name, value in settings.items() if name in _TOPICS}, base.topics),
         )
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Config:
-        """What a file says in its tables ``[node]`` and ``[engine]``."""
-        node, engine = load_settings(RealFileSystem().read(os.fspath(path)), os.fspath(path))
-        return cls(node=node, engine=engine)
+        """What a file says in its tables ``[node]``, ``[engine]`` and ``[topics]``."""
+        node, engine, topics = load_settings(RealFileSystem().read(os.fspath(path)), os.fspath(path))
+        return cls(node=node, engine=engine, topics=topics)

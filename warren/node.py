@@ -34,11 +34,14 @@ from actors.engines.memory_readings import (
     process_rss_bytes,
     read_small_file,
     total_memory_bytes,
+    used_disk_percent,
 )
+from actors.engines.topics.names import check_user_topic
 from actors.future import Confirm
 from actors.handing_over import CLOSED_WEIGHT, PublishKey
 from actors.node_actor import NodeActor, Probes
 from actors.pool import Pool, ThreadPool
+from actors.running_topics import RunningTopics
 from actors.running_vhost import QueueCell, RunningVhost
 from actors.status_server import StatusServer
 from actors.surroundings import Gate, Surroundings, shared_files
@@ -50,6 +53,8 @@ from warren.messages import PublishArguments, as_body, publish_key
 from warren.process_bound import ProcessBound, WrongProcessError
 from warren.queue import Queue
 from warren.top.snapshots import Snapshots
+from warren.topic import Topic
+from warren.transaction import Transaction, pending_transactions
 
 T = TypeVar("T")
 
@@ -290,7 +295,14 @@ class Node(Vhost):
             check_invariants=check_invariants,
         )
         owner = f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
-        ref = NodeActor.start(self._around, path, probes=probes or _probes(config, path), owner=owner, adopt=adopt)
+        ref = NodeActor.start(
+            self._around,
+            path,
+            probes=probes or _probes(config, path),
+            owner=owner,
+            adopt=adopt,
+            topic_settings=config.topics,
+        )
         actor = ref.actor_inbox.owner  # type: ignore[attr-defined]
         self.actor: NodeActor = actor
         """The node's actor; its vhosts may be looked at from any thread."""
@@ -385,6 +397,48 @@ class Node(Vhost):
         """Declare what RabbitMQ's definitions JSON has: all of it, or an error that lists what is in the way."""
         return self.change(lambda actor: actor.import_definitions(document, vhost))
 
+    # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def topic(self, name: str, *, queues: int | None = None) -> Topic:
+        """Declare a topic, or get the one that is there; it has at least so many queues (4 where it is new).
+
+        Raises :class:`TopicNameError`, :class:`QueueRangeError`, and ``TopicsDownError`` where the topics' files cannot
+        be opened.
+        """
+        check_user_topic(name)
+        running = self.change(lambda actor: actor.topics)
+        known = None if running is None else running.table.queues(name)
+        if known is None or (queues is not None and queues > known):
+            wanted = self.config.topics.default_topic_queue_nums if queues is None else queues
+            self.change(lambda actor: actor.declare_topic(name, wanted))
+        return Topic(self, name)
+
+    def running_topics(self) -> RunningTopics:
+        """The topics' actors of the moment; raises why there are none."""
+        self.check_process()
+        running = self.actor.topics
+        if running is None:
+            raise NotFoundError("no topic was ever declared")
+        return running
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, by the node's clock."""
+        return self._clock.wall_us() // 1000
+
+    @property
+    def pool(self) -> Pool:
+        """Who runs the actors' turns."""
+        return self._pool
+
+    def topics(self) -> dict[str, int]:
+        """The topics that there are, those of retries and dead letters too, and how many queues each has."""
+        running = self.change(lambda actor: actor.topics)
+        return {} if running is None else running.table.topics
+
+    def pending_transactions(self) -> list[Transaction]:
+        """Messages that were prepared and neither committed nor rolled back, those of before a restart too."""
+        return pending_transactions(self)
+
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def memory(self) -> dict[str, Any]:
@@ -465,6 +519,7 @@ def _probes(config: Config, path: str) -> Probes:
         total_memory_bytes=override or total_memory_bytes(physical_memory_bytes(), read_small_file),
         free_disk_bytes=lambda: free_disk_bytes(path),
         give_back=give_memory_back,
+        used_disk_percent=lambda: used_disk_percent(path),
     )
 
 

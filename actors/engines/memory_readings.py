@@ -163,3 +163,8 @@ def read_small_file(path: str) -> str | None:
 def free_disk_bytes(path: str | os.PathLike[str]) -> int:
     """Bytes that a user without privileges can still write to the file system that holds ``path``."""
     return int(psutil.disk_usage(os.fspath(path)).free)
+
+
+def used_disk_percent(path: str | os.PathLike[str]) -> float:
+    """How much of the file system that holds ``path`` is used, of what users without privileges can have."""
+    return float(psutil.disk_usage(os.fspath(path)).percent)

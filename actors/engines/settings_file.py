@@ -1,4 +1,4 @@
-"""A settings file: TOML with two tables, both optional.
+"""A settings file: TOML with three tables, all optional.
 
     [node]                                  what NodeSettings has
     vm_memory_high_watermark = "2GB"
@@ -7,6 +7,9 @@
     [engine]                                what storage.settings.Settings has
     profile = "rabbitmq-3.10"               the one key of its own: where the other values come from
     msg_store_file_size_limit = 1048576
+
+    [topics]                                what storage.topic_settings.TopicSettings has
+    file_reserved_time = 24
 
 A file is right as a whole or not taken at all: an unknown table or key, or a value of the wrong kind, raises
 SettingsError with the file, the key and the reason. It reads bytes that it is handed, not the file.
@@ -27,17 +30,19 @@ import attrs
 from actors.engines.node_settings import NodeSettings
 from storage.errors import SettingsError
 from storage.settings import PROFILES, Settings
+from storage.topic_settings import TopicSettings
 
 _PROFILE: Final = "profile"
 _NODE_KEYS: Final = tuple(field.name for field in attrs.fields(NodeSettings))
 _ENGINE_KEYS: Final = (_PROFILE, *(field.name for field in attrs.fields(Settings)))
-_TABLES: Final = {"node": _NODE_KEYS, "engine": _ENGINE_KEYS}
-_KINDS: Final = {int: "a whole number", float: "a number", bool: "true or false"}
+_TOPIC_KEYS: Final = tuple(field.name for field in attrs.fields(TopicSettings))
+_TABLES: Final = {"node": _NODE_KEYS, "engine": _ENGINE_KEYS, "topics": _TOPIC_KEYS}
+_KINDS: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 S = TypeVar("S")
 
 
-def load_settings(data: bytes, path: str) -> tuple[NodeSettings, Settings]:
+def load_settings(data: bytes, path: str) -> tuple[NodeSettings, Settings, TopicSettings]:
     """The settings that a file's bytes stand for; ``path`` is for what errors say."""
     try:
         tables = tomllib.loads(data.decode("utf-8"))
@@ -52,7 +57,8 @@ def load_settings(data: bytes, path: str) -> tuple[NodeSettings, Settings]:
             if key not in _TABLES[name]:
                 raise SettingsError(f"{path}: [{name}] {_unknown(key, name)}")
     node = _made(path, "node", lambda: NodeSettings(**tables.get("node", {})))
-    return node, _made(path, "engine", lambda: _engine_settings(tables.get("engine", {})))
+    engine = _made(path, "engine", lambda: _engine_settings(tables.get("engine", {})))
+    return node, engine, _made(path, "topics", lambda: topic_settings(tables.get("topics", {})))
 
 
 def _made(path: str, table: str, make: Callable[[], S]) -> S:
@@ -80,7 +86,7 @@ def _unknown(key: str, table: str) -> str:
     return f"{key} is no setting; the nearest is {_nearest(key, _TABLES[table])}"
 
 
-# ── the engine's settings, whose class leaves the kinds of values to the type checker ───────────────────────────────
+# ── settings whose classes leave the kinds of values to the type checker ────────────────────────────────────────────
 
 
 def _engine_settings(table: Mapping[str, Any]) -> Settings:
@@ -90,6 +96,13 @@ def _engine_settings(table: Mapping[str, Any]) -> Settings:
     hints = typing.get_type_hints(Settings)
     values = {key: _of_kind(key, hints[key], value) for key, value in table.items() if key != _PROFILE}
     return attrs.evolve(PROFILES[profile], **values)
+
+
+def topic_settings(table: Mapping[str, Any], base: TopicSettings | None = None) -> TopicSettings:
+    """The settings of ``base`` with these in their places; raises :class:`SettingsError`."""
+    hints = typing.get_type_hints(TopicSettings)
+    values = {key: _of_kind(key, hints[key], value) for key, value in table.items()}
+    return attrs.evolve(TopicSettings() if base is None else base, **values)
 
 
 def _of_kind(key: str, kind: Any, value: Any) -> Any:

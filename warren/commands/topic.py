@@ -15,7 +15,8 @@ import typer
 
 from msg_store.commit_log_format import Blank, Record
 from storage.java_hash import index_hash, java_hash
-from warren.commands.opening import JsonOption, UsageError
+from warren.commands.opening import JsonOption
+from warren.salvage.commands import EXIT_DAMAGE, SetOption, StartOption, parse_settings
 from warren.salvage.names import Json, printable, to_json
 from warren.salvage.output import complain, opened, print_json
 from warren.salvage.queue_directory import Finding
@@ -25,8 +26,6 @@ from warren.salvage.rocketmq.progress import reading_bar
 from warren.salvage.rocketmq.reading import exact, queue_entries, queue_messages, scan_records
 from warren.salvage.rocketmq.rebuilding import rebuild
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
-
-EXIT_DAMAGE: Final = 1
 
 _LAST_MS: Final = (1 << 63) - 1
 
@@ -39,29 +38,6 @@ StorePath = Annotated[
 ]
 TopicOption = Annotated[str, typer.Option("--topic", metavar="T", help="Which topic.")]
 QueueIdOption = Annotated[int, typer.Option("--queue-id", metavar="I", help="Which of its queues.")]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="A setting of the broker that wrote the store, as maxIndexNum=20000000; what the files tell is found out "
-        "without it. Can be repeated.",
-    ),
-]
-StartOption = Annotated[
-    bool, typer.Option("--start", help="Also what the broker builds when it starts, after its recovery.")
-]
-
-
-def parse_settings(said: list[str] | None) -> dict[str, str]:
-    """``NAME=VALUE`` each; raises :class:`UsageError`."""
-    changes = {}
-    for each in said or []:
-        name, equals, value = each.partition("=")
-        if not (name and equals and value):
-            raise UsageError(f"--set {each}: wants NAME=VALUE")
-        changes[name] = value
-    return changes
 
 
 @contextmanager
@@ -79,9 +55,9 @@ class _Complaints:
     def __init__(self) -> None:
         self.count = 0
 
-    def add(self, what: object) -> None:
-        complain(what)
-        self.count += 1
+    def add(self, finding: Finding) -> None:
+        complain(finding)
+        self.count += finding.severity == "damage"
 
     def exit(self) -> None:
         if self.count:
@@ -157,7 +133,7 @@ def entries(
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write out a queue's ConsumeQueue: [physical_offset, size, tags_code], a JSON array on a line each."""
+    """Write out a queue's ConsumeQueue: physical offset, size and tags code, a JSON array on a line each."""
     with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
         for entry in queue_entries(store.queue(topic, queue_id), offset, limit):
             write(to_json(entry) + b"\n")

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import chain
 from typing import Annotated, Final
 
 import typer
+from rich.console import RenderableType
 
+from storage.errors import SettingsError, WarrenError
 from warren.salvage.export import Selection, export_source
-from warren.salvage.inspect import inspect_source, tables
+from warren.salvage.inspect import Report, inspect_source, tables
 from warren.salvage.names import printable, to_json
 from warren.salvage.output import complain, opened, print_json, print_text
-from warren.salvage.source import open_source
+from warren.salvage.queue_directory import Finding
+from warren.salvage.rocketmq.inference import infer
+from warren.salvage.rocketmq.inspecting import KIND, inspect_store, store_tables
+from warren.salvage.rocketmq.progress import reading_bar
+from warren.salvage.rocketmq.store import opened_store
+from warren.salvage.rocketmq.verify_store import verify_store
+from warren.salvage.source import Place, Source, open_place, open_source
 from warren.salvage.verify import Account, to_report, verify_source
 
 EXIT_DAMAGE: Final = 1
@@ -24,20 +35,89 @@ SourcePath = Annotated[
         "Opened read-only.",
     ),
 ]
+AnyPath = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="A node's data directory, its vhosts folder, one vhost's or one queue's folder, a RocketMQ's store "
+        "folder, or a .tar.gz of one. Opened read-only.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A setting of the broker that wrote the store, as maxIndexNum=20000000; what the files tell is found out "
+        "without it. Can be repeated.",
+    ),
+]
+StartOption = Annotated[
+    bool, typer.Option("--start", help="Also what the broker builds when it starts, after its recovery.")
+]
 
 
-def inspect(path: SourcePath, *, as_json: AsJson = False) -> None:
-    """Say what is in a broker's directory: vhosts, queues, segments and stores, in numbers."""
-    with open_source(path) as source:
-        report = inspect_source(source)
-        problems = [problem for vhost in source.vhosts for problem in vhost.problems if problem.severity == "damage"]
+def parse_settings(said: list[str] | None) -> dict[str, str]:
+    """``NAME=VALUE`` each; raises :class:`SettingsError`."""
+    changes = {}
+    for each in said or []:
+        name, equals, value = each.partition("=")
+        if not (name and equals and value):
+            raise SettingsError(f"--set {each}: wants NAME=VALUE")
+        changes[name] = value
+    return changes
+
+
+def inspect(path: AnyPath, *, setting: SetOption = None, start: StartOption = False, as_json: AsJson = False) -> None:
+    """Say what is in a broker's directory, in numbers: vhosts, queues, segments and stores; or topics, and their files.
+
+    Exit code 1: a node's topics cannot be read; its queues are said.
+    """
+    changes = parse_settings(setting)
+    report: Report = {}
+    problems: list[object] = []
+    with open_place(path) as place:
+        source, store = place.both()
+        if source is not None:
+            with closing(source):
+                report = inspect_source(source)
+                problems += [one for vhost in source.vhosts for one in vhost.problems if one.severity == "damage"]
+        if store is not None:
+            try:
+                topics = _inspect_topics(place, store, changes, start=start, complain=problems.append)
+            except WarrenError as error:
+                if source is None:
+                    raise
+                topics = None
+                problems.append(error)
+            report = topics or {} if source is None else report | {"topics": topics}
     if as_json:
         print_json(report)
     else:
-        print_text(tables(report))
+        print_text(_inspect_tables(report))
     for problem in problems:
         complain(problem)
+    if report.get("topics", report) is None:
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+def _inspect_topics(
+    place: Place, directory: str, changes: dict[str, str], *, start: bool, complain: Callable[[object], object]
+) -> Report:
+    with opened_store(place.path, place.files, directory, changes, start=start) as store:
+        for note in store.notes:
+            complain(note)
+        with reading_bar(store.store.commit_log, "Counting records") as advance:
+            return inspect_store(store, complain, advance)
+
+
+def _inspect_tables(report: Report) -> Iterator[RenderableType]:
+    if "vhosts" in report:
+        yield from tables(report)
+        report = report.get("topics") or {}
+    if report:
+        yield from store_tables(report)
 
 
 class Format(enum.StrEnum):
@@ -81,23 +161,45 @@ def export(
         raise typer.Exit(EXIT_DAMAGE)
 
 
-def verify(path: SourcePath, *, as_json: AsJson = False) -> None:
+def verify(path: AnyPath, *, setting: SetOption = None, as_json: AsJson = False) -> None:
     """Say what in a broker's directory is damaged, and what is only left over.
 
     Exit code 0: no damage, 1: damage, 2: nothing that can be read.
     """
     account = Account()
-    with open_source(path) as source:
+    changes = parse_settings(setting)
+    with open_place(path) as place:
+        source, store = place.both()
+        findings = _findings(place, source, store, changes)
         if as_json:
             with opened(None, path) as write:
-                write(b'{"kind": %b, "findings": [' % to_json(source.kind))
-                for finding in verify_source(source):
+                kind = KIND if source is None else source.kind
+                write(b'{"kind": %b, "findings": [' % to_json(kind))
+                for finding in findings:
                     write((b", " if account.total else b"") + to_json(to_report(finding)))
                     account.count(finding)
                 write(b'], "damage": %d, "leftover": %d}\n' % (account.damage, account.leftovers))
         else:
-            for finding in verify_source(source):
+            for finding in findings:
                 account.add(finding)
             print_text(account.printable())
     if account.damage:
         raise typer.Exit(EXIT_DAMAGE)
+
+
+def _findings(place: Place, source: Source | None, store: str | None, changes: dict[str, str]) -> Iterator[Finding]:
+    """Of a broker's queues, of its topics, or of both."""
+    topics: Iterator[Finding] = iter(())
+    if store is not None:
+        settings, _, guesses = infer(place.files, store, changes)
+        for guess in guesses:
+            complain(guess)
+        topics = verify_store(place.files, store, settings)
+    if source is None:
+        return topics
+    return chain(_queue_findings(source), topics)
+
+
+def _queue_findings(source: Source) -> Iterator[Finding]:
+    with closing(source):
+        yield from verify_source(source)

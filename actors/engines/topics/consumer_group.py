@@ -109,6 +109,10 @@ def _check_queues(_: object, __: object, queues: int) -> None:
         raise QueueRangeError(f"a topic with {queues} queues")
 
 
+def _copy(places: Mapping[int, int]) -> dict[int, int]:
+    return dict(places)
+
+
 @attrs.define
 class _Member:
     """Somebody who reads for the group."""
@@ -124,7 +128,7 @@ class ConsumerGroup:
     topic: str
     group: str
     queues: int = attrs.field(validator=_check_queues)
-    committed: dict[int, int] = attrs.field(factory=dict, converter=dict)
+    committed: dict[int, int] = attrs.field(factory=dict, converter=_copy)
     """By queue; to be looked at. What is handed in is the consumer offsets' file's."""
     generation: int = attrs.field(default=0, init=False)
     """How often queues were divided."""
@@ -260,9 +264,9 @@ class ConsumerGroup:
 
     def _check_held(self, member: str, queue_id: int, claim: int | None) -> None:
         if queue_id not in self._member(member).queues:
-            raise QueueLostError(f"{self._said(queue_id)} is not {member!r}'s, but {self.owner(queue_id)!r}'s")
+            raise QueueLostError(f"{self._said(queue_id)}: {member!r} does not have it, but {self.owner(queue_id)!r}")
         if claim is not None and claim != self._claims[queue_id]:
-            raise QueueLostError(f"{self._said(queue_id)} was given away or sought to another place since")
+            raise QueueLostError(f"{self._said(queue_id)}: it was given away or sought to another place since")
 
     def seek(self, places: Place | Mapping[int, Place], bounds: Bounds) -> dict[int, int]:
         """Go on somewhere else, in all queues or in those named; all queue offsets that are now committed.
@@ -309,7 +313,7 @@ class BroadcastPosition:
     """One reader that reads all queues for itself, and keeps by itself how far it is."""
 
     queues: int = attrs.field(validator=_check_queues)
-    positions: dict[int, int] = attrs.field(factory=dict, converter=dict)
+    positions: dict[int, int] = attrs.field(factory=dict, converter=_copy)
     """By queue: what is handed out next. May be kept by the reader, and handed in again."""
     _last_served: int = attrs.field(default=-1, init=False)
 

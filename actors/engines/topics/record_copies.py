@@ -7,6 +7,7 @@ order, for nobody could make RocketMQ's anew; a property that is set goes to the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -27,18 +28,29 @@ from msg_store.commit_log_format import (
 
 def with_properties(raw: bytes, changes: Mapping[str, str]) -> bytes:
     """Stored properties with some of them set; raises :class:`RecordError` for names and values that cannot be."""
-    names = {name.encode("utf-8") for name in changes}
-    kept = [part for part in raw.split(PROPERTY_SEPARATOR) if part.partition(NAME_VALUE_SEPARATOR)[0] not in names]
-    if kept and not kept[-1]:
-        kept.pop()  # a separator at the end, as some writers have it
-    return PROPERTY_SEPARATOR.join((*kept, encode_properties(dict(changes)))) if changes else raw
+    return _each_with_properties((raw,), changes)[0]
 
 
 def all_with_properties(properties: bytes | Sequence[bytes], changes: Mapping[str, str]) -> bytes | list[bytes]:
     """The same for a batch's properties: those of all, or those of each."""
     if isinstance(properties, bytes):
         return with_properties(properties, changes)
-    return [with_properties(raw, changes) for raw in properties]
+    return _each_with_properties(properties, changes)
+
+
+def _each_with_properties(column: Sequence[bytes], changes: Mapping[str, str]) -> list[bytes]:
+    if not changes:
+        return list(column)
+    names = {name.encode("utf-8") for name in changes}
+    added = encode_properties(dict(changes))
+    changed = []
+    for raw in column:
+        kept = [part for part in raw.split(PROPERTY_SEPARATOR) if part.partition(NAME_VALUE_SEPARATOR)[0] not in names]
+        if not kept[-1]:
+            kept.pop()  # a separator at the end, as some writers have it; or there are no properties
+        kept.append(added)
+        changed.append(PROPERTY_SEPARATOR.join(kept))
+    return changed
 
 
 def copy_of(record: Record, *, topic: str, queue_id: int, properties: bytes, sys_flag: int | None = None) -> Batch:
@@ -76,12 +88,7 @@ _MOST_DIGITS = 9
 
 def merged(batches: Sequence[Batch]) -> list[Batch]:
     """The same messages in the same order, in fewer batches: neighbours that share all but bodies and properties."""
-    runs: list[list[Batch]] = []
-    for batch in batches:
-        if runs and _common(runs[-1][0]) == _common(batch):
-            runs[-1].append(batch)
-        else:
-            runs.append([batch])
+    runs = [list(run) for _, run in itertools.groupby(batches, _common)]
     return [run[0] if len(run) == 1 else _one_batch(run) for run in runs]
 
 

@@ -84,6 +84,10 @@ def deliveries(records: Iterable[Record]) -> tuple[list[Batch], list[RecordError
     return merged(batches), refused
 
 
+def _copy(offsets: Mapping[int, int]) -> dict[int, int]:
+    return dict(offsets)
+
+
 @attrs.frozen
 class _Seen:
     """What is known of the first message of a level that is not delivered."""
@@ -99,7 +103,7 @@ class DelaySchedule:
 
     delays_ms: tuple[int, ...]
     """Of each level; the first is level 1."""
-    offsets: dict[int, int] = attrs.field(factory=dict, converter=dict)
+    offsets: dict[int, int] = attrs.field(factory=dict, converter=_copy)
     """By level: the queue offset of the first message that is not delivered; what ``delayOffset.json`` holds."""
     is_dirty: bool = attrs.field(default=False, init=False)
     """The offsets changed; whoever writes them down says that they did not."""

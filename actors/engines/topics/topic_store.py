@@ -311,8 +311,8 @@ class TopicStore:
             self._note(logics_msg_timestamp=dispatched_ms)
 
     def flush_index(self) -> None:
-        """Write and sync the index, so that a crash from here on finds all keys up to here; and the checkpoint."""
-        self._note(index_msg_timestamp=self.index.flush())
+        """Sync what a recovery of the index needs, so that all keys up to here outlive a crash; and the checkpoint."""
+        self._note(index_msg_timestamp=self.index.flush_full())
 
     def _note(self, *, logics_msg_timestamp: int = 0, index_msg_timestamp: int = 0) -> None:
         before = self.checkpoint
@@ -329,6 +329,7 @@ class TopicStore:
         while self.dispatch():
             pass
         self.flush_commit_log()
+        self.index.flush()
         self.flush_index()
         self.flush_queues()
         if self.files.exists(f"{self.directory}/{ABORT}"):

@@ -55,6 +55,7 @@ from msg_store.commit_log_format import (
 HALF_QUEUE_ID: Final = 0
 DECIDED_TAG: Final = "d"
 
+_DELAY_BYTES: Final = DELAY.encode("ascii")
 _OP_PROPERTIES: Final = encode_properties({WAIT: "true", TAGS: DECIDED_TAG})
 
 
@@ -65,7 +66,7 @@ def prepare(batch: Batch, producer_group: str) -> Batch:
     """
     check_group_name(producer_group)
     columns = [batch.properties] if isinstance(batch.properties, bytes) else batch.properties
-    if any(decode_properties(raw).get(DELAY, "0") != "0" for raw in columns):
+    if any(_DELAY_BYTES in raw and decode_properties(raw).get(DELAY, "0") != "0" for raw in columns):
         raise TransactionError("a message of a transaction cannot have a delay")
     changes = {
         TRANSACTION_PREPARED: "true",

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msg_store.commit_log import CommitLog
 from msg_store.commit_log_format import Blank, Record
 from queue_index.consume_queue import ConsumeQueue
 from storage.errors import DataError
-from warren.salvage.queue_directory import Finding
+from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.rocketmq.message_lines import carries
 from warren.salvage.rocketmq.store import RocketmqStore
 from warren.salvage.rocketmq.walking import walk_records
 
 _MANY = 1024
 """Entries that are read at once."""
+_FIELDS = "physical_offset", "size", "tags_code"
 
 
 def queue_entries(queue: ConsumeQueue, queue_offset: int | None, limit: int | None) -> Iterator[tuple[int, int, int]]:
@@ -27,8 +29,7 @@ def queue_entries(queue: ConsumeQueue, queue_offset: int | None, limit: int | No
         entries = queue.entries(at, min(stop - at, _MANY))
         if not len(entries):
             return
-        rows: list[tuple[int, int, int]] = entries.tolist()
-        yield from rows
+        yield from zip(*(entries[name].tolist() for name in _FIELDS), strict=True)
         at += len(entries)
 
 
@@ -36,39 +37,48 @@ def queue_messages(
     opened: RocketmqStore, queue: ConsumeQueue, queue_offset: int | None, limit: int | None
 ) -> Iterator[Record | Finding]:
     """One queue's messages; neighbouring entries whose records cannot be had make one finding."""
-    log = opened.store.commit_log
-    at = queue.min_offset if queue_offset is None else max(queue_offset, queue.min_offset)
-    lost: _Lost | None = None
-    for number, (physical_offset, size, _) in enumerate(queue_entries(queue, queue_offset, limit), at):
-        try:
-            record = log.record(physical_offset, size)
-        except DataError as error:
-            if lost is not None and lost.reason == error.reason:
-                lost.last = number
-                continue
-            if lost is not None:
-                yield lost.finding(queue)
-            lost = _Lost(number, number, error.reason)
-            continue
-        if lost is not None:
-            yield lost.finding(queue)
-            lost = None
-        yield record
-    if lost is not None:
-        yield lost.finding(queue)
+    first = queue.min_offset if queue_offset is None else max(queue_offset, queue.min_offset)
+    lost = _Lost(queue.mapped.directory)
+    for number, (physical_offset, size, _) in enumerate(queue_entries(queue, queue_offset, limit), first):
+        found = _message(opened.store.commit_log, physical_offset, size)
+        if isinstance(found, Record):
+            yield from lost.end()
+            yield found
+        else:
+            yield from lost.add(number, *found)
+    yield from lost.end()
+
+
+def _message(log: CommitLog, physical_offset: int, size: int) -> Record | tuple[Severity, str]:
+    """A message, or why it is not to be had."""
+    if physical_offset < log.min_offset:
+        return "leftover", f"expired: the CommitLog begins at {log.min_offset}"
+    try:
+        return log.record(physical_offset, size)
+    except DataError as error:
+        return "damage", str(error)
 
 
 class _Lost:
-    """A run of messages that cannot be read, for one reason."""
+    """Messages in a row that are not to be had for one reason."""
 
-    def __init__(self, first: int, last: int, reason: str) -> None:
-        self.first = first
-        self.last = last
-        self.reason = reason
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._numbers: list[int] = []
+        self._why: tuple[Severity, str] = ("damage", "")
 
-    def finding(self, queue: ConsumeQueue) -> Finding:
-        which = f"message {self.first}" if self.first == self.last else f"messages {self.first} to {self.last}"
-        return Finding("unreadable message", "damage", queue.mapped.directory, None, f"{which}: {self.reason}")
+    def add(self, number: int, severity: Severity, reason: str) -> Iterator[Finding]:
+        if self._why != (severity, reason):
+            yield from self.end()
+            self._why = severity, reason
+        self._numbers = [*self._numbers[:1], number]
+
+    def end(self) -> Iterator[Finding]:
+        if self._numbers:
+            which = " to ".join(map(str, self._numbers))
+            severity, reason = self._why
+            yield Finding("no message", severity, self._directory, None, f"queue offset {which}: {reason}")
+        self._numbers = []
 
 
 def scan_records(opened: RocketmqStore) -> Iterator[Record | Blank | Finding]:

@@ -48,6 +48,9 @@ _PHYSICAL_OFFSET: Final = 28
 _FIRST_BYTES: Final = HEAD_BYTES + 20 + 8
 """Of a record, up to its store timestamp."""
 
+_MOST_LOOKS: Final = 200_000
+"""At single places; a store in which more is wrong is not worth the hours."""
+
 _CLEAN_FILES: Final = 3
 """Recovery after a clean stop reads so many."""
 
@@ -75,6 +78,8 @@ class CommitLog:
     name_findings: list[Finding]
     known_until: int = -1
     """The index has keys of messages up to this physical offset."""
+    dispatched_until: int = -1
+    """The ConsumeQueues have entries of messages up to this physical offset; -1: they have none at all."""
     newest_ms: int = 0
     """When the newest good record was stored; 0 without any."""
     good_end: int = 0
@@ -86,6 +91,7 @@ class CommitLog:
     """Where RocketMQ's recovery begins to read."""
     _last_ms: int = 0
     _last_queued_ms: int = 0
+    _looks_left: int = _MOST_LOOKS
 
     @classmethod
     def of(cls, ground: Ground) -> CommitLog:
@@ -118,6 +124,9 @@ class CommitLog:
 
     def look(self, physical_offset: int) -> Record | str:
         """The record there, or why there is none."""
+        self._looks_left -= 1
+        if self._looks_left < 0:
+            return "not looked at, for too much is wrong"
         file = self.holding(physical_offset)
         if file is None:
             return "the CommitLog has no such place"
@@ -133,6 +142,11 @@ class CommitLog:
         """Of what is wrong with a message: after a crash nothing behind the end is damage."""
         is_behind = self.cut is not None and physical_offset > self.cut
         return "leftover" if is_behind and self.ground.is_crashed else "damage"
+
+    @property
+    def is_end_forgivable(self) -> bool:
+        """Whether a crash explains what lies behind the end."""
+        return self.ground.is_crashed or self._was_cut_before(self.end.physical_offset)
 
     def finding(self, kind: str, physical_offset: int, detail: str, severity: Severity | None = None) -> Finding:
         """A finding at a place in the log."""
@@ -320,7 +334,8 @@ class CommitLog:
 def has_entry(columns: RecordColumns) -> npt.NDArray[np.bool_]:
     """Which records have an entry in their ConsumeQueue."""
     transaction = columns.sys_flags & TRANSACTION_MASK
-    return (transaction != PREPARED) & (transaction != ROLLBACK)
+    queued: npt.NDArray[np.bool_] = (transaction != PREPARED) & (transaction != ROLLBACK)
+    return queued
 
 
 def decode_physical_offset(data: bytes) -> int:

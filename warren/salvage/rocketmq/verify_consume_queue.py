@@ -29,6 +29,7 @@ from warren.salvage.rocketmq.verify_commit_log import CommitLog, has_entry
 from warren.salvage.rocketmq.verify_ground import Ground, MappedFile, Stretches, finding, mapped_files
 
 _WINDOW_ENTRIES: Final = 1 << 16
+_NOTHING: Final = np.void(bytes(ENTRY_BYTES))
 _MOST_QUEUE_ID: Final = (1 << 31) - 1
 
 Longs = npt.NDArray[np.int64]
@@ -63,6 +64,8 @@ class ConsumeQueue:
     """Where the message of the last good entry ends; -1 without any."""
     cursor: int = 0
     _filler_end: int = 0
+    _bytes_behind: int | None = None
+    """The number of the first place behind the end that is not empty."""
     _stretches: Stretches = attrs.Factory(Stretches)
 
     def load(self) -> None:
@@ -77,10 +80,9 @@ class ConsumeQueue:
                 if int(entry["size"]) != FILLER_SIZE:
                     self.max_physical_offset = int(entry["physical_offset"]) + int(entry["size"])
                 break
-        while self._filler_end < self.end:
-            entries = self.entries(self._filler_end, min(self.end, self._filler_end + _WINDOW_ENTRIES))
-            others = np.flatnonzero(~_are_filler(entries))
-            self._filler_end += int(others[0]) if len(others) else len(entries)
+        for low, high in self._windows(self.first, self.end):
+            others = np.flatnonzero(~_are_filler(self.entries(low, high)))
+            self._filler_end = low + int(others[0]) if len(others) else high
             if len(others):
                 break
 
@@ -88,9 +90,14 @@ class ConsumeQueue:
         begin, stop = -(-file.base // ENTRY_BYTES), file.end // ENTRY_BYTES
         while stop > begin:
             start = max(begin, stop - _WINDOW_ENTRIES)
-            good = np.flatnonzero(are_good(self.entries(start, stop)))
+            entries = self.entries(start, stop)
+            good = np.flatnonzero(are_good(entries))
+            last = int(good[-1]) if len(good) else -1
+            others = np.flatnonzero(np.frombuffer(entries.tobytes(), f"V{ENTRY_BYTES}")[last + 1 :] != _NOTHING)
+            if len(others):
+                self._bytes_behind = start + last + 1 + int(others[0])
             if len(good):
-                return start + int(good[-1])
+                return start + last
             stop = start
         return None
 
@@ -108,17 +115,24 @@ class ConsumeQueue:
                 data[low - at : low - at + len(part)] = part
         return decode(bytes(data))
 
+    def _windows(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The numbers from ``start`` to ``stop`` that have a place in a file, many at a time."""
+        for file in self.files:
+            begin, end = max(start, -(-file.base // ENTRY_BYTES)), min(stop, file.end // ENTRY_BYTES)
+            for low in range(begin, end, _WINDOW_ENTRIES):
+                yield low, min(end, low + _WINDOW_ENTRIES)
+
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def take(self, messages: Messages) -> Iterator[Finding]:
         """Compare the next messages with their entries."""
         numbers = messages.queue_offsets
         start, stop = self.cursor, self.cursor + len(numbers)
-        if stop <= self.end and int(numbers[0]) == start and _are_consecutive(numbers):
-            if _are_equal(self.entries(start, stop), messages):
-                self.cursor = stop
-                return
-        yield from self._compare(messages)
+        is_next = stop <= self.end and int(numbers[0]) == start and _are_consecutive(numbers)
+        if is_next and _are_equal(self.entries(start, stop), messages):
+            self.cursor = stop
+        else:
+            yield from self._compare(messages)
 
     def _compare(self, messages: Messages) -> Iterator[Finding]:
         numbers = messages.queue_offsets
@@ -170,7 +184,7 @@ class ConsumeQueue:
                 yield from self._entry("wrong tags code", number, f"it says {code}, the message's is {expected}")
 
     def _is_hash_of_tags(self, position: int, code: int) -> bool:
-        """A recovery of RocketMQ's does not know the delay levels yet, and keeps the hash of a delayed message's tags."""
+        """RocketMQ's recovery does not know the delay levels yet: a delayed message gets the hash of its tags."""
         record = self.log.look(position) if self.topic == SCHEDULE_TOPIC else ""
         return isinstance(record, Record) and code == java_hash(decode_properties(record.properties).get("TAGS", ""))
 
@@ -179,9 +193,14 @@ class ConsumeQueue:
         name = f"message {number} of {self.topic}/{self.queue_id}"
         if entry is None or (number >= self.cursor and not int(entry["size"])):
             is_behind = number >= self.end and position >= self.max_physical_offset
-            is_made_anew = self.ground.is_crashed and is_behind and position >= self.log.recovery_start
-            severity: Severity = "leftover" if is_made_anew else self.log.severity(position)
-            fate = "recovery makes it" if is_made_anew else "nobody who reads the queue sees it"
+            is_recovered = self.ground.is_crashed and is_behind and position >= self.log.recovery_start
+            severity: Severity = "leftover" if is_recovered else self.log.severity(position)
+            if is_recovered:
+                fate = "RocketMQ's recovery makes it"
+            elif not self.ground.is_crashed and is_behind and position >= self.log.dispatched_until:
+                fate = "RocketMQ makes it when it starts"
+            else:
+                fate = "RocketMQ does not make it anew, and nobody who reads the queue sees the message"
             found = self.log.finding("message without entry", position, f"{name}: {fate}", severity)
         else:
             detail = f"{name}: its entry points at {int(entry['physical_offset'])}"
@@ -192,8 +211,8 @@ class ConsumeQueue:
 
     def _judge(self, start: int, stop: int, end: int | None = None) -> Iterator[Finding]:
         """Entries that no message has asked for; ``end``: the CommitLog's, where it is known."""
-        for low in range(start, stop, _WINDOW_ENTRIES):
-            entries = self.entries(low, min(stop, low + _WINDOW_ENTRIES))
+        for low, high in self._windows(start, stop):
+            entries = self.entries(low, high)
             offsets = entries["physical_offset"].astype(np.int64)
             numbers = low + np.arange(len(entries))
             is_expired = are_good(entries) & (offsets < self.log.min_offset) & ~_are_filler(entries)
@@ -239,15 +258,14 @@ class ConsumeQueue:
 
     def points_at(self, physical_offset: int) -> bool:
         """Whether an entry that is not judged yet points there."""
-        for low in range(self.cursor, self.end, _WINDOW_ENTRIES):
-            entries = self.entries(low, min(self.end, low + _WINDOW_ENTRIES))
-            if (entries["physical_offset"] == physical_offset).any():
-                return True
-        return False
+        windows = self._windows(self.cursor, self.end)
+        return any((self.entries(low, high)["physical_offset"] == physical_offset).any() for low, high in windows)
 
     def finish(self, end: int) -> Iterator[Finding]:
         """What is left when all messages were taken; ``end``: the CommitLog's."""
         yield from self._judge(self.cursor, self.end, end)
+        if self._bytes_behind is not None:
+            yield from self._entry("leftover bytes", self._bytes_behind, "behind the last entry, and none", "leftover")
         yield from self._stretches.finish()
 
 
@@ -293,6 +311,7 @@ class ConsumeQueues:
                     found.name_findings.append(Finding("misplaced file", "damage", inner, None, detail))
                     continue
                 found._add(topic, int(name), inner)
+        log.dispatched_until = max((queue.max_physical_offset for queue in found.queues.values()), default=-1)
         return found
 
     def _add(self, topic: str, queue_id: int, path: str) -> None:

@@ -79,7 +79,7 @@ class Stretches:
 
     def add(self, key: Hashable, number: int, found: Finding, count: int = 1) -> Iterator[Finding]:
         """``count`` findings from ``number`` on, of which ``found`` is the first; what cannot go on comes out."""
-        key = (key, found.kind, found.path)
+        key = (key, found.kind)
         following, before, first = self._open.get(key, (number, 0, found))
         if following != number:
             yield _told(first, before)

@@ -1,0 +1,60 @@
+"""Reading messages by their ConsumeQueue entries: neighbours in the CommitLog come with one read.
+
+Safe from any thread. Messages whose CommitLog file has expired meanwhile are left out; whoever asked sees the gap in
+the queue offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from msg_store.commit_log import CommitLog
+from msg_store.commit_log_format import MESSAGE_MAGIC, Record, RecordError, decode, peek
+from storage.errors import DataError, StorageError
+
+_READ_BYTES: Final = 1 << 20
+
+
+def read_records(log: CommitLog, entries: npt.NDArray[Any]) -> Iterator[Record]:
+    """The messages of these entries, in their order. Raises :class:`DataError` for one that is damaged."""
+    starts: npt.NDArray[np.int64] = entries["physical_offset"].astype(np.int64)
+    ends = starts + entries["size"].astype(np.int64)
+    size = log.mapped.file_size
+    breaks = np.flatnonzero((starts[1:] != ends[:-1]) | (starts[1:] % size == 0)) + 1
+    for first, last in _stretches(starts, ends, breaks):
+        try:
+            yield from _read_stretch(log, starts[first:last].tolist(), ends[first:last].tolist())
+        except (DataError, StorageError):
+            if starts[last - 1] >= log.min_offset:
+                raise
+
+
+def _stretches(
+    starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], breaks: npt.NDArray[np.intp]
+) -> Iterator[tuple[int, int]]:
+    """From and to of entries that follow one another, a read's worth at most."""
+    bounds = [0, *breaks.tolist(), len(starts)]
+    for at in range(len(bounds) - 1):
+        first, stop = bounds[at], bounds[at + 1]
+        while first < stop:
+            last = int(np.searchsorted(ends[first:stop], starts[first] + _READ_BYTES, "right")) + first
+            last = min(max(last, first + 1), stop)
+            yield first, last
+            first = last
+
+
+def _read_stretch(log: CommitLog, starts: list[int], ends: list[int]) -> Iterator[Record]:
+    data = memoryview(log.read(starts[0], ends[-1] - starts[0]))
+    for start, end in zip(starts, ends, strict=True):
+        at, size = start - starts[0], end - start
+        if len(data) < at + size or size < 8 or peek(data, at) != (size, MESSAGE_MAGIC):
+            yield log.record(start, size)  # which says what is wrong
+            continue
+        try:
+            yield decode(data, at)
+        except RecordError:
+            yield log.record(start, size)

@@ -1,0 +1,163 @@
+"""The actor of the delayed messages: it appends them to their topics when they are due.
+
+A level's messages are read, handed to the CommitLog and, once they are safe there, counted as delivered; one batch of a
+level is on its way at a time. The offsets are written down every ``flush_delay_offset_interval``; what was delivered
+after that and before a crash is delivered once more.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+
+from actors import messages as m
+from actors import topic_messages as tm
+from actors.commit_log_actor import MS_NS, CommitLogActor
+from actors.engines.topics.names import SCHEDULE_TOPIC
+from actors.engines.topics.reading import read_records
+from actors.engines.topics.schedule import DelaySchedule, deliveries, queue_of_level
+from actors.engines.topics.topic_store import CONFIG, TopicStore
+from actors.future import Future
+from actors.pool import ActorStoppedError, PooledActor
+from actors.surroundings import Surroundings
+from actors.timer import tell
+from queue_index.config_file import ConfigFile
+from queue_index.consume_queue import ConsumeQueue
+from queue_index.consumer_offsets_format import decode_delay_offsets, encode_delay_offsets
+
+_LOG = logging.getLogger("warren.topics")
+
+FILE_NAME: Final = "delayOffset.json"
+_AT_A_TIME: Final = 256
+_NOTHING: Final = np.empty(0, np.int64)
+
+
+class ScheduleActor(PooledActor):
+    """Owner of the delay levels' offsets."""
+
+    def __init__(self, around: Surroundings, store: TopicStore, *, log: CommitLogActor) -> None:
+        super().__init__(around.pool)
+        self._around = around
+        self._store = store
+        self._log = log
+        self._file = ConfigFile(store.files, f"{store.directory}/{CONFIG}/{FILE_NAME}")
+        self._schedule = DelaySchedule(store.settings.delay_levels_ms())
+        self._on_their_way: set[int] = set()
+        self._persist_armed = False
+
+    def describe(self) -> str:
+        return f"the delayed messages of {self._store.directory}"
+
+    def on_start(self) -> None:
+        offsets = self._file.load(decode_delay_offsets) or {}
+        self._schedule = DelaySchedule(self._store.settings.delay_levels_ms(), offsets)
+        for level in self._schedule.levels:
+            queue = self._queue(level)
+            lost = self._schedule.correct(level, *((0, 0) if queue is None else (queue.min_offset, queue.max_offset)))
+            if lost:
+                _LOG.warning("%s: %d of level %d expired before they were delivered", self.describe(), lost, level)
+        self._deliver_due()
+
+    def on_receive(self, message: object) -> object:
+        match message:
+            case tm.Dispatch():
+                self._look_for_arrivals()
+                self._deliver_due()
+            case tm.DelayDue():
+                self._deliver_due()
+            case tm.DelayedSafe():
+                self._on_their_way.discard(message.level)
+                self._schedule.delivered(message.level, message.count)
+                self._arm_persist()
+                self._deliver_due()
+            case tm.PersistDue():
+                self._persist_armed = False
+                self._persist()
+            case tm.CloseGroups():
+                tell(self._around.timer, m.CancelTimers(self.actor_ref))
+                self._persist()
+                self._stop()
+            case tm.GiveUpTopics():
+                self._stop()
+            case _:
+                raise RuntimeError(f"a schedule cannot handle {message!r}")
+        return None
+
+    def _queue(self, level: int) -> ConsumeQueue | None:
+        return self._store.queues.get((SCHEDULE_TOPIC, queue_of_level(level)))
+
+    def _look_for_arrivals(self) -> None:
+        for level in self._schedule.levels:
+            queue = self._queue(level)
+            if queue is not None and queue.max_offset > self._schedule.offset(level):
+                entries = queue.entries(self._schedule.offset(level), 1)
+                self._schedule.arrived(level, int(entries[0]["tags_code"]))
+
+    def _deliver_due(self) -> None:
+        """Deliver what is due, and ask to be woken for what is next."""
+        now_ms = self._around.clock.wall_us() // 1000
+        while wanting := [level for level in self._schedule.wanting(now_ms) if level not in self._on_their_way]:
+            for level in wanting:
+                self._look(level, now_ms)
+        if self._on_their_way:  # whoever comes back from there looks again
+            return
+        due_ms = self._schedule.next_due_ms()
+        if due_ms is not None:
+            due_ns = self._around.clock.now_ns() + max(due_ms - now_ms, 0) * MS_NS
+            tell(self._around.timer, m.StartTimer(self.actor_ref, "due", due_ns, tm.DelayDue()))
+
+    def _look(self, level: int, now_ms: int) -> None:
+        queue = self._queue(level)
+        offset = self._schedule.offset(level)
+        if queue is None:
+            self._schedule.look(level, _NOTHING, now_ms)
+            return
+        entries = queue.entries(offset, _AT_A_TIME)
+        count = self._schedule.look(level, entries["tags_code"].astype("i8"), now_ms)
+        if not count:
+            return
+        batches, refused = deliveries(read_records(self._store.commit_log, entries[:count]))
+        for error in refused:
+            _LOG.warning("%s: not delivered: %s", self.describe(), error)
+        self._on_their_way.add(level)
+        confirm = Future()
+        confirm.on_done(lambda done: self._answered(done, level, count))
+        if batches:
+            self._log.hand_over(tm.AppendBatches(batches, confirm), count)
+        else:
+            confirm.set()
+
+    def _answered(self, confirm: Future, level: int, count: int) -> None:
+        """In the CommitLog's turn. What failed stays where it is: then the whole store is opened anew."""
+        if confirm.error is None:
+            tell(self.actor_ref, tm.DelayedSafe(level, count))
+
+    def _arm_persist(self) -> None:
+        if not self._persist_armed:
+            self._persist_armed = True
+            due_ns = self._around.clock.now_ns() + self._store.settings.flush_delay_offset_interval * MS_NS
+            tell(self._around.timer, m.StartTimer(self.actor_ref, "persist", due_ns, tm.PersistDue()))
+
+    def _persist(self) -> None:
+        if self._schedule.is_dirty:
+            self._file.replace(encode_delay_offsets(self._schedule.offsets, pretty=True), sync=True)
+            self._schedule.is_dirty = False
+
+    def on_turn_end(self) -> None:
+        if self._around.check_invariants:
+            self._schedule.check_invariants()
+
+    def stopped_error(self) -> ActorStoppedError:
+        return ActorStoppedError(f"{self.describe()} have stopped")
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        error = exception_value if exception_value is not None else RuntimeError("no error")
+        tell(self._around.node, tm.TopicsFailed(self.actor_ref, error))

@@ -1,0 +1,167 @@
+"""The actor of the transactions: it knows which half messages are not decided, and has decisions appended.
+
+It follows the two topics that transactions live in (:mod:`actors.engines.topics.transactions`), as they are dispatched:
+so what it knows is the same whether a message is of just now or from before a restart. A commit appends the message to
+its topic and the decision, in this order and in one go; a rollback the decision alone. While that is on its way the
+transaction cannot be decided again.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Final
+
+from actors import messages as m
+from actors import topic_messages as tm
+from actors.commit_log_actor import MS_NS, CommitLogActor
+from actors.engines.topics.errors import TransactionError
+from actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
+from actors.engines.topics.reading import read_records
+from actors.engines.topics.topic_store import TopicStore
+from actors.engines.topics.transactions import HALF_QUEUE_ID, Half, PendingTransactions, committed, decision, named_by
+from actors.future import Confirm, Future
+from actors.groups_actor import GroupsActor
+from actors.pool import ActorStoppedError, PooledActor
+from actors.surroundings import Surroundings
+from actors.timer import tell
+from msg_store.commit_log_format import Record, RecordError
+from queue_index.consume_queue import ConsumeQueue
+
+_LOG = logging.getLogger("warren.topics")
+_AT_A_TIME: Final = 1024
+
+
+class TransactionsActor(PooledActor):
+    """Owner of the pending half messages."""
+
+    def __init__(self, around: Surroundings, store: TopicStore, *, log: CommitLogActor, groups: GroupsActor) -> None:
+        super().__init__(around.pool)
+        self._around = around
+        self._store = store
+        self._log = log
+        self._groups = groups
+        self._pending = PendingTransactions(
+            groups.offset(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE_ID),
+            groups.offset(OP_TOPIC, TRANSACTION_GROUP, HALF_QUEUE_ID),
+        )
+        self._next_half, self._next_op = self._pending.half_offset, self._pending.op_offset
+        self._deciding: set[int] = set()
+        self._persist_armed = False
+
+    def describe(self) -> str:
+        return f"the transactions of {self._store.directory}"
+
+    def stopped_error(self) -> ActorStoppedError:
+        return ActorStoppedError(f"{self.describe()} have stopped")
+
+    def on_start(self) -> None:
+        self._follow()
+
+    def on_receive(self, message: object) -> object:
+        match message:
+            case tm.Dispatch():
+                self._follow()
+            case tm.Decide():
+                return self._decide(message)
+            case tm.GetPending():
+                self._follow()
+                return self._pending.pending()
+            case tm.DecisionFailed():
+                self._deciding.discard(message.half_offset)
+            case tm.PersistDue():
+                self._persist_armed = False
+                self._note_offsets()
+            case tm.CloseGroups():
+                tell(self._around.timer, m.CancelTimers(self.actor_ref))
+                self._note_offsets()
+                self._stop()
+            case tm.GiveUpTopics():
+                self._stop()
+            case _:
+                raise RuntimeError(f"transactions cannot handle {message!r}")
+        return None
+
+    # ── following ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _follow(self) -> None:
+        """Take in what was dispatched of half messages, then of decisions."""
+        halves = self._store.queues.get((HALF_TOPIC, HALF_QUEUE_ID))
+        decisions = self._store.queues.get((OP_TOPIC, HALF_QUEUE_ID))
+        if halves is not None:
+            self._next_half = max(self._next_half, halves.min_offset)
+            for record in self._records(halves, self._next_half):
+                self._take_half(record)
+            self._next_half = halves.max_offset
+        if decisions is not None:
+            self._next_op = max(self._next_op, decisions.min_offset)
+            for record in self._records(decisions, self._next_op):
+                half_offset = named_by(record)
+                self._pending.decided(record.queue_offset, half_offset)
+                if half_offset is not None:
+                    self._deciding.discard(half_offset)
+            self._next_op = decisions.max_offset
+        for half in self._pending.expired(_minimum(halves), _minimum(decisions)):
+            _LOG.warning("%s: half message %d for %s expired undecided", self.describe(), half.queue_offset, half.topic)
+        if not self._persist_armed:
+            self._persist_armed = True
+            due_ns = self._around.clock.now_ns() + self._store.settings.flush_consumer_offset_interval * MS_NS
+            tell(self._around.timer, m.StartTimer(self.actor_ref, "persist", due_ns, tm.PersistDue()))
+
+    def _records(self, queue: ConsumeQueue, start: int) -> list[Record]:
+        stop = queue.max_offset
+        return [
+            record
+            for at in range(start, stop, _AT_A_TIME)
+            for record in read_records(self._store.commit_log, queue.entries(at, min(_AT_A_TIME, stop - at)))
+        ]
+
+    def _take_half(self, record: Record) -> None:
+        try:
+            self._pending.prepared(Half.of(record))
+        except RecordError as error:
+            _LOG.warning("%s: %s", self.describe(), error)
+            self._pending.passed_over(record.queue_offset)
+
+    # ── deciding ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _decide(self, message: tm.Decide) -> Future:
+        self._follow()
+        half = self._pending.get(message.half_offset)
+        if half.queue_offset in self._deciding:
+            raise TransactionError(f"half message {half.queue_offset} is being decided already")
+        record = self._store.commit_log.record(half.physical_offset, half.size)
+        op = decision(record, self._around.clock.wall_us() // 1000, record.store_host)
+        batches = [committed(record), op] if message.commit else [op]
+        self._deciding.add(half.queue_offset)
+        confirm = Confirm(self._log)
+        confirm.on_done(lambda done: self._answered(done, half.queue_offset))
+        self._log.hand_over(tm.AppendBatches(batches, confirm), len(batches))
+        return confirm
+
+    def _answered(self, confirm: Future, half_offset: int) -> None:
+        """In the CommitLog's turn."""
+        if confirm.error is not None:
+            tell(self.actor_ref, tm.DecisionFailed(half_offset))
+
+    def _note_offsets(self) -> None:
+        """How far both topics need not be read by the next start; written down with the groups' offsets."""
+        for topic, offset in ((HALF_TOPIC, self._pending.half_offset), (OP_TOPIC, self._pending.op_offset)):
+            tell(self._groups.actor_ref, tm.NoteOffset(topic, TRANSACTION_GROUP, HALF_QUEUE_ID, offset))
+
+    def on_turn_end(self) -> None:
+        if self._around.check_invariants:
+            self._pending.check_invariants()
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        error = exception_value if exception_value is not None else RuntimeError("no error")
+        tell(self._around.node, tm.TopicsFailed(self.actor_ref, error))
+
+
+def _minimum(queue: ConsumeQueue | None) -> int:
+    return 0 if queue is None else queue.min_offset

@@ -1,0 +1,111 @@
+"""The small files of a topic store beside its messages: ``checkpoint``, and the positions of groups in ``config/``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from actors.engines.topics.checkpoint_format import FILE_BYTES
+from actors.engines.topics.topic_store import CHECKPOINT, CONFIG
+from msg_store.commit_log_format import SCHEDULE_TOPIC
+from queue_index.consumer_offsets import FILE_NAME
+from queue_index.consumer_offsets_format import decode_consumer_offsets, decode_delay_offsets
+from storage.errors import StorageError, WarrenError
+from warren.salvage.queue_directory import Finding, Severity, unreadable_file
+from warren.salvage.rocketmq.verify_commit_log import CommitLog
+from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
+from warren.salvage.rocketmq.verify_ground import Ground, finding
+
+_DELAY_OFFSETS: Final = "delayOffset.json"
+_BACKUP: Final = ".bak"
+_STAMPS: Final = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
+_STAMP_BYTES: Final = 8
+
+Position = tuple[str, str, int, int]
+"""Topic, whose position it is, queue, offset."""
+
+
+# ── checkpoint ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def checkpoint_findings(ground: Ground, log: CommitLog) -> Iterator[Finding]:
+    """The checkpoint against the CommitLog, whose walk is over."""
+    path = ground.path(CHECKPOINT)
+    if not ground.files.exists(path) or ground.files.is_directory(path):
+        if log.newest_ms:
+            detail = "after a crash RocketMQ reads the whole log then, and deletes the index"
+            yield Finding("missing checkpoint", "damage", path, None, detail)
+        return
+    size = ground.files.size(path)
+    if size < len(_STAMPS) * _STAMP_BYTES:
+        yield Finding("wrong file length", "damage", path, None, f"{size} bytes, and not {FILE_BYTES}")
+    elif size != FILE_BYTES:
+        yield Finding("leftover file length", "leftover", path, None, f"{size} bytes, and not {FILE_BYTES}")
+    known = ground.checkpoint
+    stamps = (known.physic_msg_timestamp, known.logics_msg_timestamp, known.index_msg_timestamp)
+    for number, (name, stamp) in enumerate(zip(_STAMPS, stamps, strict=True)):
+        offset = number * _STAMP_BYTES
+        if stamp < 0:
+            yield Finding("wrong checkpoint", "damage", path, offset, f"{name} is {stamp}")
+        elif stamp > log.newest_ms > 0:
+            severity: Severity = "leftover" if log.end.what == "record" and log.is_end_forgivable else "damage"
+            detail = f"{name} is {stamp}, the newest message was stored at {log.newest_ms}"
+            yield finding("checkpoint beyond the last message", severity, path, offset, detail)
+
+
+# ── positions ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def offset_findings(ground: Ground, queues: ConsumeQueues) -> Iterator[Finding]:
+    """The positions of groups, and of the delay levels, against the queues that they are in."""
+    yield from _positions(ground, queues, FILE_NAME, _consumer_positions)
+    yield from _positions(ground, queues, _DELAY_OFFSETS, _delay_positions)
+
+
+def _consumer_positions(text: str) -> list[Position]:
+    table = decode_consumer_offsets(text)
+    names = {name: name.partition("@") for name in table}
+    return [
+        (names[name][0], names[name][2], queue_id, offset)
+        for name, offsets in table.items()
+        for queue_id, offset in offsets.items()
+    ]
+
+
+def _delay_positions(text: str) -> list[Position]:
+    levels = decode_delay_offsets(text)
+    return [(SCHEDULE_TOPIC, f"delay level {level}", level - 1, offset) for level, offset in levels.items()]
+
+
+def _positions(
+    ground: Ground, queues: ConsumeQueues, name: str, parse: Callable[[str], list[Position]]
+) -> Iterator[Finding]:
+    path = ground.path(CONFIG, name)
+    for candidate in (path + _BACKUP, path):
+        if not ground.files.exists(candidate):
+            continue
+        try:
+            data = ground.files.read(candidate)
+            positions = parse(data.decode("utf-8")) if data else []
+        except StorageError as error:
+            yield unreadable_file(candidate, error)
+            continue
+        except (UnicodeDecodeError, WarrenError) as error:
+            yield Finding("unreadable positions", "damage", candidate, None, str(error)[:200])
+            continue
+        if candidate == path:
+            yield from _beyond(queues, path, positions)
+            if not data:
+                yield Finding("leftover empty file", "leftover", path, None, "its backup is read instead")
+
+
+def _beyond(queues: ConsumeQueues, path: str, positions: list[Position]) -> Iterator[Finding]:
+    for topic, whose, queue_id, offset in positions:
+        queue = queues.queues.get((topic, queue_id))
+        end = 0 if queue is None else queue.end
+        if offset < 0:
+            detail = f"{whose} in {topic}/{queue_id}: {offset}"
+            yield Finding("negative position", "damage", path, None, detail)
+        elif offset > end:
+            detail = f"{whose} in {topic}/{queue_id}: {offset}, and the queue ends at {end}"
+            yield Finding("leftover position", "leftover", path, None, detail)

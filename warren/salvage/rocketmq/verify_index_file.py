@@ -1,0 +1,191 @@
+"""One index file by itself: what its header, its slots and its chains say of its items.
+
+An item's chain is known without walking it: item i must name the newest item before it with the same slot, or none; a
+slot must name the newest of all. So one pass over the items, with one number for each slot at hand, finds every wrong
+link, loops among them, and none is followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from actors.engines.topics.topic_store import INDEX
+from queue_index.index_file_format import HEADER_BYTES, ITEM, ITEM_BYTES, SLOT, SLOT_BYTES, Header, Layout, is_file_name
+from warren.salvage.queue_directory import Finding, Severity
+from warren.salvage.read_only import below
+from warren.salvage.rocketmq.verify_ground import Ground, Stretches, finding
+
+_WINDOW_ITEMS: Final = 1 << 16
+_WINDOW_SLOTS: Final = 1 << 18
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+
+
+@attrs.frozen(eq=False)
+class IndexItems:
+    """Neighbouring items of one file."""
+
+    file: IndexFile
+    numbers: Longs
+    key_hashes: Longs
+    physical_offsets: Longs
+    time_differences_s: Longs
+
+
+@attrs.define(eq=False)
+class IndexFile:
+    """A file and its header."""
+
+    ground: Ground
+    path: str
+    size: int
+    layout: Layout
+    header: Header
+    before: IndexFile | None
+    """The next older one."""
+    is_doomed: bool
+    """Recovery deletes it."""
+    _stretches: Stretches = attrs.Factory(Stretches)
+
+    @property
+    def end(self) -> int:
+        """The number behind the last item that can be read."""
+        there = (self.size - self.layout.item_offset(0)) // ITEM_BYTES
+        return max(1, min(self.header.index_count, self.layout.item_count, there))
+
+    @property
+    def severity(self) -> Severity:
+        return "leftover" if self.is_doomed else "damage"
+
+    def finding(self, kind: str, offset: int | None, detail: str, severity: Severity | None = None) -> Finding:
+        return finding(kind, severity or self.severity, self.path, offset, detail)
+
+    def item(
+        self, kind: str, number: int, detail: str, severity: Severity | None = None, count: int = 1
+    ) -> Iterator[Finding]:
+        """A finding at an item; neighbouring ones are told at once, by :meth:`finish` at the latest."""
+        found = self.finding(kind, self.layout.item_offset(number), f"item {number}: {detail}", severity)
+        yield from self._stretches.add("item", number, found, count)
+
+    def finish(self) -> Iterator[Finding]:
+        """Findings that are still held back."""
+        yield from self._stretches.finish()
+
+    # ── the file as a whole ─────────────────────────────────────────────────────────────────────────────────────
+
+    def findings(self) -> Iterator[Finding]:
+        """What is wrong with the header and the length."""
+        header, size = self.header, self.layout.file_size
+        if header.index_count > self.layout.item_count:
+            detail = f"it counts to {header.index_count}, and there is room up to {self.layout.item_count}"
+            yield self.finding("wrong index header", 36, detail)
+        if self.size < self.layout.item_offset(min(header.index_count, self.layout.item_count)):
+            yield self.finding("wrong file length", None, f"{self.size} bytes, and not {size}; items are missing")
+        elif self.size != size:
+            detail = f"{self.size} bytes, and not {size}; nothing is missing"
+            yield self.finding("leftover file length", None, detail, "leftover")
+        before = None if self.before is None else self.before.header
+        ends = (header.begin_timestamp, header.begin_physical_offset)
+        if header.index_count <= 1 and before is not None and not self.is_doomed:
+            expected = (before.end_timestamp, before.end_physical_offset)
+            if ends != expected or ends != (header.end_timestamp, header.end_physical_offset):
+                yield self.finding("wrong index header", 0, "no items, and it does not begin where the last file ends")
+
+    def items(self) -> Iterator[Finding | IndexItems]:
+        """All items, and what is wrong with their chains."""
+        newest = np.zeros(self.layout.slot_count, np.int32)
+        for start in range(1, self.end, _WINDOW_ITEMS):
+            count = min(_WINDOW_ITEMS, self.end - start)
+            data = self.ground.read(self.path, count * ITEM_BYTES, self.layout.item_offset(start))
+            items = np.frombuffer(data[: len(data) // ITEM_BYTES * ITEM_BYTES], ITEM)
+            numbers = start + np.arange(len(items))
+            hashes = items["key_hash"].astype(np.int64)
+            yield from self._chains(numbers, hashes, items["previous"].astype(np.int64), newest)
+            yield IndexItems(
+                self,
+                numbers,
+                hashes,
+                items["physical_offset"].astype(np.int64),
+                items["time_difference_s"].astype(np.int64),
+            )
+        yield from self._slots(newest)
+
+    def _chains(self, numbers: Longs, hashes: Longs, previous: Longs, newest: Ints) -> Iterator[Finding]:
+        slots = hashes % self.layout.slot_count
+        order = np.argsort(slots, kind="stable")
+        by_slot, members = slots[order], numbers[order]
+        is_first = np.diff(by_slot, prepend=-1) != 0
+        before = np.empty_like(members)
+        before[1:] = members[:-1]
+        before[is_first] = newest[by_slot[is_first]]
+        expected = np.empty_like(before)
+        expected[order] = before
+        is_last = np.append(is_first[1:], True)
+        newest[by_slot[is_last]] = members[is_last]
+        for index in np.flatnonzero(hashes < 0).tolist():
+            yield from self.item("wrong key hash", int(numbers[index]), f"it is negative: {hashes[index]}")
+        for index in np.flatnonzero(previous != expected).tolist():
+            number, said, right = int(numbers[index]), int(previous[index]), int(expected[index])
+            yield from self.item(*self._link(number, said, right, int(slots[index])))
+
+    def _link(self, number: int, said: int, right: int, slot: int) -> tuple[str, int, str]:
+        if said >= number:
+            kind, what = "loop in a chain", "is itself" if said == number else "comes after it"
+        elif said < 0 or self._slot_of(said) != slot:
+            kind, what = "wrong chain", f"is not of its slot {slot}"
+        else:
+            kind, what = "broken chain", "leaves items out" if said < right else "is not the newest before it"
+        after = right if right else "none"
+        return (
+            kind,
+            number,
+            f"the item before it in its chain is said to be {said if said else 'none'}, which {what}; it is {after}",
+        )
+
+    def _slot_of(self, number: int) -> int | None:
+        if not number:
+            return None
+        data = self.ground.read(self.path, 4, self.layout.item_offset(number))
+        return int.from_bytes(data, "big", signed=True) % self.layout.slot_count
+
+    def _slots(self, newest: Ints) -> Iterator[Finding]:
+        for start in range(0, len(newest), _WINDOW_SLOTS):
+            expected = newest[start : start + _WINDOW_SLOTS]
+            data = self.ground.read(self.path, len(expected) * SLOT_BYTES, self.layout.slot_offset(start))
+            there = np.zeros(len(expected), np.int32)
+            found = np.frombuffer(data[: len(data) // SLOT_BYTES * SLOT_BYTES], SLOT)
+            there[: len(found)] = found
+            for index in np.flatnonzero(there != expected).tolist():
+                slot, said, right = start + index, int(there[index]), int(expected[index])
+                detail = f"slot {slot}: it names item {said}, the newest of its chain is {right}"
+                found_slot = self.finding("wrong slot", self.layout.slot_offset(slot), detail)
+                yield from self._stretches.add("slot", slot, found_slot)
+        yield from self._stretches.finish()
+        chains = int(np.count_nonzero(newest))
+        if self.header.hash_slot_count != chains:
+            detail = f"it counts {self.header.hash_slot_count} slots with a chain, there are {chains}"
+            yield self.finding("wrong index header", 32, detail)
+
+
+def index_files(ground: Ground) -> tuple[list[IndexFile], list[Finding]]:
+    """The files of the index, oldest first, and what is no file of an index."""
+    files: list[IndexFile] = []
+    findings: list[Finding] = []
+    settings = ground.settings
+    layout = Layout(settings.max_hash_slot_num, settings.max_index_num)
+    for name in ground.files.list(ground.path(INDEX)):
+        path = below(ground.path(INDEX), name)
+        if not is_file_name(name) or ground.files.is_directory(path):
+            findings.append(Finding("leftover file", "leftover", path, None, "no index file's name"))
+            continue
+        size = ground.files.size(path)
+        header = Header.decode(ground.read(path, HEADER_BYTES, 0))
+        is_doomed = ground.is_crashed and header.end_timestamp > ground.checkpoint.index_msg_timestamp
+        files.append(IndexFile(ground, path, size, layout, header, files[-1] if files else None, is_doomed))
+    return files, findings

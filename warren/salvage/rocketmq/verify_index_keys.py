@@ -1,0 +1,274 @@
+"""The index against the CommitLog: every key of a message has its item, and every item is of a message with that key.
+
+Both are gone through once, for items come in the order of the CommitLog. *Pending* are items that were read and whose
+message has not come yet: so many are read ahead that a few whose offsets are damaged do no harm.
+
+Left over is what RocketMQ's recovery makes: it deletes files, and begins a new one with the messages that it reads, so
+keys between the last file that stayed and the new one are *lost*; and it puts the keys of a message twice. A key that
+is missing in the middle of a file is damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from msg_store.record_columns import RecordColumns, read_columns
+from warren.salvage.queue_directory import Finding, Severity
+from warren.salvage.rocketmq.verify_commit_log import CommitLog
+from warren.salvage.rocketmq.verify_ground import Ground
+from warren.salvage.rocketmq.verify_index_file import IndexFile, IndexItems, Longs
+
+_AHEAD_ITEMS: Final = 1 << 12
+"""The last items read must all lie behind the messages at hand; a damaged page holds a twentieth of that."""
+_MOST_PENDING: Final = 1 << 21
+_MOST_SECONDS: Final = 0x7FFFFFFF
+
+Bools = npt.NDArray[np.bool_]
+_ITEM: Final = np.dtype([("file", "i4"), ("number", "i8"), ("key_hash", "i8"), ("offset", "i8"), ("seconds", "i8")])
+Items = npt.NDArray[np.void]
+
+
+@attrs.define(eq=False)
+class _Gap:
+    """Keys without an item, so far."""
+
+    first: int
+    """The physical offset of the first one's message."""
+    last: int
+    count: int
+    is_at_border: bool
+    """It begins where a file ends."""
+
+
+@attrs.define(eq=False)
+class IndexKeys:
+    """The items of all files, oldest first, beside the keys of the messages."""
+
+    ground: Ground
+    log: CommitLog
+    files: list[IndexFile]
+    _items: Iterator[Finding | IndexItems] = attrs.field(factory=lambda: iter(()))
+    _pending: Items = attrs.field(factory=lambda: np.zeros(0, _ITEM))
+    _is_read: bool = False
+    _gap: _Gap | None = None
+    _last: tuple[int, int] | None = None
+    """File and number of the item that was matched last."""
+
+    @classmethod
+    def of(cls, ground: Ground, log: CommitLog, files: list[IndexFile]) -> IndexKeys:
+        ordered = sorted(files, key=lambda file: file.header.begin_physical_offset)
+        keys = cls(ground, log, ordered)
+        keys._items = keys._read()
+        return keys
+
+    def _read(self) -> Iterator[Finding | IndexItems]:
+        for file in self.files:
+            yield from file.items()
+
+    # ── items ahead ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _fill(self, stop: int) -> Iterator[Finding]:
+        """Read items until those of messages before ``stop`` are surely there."""
+        parts = [self._pending]
+        count = len(self._pending)
+        tail = self._pending["offset"][-_AHEAD_ITEMS:]
+        while not self._is_read and count < _MOST_PENDING and not (len(tail) >= _AHEAD_ITEMS and (tail >= stop).all()):
+            item = next(self._items, None)
+            if item is None:
+                self._is_read = True
+            elif isinstance(item, Finding):
+                yield item
+            else:
+                parts.append(self._part(item))
+                count += len(parts[-1])
+                tail = np.concatenate((tail, parts[-1]["offset"]))[-_AHEAD_ITEMS:]
+        if len(parts) > 1:
+            self._pending = np.concatenate(parts)
+
+    def _part(self, items: IndexItems) -> Items:
+        part = np.zeros(len(items.numbers), _ITEM)
+        part["file"] = self.files.index(items.file)
+        part["number"], part["key_hash"] = items.numbers, items.key_hashes
+        part["offset"], part["seconds"] = items.physical_offsets, items.time_differences_s
+        return part
+
+    # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def take(self, columns: RecordColumns) -> Iterator[Finding]:
+        """Compare the keys of the next messages with their items."""
+        yield from self._fill(columns.stop)
+        counts = columns.key_counts
+        offsets, hashes = np.repeat(columns.positions, counts), columns.key_hashes.astype(np.int64)
+        times = np.repeat(columns.store_timestamps, counts)
+        pending, count = self._pending, len(offsets)
+        is_next = pending["offset"] < columns.stop
+        taken = int(np.count_nonzero(is_next))
+        if taken == count and is_next[:taken].all():
+            items = pending[:count]
+            if np.array_equal(items["offset"], offsets) and np.array_equal(items["key_hash"], hashes):
+                self._pending = pending[count:]
+                if count:
+                    yield from self._close_gap(items[0])
+                    yield from self._matched(items, times)
+                return
+        self._pending = pending[~is_next]
+        yield from self._compare(columns, pending[is_next], offsets, hashes, times)
+
+    def _compare(
+        self, columns: RecordColumns, items: Items, offsets: Longs, hashes: Longs, times: Longs
+    ) -> Iterator[Finding]:
+        start = columns.start
+        is_here = items["offset"] >= start
+        yield from self._strays(items[~is_here])
+        items = items[is_here]
+        places = items["offset"].astype(np.int64)
+        for row in np.flatnonzero(~np.isin(columns.physical_offsets, columns.positions)).tolist():
+            places[places == columns.physical_offsets[row]] = columns.positions[row]
+        has, wants = _ranked(places - start, items["key_hash"]), _ranked(offsets - start, hashes)
+        found = {key: index for index, key in enumerate(has)}
+        matches = np.array([found.pop(key, -1) for key in wants], np.int64)
+        rest = np.sort(np.fromiter(found.values(), np.int64, len(found)))
+        is_repeated = np.isin(_joined(places[rest] - start, items["key_hash"][rest]), _joined(offsets - start, hashes))
+        yield from self._repeated(items[rest[is_repeated]])
+        yield from self._strays(items[rest[~is_repeated]])
+        for run in np.split(np.arange(len(matches)), np.flatnonzero(np.diff(matches >= 0)) + 1):
+            if not len(run):
+                continue
+            if matches[run[0]] < 0:
+                self._open_gap(int(offsets[run[0]]), int(offsets[run[-1]]), len(run))
+            else:
+                matched = items[matches[run]]
+                yield from self._close_gap(matched[0])
+                yield from self._matched(matched, times[run])
+
+    def _matched(self, items: Items, times: Longs) -> Iterator[Finding]:
+        """Items with the store times of their messages."""
+        numbers = items["file"]
+        for file_number in np.unique(numbers).tolist():
+            file, mine = self.files[file_number], numbers == file_number
+            yield from self._times(file, items[mine], times[mine])
+        self._last = (int(numbers[-1]), int(items["number"][-1]))
+
+    def _times(self, file: IndexFile, items: Items, times: Longs) -> Iterator[Finding]:
+        header, numbers = file.header, items["number"]
+        bases = np.full(len(items), header.begin_timestamp)
+        is_first = numbers == 1
+        if file.before is None:
+            bases[is_first] = 0
+        else:
+            bases[is_first] = file.before.header.end_timestamp
+        seconds = np.where(bases > 0, np.clip((times - bases) // 1000, 0, _MOST_SECONDS), 0)
+        is_wrong = seconds != items["seconds"]
+        if file.before is None:  # what was before it nobody knows
+            is_wrong &= ~is_first | (items["seconds"] < 0)
+        for index in np.flatnonzero(is_wrong).tolist():
+            detail = f"it says {items['seconds'][index]} seconds, the message's time gives {seconds[index]}"
+            yield from file.item("wrong time", int(numbers[index]), detail)
+        for number, stored_ms, offset, name in (
+            (1, header.begin_timestamp, header.begin_physical_offset, "begins"),
+            (file.end - 1, header.end_timestamp, header.end_physical_offset, "ends"),
+        ):
+            for index in np.flatnonzero(numbers == number).tolist():
+                there = (int(times[index]), int(items["offset"][index]))
+                if there != (stored_ms, offset):
+                    detail = (
+                        f"it {name} at {offset}, time {stored_ms}; its item {number} at {there[1]}, time {there[0]}"
+                    )
+                    yield file.finding("wrong index header", 0, detail)
+
+    # ── what does not fit ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _repeated(self, items: Items) -> Iterator[Finding]:
+        for item in items:
+            detail = f"the key of the message at {item['offset']} is there already, as a recovery leaves it"
+            yield from self.files[int(item["file"])].item(
+                "leftover repeated item", int(item["number"]), detail, "leftover"
+            )
+
+    def _strays(self, items: Items, end: int | None = None) -> Iterator[Finding]:
+        """Items that are of no message that was passed."""
+        for item in items:
+            offset, number, file = int(item["offset"]), int(item["number"]), self.files[int(item["file"])]
+            if 0 <= offset < self.log.min_offset:
+                detail = "its message is no longer in the CommitLog"
+                yield from file.item("expired item", number, detail, "leftover")
+            elif end is not None and offset >= end:
+                detail = f"it points at {offset}, behind the CommitLog's end at {end}"
+                severity: Severity = "leftover" if self.ground.is_crashed else file.severity
+                yield from file.item("item that points nowhere", number, detail, severity)
+            else:
+                yield from self._stray(file, number, offset, int(item["key_hash"]))
+
+    def _stray(self, file: IndexFile, number: int, offset: int, key_hash: int) -> Iterator[Finding]:
+        record = self.log.look(offset)
+        if isinstance(record, str):
+            detail = f"it points at {offset}, where no message is: {record}"
+            yield from file.item("item that points nowhere", number, detail)
+            return
+        hashes = {
+            int(key)
+            for item in read_columns(self.log.read, offset, offset + record.size, check_crc=False)
+            if isinstance(item, RecordColumns)
+            for key in item.key_hashes
+        }
+        if key_hash in hashes:
+            detail = f"the message at {offset} has its key, and comes earlier or later in the index"
+            yield from file.item("leftover repeated item", number, detail, "leftover")
+        else:
+            detail = f"no key of the message at {offset} has the hash {key_hash}"
+            yield from file.item("wrong key hash", number, detail)
+
+    # ── keys without item ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _open_gap(self, first: int, last: int, count: int) -> None:
+        if self._gap is None:
+            is_at_border = self._last is None or self._last[1] == self.files[self._last[0]].end - 1
+            self._gap = _Gap(first, last, 0, is_at_border)
+        self._gap.count += count
+        self._gap.last = last
+
+    def _close_gap(self, item: np.void | None) -> Iterator[Finding]:
+        """The next item that has its message, or none: the index is over."""
+        gap, self._gap = self._gap, None
+        if gap is None:
+            return
+        what = f"{gap.count} keys of the messages from {gap.first} to {gap.last} have no item"
+        if gap.is_at_border or item is None or int(item["number"]) == 1:
+            detail = f"{what}: a crash costs RocketMQ such keys, nobody finds these messages by them"
+            yield self.log.finding("leftover gap in the index", gap.first, detail, "leftover")
+        else:
+            yield self.log.finding("keys without item", gap.first, what)
+
+    def finish(self, end: int) -> Iterator[Finding]:
+        """What is left when all messages were taken; ``end``: the CommitLog's."""
+        yield from self._close_gap(None)
+        while len(self._pending) or not self._is_read:
+            yield from self._strays(self._pending, end)
+            self._pending = self._pending[:0]
+            yield from self._fill(_NEVER)
+        for file in self.files:
+            yield from file.finish()
+
+
+_NEVER: Final = -(1 << 63)
+"""No item lies before it."""
+
+
+def _joined(places: Longs, hashes: Longs) -> Longs:
+    return (places << 32) | (hashes & 0xFFFFFFFF)
+
+
+def _ranked(places: Longs, hashes: Longs) -> list[tuple[int, int]]:
+    """Each place and hash, and how many equal ones come before it."""
+    joined = _joined(places, hashes).tolist()
+    seen: dict[int, int] = {}
+    ranked = []
+    for key in joined:
+        ranked.append((key, rank := seen.get(key, 0)))
+        seen[key] = rank + 1
+    return ranked

@@ -1,0 +1,111 @@
+"""``warren verify`` of a topic store: what in RocketMQ's files, or warren's own, is damaged, and what only left over.
+
+The files are looked at as they lie, before any recovery. The CommitLog is what everything else is compared with: it is
+read once (:mod:`~warren.salvage.rocketmq.verify_commit_log`), and while that goes on, ConsumeQueues
+(:mod:`~warren.salvage.rocketmq.verify_consume_queue`) and the key index
+(:mod:`~warren.salvage.rocketmq.verify_index_keys`) go along. Memory: a window of each.
+
+*Damage* is what no sound store has, after a crash either. *Leftovers* are what a crash, a recovery or the deletion of
+old files leaves: the ``abort`` file and what it makes of the last write, index files that recovery deletes, keys that
+it loses, entries of expired messages, a CommitLog file made ahead of need, positions of groups beyond the messages.
+An empty index file at the end is what a sound store has, and so is filler ahead of a queue's first message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from actors.engines.topics.topic_store import ABORT, COMMIT_LOG
+from msg_store.record_columns import RecordColumns
+from storage.errors import StorageError
+from storage.filesystem import FileSystem
+from storage.topic_settings import TopicSettings
+from warren.salvage.queue_directory import Finding, Severity, unreadable_file
+from warren.salvage.rocketmq.verify_bookkeeping import checkpoint_findings, offset_findings
+from warren.salvage.rocketmq.verify_commit_log import CommitLog
+from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
+from warren.salvage.rocketmq.verify_ground import Ground
+from warren.salvage.rocketmq.verify_index_file import IndexFile, index_files
+from warren.salvage.rocketmq.verify_index_keys import IndexKeys
+
+
+def verify_store(files: FileSystem, place: str, settings: TopicSettings) -> Iterator[Finding]:
+    """Every finding in the store in the directory ``place``, as it is found; nothing is written."""
+    try:
+        ground = Ground.of(files, place, settings)
+        try:
+            yield from _verify(ground)
+        finally:
+            ground.close()
+    except StorageError as error:
+        yield unreadable_file(place, error)
+
+
+def _verify(ground: Ground) -> Iterator[Finding]:
+    log = CommitLog.of(ground)
+    queues = ConsumeQueues.of(ground, log)
+    index, strange = index_files(ground)
+    log.known_until = max((file.header.end_physical_offset for file in index), default=-1)
+    yield from queues.name_findings
+    yield from strange
+    for file in index:
+        yield from file.findings()
+    keys = IndexKeys.of(ground, log, index)
+    for item in log.walk():
+        if isinstance(item, RecordColumns):
+            yield from queues.take(item)
+            if ground.settings.message_index_enable:
+                yield from keys.take(item)
+        else:
+            yield item
+    end = log.end.physical_offset
+    yield from _end_of_log(log, queues)
+    yield from log.files_behind()
+    yield from queues.finish(end)
+    yield from keys.finish(end)
+    yield from checkpoint_findings(ground, log)
+    yield from offset_findings(ground, queues)
+    yield from _crash(ground, log, index)
+
+
+def _end_of_log(log: CommitLog, queues: ConsumeQueues) -> Iterator[Finding]:
+    """What lies at the end of the CommitLog, if it is not zeros alone."""
+    end = log.end
+    if not log.files:
+        if queues.has_entries or log.known_until > 0:
+            detail = "no file, but entries or keys of messages; RocketMQ deletes the entries when it starts"
+            yield Finding("missing CommitLog", "damage", log.ground.path(COMMIT_LOG), None, detail)
+        return
+    if end.what == "zeros":
+        return
+    if end.what == "record" or queues.points_at(end.physical_offset) or log.known_until >= end.physical_offset:
+        severity: Severity = "leftover" if log.is_end_forgivable else "damage"
+        detail = f"the last record is not whole: {end.reason}. No other is behind it"
+        yield log.finding("torn record", end.physical_offset, detail, severity)
+    else:
+        detail = f"behind the last record, of before a recovery: {end.reason}"
+        yield log.finding("leftover bytes", end.physical_offset, detail, "leftover")
+
+
+def _crash(ground: Ground, log: CommitLog, index: list[IndexFile]) -> Iterator[Finding]:
+    """What recovery will do, and what it costs."""
+    if not ground.is_crashed:
+        return
+    detail = f"the store was not closed; RocketMQ's recovery reads the CommitLog from {log.recovery_start} on"
+    if log.cut is not None:
+        detail += f", and ends it at {log.cut}"
+    yield Finding("leftover abort file", "leftover", ground.path(ABORT), None, detail)
+    if log.cut is not None:
+        detail = (
+            f"{log.good_end - log.cut} bytes from here on, readable messages among them, do not count after a recovery"
+        )
+        yield log.finding("leftover messages behind the end", log.cut, detail, "leftover")
+    for file in index:
+        header = file.header
+        if file.is_doomed:
+            known = f"newer than the checkpoint's indexMsgTimestamp {ground.checkpoint.index_msg_timestamp}"
+            detail = f"{header.index_count - 1} items, {known}: RocketMQ's recovery deletes the file"
+            if header.begin_physical_offset < log.recovery_start and header.index_count > 1:
+                stop = min(header.end_physical_offset, log.recovery_start)
+                detail += f"; the keys of the messages from {header.begin_physical_offset} to {stop} are lost by it"
+            yield file.finding("leftover index file", None, detail)

@@ -1,0 +1,462 @@
+"""Topic: a user's handle on one topic of a node. Safe to share between threads; hold on to it as long as you like.
+
+Messages are appended to one of the topic's queues and stay there, in order; groups read them, each at its own pace
+(:mod:`warren.topic_reader`). They go with their CommitLog file when that is old (``file_reserved_time``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, overload
+
+from actors import topic_messages as tm
+from actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor, Position
+from actors.engines.topics.consumer_group import Place
+from actors.engines.topics.names import UNIQ_KEY
+from actors.engines.topics.reading import read_records
+from actors.engines.topics.routing import Part, Router
+from actors.engines.topics.schedule import level_of_delay, to_scheduled
+from actors.engines.topics.topic_store import FOR_EVER_MS
+from actors.engines.topics.transactions import prepare
+from actors.future import Confirm
+from msg_store.commit_log import Appended, Batch
+from msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, Record
+from storage.errors import DataError, MessageError
+from storage.java_hash import index_hash
+from warren.messages import as_bodies, as_body
+from warren.process_bound import ProcessBound
+from warren.topic_reader import Reader
+from warren.topic_record import HERE, Moment, TopicRecord, check_key, encode_message_properties, to_ms
+from warren.transaction import Transaction
+
+if TYPE_CHECKING:
+    from warren.node import Node
+
+Chooser = Callable[[bytes], int]
+"""Says which queue a body goes to."""
+
+_BLANK_BYTES: Final = 8
+_SECOND_MS: Final = 1000
+
+
+class Positions(Sequence[Position]):
+    """Where the messages of one :meth:`Topic.append_many` went, in their order."""
+
+    __slots__ = ("_parts", "_places", "_topic")
+
+    def __init__(self, topic: str, parts: list[Part], appended: list[Appended]) -> None:
+        self._topic = topic
+        self._parts = list(zip(parts, appended, strict=True))
+        self._places: list[tuple[int, int]] | None = None
+
+    def __len__(self) -> int:
+        return sum(len(part.positions) for part, _ in self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Position: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Position]: ...
+
+    def __getitem__(self, index: int | slice) -> Position | list[Position]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        if self._places is None:
+            places = {
+                number: (at, row)
+                for at, (part, _) in enumerate(self._parts)
+                for row, number in enumerate(part.positions)
+            }
+            self._places = [places[number] for number in range(len(places))]
+        at, row = self._places[index]
+        part, appended = self._parts[at]
+        return Position(
+            self._topic,
+            part.queue_id,
+            appended.queue_offset + row,
+            int(appended.physical_offsets[row]),
+            int(appended.sizes[row]),
+        )
+
+
+class AppendManyConfirm:
+    """Messages on their way together: answered once all are as safe as the store's mode promises."""
+
+    __slots__ = ("_parts", "_topic", "confirm")
+
+    def __init__(self, topic: str, parts: list[Part], confirm: Confirm) -> None:
+        self._topic = topic
+        self._parts = parts
+        self.confirm = confirm
+
+    @property
+    def done(self) -> bool:
+        """Whether they are safe, or never will be."""
+        return self.confirm.done
+
+    def wait(self, timeout: float | None = None) -> Positions:
+        """Come back when they are safe, with where they went. Raises ``TimeoutError``, or why they never will be."""
+        self.confirm.wait(timeout)
+        return self.positions()
+
+    def positions(self) -> Positions:
+        """Where they went; :attr:`confirm` is answered."""
+        return Positions(self._topic, self._parts, self.confirm.get())
+
+
+class Topic(ProcessBound):
+    """One topic. Made by :meth:`warren.Node.topic`."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self._node = node
+        self._name = name
+        self._key = AppendKey(name, HERE)
+        self._router = Router(self.queues)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def queues(self) -> int:
+        """How many it has."""
+        return self._node.running_topics().table.queues(self._name) or 1
+
+    def __repr__(self) -> str:
+        return f"<warren.Topic {self._name!r}>"
+
+    @property
+    def log(self) -> CommitLogActor:
+        """Whom messages are handed to; raises why there is nobody."""
+        return self._node.running_topics().log
+
+    # ── appending ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(
+        self,
+        body: bytes,
+        *,
+        key: str | Iterable[str] | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: int | Chooser | None = None,
+        delay: float | None = None,
+        delay_level: int | None = None,
+        block: bool = True,
+        timeout: float | None = None,
+    ) -> AppendConfirm:
+        """Append a message; the confirm's ``wait`` comes back with where it is, once it is safe.
+
+        ``key``: one, or several; it is found by them (:meth:`find`). The queue is that of the first key, the one named
+        or chosen by ``queue``, or (without either) the one whose turn it is. ``delay``: seconds before it can be read,
+        rounded up to the next of the store's delay levels; or ``delay_level``, 1 … 18. While the disk is behind, or an
+        alarm is set, this waits (``block``, ``timeout``), then raises :class:`BlockedError`.
+        """
+        body = as_body(body)
+        encoded = encode_message_properties(key, tag, properties)
+        [part] = self._route([body], [_first(key)] if key is not None else None, queue)
+        self.check([body], [encoded])
+        log = self.log
+        log.admit(block=block, timeout=timeout)
+        if delay is None and delay_level is None:
+            return log.append(AppendConfirm(self._key, part.queue_id, body, encoded))
+        return self._append_delayed(log, part.queue_id, body, encoded, self._level(delay, delay_level))
+
+    def _level(self, delay: float | None, delay_level: int | None) -> int:
+        settings = self._node.config.topics
+        return delay_level or 0 if delay is None else level_of_delay(round(delay * 1000), settings)
+
+    def _append_delayed(
+        self, log: CommitLogActor, queue_id: int, body: bytes, properties: bytes, level: int
+    ) -> AppendConfirm:
+        item = AppendConfirm(self._key, queue_id, body, properties)
+        if not level:
+            return log.append(item)
+        batch = to_scheduled(self.batch(Part(queue_id, range(1)), [body], properties), level, self._node.config.topics)
+        waiting = AppendConfirm(AppendKey(batch.topic, HERE), batch.queue_id, body, _only(batch.properties))
+        return log.append(waiting)
+
+    def append_many(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        keys: Sequence[str] | None = None,
+        tag: str | None = None,
+        tags: Sequence[str | None] | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: int | Chooser | None = None,
+        block: bool = True,
+        timeout: float | None = None,
+    ) -> AppendManyConfirm:
+        """Append messages in one go; ``keys`` and ``tags``: one for each. Otherwise as :meth:`append`.
+
+        Without ``keys`` and ``queue`` all go to one queue (up to 1024 of them), the next time to the next one.
+        """
+        found = as_bodies(bodies)
+        parts = self._route(found, keys, queue)
+        encoded = self._many_properties(len(found), keys, tag, tags, properties)
+        self.check(found, [encoded] if isinstance(encoded, bytes) else encoded)
+        log = self.log
+        log.admit(block=block, timeout=timeout)
+        confirm = Confirm(log)
+        batches = [self.batch(part, found, encoded) for part in parts]
+        if batches:
+            log.hand_over(tm.AppendBatches(batches, confirm), len(found))
+        else:
+            confirm.set([])
+        return AppendManyConfirm(self._name, parts, confirm)
+
+    def _route(self, bodies: Sequence[bytes], keys: Sequence[str] | None, queue: int | Chooser | None) -> list[Part]:
+        if queue is None:
+            return self._router.in_turn(len(bodies)) if keys is None else self._router.by_keys(keys)
+        if callable(queue):
+            return self._router.by_choice(len(bodies), lambda number: queue(bodies[number]))
+        return self._router.to_queue(len(bodies), queue)
+
+    @staticmethod
+    def _many_properties(
+        count: int,
+        keys: Sequence[str] | None,
+        tag: str | None,
+        tags: Sequence[str | None] | None,
+        properties: Mapping[str, str] | None,
+    ) -> bytes | list[bytes]:
+        """One for all, or one for each."""
+        for column in (keys, tags):
+            if column is not None and len(column) != count:
+                raise MessageError(f"{len(column)} keys or tags for {count} messages")
+        if tags is not None:
+            named = [None] * count if keys is None else keys
+            return [encode_message_properties(key, own, properties) for key, own in zip(named, tags, strict=True)]
+        common = encode_message_properties(None, tag, properties)
+        if keys is None:
+            return common
+        check_key("".join(keys) or "-")
+        if not all(keys):
+            check_key("")
+        rest = b"\x02" + common if common else b""
+        return [b"KEYS\x01" + key.encode("utf-8") + rest for key in keys]
+
+    def batch(self, part: Part, bodies: Sequence[bytes], properties: bytes | Sequence[bytes]) -> Batch:
+        """What goes to one queue, as it is appended now."""
+        return Batch(
+            topic=self._name,
+            queue_id=part.queue_id,
+            bodies=part.of(bodies),
+            properties=properties if isinstance(properties, bytes) else part.of(properties),
+            born_timestamp=self._node.now_ms(),
+            born_host=HERE,
+            store_host=HERE,
+            as_one=False,
+        )
+
+    def check(self, bodies: Sequence[bytes], properties: Sequence[bytes]) -> None:
+        """Raise :class:`MessageError` where one of these is too large for a record, or for a file."""
+        settings = self._node.config.topics
+        around = max(map(len, properties), default=0)
+        largest = max(map(len, bodies), default=0) + around + len(self._name) + FIXED_BYTES
+        most = min(settings.max_message_size, settings.mapped_file_size_commit_log - _BLANK_BYTES)
+        if largest > most:
+            raise MessageError(f"a message of {largest} bytes with all that is around it; {most} at most")
+        if around > MAX_PROPERTIES_BYTES:
+            raise MessageError(f"{around} bytes of properties; {MAX_PROPERTIES_BYTES} at most")
+
+    def prepare(
+        self,
+        body: bytes,
+        *,
+        group: str = "warren",
+        key: str | Iterable[str] | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: int | Chooser | None = None,
+    ) -> Transaction:
+        """Store a message that nobody sees until the transaction is committed; comes back when it is safe.
+
+        ``group``: the producer's; it is stored with the message.
+        """
+        body = as_body(body)
+        encoded = encode_message_properties(key, tag, properties)
+        [part] = self._route([body], [_first(key)] if key is not None else None, queue)
+        half = prepare(self.batch(part, [body], encoded), group)
+        self.check([body], half.properties if not isinstance(half.properties, bytes) else [half.properties])
+        log = self.log
+        log.admit()
+        confirm = Confirm(log)
+        log.hand_over(tm.AppendBatches([half], confirm), 1)
+        confirm.wait()
+        [appended] = confirm.get()
+        return Transaction(
+            self._node,
+            self._name,
+            appended.queue_offset,
+            int(appended.physical_offsets[0]),
+            int(appended.sizes[0]),
+        )
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def reader(
+        self,
+        group: str,
+        *,
+        broadcast: bool = False,
+        tags: str | Iterable[str] | None = None,
+        auto_commit: bool = True,
+        consume_from: Place | Moment | Mapping[int, int] = "first",
+        positions: Mapping[int, int] | None = None,
+    ) -> Reader:
+        """Join a group and read (:class:`~warren.topic_reader.Reader`).
+
+        ``tags``: only messages with one of these; RocketMQ's ``"a || b"`` will do. ``consume_from``: where a group that
+        has never read this topic begins: "first", "last", a time, or a queue offset for each queue. ``broadcast``: read
+        all queues, from ``positions`` on, and share nothing.
+        """
+        if isinstance(consume_from, str | Mapping):
+            place: Place | Mapping[int, int] = consume_from
+        else:
+            place = self.offset_at(consume_from)
+        return Reader(
+            self._node,
+            self._name,
+            group,
+            broadcast=broadcast,
+            tags=tags,
+            auto_commit=auto_commit,
+            consume_from=place,
+            positions=positions,
+        )
+
+    def read(
+        self,
+        group: str,
+        *,
+        max_records: int | None = None,
+        timeout: float | None = 0.0,
+        tags: str | Iterable[str] | None = None,
+        auto_commit: bool = True,
+        consume_from: Place | Moment | Mapping[int, int] = "first",
+    ) -> Iterator[TopicRecord]:
+        """Read on where the group is: up to ``max_records`` messages, until none comes for ``timeout`` seconds.
+
+        With ``auto_commit`` a message is done when the next one is asked for, or the loop ends; a loop that is left in
+        the middle of a message gets that one again. A member of the group while it lasts.
+        """
+        with self.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from) as reader:
+            yield from reader.records(max_records, timeout)
+
+    def find(
+        self,
+        key: str,
+        *,
+        begin: Moment | None = None,
+        end: Moment | None = None,
+        limit: int = 64,
+        exact: bool = True,
+    ) -> list[TopicRecord]:
+        """Messages with this key (or this UNIQ_KEY), the newest first, stored from ``begin`` to ``end`` inclusive.
+
+        ``exact=False``: what the index says, without a look at the messages' keys: other keys of the same hash are
+        among them, and a message can come twice.
+        """
+        running = self._node.running_topics()
+        running.catch_up(with_index=True)
+        first = 0 if begin is None else to_ms(begin)
+        last = FOR_EVER_MS if end is None else to_ms(end)
+        wanted, most = index_hash(f"{self._name}#{key}"), max(limit, 1)
+        while True:
+            # The index knows times to the second, and the first of a file wrongly: it is asked for more.
+            offsets = running.store.index.query(wanted, most, max(first - _SECOND_MS, 0), FOR_EVER_MS)
+            found = [
+                record
+                for record in self._named(running.store.commit_log.record, offsets if not exact else _once(offsets))
+                if first <= record.record.store_timestamp <= last and (not exact or self._has_key(record, key))
+            ]
+            if len(found) >= limit or len(offsets) < most:
+                return found[:limit]
+            most *= 2
+
+    @staticmethod
+    def _named(read: Callable[[int], Record], offsets: Iterable[int]) -> Iterator[TopicRecord]:
+        for offset in offsets:
+            try:
+                yield TopicRecord(read(offset))
+            except DataError:
+                continue  # it has expired, or the index names what is none
+
+    def _has_key(self, record: TopicRecord, key: str) -> bool:
+        return record.record.topic == self._name and (key in record.keys or record.properties.get(UNIQ_KEY) == key)
+
+    def get(self, queue_id: int, queue_offset: int) -> TopicRecord:
+        """One message by its number in its queue; raises ``LookupError``."""
+        running = self._node.running_topics()
+        running.catch_up()
+        queue = running.store.queues.get((self._name, queue_id))
+        if queue is not None and queue.min_offset <= queue_offset < queue.max_offset:
+            for record in read_records(running.store.commit_log, queue.entries(queue_offset, 1)):
+                return TopicRecord(record)
+        raise LookupError(f"{self._name}, queue {queue_id}: no message {queue_offset}")
+
+    # ── where groups and messages are ───────────────────────────────────────────────────────────────────────────
+
+    def offsets(self) -> dict[int, tuple[int, int]]:
+        """By queue: the number of the first message that there is, and the next one's."""
+        running = self._node.running_topics()
+        running.catch_up()
+        found = {queue_id: running.store.queues.get((self._name, queue_id)) for queue_id in range(self.queues)}
+        return {
+            queue_id: (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+            for queue_id, queue in found.items()
+        }
+
+    def offset_at(self, moment: Moment) -> dict[int, int]:
+        """By queue: the number of the first message that was stored then or later (the next one's where none was)."""
+        running = self._node.running_topics()
+        running.catch_up()
+        log, found = running.store.commit_log, {}
+        for queue_id in range(self.queues):
+            queue = running.store.queues.get((self._name, queue_id))
+            found[queue_id] = (
+                0 if queue is None else queue.first_offset_at(to_ms(moment), log.store_timestamp_of, log.min_offset)
+            )
+        return found
+
+    def seek(self, group: str, place: Place | Moment | Mapping[int, Place]) -> dict[int, int]:
+        """Let a group go on somewhere else: "first", "last", a time, or a place for each queue; returns queue offsets.
+
+        A whole number is a queue offset, for all queues; for a time use a ``float`` or a ``datetime``.
+        """
+        running = self._node.running_topics()
+        running.catch_up()
+        if not isinstance(place, str | Mapping | int):
+            place = dict(self.offset_at(place))
+        sought: dict[int, int] = running.ask_groups(tm.SeekGroup(self._name, group, place))
+        return sought
+
+    def lag(self, group: str) -> dict[int, int]:
+        """By queue: messages that are there and that the group has not finished."""
+        running = self._node.running_topics()
+        running.catch_up()
+        lag: dict[int, int] = running.ask_groups(tm.GetLag(self._name, group))
+        return lag
+
+    def groups(self) -> dict[str, dict[str, Any]]:
+        """By group: members and their queues, committed queue offsets, lag."""
+        described: dict[str, dict[str, dict[str, Any]]] = self._node.running_topics().ask_groups(tm.GetGroups())
+        return described.get(self._name, {})
+
+    def sync(self) -> None:
+        """Come back when everything that was appended before is on the disk."""
+        self.log.actor_ref.ask(tm.SyncLog())
+
+
+def _first(key: str | Iterable[str]) -> str:
+    return key if isinstance(key, str) else next(iter(key), "")
+
+
+def _only(properties: bytes | Sequence[bytes]) -> bytes:
+    return properties if isinstance(properties, bytes) else properties[0]
+
+
+def _once(offsets: Iterable[int]) -> Iterable[int]:
+    return dict.fromkeys(offsets)

@@ -1,0 +1,166 @@
+"""What goes into a topic and what comes out: a message's properties, and a record that was read.
+
+Times are ``datetime`` or seconds since 1970 on the way in, seconds on the way out; files and indexes know milliseconds.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from actors.engines.topics import names
+from actors.engines.topics.errors import TopicError
+from msg_store.commit_log_format import MAX_PROPERTIES_BYTES, Host, Record, decode_properties, encode_properties
+from storage.errors import MessageError, WarrenError
+
+if TYPE_CHECKING:
+    from warren.topic_reader import Claim
+
+Moment = datetime.datetime | float
+"""A ``datetime`` (one without a time zone is local), or seconds since 1970."""
+
+HERE: Final = Host(bytes((127, 0, 0, 1)), 0)
+"""The host of messages that are appended in this process."""
+
+_RESERVED: Final = frozenset(
+    {
+        names.KEYS,
+        names.TAGS,
+        names.DELAY,
+        names.REAL_TOPIC,
+        names.REAL_QUEUE_ID,
+        names.RETRY_TOPIC,
+        names.ORIGIN_MESSAGE_ID,
+        names.TRANSACTION_PREPARED,
+        names.PRODUCER_GROUP,
+        names.PREPARED_QUEUE_OFFSET,
+    }
+)
+"""Properties with a meaning of their own: they are arguments, or the store's."""
+
+
+def to_ms(moment: Moment) -> int:
+    """Milliseconds since 1970."""
+    seconds = moment.timestamp() if isinstance(moment, datetime.datetime) else moment
+    return round(seconds * 1000)
+
+
+def check_key(key: str) -> str:
+    """Raise :class:`MessageError` unless this can be a message's key: no space, which stands between keys."""
+    if not key or " " in key or "\x01" in key or "\x02" in key:
+        raise MessageError(f"a key cannot be {key!r:.100}: it is not empty, and holds no space and no separator")
+    return key
+
+
+def encode_message_properties(
+    keys: str | Iterable[str] | None, tag: str | None, properties: Mapping[str, str] | None
+) -> bytes:
+    """A message's properties in their stored form. Raises :class:`MessageError` for what cannot be."""
+    found: dict[str, str] = {}
+    if keys is not None:
+        wanted = [keys] if isinstance(keys, str) else list(keys)
+        if wanted:
+            found[names.KEYS] = " ".join(map(check_key, wanted))
+    if tag is not None:
+        found[names.TAGS] = tag
+    for name, value in (properties or {}).items():
+        if name in _RESERVED:
+            raise MessageError(f"the property {name!r} is the store's own")
+        found[name] = value
+    try:
+        encoded = encode_properties(found)
+    except (WarrenError, UnicodeEncodeError, TypeError) as error:
+        raise MessageError(f"no properties of a message: {error}") from None
+    if len(encoded) > MAX_PROPERTIES_BYTES:
+        raise MessageError(f"{len(encoded)} bytes of properties; {MAX_PROPERTIES_BYTES} at most")
+    return encoded
+
+
+class TopicRecord:
+    """A message that was read. What it says of itself is decoded when it is asked for."""
+
+    __slots__ = ("_claim", "_properties", "record")
+
+    def __init__(self, record: Record, claim: Claim | None = None) -> None:
+        self.record = record
+        """As it lies in the CommitLog."""
+        self._claim = claim
+        self._properties: dict[str, str] | None = None
+
+    @property
+    def body(self) -> bytes:
+        return self.record.body
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All of them, the store's own too."""
+        if self._properties is None:
+            self._properties = decode_properties(self.record.properties)
+        return self._properties
+
+    @property
+    def topic(self) -> str:
+        """Where it was appended at first: of one that is tried again, not the topic of the retries."""
+        return self.properties.get(names.RETRY_TOPIC, self.record.topic)
+
+    @property
+    def queue_id(self) -> int:
+        return self.record.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        """Its number in the queue."""
+        return self.record.queue_offset
+
+    @property
+    def keys(self) -> list[str]:
+        return self.properties.get(names.KEYS, "").split()
+
+    @property
+    def key(self) -> str | None:
+        """The first of its keys."""
+        return next(iter(self.keys), None)
+
+    @property
+    def tag(self) -> str | None:
+        return self.properties.get(names.TAGS)
+
+    @property
+    def stored_at(self) -> float:
+        """Seconds since 1970."""
+        return self.record.store_timestamp / 1000
+
+    @property
+    def born_at(self) -> float:
+        """When its producer made it: seconds since 1970."""
+        return self.record.born_timestamp / 1000
+
+    @property
+    def attempts(self) -> int:
+        """How often it was sent back by a consumer before."""
+        return self.record.reconsume_times
+
+    @property
+    def message_id(self) -> str:
+        return self.record.message_id()
+
+    def commit(self) -> None:
+        """It, and all before it in its queue, are done. Raises :class:`QueueLostError` where the queue went to another
+        member meanwhile: that one gets them again."""
+        self._of().commit(self.record.queue_offset + 1)
+
+    def retry(self, delay_level: int = 0) -> None:
+        """Have it again later, or as a dead letter after the last attempt; for this attempt it is done.
+
+        ``delay_level`` 0: each time later; negative: to the dead letters at once. Comes back when that is safe.
+        """
+        self._of().send_back(self.record, delay_level)
+
+    def _of(self) -> Claim:
+        if self._claim is None:
+            raise TopicError("the record was not read for a group")
+        return self._claim
+
+    def __repr__(self) -> str:
+        return f"<warren.TopicRecord {self.record.topic} {self.queue_id}:{self.queue_offset}>"
