@@ -188,6 +188,7 @@ class CommitLogActor(Door):
             case tm.SyncLog():
                 return self._sync_log()
             case m.SyncDue():
+                self._flush_armed = False
                 self._hurry = True
             case tm.FlushDue():
                 self._flush_armed = False

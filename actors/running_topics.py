@@ -125,6 +125,8 @@ class RunningTopics:
 
     def close(self) -> None:
         """A clean stop; raises what keeps it from being one."""
+        self.schedule.actor_ref.ask(tm.StopDelivering())
+        self.log.actor_ref.ask(tm.SyncLog())  # what was delivered is safe, and the schedule knows
         self.schedule.actor_ref.ask(tm.CloseGroups())
         self.transactions.actor_ref.ask(tm.CloseGroups())
         self.log.actor_ref.ask(tm.CloseLog())

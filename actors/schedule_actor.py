@@ -47,6 +47,7 @@ class ScheduleActor(PooledActor):
         self._schedule = DelaySchedule(store.settings.delay_levels_ms())
         self._on_their_way: set[int] = set()
         self._persist_armed = False
+        self._is_closing = False
 
     def describe(self) -> str:
         return f"the delayed messages of {self._store.directory}"
@@ -76,6 +77,8 @@ class ScheduleActor(PooledActor):
             case tm.PersistDue():
                 self._persist_armed = False
                 self._persist()
+            case tm.StopDelivering():
+                self._is_closing = True
             case tm.CloseGroups():
                 tell(self._around.timer, m.CancelTimers(self.actor_ref))
                 self._persist()
@@ -98,6 +101,8 @@ class ScheduleActor(PooledActor):
 
     def _deliver_due(self) -> None:
         """Deliver what is due, and ask to be woken for what is next."""
+        if self._is_closing:
+            return
         now_ms = self._around.clock.wall_us() // 1000
         while wanting := [level for level in self._schedule.wanting(now_ms) if level not in self._on_their_way]:
             for level in wanting:

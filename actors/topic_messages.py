@@ -211,6 +211,11 @@ class DelayedSafe:
     count: int
 
 
+@attrs.frozen
+class StopDelivering:
+    """Node → schedule. Ask; the reply is ``None``. Nothing more is handed to the CommitLog."""
+
+
 # ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

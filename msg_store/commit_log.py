@@ -101,8 +101,9 @@ class CommitLog:
     failure: str | None = None
     _torn_end: int = 0
     """How far a write that failed may have come; nothing, where it is not beyond ``end``."""
-    _doubtful: list[int] = attrs.Factory(list)
-    """Files that a process before this one may have left unsynced."""
+    _doubtful: set[int] = attrs.Factory(set)
+    """Files that a process before this one may have left unsynced, or whose length changed: a flush syncs them, and
+    before they are no other is made."""
     _encoder: RecordEncoder = attrs.Factory(RecordEncoder)
 
     @classmethod
@@ -121,7 +122,7 @@ class CommitLog:
         """
         size = settings.mapped_file_size_commit_log
         mapped = MappedFiles.load(files, directory, size, writable=writable, lengthen=lengthen)
-        doubtful = list(mapped.bases) if writable else []
+        doubtful = set(mapped.bases) if writable else set()
         return cls(mapped, settings, mapped.file_end, mapped.min_offset, doubtful=doubtful)
 
     @property
@@ -198,6 +199,8 @@ class CommitLog:
         """The base of the file that holds the end; it is made where it is not there."""
         base = self.mapped.holding(self.end)
         if base is None:
+            if self._doubtful:
+                self._sync()
             base = self.end - self.end % self.mapped.file_size if not self.mapped.bases else self.mapped.file_end
             self.mapped.add(base)
             self._sync_file(base)
@@ -213,6 +216,7 @@ class CommitLog:
         """Write ``data`` at the end, and let the end be behind the ``size`` bytes that it stands for."""
         if self._torn_end > self.end:
             self.mapped.clear_from(self.end)
+            self._doubtful.add(self._file_at_end())
         self._torn_end = self.end + len(data)
         self.mapped.write(self.end, data)
         self.end += len(data) if size is None else size
@@ -322,8 +326,7 @@ class CommitLog:
 
     def _delete(self, base: int) -> None:
         """Delete a file, for good before the next one goes; of files that may not be written, only forget it."""
-        if base in self._doubtful:
-            self._doubtful.remove(base)
+        self._doubtful.discard(base)
         if self.mapped.writable:
             self.mapped.delete(base)
             self.mapped.files.sync_directory(self.mapped.directory)
@@ -332,9 +335,9 @@ class CommitLog:
 
     def _sync(self) -> None:
         try:
-            while self._doubtful:
-                self._sync_file(self._doubtful[-1])
-                self._doubtful.pop()
+            for base in sorted(self._doubtful):
+                self._sync_file(base)
+                self._doubtful.discard(base)
             self.mapped.sync()
         except StorageError as error:
             self.failure = f"an fsync failed: {error}"

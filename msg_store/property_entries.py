@@ -7,14 +7,14 @@ which of equal names wins is said in :func:`msg_store.commit_log_format.decode_p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import numpy as np
 
 from msg_store.commit_log_format import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
-from msg_store.gathering import Bytes, Longs, Mask, by_value, gather, gather_rows
-from storage.java_hash import Hashes, hash_rows, java_hash
+from msg_store.gathering import Bytes, Longs, Mask, by_value, gather, stable_order
+from storage.java_hash import Hashes, hash_rows
 
 TAGS: Final = b"TAGS"
 KEYS: Final = b"KEYS"
@@ -23,8 +23,26 @@ DELAY: Final = b"DELAY"
 WANTED: Final = frozenset((TAGS, KEYS, UNIQUE_KEY, DELAY))
 KEY_SEPARATOR: Final = b" "
 
+_BYTE: Final = np.dtype(np.uint8)
+_UNIT: Final = np.dtype("<u2")
 _WORD: Final = np.dtype("<u8")
-_PADDING: Final = bytes(_WORD.itemsize)
+
+_WIDTHS: Final = np.array([4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256, *(1 << bits for bits in range(9, 16))])
+"""Strings are laid out in rows of the next of these widths: zeros behind them multiply a hash by 31 each, and that is
+undone. The last holds any string that a record can hold."""
+_PADDING: Final = bytes(int(_WIDTHS[-1]))
+_MULTIPLIER: Final = 31
+
+
+def _powers(factor: int) -> Hashes:
+    """``factor`` to the power of 0, 1, 2 …, modulo 2^32."""
+    factors = np.full(len(_PADDING), factor, np.uint32)
+    factors[0] = 1
+    return np.multiply.accumulate(factors, dtype=np.uint32)
+
+
+_POWERS: Final = _powers(_MULTIPLIER)
+_INVERSE_POWERS: Final = _powers(pow(_MULTIPLIER, -1, 1 << 32))
 
 if max(map(len, WANTED)) > _WORD.itemsize:
     raise RuntimeError("names are compared as one word")
@@ -59,7 +77,7 @@ class Values:
     def keys(self) -> Spans:
         """What goes into the index, in the order of putting: an owner's unique key, then the parts of its KEYS."""
         unique, parts = self.found[UNIQUE_KEY], self._key_parts()
-        order = np.argsort(np.concatenate((unique.owners, parts.owners)), kind="stable")
+        order = stable_order(np.concatenate((unique.owners, parts.owners)))
         return Spans(
             np.concatenate((unique.starts, parts.starts))[order],
             np.concatenate((unique.lengths, parts.lengths))[order],
@@ -82,22 +100,36 @@ class Values:
 
     def hashes(self, spans: Spans, prefixes: Hashes | None = None) -> Hashes:
         """Java's hashes of the spans; ``prefixes``: the hash of what is thought ahead of each of them."""
-        hashes = np.zeros(len(spans.starts), np.uint32) if prefixes is None else prefixes.copy()
-        for length, where in by_value(spans.lengths):
-            rows = gather_rows(self.joined, spans.starts[where], length)
-            ahead = hashes[where]
-            hashes[where] = ahead * np.uint32(pow(31, length, 1 << 32)) + hash_rows(rows)
-            high = rows & 0x80
-            if high.any():
-                for line in np.unique(np.flatnonzero(high) // length).tolist():
-                    hashes[where[line]] = _hash_behind(int(ahead[line]), rows[line].tobytes())
+        ahead = np.zeros(len(spans.starts), np.uint32) if prefixes is None else prefixes
+        hashes = _hash_items(self.joined, _BYTE, spans.starts, spans.lengths, ahead)
+        odd = self._beyond_ascii(spans)
+        if len(odd):
+            starts, stops = spans.starts[odd].tolist(), (spans.starts + spans.lengths)[odd].tolist()
+            values = [self.joined[start:stop] for start, stop in zip(starts, stops, strict=True)]
+            text = PROPERTY_SEPARATOR.join((*values, b"")).decode("utf-8", "replace").encode("utf-16-le")
+            ends = np.flatnonzero(np.frombuffer(text, _UNIT) == PROPERTY_SEPARATOR[0])
+            begins = np.concatenate(([0], ends[:-1] + 1))
+            hashes[odd] = _hash_items(text + 2 * _PADDING, _UNIT, begins, ends - begins, ahead[odd])
         return hashes
 
+    def _beyond_ascii(self, spans: Spans) -> Longs:
+        """The spans with bytes that stand for other characters, or for part of one."""
+        if self.joined.isascii():
+            return np.empty(0, np.int64)
+        until = np.concatenate(([0], np.cumsum(self.text >= 0x80)))
+        return np.flatnonzero(until[spans.starts + spans.lengths] > until[spans.starts])
 
-def _hash_behind(prefix: int, value: bytes) -> int:
-    text = value.decode("utf-8", "replace")
-    units = len(text) + sum(character > "\uffff" for character in text)
-    return (prefix * pow(31, units, 1 << 32) + java_hash(text)) & 0xFFFFFFFF
+
+def _hash_items(text: bytes, item: np.dtype[Any], starts: Longs, lengths: Longs, ahead: Hashes) -> Hashes:
+    """Hashes of strings of bytes or of UTF-16 units in a padded text, each behind what has the hash ``ahead``."""
+    hashes: Hashes = ahead * _POWERS[lengths]
+    for number, where in by_value(np.searchsorted(_WIDTHS, lengths)):
+        width, behind = int(_WIDTHS[number]), lengths[where]
+        rows = gather(text, starts[where] * item.itemsize, np.dtype((np.void, width * item.itemsize)))
+        items = rows.view(item).reshape(len(where), width)
+        items *= np.arange(width) < behind[:, None]
+        hashes[where] += hash_rows(items) * _INVERSE_POWERS[width - behind]
+    return hashes
 
 
 def find_values(properties: Sequence[bytes]) -> Values:

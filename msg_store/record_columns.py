@@ -3,106 +3,39 @@
 :func:`read_columns` walks one file (or the part of it that the log fills) in windows. Neighbouring good records come
 as one :class:`RecordColumns`; between them stand the :class:`Blank` at the end of a file and every :class:`Failure`.
 
-In a window the records are first found by their sizes alone (a stretch of equal ones in a few steps), then every field
-is gathered from all of them at once, and the sums of the field lengths are compared with the sizes. From the first
-record that is not good on, all that was gathered is dropped: :mod:`msg_store.record_check` says what that one is.
+In a window the records are first found by their sizes alone (a stretch of equal ones in a few steps), then their
+columns are made (:mod:`msg_store.many_records` or :mod:`msg_store.few_records`). From the first record on that turns
+out not to be good, all of this is dropped; :mod:`msg_store.record_check` says what that one is.
 """
 
 from __future__ import annotations
 
 import struct
 import sys
-import zlib
 from collections.abc import Iterator
 from typing import Final
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
-from msg_store.commit_log_format import (
-    BORN_HOST_V6,
-    FIXED_BYTES,
-    HEAD_BYTES,
-    IPV6_EXTRA_BYTES,
-    MESSAGE_MAGIC,
-    STORE_HOST_V6,
-    Blank,
-)
-from msg_store.gathering import Ints, Longs, Mask, by_value, gather
-from msg_store.property_columns import PropertyRows, read_properties
+from msg_store.columns import ColumnRequest, RecordColumns
+from msg_store.commit_log_format import FIXED_BYTES, MESSAGE_MAGIC, Blank
+from msg_store.few_records import MOST_FEW_RECORDS, columns_of_few
+from msg_store.gathering import Longs
+from msg_store.many_records import gather_columns
 from msg_store.record_check import Failure, Outline, Read, check
 
-__all__ = ["Blank", "Failure", "RecordColumns", "read_columns"]
+__all__ = ["WINDOW_BYTES", "Blank", "Failure", "RecordColumns", "read_columns"]
 
 WINDOW_BYTES: Final = 4 << 20
 """Read at once; a record that is longer is read as a whole."""
 
-_HEAD: Final = np.dtype(
-    [
-        ("size", ">u4"),
-        ("magic", ">u4"),
-        ("crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("physical_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_timestamp", ">i8"),
-    ]
-)
-_LONG: Final = np.dtype(">i8")
-_TAIL: Final = np.dtype([("reconsume_times", ">i4"), ("prepared", ">i8"), ("body_size", ">i4")])
-_TOPIC_SIZE: Final = np.dtype(">i1")
-_PROPERTIES_SIZE: Final = np.dtype(">i2")
-_HOST_BYTES: Final = 8
 _START = struct.Struct(">II")
-
-if _HEAD.itemsize != HEAD_BYTES or HEAD_BYTES + 2 * _HOST_BYTES + 8 + _TAIL.itemsize + 3 != FIXED_BYTES:
-    raise RuntimeError("the record's columns do not add up")
 
 _REACH_BEHIND_FAILURE_BYTES: Final = 4096
 """Looked at behind a failure, and twice as much whenever that was good: among failures nothing is gathered in vain."""
 _STRETCH: Final = 8
 """So many records of one size, and a longer stretch of them is looked for."""
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class RecordColumns:
-    """``n`` ≥ 1 good records that lie one behind the other, by columns of ``n`` numbers. Times in milliseconds."""
-
-    start: int
-    """The physical offset of the first."""
-    stop: int
-    """The physical offset behind the last."""
-    positions: Longs
-    """Physical offsets where each lies."""
-    physical_offsets: Longs
-    """As the records say; that is what is dispatched."""
-    sizes: Ints
-    queue_ids: Ints
-    queue_offsets: Longs
-    sys_flags: Ints
-    store_timestamps: Longs
-    born_timestamps: Longs
-    reconsume_times: Ints
-    prepared_transaction_offsets: Longs
-    body_starts: Longs
-    """Physical offsets of the bodies, seen from :attr:`positions`."""
-    body_sizes: Ints
-    topics: tuple[str, ...]
-    """Distinct."""
-    topic_of: Ints
-    """Where in :attr:`topics` each one's topic stands."""
-    tags_codes: Longs
-    """What a ConsumeQueue entry keeps: the hash of the tags, 0 without; of a scheduled message when it is due."""
-    key_counts: Ints
-    """Keys that each puts into the index; none for a rollback, and none without ``with_keys``."""
-    key_hashes: Ints
-    """The index hashes of all these keys, in the order of putting."""
-
-    def __len__(self) -> int:
-        return len(self.positions)
 
 
 def read_columns(
@@ -121,7 +54,7 @@ def read_columns(
     ``resume_at``, and at ``end``: neither of these two comes last then. With ``check_crc`` a body whose sum is wrong is
     a failure. Memory: a window, or the longest good record.
     """
-    request = _Request(check_crc=check_crc, delay_levels_ms=delay_levels_ms, with_keys=with_keys)
+    request = ColumnRequest(check_crc=check_crc, delay_levels_ms=delay_levels_ms, with_keys=with_keys)
     window = _Window(read, start, read(start, min(window_bytes, end - start)) if start < end else b"")
     at, reach = start, window_bytes
     while at < end:
@@ -167,20 +100,14 @@ class _Window:
         return self.source(at, size)
 
 
-@attrs.frozen(kw_only=True)
-class _Request:
-    """What is asked of every window."""
-
-    check_crc: bool
-    delay_levels_ms: tuple[int, ...]
-    with_keys: bool
-
-
-def _scan(window: _Window, at: int, stop: int, request: _Request) -> RecordColumns | None:
+def _scan(window: _Window, at: int, stop: int, request: ColumnRequest) -> RecordColumns | None:
     """The good records from ``at`` on that end at ``stop`` or before; ``None`` without any."""
     starts, stop = _walk(window.data, at - window.base, stop - window.base)
     while len(starts):
-        found = _gather_columns(window, starts, stop, request)
+        if len(starts) <= MOST_FEW_RECORDS:
+            found = columns_of_few(window.data, window.base, starts.tolist(), stop, request)
+        else:
+            found = gather_columns(window.data, window.base, starts, stop, request)
         if isinstance(found, RecordColumns):
             return found
         starts, stop = starts[:found], int(starts[found])
@@ -227,103 +154,3 @@ def _stretch(data: bytes, at: int, size: int, limit: int) -> int:
         done += len(alike)
         step *= 8
     return most
-
-
-def _gather_columns(window: _Window, starts: Longs, stop: int, request: _Request) -> RecordColumns | int:
-    """The columns of the records that begin at ``starts``; or which of them is the first that is not good."""
-    data = window.data
-    sizes = np.diff(starts, append=stop)
-    heads = gather(data, starts, _HEAD)
-    sys_flags = heads["sys_flag"].astype(np.int32)
-    after_born_host = starts + (HEAD_BYTES + _HOST_BYTES) + _extra(sys_flags, BORN_HOST_V6)
-    after_store_host = after_born_host + (_LONG.itemsize + _HOST_BYTES) + _extra(sys_flags, STORE_HOST_V6)
-    good = after_store_host + _TAIL.itemsize <= starts + sizes
-    tails = gather(data, _believed(after_store_host, good, starts), _TAIL)
-    body_starts = after_store_host + _TAIL.itemsize
-    body_sizes = np.maximum(tails["body_size"].astype(np.int64), 0)
-    topic_starts = body_starts + body_sizes + 1
-    good &= topic_starts <= starts + sizes
-    topic_sizes = gather(data, _believed(topic_starts - 1, good, starts), _TOPIC_SIZE).astype(np.int64)
-    properties_starts = topic_starts + topic_sizes + 2
-    good &= (topic_sizes >= 0) & (properties_starts <= starts + sizes)
-    properties_sizes = gather(data, _believed(properties_starts - 2, good, starts), _PROPERTIES_SIZE).astype(np.int32)
-    properties_sizes = np.maximum(properties_sizes, 0)
-    good &= properties_starts + properties_sizes == starts + sizes
-    if good.all() and request.check_crc:
-        good = _crcs_match(data, body_starts, body_sizes, heads["crc"])
-    if not good.all():
-        return int(good.argmin())
-    topics, topic_of = _topics(data, topic_starts, topic_sizes)
-    store_timestamps = gather(data, after_born_host, _LONG).astype(np.int64)
-    codes = read_properties(
-        PropertyRows(
-            data=data,
-            starts=properties_starts,
-            sizes=properties_sizes,
-            topics=topics,
-            topic_of=topic_of,
-            sys_flags=sys_flags,
-            store_timestamps=store_timestamps,
-            delay_levels_ms=request.delay_levels_ms,
-            with_keys=request.with_keys,
-        )
-    )
-    if codes.bad_row is not None:
-        return codes.bad_row
-    return RecordColumns(
-        start=window.base + int(starts[0]),
-        stop=window.base + stop,
-        positions=window.base + starts,
-        physical_offsets=heads["physical_offset"].astype(np.int64),
-        sizes=sizes.astype(np.int32),
-        queue_ids=heads["queue_id"].astype(np.int32),
-        queue_offsets=heads["queue_offset"].astype(np.int64),
-        sys_flags=sys_flags,
-        store_timestamps=store_timestamps,
-        born_timestamps=heads["born_timestamp"].astype(np.int64),
-        reconsume_times=tails["reconsume_times"].astype(np.int32),
-        prepared_transaction_offsets=tails["prepared"].astype(np.int64),
-        body_starts=window.base + body_starts,
-        body_sizes=body_sizes.astype(np.int32),
-        topics=topics,
-        topic_of=topic_of,
-        tags_codes=codes.tags_codes,
-        key_counts=codes.key_counts,
-        key_hashes=codes.key_hashes,
-    )
-
-
-def _extra(sys_flags: Ints, flag: int) -> Longs:
-    """What a host takes beyond an IPv4 one."""
-    return (sys_flags & flag).astype(np.int64) * (IPV6_EXTRA_BYTES // 4) // (flag // 4)
-
-
-def _believed(positions: Longs, good: Mask, starts: Longs) -> Longs:
-    """Positions to read from: where a record is not good, its begin instead, which is there."""
-    return positions if good.all() else np.where(good, positions, starts)
-
-
-def _crcs_match(data: bytes, body_starts: Longs, body_sizes: Longs, crcs: npt.NDArray[np.uint32]) -> Mask:
-    view = memoryview(data)
-    stops = (body_starts + body_sizes).tolist()
-    actual = [zlib.crc32(view[start:stop]) for start, stop in zip(body_starts.tolist(), stops, strict=True)]
-    matches: Mask = (np.array(actual, np.int64) & 0x7FFFFFFF == crcs) | (body_sizes == 0)
-    return matches
-
-
-def _topics(data: bytes, starts: Longs, sizes: Longs) -> tuple[tuple[str, ...], Ints]:
-    """The distinct topics, and which of them each record has."""
-    numbers: dict[str, int] = {}
-    topic_of = np.empty(len(starts), np.int32)
-    for size, where in by_value(sizes):
-        if not size:
-            topic_of[where] = numbers.setdefault("", len(numbers))
-            continue
-        rows = gather(data, starts[where], np.dtype((np.bytes_, size)))
-        if (rows == rows[0]).all():
-            rows = rows[:1]
-        listed = rows.tolist()
-        distinct = {row: row.ljust(size, b"\0").decode("utf-8", "replace") for row in set(listed)}
-        of_row = {row: numbers.setdefault(topic, len(numbers)) for row, topic in distinct.items()}
-        topic_of[where] = [of_row[row] for row in listed]
-    return tuple(numbers), topic_of

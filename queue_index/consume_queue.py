@@ -20,6 +20,7 @@ Where RocketMQ's behaviour is meant, the method says so; it is kept where it is 
 
 from __future__ import annotations
 
+import posixpath
 from bisect import bisect_left
 from collections.abc import Collection
 
@@ -34,6 +35,7 @@ from queue_index.consume_queue_format import (
     Ints,
     Longs,
     decode,
+    decode_entry,
     encode,
     is_filler,
     physical_stops,
@@ -58,6 +60,8 @@ class ConsumeQueue:
     _flushed_byte: int = 0
     _is_unbegun: bool = False
     """The first file was made, but nothing could be written into it yet."""
+    _are_directories_new: bool = False
+    """The topic's directory and the queue's may be lost at power loss, with all in them."""
 
     @classmethod
     def load(
@@ -129,9 +133,10 @@ class ConsumeQueue:
         else:
             self._take(end)
             self.mapped.clear_from(self.end_byte)
-        self.mapped.sync()
         if self.mapped.files.is_directory(self.mapped.directory):
             self.mapped.files.sync_directory(self.mapped.directory)  # a deleted file that came back would count again
+            self._are_directories_new = True
+        self.flush()
 
     def correct_min_offset(self, commit_log_min: int) -> None:
         """Take the first entry of the first file that lies at ``commit_log_min`` or behind it for the queue's first.
@@ -202,22 +207,25 @@ class ConsumeQueue:
     def _new(self, queue_offsets: Longs, stops: Longs) -> Longs:
         """Positions of those that are to be put."""
         ahead = np.flatnonzero(stops > self.max_physical_offset)
-        places = (queue_offsets * ENTRY_BYTES).tolist()
+        queue_offsets, stops = queue_offsets[ahead], stops[ahead]
+        if self._continue(queue_offsets, stops):
+            return ahead
         new: list[int] = []
         top, end = self.max_physical_offset, self.end_byte if self._has_begun else None
-        for position in ahead.tolist():
-            queue_offset, stop = int(queue_offsets[position]), int(stops[position])
+        places = queue_offsets * ENTRY_BYTES  # 64 bits wrap around, as Java's do
+        columns = zip(queue_offsets.tolist(), places.tolist(), stops.tolist(), strict=True)
+        for position, (queue_offset, place, stop) in enumerate(columns):
             if stop <= top:
                 continue
             if end is None:
                 if not 0 <= queue_offset <= MAX_QUEUE_OFFSET:
                     continue
-                end = queue_offset * ENTRY_BYTES
-            elif queue_offset != 0 and places[position] < end:
+                end = place
+            elif queue_offset != 0 and place < end:
                 continue
             new.append(position)
             top, end = stop, end + ENTRY_BYTES
-        return np.array(new, np.int64)
+        return ahead[new]
 
     def _begin(self, byte: int, data: bytes, stops: Longs) -> None:
         """Make the first file and put the entries at the logical ``byte``, filler ahead of them."""
@@ -225,6 +233,7 @@ class ConsumeQueue:
             self.mapped.delete(base)
         ahead = byte % self.mapped.file_size
         self.end_byte, self._flushed_byte, self._is_unbegun = 0, byte, True
+        self._are_directories_new |= not self.mapped.files.is_directory(self.mapped.directory)
         self.mapped.add(byte - ahead)
         if byte:
             self._min_byte = byte  # ahead of the end: a reader shall not see the filler
@@ -329,7 +338,7 @@ class ConsumeQueue:
     def _entry_at(self, queue_offset: int) -> tuple[int, int]:
         """Physical offset and size of the message at a queue offset that is there."""
         self._base_of(queue_offset)
-        physical_offset, size, _ = decode(read(self.mapped, queue_offset * ENTRY_BYTES, ENTRY_BYTES))[0].item()
+        physical_offset, size, _ = decode_entry(read(self.mapped, queue_offset * ENTRY_BYTES, ENTRY_BYTES))
         return physical_offset, size
 
     def _base_of(self, queue_offset: int) -> int:
@@ -353,6 +362,11 @@ class ConsumeQueue:
         """Make every entry survive a power loss."""
         end = self.end_byte
         self.mapped.sync()
+        if self._are_directories_new:
+            queues = posixpath.dirname(self.mapped.directory)
+            self.mapped.files.sync_directory(queues)
+            self.mapped.files.sync_directory(posixpath.dirname(queues))
+            self._are_directories_new = False
         self._flushed_byte = end
 
     def expire(self, commit_log_min: int) -> list[str]:
@@ -362,8 +376,8 @@ class ConsumeQueue:
         """
         gone = []
         for base in self.mapped.bases[:-1]:
-            last = decode(read(self.mapped, base + self.mapped.file_size - ENTRY_BYTES, ENTRY_BYTES))[0]
-            if last["physical_offset"] >= commit_log_min:
+            physical_offset, _ = self._entry_at((base + self.mapped.file_size) // ENTRY_BYTES - 1)
+            if physical_offset >= commit_log_min:
                 break
             gone.append(self.mapped.path(base))
             self.mapped.delete(base)

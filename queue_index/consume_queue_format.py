@@ -14,6 +14,7 @@ message, yet counts as good when a queue is recovered.
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 import numpy as np
@@ -22,6 +23,7 @@ import numpy.typing as npt
 from storage.topic_settings import CONSUME_QUEUE_ENTRY_BYTES
 
 ENTRY: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_ENTRY: Final = struct.Struct(">qiq")
 ENTRY_BYTES: Final = CONSUME_QUEUE_ENTRY_BYTES
 
 MAX_QUEUE_OFFSET: Final = (2**63 - 1) // ENTRY_BYTES - 1
@@ -30,7 +32,7 @@ MAX_QUEUE_OFFSET: Final = (2**63 - 1) // ENTRY_BYTES - 1
 FILLER_SIZE: Final = 0x7FFFFFFF
 FILLER: Final = np.array([(0, FILLER_SIZE, 0)], ENTRY).tobytes()
 
-if ENTRY.itemsize != ENTRY_BYTES:
+if not ENTRY.itemsize == _ENTRY.size == ENTRY_BYTES:
     raise RuntimeError("the entry's layout does not add up")
 
 Entries = np.ndarray[tuple[int], np.dtype[np.void]]
@@ -44,6 +46,12 @@ Bools = npt.NDArray[np.bool_]
 def decode(data: bytes) -> Entries:
     """The entries in ``data``, a whole number of them."""
     return np.frombuffer(data, ENTRY)
+
+
+def decode_entry(data: bytes) -> tuple[int, int, int]:
+    """Physical offset, size and tags code of the one entry in ``data``."""
+    physical_offset, size, tags_code = _ENTRY.unpack(data)
+    return physical_offset, size, tags_code
 
 
 def encode(physical_offsets: Longs, sizes: Ints, tags_codes: Longs) -> bytes:

@@ -265,5 +265,5 @@ class IndexFile:
 def _seconds_since(begin: int, timestamps: Longs) -> Longs:
     if begin <= 0:
         return np.zeros(len(timestamps), np.int64)
-    seconds: Longs = np.clip((timestamps - np.int64(begin)) // 1000, 0, _MOST_SECONDS)
+    seconds: Longs = np.minimum(np.maximum((timestamps - np.int64(begin)) // 1000, 0), _MOST_SECONDS)
     return seconds

@@ -199,15 +199,6 @@ class KeyIndex:
         for file in self.index_files:
             file.flush(with_slots=with_slots)
 
-    def keep_only_safe(self, index_msg_timestamp: int) -> None:
-        """Delete the files from the first one on that is not full, or ends after what the checkpoint says."""
-        safe = 0
-        for file in self.index_files:
-            if not file.is_full or file.header.end_timestamp > index_msg_timestamp:
-                break
-            safe += 1
-        self.delete(self.index_files[safe:])
-
     def expire(self, commit_log_min: int) -> list[str]:
         """Delete the oldest files, as long as all their messages lie before ``commit_log_min``; never the last file.
 

@@ -19,9 +19,13 @@ import pytest
 import rocketmq_golden as golden
 import typer.main
 
+from actors.engines.topics.topic_store import TopicStore
+from msg_store.commit_log import Batch
+from msg_store.commit_log_format import Host
 from storage.filesystem import RealFileSystem
+from storage.topic_settings import ROCKETMQ_4_9
 from warren import cli
-from warren.salvage.rocketmq.store import open_rocketmq
+from warren.salvage.rocketmq.store import index_names, open_rocketmq
 
 COMMAND = typer.main.get_command(cli.app)
 STORES = [(scenario, part) for scenario in golden.SCENARIOS for part in ("store", "after")]
@@ -391,14 +395,26 @@ def test_some_queries_and_times_by_command_line(scenario: str) -> None:
         assert warren("topic", "offset-at", store, *where).out == f"{one['offset']}\n"
 
 
-def test_a_query_answers_32_unless_told_and_never_more_than_a_batch() -> None:
-    answers = golden.manifest("index-rollover-collide")["store"]
-    many, arguments = max(queries_of(answers), key=lambda one: len(one[0]["phyOffsets"]))
-    assert len(many["phyOffsets"]) > 32
-    asked = ("topic", "query", golden.directory("index-rollover-collide"), *arguments[:4], "--json")
-    assert warren(*asked).json["physical_offsets"] == many["phyOffsets"][:32]
-    assert warren(*asked, "--max", 10_000).json["physical_offsets"] == many["phyOffsets"][:64]
-    assert warren(*asked, "--set", "maxMsgsNumBatch=5").json["physical_offsets"] == many["phyOffsets"][:5]
+def test_a_query_answers_32_unless_told_and_never_more_than_a_batch(tmp_path: Path) -> None:
+    files, host = RealFileSystem(), Host.parse("10.0.0.1:1")
+    small = attrs.evolve(ROCKETMQ_4_9, mapped_file_size_commit_log=1 << 16, max_hash_slot_num=10, max_index_num=1000)
+    store = TopicStore.load(files, str(tmp_path), small, new_index_name=index_names())
+    store.start()
+    bodies = [b"%d" % number for number in range(100)]
+    store.append(
+        Batch(
+            topic="T", queue_id=0, bodies=bodies, properties=b"KEYS\x01k", born_timestamp=1, born_host=host,
+            store_host=host,
+        ),
+        1_700_000_000_000,
+    )  # fmt: skip
+    store.close()
+    newest_first = [line["physical_offset"] for line in warren("topic", "scan", tmp_path).lines][::-1]
+    assert len(newest_first) == 100
+    asked = ("topic", "query", tmp_path, "--topic", "T", "--key", "k", "--json")
+    assert warren(*asked).json["physical_offsets"] == newest_first[:32]
+    assert warren(*asked, "--max", 10_000).json["physical_offsets"] == newest_first[:64]
+    assert warren(*asked, "--set", "maxMsgsNumBatch=5").json["physical_offsets"] == newest_first[:5]
     assert warren(*asked, "--max", 0).json["physical_offsets"] == []
 
 

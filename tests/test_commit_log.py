@@ -684,6 +684,38 @@ def test_what_a_write_that_failed_left_never_comes_back(seed: int) -> None:
     assert [item.body for item in heir.items(0) if isinstance(item, Record)] == [b"before", b"after."]
 
 
+@pytest.mark.parametrize("cleared", [True, False])
+def test_what_was_cut_off_comes_back_behind_its_equals_unless_it_was_cleared(cleared: bool) -> None:
+    """The second message survives a power loss, the first does not; a new one of the first's length takes its place."""
+    files = disk()
+    log = loaded(files)
+    size = int(log.append(of(b"first", b"other"), 0, 1).sizes[0])
+    log.mapped.write(0, bytes(size))
+    log = loaded(files)
+    log.set_end(0)
+    if cleared:
+        log.clear_behind_end()
+    log.append(of(b"third"), 0, 1)
+    heir = loaded(files.after_process_crash())
+    assert bodies_in(heir) == ([b"third"] if cleared else [b"third", b"other"])
+
+
+def test_a_file_whose_length_changed_is_synced_before_another_is_made() -> None:
+    """Else a power loss could leave a short file that is not the last, and the log would be refused."""
+    for seed in range(30):
+        files = disk(seed)
+        log = loaded(files)
+        log.append(of(b"kept"), 0, 1)
+        log.flush()
+        files.fail("pwrite")
+        with pytest.raises(StorageError):
+            log.append(of(bytes(600)), 1, 1)
+        for number in range(3):
+            log.append(of(bytes(600)), 1 + number, 1)
+        survivor = CommitLog.load(files.after_power_loss(random.Random(seed)), DIRECTORY, SETTINGS, lengthen=True)
+        assert bodies_in(survivor)[0] == b"kept"
+
+
 def test_a_full_disk_is_told_and_the_log_goes_on_when_there_is_room() -> None:
     files = disk(capacity_bytes=2 * FILE_SIZE)
     log = loaded(files)

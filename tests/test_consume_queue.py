@@ -632,10 +632,24 @@ def test_a_process_that_dies_within_a_put_leaves_a_prefix() -> None:
         assert held(queue, 7) == entries_of(*messages(7, 18))
 
 
+def test_what_settles_survives_a_power_loss_with_its_directories() -> None:
+    for seed in range(30):
+        files = MemoryFileSystem(seed)
+        files.make_directories("/store/consumequeue")
+        files.sync_all()
+        put(open_queue(files), *messages(0, 9))
+        files = files.after_process_crash()
+        queue = recovered(files, lengthen=True)
+        queue.settle(0)
+        put(queue, *messages(0, 8))
+        queue.flush()
+        assert recovered(files.after_power_loss(files.rng)).max_offset == 8
+
+
 def test_flushed_entries_survive_a_power_loss() -> None:
     for seed in range(30):
         files = MemoryFileSystem(seed)
-        files.make_directories(PLACE)
+        files.make_directories("/store/consumequeue")
         files.sync_all()
         queue = open_queue(files)
         put(queue, *messages(3, 9))

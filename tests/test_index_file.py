@@ -233,6 +233,7 @@ FIRST = (5, 100, 10, 0)
         (made(-1, FIRST), []),
         (made(3, FIRST), []),  # beyond the index count
         (made(2, FIRST), []),  # the index count itself: an item of zeros
+        (made(2, FIRST, (5, 200, 20, 1), count=2), [200, 100]),  # the index count itself: an item that was there once
         (made(1, FIRST, count=0), []),
         (made(2, FIRST, (5, 200, -1, 1)), []),
         (made(2, FIRST, (5, 200, 20, 2)), [200]),  # itself
@@ -243,6 +244,15 @@ FIRST = (5, 100, 10, 0)
 )
 def test_what_ends_a_chain(file: IndexFile, answer: list[int]) -> None:
     assert find(file, 5) == answer
+
+
+def test_a_slot_that_is_ahead_of_the_header_is_no_chain_when_a_key_is_put() -> None:
+    for ahead, previous in ((3, 0), (2, 2), (1, 1), (-4, 0)):  # 2 is the new item itself
+        file = made(ahead, FIRST)
+        writable = reopened(file.files, writable=True)  # type: ignore[arg-type]
+        put(writable, (5, 200, T0))
+        assert writable.items(2)["previous"].tolist() == [previous]
+        assert writable.header.hash_slot_count == 1 + (previous == 0)
 
 
 def test_an_item_older_than_the_query_ends_the_chain() -> None:

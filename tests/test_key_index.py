@@ -181,17 +181,6 @@ def test_after_an_unclean_stop_files_behind_the_checkpoint_are_deleted() -> None
     assert files.list("/index") == []
 
 
-def test_only_safe_files_can_be_kept() -> None:
-    files = MemoryFileSystem()
-    index = load(files, "/index", 7, 3)
-    put(index, [Message(n, T0 + n, (1,)) for n in range(5)])
-    index.keep_only_safe(T0 + 3)
-    assert index.end_physical_offset == 3
-    index.keep_only_safe(T0 + 2)
-    assert index.end_physical_offset == 1
-    assert len(files.list("/index")) == 1
-
-
 # ── against the real one ───────────────────────────────────────────────────────────────────────────────────────────
 
 

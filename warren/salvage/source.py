@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 import attrs
 
 from queue_index import directory as disk
+from storage.descriptors import descriptor_bound
 from storage.errors import DataError, StorageError
 from storage.filesystem import RealFileSystem
 from warren.salvage.archive import unpack
@@ -121,7 +122,7 @@ class Place:
 def open_place(path: str) -> Iterator[Place]:
     """The directory ``path``, or what the archive at ``path`` holds; an inner directory of one can be named."""
     if os.path.isdir(path):
-        yield Place(path, ReadOnlyFileSystem(RealFileSystem()), os.path.abspath(path), 0)
+        yield Place(path, ReadOnlyFileSystem(_real_files()), os.path.abspath(path), 0)
         return
     archive, inner = path, ""
     while archive and not os.path.exists(archive):
@@ -131,11 +132,16 @@ def open_place(path: str) -> Iterator[Place]:
         raise StorageError(f"{path}: no such file or directory")
     with tempfile.TemporaryDirectory(prefix="warren-", ignore_cleanup_errors=True) as unpacked:
         unpack(archive, unpacked)
-        files = ReadOnlyFileSystem(RealFileSystem(), unpacked)
+        files = ReadOnlyFileSystem(_real_files(), unpacked)
         directory = posixpath.normpath(inner) if inner else ""
         if inner and (directory.startswith("..") or not files.is_directory(directory)):
             raise StorageError(f"{path}: there is no {inner} in {archive}")
         yield Place(path, files, "" if directory == "." else directory, _MAX_DEPTH)
+
+
+def _real_files() -> RealFileSystem:
+    """A store may have more files than a process may have open."""
+    return RealFileSystem(descriptor_bound())
 
 
 @contextmanager

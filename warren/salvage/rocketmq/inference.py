@@ -42,7 +42,8 @@ _USUAL: Final = Layout(ROCKETMQ_4_9.max_hash_slot_num, ROCKETMQ_4_9.max_index_nu
 _SLOTS_A_STEP = ITEM_BYTES // SLOT_BYTES
 """So many slots take as much room as one item; in a file of a given size their number is known but for such steps."""
 
-_WINDOW_BYTES = 1 << 20
+_WINDOW_BYTES = 64 << 10
+_ZEROS = bytes(_WINDOW_BYTES)
 _MAX_FILE_BYTES = 1 << 31
 """RocketMQ maps its files into memory, which Java does up to here."""
 _TRIED_SLOTS = 1000
@@ -241,9 +242,9 @@ def _last_byte(handle: File, size: int) -> int | None:
     at = min(size, _MAX_FILE_BYTES)
     while at > 0:
         start = max(at - _WINDOW_BYTES, 0)
-        kept = handle.pread(at - start, start).rstrip(b"\0")
-        if kept:
-            return start + len(kept) - 1
+        window = handle.pread(at - start, start)
+        if window != _ZEROS[: len(window)]:  # nearly all of a file may be a hole, and rstrip is slow
+            return start + len(window.rstrip(b"\0")) - 1
         at = start
     return None
 

@@ -70,7 +70,7 @@ def rebuild(opened: RocketmqStore, out: str, advance: Callable[[int], object]) -
                 advance(item.stop)
                 if count != len(store.index.index_files):  # a full file needs no table in memory any more
                     count = len(store.index.index_files)
-                    store.index.flush()
+                    store.index.flush_full()
             elif not isinstance(item, Blank):
                 rebuilt.damage.append(item)
         for queue in store.queues.values():

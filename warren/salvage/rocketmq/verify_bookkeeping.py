@@ -34,7 +34,8 @@ def checkpoint_findings(ground: Ground, log: CommitLog) -> Iterator[Finding]:
     if not ground.files.exists(path) or ground.files.is_directory(path):
         if log.newest_ms:
             detail = "after a crash RocketMQ reads the whole log then, and deletes the index"
-            yield Finding("missing checkpoint", "damage", path, None, detail)
+            is_young = ground.is_crashed and len(log.files) <= 2
+            yield finding("missing checkpoint", "leftover" if is_young else "damage", path, None, detail)
         return
     size = ground.files.size(path)
     if size < len(_STAMPS) * _STAMP_BYTES:

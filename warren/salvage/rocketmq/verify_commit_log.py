@@ -36,7 +36,7 @@ from msg_store.commit_log_format import (
 from msg_store.record_check import Failure, Outline, check
 from msg_store.record_columns import WINDOW_BYTES, RecordColumns, read_columns
 from warren.salvage.queue_directory import Finding, Severity
-from warren.salvage.rocketmq.verify_ground import Ground, MappedFile, finding, mapped_files
+from warren.salvage.rocketmq.verify_ground import Ground, MappedFile, cut_short, finding, mapped_files
 
 _SEARCH_BYTES: Final = 1 << 20
 _SMALL_WINDOW_BYTES: Final = 64 << 10
@@ -139,8 +139,8 @@ class CommitLog:
         return "a blank record lies there" if isinstance(found, Blank) else found.reason
 
     def severity(self, physical_offset: int) -> Severity:
-        """Of what is wrong with a message: after a crash nothing behind the end is damage."""
-        is_behind = self.cut is not None and physical_offset > self.cut
+        """Of what is wrong with something of a message: after a crash nothing behind the log's end is damage."""
+        is_behind = self.cut is not None and physical_offset >= self.cut
         return "leftover" if is_behind and self.ground.is_crashed else "damage"
 
     @property
@@ -322,7 +322,11 @@ class CommitLog:
         return all(data.count(0) == len(data) for data in windows)
 
     def files_behind(self) -> Iterator[Finding]:
-        """Files that begin behind the log's end, or at it."""
+        """Files that begin behind the log's end, or at it, and the last one if it is short."""
+        end, size = self.end, self.ground.settings.mapped_file_size_commit_log
+        yield from cut_short(
+            self.files, size, ends_with_data=end.what != "zeros" or end.physical_offset == self.file_end
+        )
         for file in self.files[1:]:
             if file.base >= self.end.physical_offset and file.base >= self.good_end:
                 is_zero = self._is_zero(file.base, file)

@@ -26,9 +26,12 @@ from queue_index.consume_queue_format import ENTRY, ENTRY_BYTES, FILLER_SIZE, En
 from storage.java_hash import java_hash
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.rocketmq.verify_commit_log import CommitLog, has_entry
-from warren.salvage.rocketmq.verify_ground import Ground, MappedFile, Stretches, finding, mapped_files
+from warren.salvage.rocketmq.verify_ground import Ground, MappedFile, Stretches, cut_short, finding, mapped_files
 
 _WINDOW_ENTRIES: Final = 1 << 16
+_RECOVERED_FILES: Final = 3
+"""Of a queue, recovery looks at the last so many."""
+
 _NOTHING: Final = np.void(bytes(ENTRY_BYTES))
 _MOST_QUEUE_ID: Final = (1 << 31) - 1
 
@@ -149,9 +152,11 @@ class ConsumeQueue:
         yield from self._fields(messages, entries, matched)
         ahead = np.unique(numbers[matched])
         ahead = ahead[ahead >= self.cursor]
-        for number in ahead[np.diff(ahead, prepend=self.cursor - 1) > 1].tolist():
-            before = ahead[ahead < number]
-            yield from self._judge(int(before[-1]) + 1 if len(before) else self.cursor, number)
+        starts = np.concatenate(([self.cursor], ahead[:-1] + 1))[: len(ahead)]
+        for start, number in zip(starts.tolist(), ahead.tolist(), strict=True):
+            if start < number:
+                position = int(messages.positions[np.flatnonzero(matches & (numbers == number))[0]])
+                yield from self._judge(start, number, is_recovered=position >= self.log.recovery_start)
         if len(ahead):
             self.cursor = int(ahead[-1]) + 1
 
@@ -191,9 +196,10 @@ class ConsumeQueue:
     def _without_entry(self, messages: Messages, row: int, entry: np.void | None) -> Iterator[Finding]:
         number, position = int(messages.queue_offsets[row]), int(messages.positions[row])
         name = f"message {number} of {self.topic}/{self.queue_id}"
-        if entry is None or (number >= self.cursor and not int(entry["size"])):
+        if entry is None or not are_good(np.array([entry]))[0]:
             is_behind = number >= self.end and position >= self.max_physical_offset
-            is_recovered = self.ground.is_crashed and is_behind and position >= self.log.recovery_start
+            is_cut_off = is_behind or self._is_recovered(number)
+            is_recovered = self.ground.is_crashed and is_cut_off and position >= self.log.recovery_start
             severity: Severity = "leftover" if is_recovered else self.log.severity(position)
             if is_recovered:
                 fate = "RocketMQ's recovery makes it"
@@ -204,13 +210,25 @@ class ConsumeQueue:
             found = self.log.finding("message without entry", position, f"{name}: {fate}", severity)
         else:
             detail = f"{name}: its entry points at {int(entry['physical_offset'])}"
-            found = self.log.finding("message without entry", position, detail)
+            torn: Severity | None = "leftover" if self._may_be_torn(number) else None
+            found = self.log.finding("message without entry", position, detail, torn)
         yield from self._stretches.add("message", number, found)
 
     # ── entries ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _judge(self, start: int, stop: int, end: int | None = None) -> Iterator[Finding]:
-        """Entries that no message has asked for; ``end``: the CommitLog's, where it is known."""
+    def _may_be_torn(self, number: int) -> bool:
+        """Whether a crash may have cut off the writing of this entry: the last one."""
+        return self.ground.is_crashed and number == self.end - 1
+
+    def _is_recovered(self, number: int) -> bool:
+        """Whether recovery looks at this entry; behind a bad one it makes all anew."""
+        return number * ENTRY_BYTES >= self.files[max(len(self.files) - _RECOVERED_FILES, 0)].base
+
+    def _judge(self, start: int, stop: int, end: int | None = None, *, is_recovered: bool = False) -> Iterator[Finding]:
+        """Entries that no message has asked for; ``end``: the CommitLog's, where it is known.
+
+        ``is_recovered``: recovery reads the messages behind them.
+        """
         for low, high in self._windows(start, stop):
             entries = self.entries(low, high)
             offsets = entries["physical_offset"].astype(np.int64)
@@ -218,7 +236,7 @@ class ConsumeQueue:
             is_expired = are_good(entries) & (offsets < self.log.min_offset) & ~_are_filler(entries)
             yield from self._expired(numbers[is_expired])
             for index in np.flatnonzero(~is_expired & (numbers >= self._filler_end)).tolist():
-                yield from self._judge_one(low + index, entries[index], end)
+                yield from self._judge_one(low + index, entries[index], end, is_recovered=is_recovered)
 
     def _expired(self, numbers: Longs) -> Iterator[Finding]:
         for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
@@ -227,16 +245,19 @@ class ConsumeQueue:
                 detail = f"message {first} is no longer in the CommitLog, which begins at {self.log.min_offset}"
                 yield from self._entry("expired entry", first, detail, "leftover", len(run))
 
-    def _judge_one(self, number: int, entry: np.void, end: int | None) -> Iterator[Finding]:
+    def _judge_one(self, number: int, entry: np.void, end: int | None, *, is_recovered: bool) -> Iterator[Finding]:
         offset, size = int(entry["physical_offset"]), int(entry["size"])
+        severity: Severity = "damage"
         if offset < 0 or size <= 0:
+            if is_recovered and self.ground.is_crashed and self._is_recovered(number):
+                severity = "leftover"
             detail = f"it points at {offset}, {size} bytes; RocketMQ's recovery ends a queue at such an entry"
-            yield from self._entry("invalid entry", number, detail)
+            yield from self._entry("invalid entry", number, detail, severity)
         elif size == FILLER_SIZE and not offset:
             yield from self._entry("misplaced filler", number, "messages stand before it")
         elif end is not None and offset >= end:
             detail = f"it points at {offset}, {size} bytes, behind the CommitLog's end at {end}"
-            severity: Severity = "leftover" if self.log.is_end_forgivable else "damage"
+            severity = "leftover" if self.log.is_end_forgivable else "damage"
             yield from self._entry("entry that points nowhere", number, detail, severity)
         else:
             record = self.log.look(offset)
@@ -253,6 +274,8 @@ class ConsumeQueue:
         at = number * ENTRY_BYTES
         index = max(bisect_right(self.files, at, key=lambda file: file.base) - 1, 0)
         file = self.files[index]
+        if self._may_be_torn(number):
+            severity = "leftover"
         found = finding(kind, severity, file.path, at - file.base, f"entry {number}: {detail}")
         yield from self._stretches.add("entry", number, found, count)
 
@@ -263,6 +286,12 @@ class ConsumeQueue:
 
     def finish(self, end: int) -> Iterator[Finding]:
         """What is left when all messages were taken; ``end``: the CommitLog's."""
+        last = self.files[-1].end if self.files else 0
+        yield from cut_short(
+            self.files,
+            self.ground.settings.mapped_file_size_consume_queue,
+            ends_with_data=0 <= last - self.end * ENTRY_BYTES < ENTRY_BYTES,
+        )
         yield from self._judge(self.cursor, self.end, end)
         if self._bytes_behind is not None:
             yield from self._entry("leftover bytes", self._bytes_behind, "behind the last entry, and none", "leftover")

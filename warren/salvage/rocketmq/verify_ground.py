@@ -109,6 +109,8 @@ class MappedFile:
     path: str
     size: int
     """Bytes that are there, up to what the settings say."""
+    is_cut_short: bool = False
+    """A crash may have done it, for it is the last file; see :func:`cut_short`."""
 
     @property
     def end(self) -> int:
@@ -129,13 +131,17 @@ def mapped_files(ground: Ground, directory: str, file_size: int) -> tuple[list[M
             findings.append(Finding("misplaced file", "damage", path, None, detail))
             continue
         size = ground.files.size(path)
-        if size != file_size:
-            findings.append(_wrong_length(ground, path, size, file_size))
         if base % file_size:
             detail = f"begins at {base}, which is no multiple of the file size {file_size}"
             findings.append(Finding("wrong file name", "damage", path, None, detail))
-        found.append(MappedFile(base, path, min(size, file_size)))
+        found.append(MappedFile(base, path, size))
     found.sort(key=lambda file: file.base)
+    for index, file in enumerate(found):
+        is_last = index + 1 == len(found)
+        is_short = ground.is_crashed and is_last and file.size < file_size
+        if file.size != file_size and not is_short:
+            findings.append(_wrong_length(file, "damage", file_size))
+        found[index] = attrs.evolve(file, size=min(file.size, file_size), is_cut_short=is_short)
     for index, file in enumerate(found[1:], start=1):
         before = found[index - 1]
         expected = before.base + file_size
@@ -150,8 +156,15 @@ def mapped_files(ground: Ground, directory: str, file_size: int) -> tuple[list[M
     return found, findings
 
 
-def _wrong_length(ground: Ground, path: str, size: int, file_size: int) -> Finding:
-    detail = f"{size} bytes, and not {file_size}; RocketMQ loads no store that has it"
-    if size == 0 and ground.is_crashed:
-        return Finding("leftover file without content", "leftover", path, None, detail)
-    return Finding("wrong file length", "damage", path, None, detail)
+def cut_short(files: list[MappedFile], file_size: int, *, ends_with_data: bool) -> Iterator[Finding]:
+    """The last file, where it is too short.
+
+    A crash explains it where the file ends with the data: it was just made, or cut there to be made long again.
+    """
+    if files and files[-1].is_cut_short:
+        yield _wrong_length(files[-1], "leftover" if ends_with_data or not files[-1].size else "damage", file_size)
+
+
+def _wrong_length(file: MappedFile, severity: Severity, file_size: int) -> Finding:
+    detail = f"{file.size} bytes, and not {file_size}; RocketMQ loads no store that has it"
+    return finding("wrong file length", severity, file.path, None, detail)

@@ -50,7 +50,9 @@ class IndexFile:
     before: IndexFile | None
     """The next older one."""
     is_doomed: bool
-    """Recovery deletes it."""
+    """RocketMQ's recovery deletes it."""
+    is_unsafe: bool
+    """A crash may have left anything in it: it is doomed, or it was the one that was written to."""
     _stretches: Stretches = attrs.Factory(Stretches)
 
     @property
@@ -61,7 +63,7 @@ class IndexFile:
 
     @property
     def severity(self) -> Severity:
-        return "leftover" if self.is_doomed else "damage"
+        return "leftover" if self.is_unsafe else "damage"
 
     def finding(self, kind: str, offset: int | None, detail: str, severity: Severity | None = None) -> Finding:
         return finding(kind, severity or self.severity, self.path, offset, detail)
@@ -92,7 +94,7 @@ class IndexFile:
             yield self.finding("leftover file length", None, detail, "leftover")
         before = None if self.before is None else self.before.header
         ends = (header.begin_timestamp, header.begin_physical_offset)
-        if header.index_count <= 1 and before is not None and not self.is_doomed:
+        if header.index_count <= 1 and before is not None and not self.is_unsafe:
             expected = (before.end_timestamp, before.end_physical_offset)
             if ends != expected or ends != (header.end_timestamp, header.end_physical_offset):
                 yield self.finding("wrong index header", 0, "no items, and it does not begin where the last file ends")
@@ -187,5 +189,7 @@ def index_files(ground: Ground) -> tuple[list[IndexFile], list[Finding]]:
         size = ground.files.size(path)
         header = Header.decode(ground.read(path, HEADER_BYTES, 0))
         is_doomed = ground.is_crashed and header.end_timestamp > ground.checkpoint.index_msg_timestamp
-        files.append(IndexFile(ground, path, size, layout, header, files[-1] if files else None, is_doomed))
+        is_unsafe = is_doomed or (ground.is_crashed and header.index_count < layout.item_count)
+        before = files[-1] if files else None
+        files.append(IndexFile(ground, path, size, layout, header, before, is_doomed, is_unsafe))
     return files, findings

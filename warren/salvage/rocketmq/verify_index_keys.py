@@ -58,6 +58,8 @@ class IndexKeys:
     _gap: _Gap | None = None
     _last: tuple[int, int] | None = None
     """File and number of the item that was matched last."""
+    _after_gap: tuple[int, int] | None = None
+    """Those of the first item behind the last gap."""
 
     @classmethod
     def of(cls, ground: Ground, log: CommitLog, files: list[IndexFile]) -> IndexKeys:
@@ -164,20 +166,26 @@ class IndexKeys:
             bases[is_first] = file.before.header.end_timestamp
         seconds = np.where(bases > 0, np.clip((times - bases) // 1000, 0, _MOST_SECONDS), 0)
         is_wrong = seconds != items["seconds"]
-        if file.before is None:  # what was before it nobody knows
-            is_wrong &= ~is_first | (items["seconds"] < 0)
+        if file.before is None or self._after_gap == (self.files.index(file), 1):
+            is_wrong &= ~is_first | (items["seconds"] < 0)  # what was before it nobody knows
         for index in np.flatnonzero(is_wrong).tolist():
             detail = f"it says {items['seconds'][index]} seconds, the message's time gives {seconds[index]}"
             yield from file.item("wrong time", int(numbers[index]), detail)
-        for number, stored_ms, offset, name in (
-            (1, header.begin_timestamp, header.begin_physical_offset, "begins"),
-            (file.end - 1, header.end_timestamp, header.end_physical_offset, "ends"),
+        yield from self._header(file, items, times)
+
+    def _header(self, file: IndexFile, items: Items, times: Longs) -> Iterator[Finding]:
+        """The header against the first and the last item, as far as they are among these."""
+        header = file.header
+        begin, end = header.begin_physical_offset, header.end_physical_offset
+        for number, stored_ms, offset, does in (
+            (1, header.begin_timestamp, begin, "begins"),
+            (header.index_count - 1, header.end_timestamp, end, "ends"),
         ):
-            for index in np.flatnonzero(numbers == number).tolist():
-                there = (int(times[index]), int(items["offset"][index]))
-                if there != (stored_ms, offset):
+            for index in np.flatnonzero(items["number"] == number).tolist():
+                there = (int(items["offset"][index]), int(times[index]))
+                if there != (offset, stored_ms):
                     detail = (
-                        f"it {name} at {offset}, time {stored_ms}; its item {number} at {there[1]}, time {there[0]}"
+                        f"it {does} at {offset}, time {stored_ms}; its item {number} is at {there[0]}, time {there[1]}"
                     )
                     yield file.finding("wrong index header", 0, detail)
 
@@ -208,7 +216,8 @@ class IndexKeys:
         record = self.log.look(offset)
         if isinstance(record, str):
             detail = f"it points at {offset}, where no message is: {record}"
-            yield from file.item("item that points nowhere", number, detail)
+            severity: Severity = "leftover" if self.log.severity(offset) == "leftover" else file.severity
+            yield from file.item("item that points nowhere", number, detail, severity)
             return
         hashes = {
             int(key)
@@ -237,6 +246,8 @@ class IndexKeys:
         gap, self._gap = self._gap, None
         if gap is None:
             return
+        if item is not None:
+            self._after_gap = (int(item["file"]), int(item["number"]))
         what = f"{gap.count} keys of the messages from {gap.first} to {gap.last} have no item"
         if gap.is_at_border or item is None or int(item["number"]) == 1:
             detail = f"{what}: a crash costs RocketMQ such keys, nobody finds these messages by them"

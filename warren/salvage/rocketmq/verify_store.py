@@ -83,7 +83,7 @@ def _end_of_log(log: CommitLog, queues: ConsumeQueues) -> Iterator[Finding]:
         detail = f"the last record is not whole: {end.reason}. No other is behind it"
         yield log.finding("torn record", end.physical_offset, detail, severity)
     else:
-        detail = f"behind the last record, of before a recovery: {end.reason}"
+        detail = "not zeros, behind the last record: of before a recovery, or never whole"
         yield log.finding("leftover bytes", end.physical_offset, detail, "leftover")
 
 

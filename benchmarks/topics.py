@@ -1,0 +1,160 @@
+"""Topics: appending to the CommitLog and reading it from end to end, beside the bare writing and reading of the bytes.
+
+Bodies differ, hosts and properties are shared, as one producer's are. What is appended has been handed to the
+operating system when the call returns. Reading goes through the log as dispatch and rebuild do it (by columns, with
+keys and tags) and as a scan of the bodies does; the bare counterpart reads the same bytes in the same windows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from benchmarks.figures import Bar, Figure, Spread, ratios
+from benchmarks.measure import Phase, Tick, Timed, in_turn
+from benchmarks.scenarios import BATCH, bodies_of_sizes, mixed_sizes
+from msg_store.commit_log import Batch, CommitLog
+from msg_store.commit_log_format import Host
+from msg_store.record_columns import RecordColumns
+from storage.filesystem import FileSystem
+from storage.topic_settings import TopicSettings
+
+APPEND = "append"
+COLUMNS = "read by columns"
+BODIES = "read the bodies"
+PROPERTIES = b"KEYS\x01order-1001\x02TAGS\x01created"
+
+Shared = bytes | Callable[[int], bytes]
+"""Properties: of every message, or made of its number."""
+
+
+@attrs.define
+class AppendAndRead:
+    """Append every batch, then read all of it twice."""
+
+    bodies: list[bytes]
+    properties: Shared = PROPERTIES
+    settings: TopicSettings = attrs.field(factory=TopicSettings)
+    batches: list[Batch] = attrs.field(init=False)
+    log: CommitLog = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.batches = [self._batch(low) for low in range(0, len(self.bodies), BATCH)]
+
+    def _batch(self, low: int) -> Batch:
+        bodies, made = self.bodies[low : low + BATCH], self.properties
+        return Batch(
+            topic="bench",
+            queue_id=0,
+            bodies=bodies,
+            properties=made if isinstance(made, bytes) else [made(low + number) for number in range(len(bodies))],
+            born_timestamp=1_700_000_000_000 + low,
+            born_host=Host.parse("10.0.0.1:50123"),
+            store_host=Host.parse("10.0.0.2:10911"),
+            as_one=False,
+        )
+
+    def open(self, files: FileSystem, path: str) -> None:
+        self.log = CommitLog.load(files, os.path.join(path, "commitlog"), self.settings)
+
+    def phases(self) -> Sequence[tuple[str, Phase]]:
+        return (APPEND, self._append), (COLUMNS, self._read_columns), (BODIES, self._read_bodies)
+
+    def close(self) -> None:
+        self.log.close()
+
+    def _append(self) -> int:
+        log, done = self.log, 0
+        for batch in self.batches:
+            done += len(log.append(batch, done, batch.born_timestamp).sizes)
+        self._must_be_all(done)
+        return done
+
+    def _read_columns(self) -> int:
+        done = sum(len(found) for found in self.log.columns(0) if isinstance(found, RecordColumns))
+        self._must_be_all(done)
+        return done
+
+    def _read_bodies(self) -> int:
+        """Every body as an object of its own."""
+        done = size = 0
+        for found in self.log.columns(0, with_keys=False):
+            if isinstance(found, RecordColumns):
+                data = self.log.read(found.start, found.stop - found.start)
+                starts = (found.body_starts - found.start).tolist()
+                bodies = [data[at : at + size] for at, size in zip(starts, found.body_sizes.tolist(), strict=True)]
+                done += len(bodies)
+                size += len(bodies[-1])
+        self._must_be_all(done)
+        return done
+
+    def _must_be_all(self, done: int) -> None:
+        if done != len(self.bodies):
+            raise RuntimeError(f"{len(self.bodies)} messages, {done} found")
+
+
+@attrs.frozen
+class Plan:
+    """A scenario under its name, and its bars."""
+
+    group: str
+    title: str
+    make: Callable[[int], AppendAndRead]
+    messages: int
+    append_bar: Bar | None = None
+    read_bar: Bar | None = None
+
+
+PLANS = (
+    Plan(
+        "128 B",
+        "128 B, batches of 1000",
+        lambda n: AppendAndRead(bodies_of_sizes([128] * n)),
+        200_000,
+        append_bar=Bar("at least", 0.4),
+        read_bar=Bar("at least", 0.3),
+    ),
+    Plan(
+        "128 B, a key each",
+        "128 B, a key each, batches of 1000",
+        lambda n: AppendAndRead(bodies_of_sizes([128] * n), lambda number: b"KEYS\x01order-%09d" % number),
+        200_000,
+    ),
+    Plan(
+        "16 … 3500 B",
+        "16 … 3500 B (mixed), batches of 1000",
+        lambda n: AppendAndRead(bodies_of_sizes(mixed_sizes(n))),
+        100_000,
+    ),
+    Plan("5 KB", "5 KB, batches of 1000", lambda n: AppendAndRead(bodies_of_sizes([5000] * n)), 20_000),
+)
+
+
+def append_and_read(directory: str, *, scale: float, repeats: int, tick: Tick) -> list[Figure]:
+    """The figures of every plan, with ``scale`` times its messages, in whole batches."""
+    figures = []
+    for plan in PLANS:
+        messages = max(2 * BATCH, round(plan.messages * scale / BATCH) * BATCH)
+        timed = in_turn(plan.make(messages), directory, repeats, tick)
+        figures += [
+            _figure(plan, timed[APPEND], APPEND, "bare write", plan.append_bar),
+            _figure(plan, timed[COLUMNS], COLUMNS, "bare read", plan.read_bar),
+            _figure(plan, timed[BODIES], BODIES, "bare read", None),
+        ]
+    return figures
+
+
+def _figure(plan: Plan, timed: Timed, phase: str, bare_name: str, bar: Bar | None) -> Figure:
+    return Figure(
+        group=f"topic: {plan.group}",
+        title=f"topic, {phase}: {plan.title}",
+        unit="messages/s",
+        ours=Spread.of(timed.rates),
+        counterpart=Spread.of(timed.bare_rates),
+        counterpart_name=bare_name,
+        ratio=ratios(timed.rates, timed.bare_rates),
+        bar=bar,
+        note=timed.note,
+    )
