@@ -64,7 +64,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.files = files
         del self.log[keep_log:]
         self.next_offset = self.log[-1][0] + 1 if self.log else self.next_offset
-        self.log_end = self.log[-1][1] + self.log[-1][2] if self.log else self.log_min
+        last_end = self.log[-1][1] + self.log[-1][2] if self.log else 0
+        self.log_end = max(last_end, self.safe, self.log_min)
         self.queue = self.load()
         self.queue.settle(self.safe)
         self.put(0, len(self.log))

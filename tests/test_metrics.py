@@ -169,3 +169,20 @@ def test_a_program_with_logging_hears_of_alarms(tmp_path: Path, caplog: pytest.L
     assert [(record.name, record.getMessage()) for record in caplog.records] == [
         ("warren.memory", "memory alarm set: publishers are blocked")
     ]
+
+
+def test_topics_and_groups_have_the_names_of_rocketmqs_exporter(node: warren.Node, registry: CollectorRegistry) -> None:
+    assert registry.get_sample_value("rocketmq_commitlog_max_offset") is None  # there never was a topic
+    events = node.topic("events", queues=2)
+    events.append_many([b"1", b"2", b"3"], keys=["a", "b", "c"]).wait()
+    assert len(list(events.read("billing", max_records=2))) == 2
+    node.running_topics().catch_up()
+    labels = {"group": "billing", "topic": "events"}
+    assert registry.get_sample_value("rocketmq_producer_offset", {"topic": "events"}) == 3
+    assert registry.get_sample_value("rocketmq_consumer_offset", labels) == 2
+    assert registry.get_sample_value("rocketmq_group_diff", labels) == 1
+    assert registry.get_sample_value("rocketmq_commitlog_max_offset") == sum(
+        record.record.size for record in events.reader("other", broadcast=True).read()
+    )
+    assert registry.get_sample_value("rocketmq_dispatch_behind_bytes") == 0
+    assert registry.get_sample_value("warren_topics_down") == 0

@@ -1,9 +1,11 @@
-"""warren: an embedded message store. RabbitMQ's classic queues in your own process, on the same bytes on disk."""
+"""warren: an embedded message store. RabbitMQ's classic queues and RocketMQ's topics, in your own process, on the same
+bytes on disk."""
 
 from __future__ import annotations
 
 import logging
 
+from actors.commit_log_actor import AppendConfirm, Position
 from actors.engines.definitions_json import DefinitionsError
 from actors.engines.errors import (
     AccessRefusedError,
@@ -14,9 +16,18 @@ from actors.engines.errors import (
     ResourceLockedError,
     UnknownTagError,
 )
+from actors.engines.topics.errors import (
+    DelayError,
+    MemberError,
+    QueueLostError,
+    QueueRangeError,
+    TopicError,
+    TopicNameError,
+    TransactionError,
+)
 from actors.future import Confirm
 from actors.handing_over import PublishRefusedError, QueueDownError
-from actors.node_actor import ForeignDirectoryError
+from actors.node_actor import ForeignDirectoryError, TopicsDownError
 from actors.pool import ActorStoppedError
 from actors.surroundings import BlockedError
 from storage.errors import (
@@ -36,10 +47,15 @@ from warren.node import ClosedError, Node, Vhost
 from warren.node import open_node as open
 from warren.process_bound import WrongProcessError
 from warren.queue import Queue
+from warren.topic import Topic
+from warren.topic_reader import Reader
+from warren.topic_record import TopicRecord
+from warren.transaction import Transaction
 
 __all__ = [
     "AccessRefusedError",
     "ActorStoppedError",
+    "AppendConfirm",
     "ArgumentsError",
     "BlockedError",
     "ClosedError",
@@ -48,22 +64,35 @@ __all__ = [
     "Consumer",
     "DataError",
     "DefinitionsError",
+    "DelayError",
     "Delivery",
     "DirectoryLockedError",
     "DiskFullError",
     "Exchange",
     "ForeignDirectoryError",
+    "MemberError",
     "MessageError",
     "Node",
     "NotFoundError",
+    "Position",
     "PreconditionFailedError",
     "PublishRefusedError",
     "Queue",
     "QueueDownError",
+    "QueueLostError",
+    "QueueRangeError",
+    "Reader",
     "RefusedError",
     "ResourceLockedError",
     "SettingsError",
     "StorageError",
+    "Topic",
+    "TopicError",
+    "TopicNameError",
+    "TopicRecord",
+    "TopicsDownError",
+    "Transaction",
+    "TransactionError",
     "UnknownTagError",
     "UnroutableError",
     "Vhost",

@@ -65,6 +65,13 @@ _STORE_GAUGES: Final = (
     ("warren_store_valid_bytes", "valid_bytes", "Bytes in the store's files that are still needed"),
 )
 
+_COMMIT_LOG_GAUGES: Final = (
+    ("rocketmq_commitlog_max_offset", "max_offset", "Where the next message goes in the CommitLog"),
+    ("rocketmq_commitlog_min_offset", "min_offset", "Where the first message that is kept begins in the CommitLog"),
+    ("rocketmq_dispatch_behind_bytes", "dispatch_behind_bytes", "Bytes of messages that cannot be found yet"),
+)
+
+_GROUP_LABELS: Final = ("group", "topic")
 _QUEUE_LABELS: Final = ("vhost", "queue")
 _STORE_LABELS: Final = ("vhost", "store")
 
@@ -92,6 +99,8 @@ class NodeCollector:
             return
         yield from _of_node(stats["memory"])
         yield from _of_vhosts(stats["vhosts"])
+        if stats["topics"] is not None:
+            yield from _of_topics(stats["topics"])
 
     def unregister(self) -> None:
         """Take it out of its registry; again is fine."""
@@ -160,3 +169,23 @@ def _of_vhosts(vhosts: Mapping[str, Any]) -> Iterator[Metric]:
         for values, numbers in queues:
             counter.add_metric(values, numbers[key])
         yield counter
+
+
+def _of_topics(stats: Mapping[str, Any]) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
+
+    yield GaugeMetricFamily("warren_topics_down", "1 while topics cannot be used", value=float(bool(stats["down"])))
+    for name, key, text in _COMMIT_LOG_GAUGES:
+        if key in stats["commit_log"]:
+            yield GaugeMetricFamily(name, text, value=stats["commit_log"][key])
+    produced = GaugeMetricFamily("rocketmq_producer_offset", "Messages ever appended to the topic", labels=["topic"])
+    consumed = GaugeMetricFamily(
+        "rocketmq_consumer_offset", "Messages that the group has finished", labels=_GROUP_LABELS
+    )
+    behind = GaugeMetricFamily("rocketmq_group_diff", "Messages that the group has not finished", labels=_GROUP_LABELS)
+    for topic, numbers in stats["topics"].items():
+        produced.add_metric([topic], sum(queue["max_offset"] for queue in numbers["queues"].values()))
+        for group, state in numbers["groups"].items():
+            consumed.add_metric([group, topic], sum(state["committed"].values()))
+            behind.add_metric([group, topic], sum(state["lag"].values()))
+    yield from (produced, consumed, behind)

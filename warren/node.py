@@ -54,6 +54,7 @@ from warren.process_bound import ProcessBound, WrongProcessError
 from warren.queue import Queue
 from warren.top.snapshots import Snapshots
 from warren.topic import Topic
+from warren.topic_stats import topic_stats, topics_down
 from warren.transaction import Transaction, pending_transactions
 
 T = TypeVar("T")
@@ -448,7 +449,8 @@ class Node(Vhost):
         return found
 
     def stats(self) -> dict[str, Any]:
-        """Of every vhost the queues' :meth:`Queue.stats`, those that are down, and the stores; and :meth:`memory`."""
+        """Of every vhost the queues' :meth:`Queue.stats`, those that are down, and the stores; :meth:`memory`; and the
+        topics (:mod:`warren.topic_stats`), ``None`` where there never was one."""
         vhosts: dict[str, Any] = {}
         for name, running in list(self.actor.vhosts.items()):
             queues: dict[str, Any] = {}
@@ -464,7 +466,14 @@ class Node(Vhost):
                     for kind, store in (("persistent", running.persistent), ("transient", running.transient))
                 },
             }
-        return {"path": self.path, "memory": self.memory(), "vhosts": vhosts}
+        return {"path": self.path, "memory": self.memory(), "vhosts": vhosts, "topics": self._topic_stats()}
+
+    def _topic_stats(self) -> dict[str, Any] | None:
+        try:
+            running = self.actor.topics
+            return None if running is None else topic_stats(running)
+        except WarrenError as error:
+            return topics_down(error)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 

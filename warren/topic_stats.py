@@ -1,0 +1,46 @@
+"""A node's topics in numbers: for :meth:`warren.Node.stats`, and for metrics.
+
+::
+
+    {"down": why or None,
+     "commit_log": {"min_offset", "max_offset", "flushed_offset", "dispatch_behind_bytes", "files"},
+     "topics": {name: {"queues": {queue id: {"min_offset", "max_offset"}},
+                       "groups": {name: {"members": {name: [queue id]}, "committed": {queue id}, "lag": {queue id}}}}}}
+
+What is being appended or dispatched at this moment may be in one number and not yet in another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors import topic_messages as tm
+from actors.running_topics import RunningTopics
+
+
+def topic_stats(running: RunningTopics) -> dict[str, Any]:
+    """The numbers of topics that run."""
+    store, log = running.store, running.store.commit_log
+    groups: dict[str, dict[str, Any]] = running.ask_groups(tm.GetGroups())
+    topics: dict[str, dict[str, Any]] = {
+        name: {"queues": {}, "groups": groups.get(name, {})} for name in running.table.topics
+    }
+    for (topic, queue_id), queue in list(store.queues.items()):
+        found = topics.setdefault(topic, {"queues": {}, "groups": groups.get(topic, {})})
+        found["queues"][queue_id] = {"min_offset": queue.min_offset, "max_offset": queue.max_offset}
+    return {
+        "down": None,
+        "commit_log": {
+            "min_offset": log.min_offset,
+            "max_offset": log.end,
+            "flushed_offset": log.flushed_end,
+            "dispatch_behind_bytes": store.behind_bytes,
+            "files": len(log.mapped.bases),
+        },
+        "topics": topics,
+    }
+
+
+def topics_down(error: BaseException) -> dict[str, Any]:
+    """The numbers of topics that are down."""
+    return {"down": str(error), "commit_log": {}, "topics": {}}
