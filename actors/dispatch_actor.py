@@ -10,7 +10,7 @@ import threading
 from types import TracebackType
 from typing import Any, Final
 
-from pykka import ActorRef
+from pykka import ActorRef, Timeout
 
 from actors import messages as m
 from actors import topic_messages as tm
@@ -62,6 +62,14 @@ class Arrivals:
             ]
         for future in woken:
             future.offer(None)
+
+
+def has_arrived(arrival: Future, timeout: float | None) -> bool:
+    """Wait for an arrival; whether there was one after ``timeout`` seconds, or before nobody was left to bring one."""
+    try:
+        return arrival.settled(timeout)
+    except Timeout:
+        return False
 
 
 class DispatchActor(PooledActor):

@@ -179,10 +179,8 @@ def _of_topics(stats: Mapping[str, Any]) -> Iterator[Metric]:
         if key in stats["commit_log"]:
             yield GaugeMetricFamily(name, text, value=stats["commit_log"][key])
     produced = GaugeMetricFamily("rocketmq_producer_offset", "Messages ever appended to the topic", labels=["topic"])
-    consumed = GaugeMetricFamily(
-        "rocketmq_consumer_offset", "Messages that the group has finished", labels=_GROUP_LABELS
-    )
-    behind = GaugeMetricFamily("rocketmq_group_diff", "Messages that the group has not finished", labels=_GROUP_LABELS)
+    consumed = GaugeMetricFamily("rocketmq_consumer_offset", "Messages the group has finished", labels=_GROUP_LABELS)
+    behind = GaugeMetricFamily("rocketmq_group_diff", "Messages the group has not finished", labels=_GROUP_LABELS)
     for topic, numbers in stats["topics"].items():
         produced.add_metric([topic], sum(queue["max_offset"] for queue in numbers["queues"].values()))
         for group, state in numbers["groups"].items():

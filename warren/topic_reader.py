@@ -21,9 +21,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 import attrs
-from pykka import Timeout
 
 from actors import topic_messages as tm
+from actors.dispatch_actor import has_arrived
 from actors.engines.topics.consumer_group import Bounds, BroadcastPosition, Place, Taken
 from actors.engines.topics.errors import MemberError, QueueLostError
 from actors.engines.topics.names import TAGS, dead_letter_topic, retry_topic
@@ -136,9 +136,7 @@ class Reader(ProcessBound):
                 remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
                 if remaining == 0.0:
                     return []
-                try:
-                    arrival.settled(remaining)
-                except Timeout:  # nobody is left who could bring something
+                if not has_arrived(arrival, remaining):
                     return []
             finally:
                 running.dispatcher.arrivals.forget(set(self._topics), arrival)
