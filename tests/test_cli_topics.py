@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import random
 import shutil
 import stat
 import sys
@@ -659,3 +660,27 @@ def test_settings_under_rocketmqs_names_and_ours() -> None:
     for name in ("mappedFileSizeCommitLog", "mapped_file_size_commit_log"):
         report = warren("inspect", store, "--json", "--set", f"{name}=65536").json
         assert report["settings"]["mappedFileSizeCommitLog"] == {"value": 65536, "from": "set"}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_damage_anywhere_ends_in_an_answer_or_in_one_line(seed: int, tmp_path: Path) -> None:
+    chance, store = random.Random(seed), tmp_path / "store"
+    scenario = chance.choice([one for one in golden.SCENARIOS if one != "default-index"])
+    shutil.copytree(golden.directory(scenario), store)
+    for path in chance.sample(sorted(path for path in store.rglob("*") if path.stat().st_size and path.is_file()), 3):
+        content = bytearray(path.read_bytes())
+        for _ in range(4):
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+            content[chance.randrange(min(len(content), 100))] ^= 1 << chance.randrange(8)
+        path.write_bytes(content)
+    where = ("--topic", "TopicTest", "--queue-id", 0)
+    for arguments in (
+        ["inspect", store, "--start"],
+        ["topic", "read", store, *where],
+        ["topic", "query", store, *where[:2], "--key", "BB", "--exact"],
+        ["topic", "offset-at", store, *where, "--timestamp", 1_700_000_100_000],
+        ["topic", "rebuild", store, "--out", tmp_path / "out", "--check"],
+    ):
+        said = warren(*arguments)
+        assert said.code in (0, 1, 2), (scenario, arguments)
+        assert said.code != 2 or said.out == "", (scenario, arguments)
