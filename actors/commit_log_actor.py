@@ -87,6 +87,10 @@ class AppendConfirm:
     def wait(self, timeout: float | None = None) -> Position:
         """Come back when it is safe, with where it went. Raises ``TimeoutError``, or why it never will be."""
         self.confirm.wait(timeout)
+        return self.position()
+
+    def position(self) -> Position:
+        """Where it went; :attr:`confirm` is answered."""
         appended, row = self._appended, self._row
         if appended is None:
             raise RuntimeError("confirmed, and not written")

@@ -49,7 +49,7 @@ from msg_store.commit_log_scan import scan_columns, scan_items
 from msg_store.message_batch import Batch, Measured, MessageIllegalError, PropertiesSizeExceededError, measure
 from msg_store.record_check import Failure
 from msg_store.record_columns import RecordColumns
-from msg_store.record_encoding import Place, begins, encode_records
+from msg_store.record_encoding import Place, RecordEncoder, begins
 from storage.errors import DataError, StorageError
 from storage.filesystem import FileSystem
 from storage.mapped_files import MappedFiles
@@ -104,6 +104,7 @@ class CommitLog:
     _doubtful: set[int] = attrs.Factory(set)
     """Files that a process before this one may have left unsynced, or whose length changed: a flush syncs them, and
     before they are no other is made."""
+    _encoder: RecordEncoder = attrs.Factory(RecordEncoder)
 
     @classmethod
     def load(
@@ -165,7 +166,7 @@ class CommitLog:
         count, done = len(measured), 0
         first = queue_offset if batch.is_queued else 0
         offsets = np.empty(count, np.int64)
-        if count > 1 and not batch.as_one and int(measured.sizes.max()) > self._largest_record:
+        if count > 1 and not batch.as_one and measured.largest > self._largest_record:
             raise MessageIllegalError(f"{batch.topic}: a message is larger than a file of the CommitLog")
         while done < count:
             fitting = self._make_room(measured, done)
@@ -173,7 +174,7 @@ class CommitLog:
                 return Appended(offsets[:0], measured.sizes[:0], first, "END_OF_FILE")
             place = Place(self.end, first + done * batch.is_queued, store_timestamp)
             sizes = measured.sizes[done : done + fitting]
-            data = encode_records(measured, done, done + fitting, place)
+            data = self._encoder.encode(measured, done, done + fitting, place)
             offsets[done : done + fitting] = begins(place.physical_offset, sizes, measured.size)
             self._write(data)
             self.last_store_timestamp = store_timestamp

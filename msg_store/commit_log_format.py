@@ -17,6 +17,7 @@ they came.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import struct
 import zlib
@@ -55,9 +56,19 @@ _HEAD = struct.Struct(">IIIiiqqiq")
 _TAIL = struct.Struct(">iqi")
 _BLANK = struct.Struct(">II")
 _LONG = struct.Struct(">q")
+_INT = struct.Struct(">i")
+_SHORT = struct.Struct(">h")
+_BYTE = struct.Struct(">b")
+_SYS_FLAG_AT = 36
 
 HEAD_BYTES: Final = _HEAD.size
 """Up to the born host."""
+
+_FIXED = {
+    flags: struct.Struct(f">iIIiiqqiq{20 if flags & BORN_HOST_V6 else 8}sq{20 if flags & STORE_HOST_V6 else 8}siqi")
+    for flags in (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6)
+}
+"""All up to and with the body's length, by the flags that tell the hosts' widths."""
 
 if HEAD_BYTES != 48 or HEAD_BYTES + 8 + 8 + 8 + _TAIL.size + 1 + 2 != FIXED_BYTES:
     raise RuntimeError("the record's layout does not add up")
@@ -211,53 +222,53 @@ def decode(data: bytes | memoryview, position: int = 0) -> Record:
 
 
 def _decode(data: bytes | memoryview, position: int) -> Record:
-    size, _, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(data, position)
-    size, _ = peek(data, position)
+    (sys_flag,) = _INT.unpack_from(data, position + _SYS_FLAG_AT)
+    fixed = _FIXED[sys_flag & (BORN_HOST_V6 | STORE_HOST_V6)]
+    found = fixed.unpack_from(data, position)
+    size, _, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = found[:9]
+    born_host, store_timestamp, store_host, reconsume_times, prepared, body_length = found[9:]
     if size < 0:
         raise RecordError(f"its size is {size}")
-    at = position + HEAD_BYTES
-    born_host, at = _decode_host(data, at, sys_flag & BORN_HOST_V6)
-    (store_timestamp,) = _LONG.unpack_from(data, at)
-    store_host, at = _decode_host(data, at + 8, sys_flag & STORE_HOST_V6)
-    reconsume_times, prepared, body_length = _TAIL.unpack_from(data, at)
-    body, at = _decode_bytes(data, at + _TAIL.size, max(body_length, 0))
-    (topic_length,) = struct.unpack_from(">b", data, at)
+    at = position + fixed.size
+    body_end = at + max(body_length, 0)
+    (topic_length,) = _BYTE.unpack_from(data, body_end)
     if topic_length < 0:
         raise RecordError(f"its topic's length is {topic_length}")
-    topic, at = _decode_bytes(data, at + 1, topic_length)
-    (properties_length,) = struct.unpack_from(">h", data, at)
-    properties, at = _decode_bytes(data, at + 2, max(properties_length, 0))
-    if at - position != size:
-        raise RecordError(f"its fields take {at - position} bytes, its size says {size}")
+    topic_end = body_end + 1 + topic_length
+    (properties_length,) = _SHORT.unpack_from(data, topic_end)
+    end = topic_end + 2 + max(properties_length, 0)
+    if end > len(data):
+        raise RecordError("its fields do not fit into the file")
+    if end - position != size:
+        raise RecordError(f"its fields take {end - position} bytes, its size says {size}")
     return Record(
-        topic=topic.decode("utf-8", "replace"),
+        topic=_topic(bytes(data[body_end + 1 : topic_end])),
         queue_id=queue_id,
         queue_offset=queue_offset,
         physical_offset=physical_offset,
         size=size,
         store_timestamp=store_timestamp,
         born_timestamp=born,
-        born_host=born_host,
-        store_host=store_host,
+        born_host=_host(born_host),
+        store_host=_host(store_host),
         sys_flag=sys_flag,
         flag=flag,
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared,
         body_crc=crc,
-        body=body,
-        properties=properties,
+        body=bytes(data[at:body_end]),
+        properties=bytes(data[topic_end + 2 : end]),
     )
 
 
-def _decode_host(data: bytes | memoryview, at: int, is_v6: int) -> tuple[Host, int]:
-    packed, end = _decode_bytes(data, at, 20 if is_v6 else 8)
-    return Host(packed[:-4], int.from_bytes(packed[-4:], "big", signed=True)), end
+@functools.lru_cache(maxsize=1024)
+def _host(packed: bytes) -> Host:
+    return Host(packed[:-4], int.from_bytes(packed[-4:], "big", signed=True))
 
 
-def _decode_bytes(data: bytes | memoryview, at: int, length: int) -> tuple[bytes, int]:
-    if at + length > len(data):
-        raise RecordError("its fields do not fit into the file")
-    return bytes(data[at : at + length]), at + length
+@functools.lru_cache(maxsize=1024)
+def _topic(encoded: bytes) -> str:
+    return encoded.decode("utf-8", "replace")
 
 
 def decode_properties(properties: bytes) -> dict[str, str]:

@@ -88,6 +88,10 @@ class Measured:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    @property
+    def largest(self) -> int:
+        return int(self.sizes.max()) if self.size is None else self.size
+
     def fitting(self, start: int, room: int) -> int:
         """How many records from the ``start``-th on go together into ``room`` bytes."""
         left = len(self) - start

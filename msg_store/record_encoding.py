@@ -1,13 +1,15 @@
 """The bytes that a batch becomes in the CommitLog.
 
-One record is made by :mod:`msg_store.commit_log_format`; the others are copies of its constant bytes, joined to the
-bodies and the properties, and the columns that differ are filled in: in place where all records are of one size, else
-in a matrix of heads that is cut up before.
+Records of one size are rows of a matrix: their constant bytes stay in it, warm in the cache, from batch to batch, and
+only the columns that differ are filled in. Of records of many sizes the heads are made so, and the rest is joined to
+them piece by piece. The layout itself is :mod:`msg_store.commit_log_format`'s, which makes the sample that is copied.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final
 
 import attrs
@@ -19,7 +21,12 @@ from msg_store.commit_log_format import BORN_HOST_V6, STORE_HOST_V6, Record, enc
 from msg_store.message_batch import Measured, MessageIllegalError
 
 _FEW: Final = 4
-"""Fewer records than this are not worth a column."""
+"""Fewer records than this are not worth a matrix."""
+_KEPT_BYTES: Final = 1 << 20
+"""A matrix above this is not kept: it would not stay in the cache, and cost memory."""
+_KEPT_SHAPES: Final = 8
+"""Topics and queues whose matrices are kept at a time."""
+
 Column = npt.NDArray[Any]
 
 
@@ -53,19 +60,44 @@ def head_type(sys_flag: int) -> list[tuple[str, str]]:
     ]
 
 
-def encode_records(measured: Measured, start: int, stop: int, place: Place) -> bytes | memoryview:
-    """The bytes of the ``start``-th to ``stop``-th record of a batch.
+class RecordEncoder:
+    """Makes records. Not thread-safe: the matrices that it keeps are filled anew each time."""
 
-    Raises :class:`MessageIllegalError` where a number does not fit into its field.
-    """
-    try:
-        if stop - start < _FEW:
-            return _one_by_one(measured, start, stop, place)
-        if measured.size is None:
-            return _of_many_sizes(measured, start, stop, place)
-        return _of_one_size(measured, start, stop, place)
-    except (struct.error, OverflowError) as error:
-        raise MessageIllegalError(f"{measured.batch.topic}: a number does not fit its field: {error}") from None
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, ...], _Rows] = {}
+
+    def encode(self, measured: Measured, start: int, stop: int, place: Place) -> bytes | memoryview:
+        """The bytes of the ``start``-th to ``stop``-th record of a batch, to be used before the next call.
+
+        Raises :class:`MessageIllegalError` where a number does not fit into its field.
+        """
+        try:
+            if stop - start < _FEW:
+                return _one_by_one(measured, start, stop, place)
+            if measured.size is None:
+                return _joined(measured, start, stop, place)
+            rows = self._rows(measured, stop - start)
+            return rows.fill(measured, start, stop, place)
+        except (struct.error, OverflowError) as error:
+            raise MessageIllegalError(f"{measured.batch.topic}: a number does not fit its field: {error}") from None
+
+    def _rows(self, measured: Measured, count: int) -> _Rows:
+        batch = measured.batch
+        common = batch.properties if isinstance(batch.properties, bytes) else None
+        properties_size = len(_properties_of(measured, 0))
+        hosts = batch.born_host.packed + batch.store_host.packed
+        numbers = (batch.queue_id, batch.reconsume_times, batch.prepared_transaction_offset)
+        shape = (measured.topic, measured.size, measured.sys_flag, hosts, common, properties_size, *numbers)
+        rows = self._kept.get(shape)
+        if rows is None or rows.room < count:
+            rows = _Rows(measured, count, vary_properties=common is None)
+            if rows.is_worth_keeping:
+                if len(self._kept) >= _KEPT_SHAPES:
+                    del self._kept[next(iter(self._kept))]
+                self._kept[shape] = rows
+        return rows
 
 
 def _properties_of(measured: Measured, number: int) -> bytes:
@@ -131,43 +163,60 @@ def begins(start: int, sizes: npt.NDArray[np.int32], size: int | None) -> npt.ND
     return ends + start - sizes
 
 
-def _of_one_size(measured: Measured, start: int, stop: int, place: Place) -> memoryview:
-    batch, count, size = measured.batch, stop - start, measured.sizes[start]
-    head_size, record = header_bytes(measured.sys_flag), _sample(measured, start, place)
-    head, bodies = record[:head_size], batch.bodies[start:stop]
-    if isinstance(batch.properties, bytes):
-        # Between two bodies stand the end of one record and the head of the next: so one join makes them all.
-        rest = record[head_size + len(bodies[0]) :]
-        joined, skipped = bytearray(rest + head).join([b"", *bodies, b""]), len(rest)
-    else:
-        properties = batch.properties[start:stop]
-        between = record[head_size + len(bodies[0]) : len(record) - len(properties[0])]
-        pieces = [head] * (4 * count)
-        pieces[1::4], pieces[2::4], pieces[3::4] = bodies, [between] * count, properties
-        joined, skipped = bytearray().join(pieces), 0
-    layout = np.dtype([*head_type(measured.sys_flag), ("rest", f"V{size - head_size}")])
-    _fill_places(np.frombuffer(joined, layout, count, skipped), measured, start, stop, place)
-    return memoryview(joined)[skipped : skipped + measured.size * count]
+class _Rows:
+    """A matrix of records of one shape, and views of the columns in which they differ."""
+
+    __slots__ = ("_fields", "_matrix", "room")
+
+    def __init__(self, measured: Measured, room: int, *, vary_properties: bool) -> None:
+        sample = _sample(measured, 0, Place(0, 0, 0))
+        body_size = len(measured.batch.bodies[0])
+        properties_size = len(_properties_of(measured, 0)) if vary_properties else 0
+        rest = len(sample) - header_bytes(measured.sys_flag) - body_size - properties_size
+        parts = [("body", f"V{body_size}"), ("rest", f"V{rest}"), ("properties", f"V{properties_size}")]
+        layout = np.dtype([*head_type(measured.sys_flag), *(part for part in parts if part[1] != "V0")])
+        self.room = room
+        self._matrix = np.empty((room, len(sample)), np.uint8)
+        self._matrix[:] = np.frombuffer(sample, np.uint8)
+        self._fields = self._matrix.view(layout)[:, 0]
+
+    @property
+    def is_worth_keeping(self) -> bool:
+        return self._matrix.nbytes <= _KEPT_BYTES
+
+    def fill(self, measured: Measured, start: int, stop: int, place: Place) -> memoryview:
+        count, batch = stop - start, measured.batch
+        fields = self._fields[:count]
+        _fill_places(fields, measured, start, stop, place)
+        self._fill_bytes(fields, "body", batch.bodies[start:stop])
+        if not isinstance(batch.properties, bytes):
+            self._fill_bytes(fields, "properties", batch.properties[start:stop])
+        return self._matrix[:count].reshape(-1).data
+
+    @staticmethod
+    def _fill_bytes(fields: Column, name: str, strings: Sequence[bytes]) -> None:
+        names = fields.dtype.names
+        if names is not None and name in names:
+            column = fields[name]
+            column[:] = np.frombuffer(b"".join(strings), column.dtype)
 
 
-def _of_many_sizes(measured: Measured, start: int, stop: int, place: Place) -> bytes:
-    batch, count, head_size = measured.batch, stop - start, header_bytes(measured.sys_flag)
+def _joined(measured: Measured, start: int, stop: int, place: Place) -> bytes:
+    """Records of different sizes: heads from a matrix, the rest joined to them."""
+    batch, head_size = measured.batch, header_bytes(measured.sys_flag)
     bodies = batch.bodies[start:stop]
-    heads = np.empty((count, head_size), np.uint8)
+    heads = np.empty((stop - start, head_size), np.uint8)
     heads[:] = np.frombuffer(_sample(measured, start, place), np.uint8, head_size)
     fields = heads.view(np.dtype(head_type(measured.sys_flag)))[:, 0]
     _fill_places(fields, measured, start, stop, place)
     fields["size"] = measured.sizes[start:stop]
     fields["body_size"] = list(map(len, bodies))
     octets = heads.tobytes()
-    pieces = [b""] * (4 * count)
-    pieces[0::4] = [octets[at : at + head_size] for at in range(0, len(octets), head_size)]
-    pieces[1::4] = bodies
+    slices = [octets[at : at + head_size] for at in range(0, len(octets), head_size)]
     topic = bytes((len(measured.topic),)) + measured.topic
     if isinstance(batch.properties, bytes):
-        pieces[2::4] = [topic + len(batch.properties).to_bytes(2, "big") + batch.properties] * count
-    else:
-        properties = batch.properties[start:stop]
-        pieces[2::4] = [topic + len(each).to_bytes(2, "big") for each in properties]
-        pieces[3::4] = properties
-    return b"".join(pieces)
+        rest = topic + len(batch.properties).to_bytes(2, "big") + batch.properties
+        return b"".join(chain.from_iterable(zip(slices, bodies, [rest] * len(slices), strict=True)))
+    properties = batch.properties[start:stop]
+    rests = [topic + len(each).to_bytes(2, "big") for each in properties]
+    return b"".join(chain.from_iterable(zip(slices, bodies, rests, properties, strict=True)))

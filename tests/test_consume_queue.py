@@ -269,8 +269,10 @@ def test_a_message_above_the_end_comes_to_the_end_all_the_same() -> None:
 
 def test_a_message_that_ends_before_the_one_ahead_of_it_in_a_batch_is_left_out() -> None:
     queue = open_queue(MemoryFileSystem())
-    put(queue, (0, 0, 100, 0), (1, 50, 10, 0), (1, 100, 10, 0))
+    put(queue, (0, 0, 100, 0), (1, 50, 50, 0), (1, 100, 10, 0))
     assert held(queue) == [(0, 100, 0), (100, 10, 0)]
+    put(queue, (2, 110, 90, 0), (3, 150, 50, 0), (4, 200, 10, 0))
+    assert held(queue, 2) == [(110, 90, 0), (200, 10, 0)]
 
 
 def test_filler_stands_ahead_of_a_first_message_that_is_not_number_0() -> None:
@@ -644,6 +646,19 @@ def test_what_settles_survives_a_power_loss_with_its_directories() -> None:
         put(queue, *messages(0, 8))
         queue.flush()
         assert recovered(files.after_power_loss(files.rng)).max_offset == 8
+
+
+def test_a_file_that_settling_deleted_does_not_come_back() -> None:
+    for seed in range(30):
+        files = MemoryFileSystem(seed)
+        put(open_queue(files), *messages(0, 9))
+        files.sync_all()
+        files = files.after_process_crash()
+        queue = recovered(files)
+        queue.settle(300)
+        put(queue, (3, 300, 10, 0), (4, 310, 10, 0))
+        queue.flush()
+        assert recovered(files.after_power_loss(files.rng)).mapped.bases == [0]
 
 
 def test_flushed_entries_survive_a_power_loss() -> None:

@@ -587,8 +587,44 @@ def test_a_separator_missing_here_and_one_too_many_there() -> None:
     """As many separators as in rows that look alike, but not at the same places."""
     alike = [record(properties=b"a\x01bbb\x02TAGS\x01cc%02d" % number) for number in range(40)]
     alike[20] = record(properties=b"a\x01bbb\x03TAGS\x01cccc")
-    alike[30] = record(properties=b"a\x01b\x02b\x02TAGS\x01cccc")
+    alike[30] = record(properties=b"a\x01bbb\x02TAGS\x01c\x02cc")
     assert_like_one_by_one(log(*alike))
+
+
+@pytest.mark.parametrize(
+    "odd", [b"KEYS\x01k 31 ", b"KEYS\x01k31  ", b"KEYS\x01k    ", b"KEYS\x01     ", b"KEYS\x01k3123"]
+)
+def test_a_space_where_the_others_have_none(odd: bytes) -> None:
+    alike = [record(properties=b"KEYS\x01k %02d " % number) for number in range(40)]
+    alike[31] = record(properties=odd)
+    assert_like_one_by_one(log(*alike))
+    words = [record(properties=b"KEYS\x01k00%02d" % number) for number in range(40)]
+    words[31] = record(properties=odd)
+    assert_like_one_by_one(log(*words))
+
+
+def test_spaces_outside_of_keys_part_nothing() -> None:
+    texts = [b"a\x01 \x02KEYS\x01k%d k\x02UNIQ_KEY\x01u %d u\x02TAGS\x01 %d" % (3**n, 5**n, n) for n in range(40)]
+    assert_like_one_by_one(log(*(record(properties=text) for text in texts)))
+
+
+def test_of_equal_names_the_last_with_a_value_wins() -> None:
+    texts = [b"KEYS\x01k%d\x02TAGS\x01a\x02KEYS\x01m%d\x02TAGS\x01\x02KEYS\x01" % (3**n, n) for n in range(40)]
+    assert_like_one_by_one(log(*(record(properties=text) for text in texts)))
+
+
+@pytest.mark.parametrize("level", [b"+1", b"-1", b"0x", b" 1"])
+def test_a_delay_level_that_is_no_digits_among_others(level: bytes) -> None:
+    levels = [record(topic=SCHEDULE_TOPIC, properties=b"DELAY\x01%02d\x02TAGS\x01t" % number) for number in range(40)]
+    levels[31] = record(topic=SCHEDULE_TOPIC, properties=b"DELAY\x01%s\x02TAGS\x01t" % level)
+    data = log(*levels)
+    if level in (b"+1", b"-1"):
+        assert_like_one_by_one(data)
+    else:
+        columns, failure = Reader(data).columns()
+        assert isinstance(columns, RecordColumns)
+        assert len(columns) == 31
+        assert isinstance(failure, Failure)
 
 
 def test_a_thousand_failures_in_a_row_are_not_gathered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,24 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 
+import attrs
+
 from actors import topic_messages as tm
 from actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor, Position
 from actors.engines.topics.consumer_group import Place
-from actors.engines.topics.names import UNIQ_KEY
-from actors.engines.topics.reading import read_records
 from actors.engines.topics.routing import Part, Router
 from actors.engines.topics.schedule import level_of_delay, to_scheduled
-from actors.engines.topics.topic_store import FOR_EVER_MS
 from actors.engines.topics.transactions import prepare
 from actors.future import Confirm
 from msg_store.commit_log import Appended, Batch
-from msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, Record
-from storage.errors import DataError, MessageError
-from storage.java_hash import index_hash
+from msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES
+from storage.errors import MessageError
 from warren.messages import as_bodies, as_body
 from warren.process_bound import ProcessBound
+from warren.topic_lookup import find, offsets_at, offsets_of, record_at
 from warren.topic_reader import Reader
-from warren.topic_record import HERE, Moment, TopicRecord, check_key, encode_message_properties, to_ms
+from warren.topic_record import HERE, Moment, TopicRecord, check_key, encode_message_properties
 from warren.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ Chooser = Callable[[bytes], int]
 """Says which queue a body goes to."""
 
 _BLANK_BYTES: Final = 8
-_SECOND_MS: Final = 1000
 
 
 class Positions(Sequence[Position]):
@@ -77,6 +75,16 @@ class Positions(Sequence[Position]):
             int(appended.physical_offsets[row]),
             int(appended.sizes[row]),
         )
+
+
+@attrs.frozen
+class Messages:
+    """What is to be appended in one go."""
+
+    parts: list[Part]
+    bodies: Sequence[bytes]
+    properties: bytes | Sequence[bytes]
+    """One for all, or one for each."""
 
 
 class AppendManyConfirm:
@@ -152,29 +160,40 @@ class Topic(ProcessBound):
         rounded up to the next of the store's delay levels; or ``delay_level``, 1 … 18. While the disk is behind, or an
         alarm is set, this waits (``block``, ``timeout``), then raises :class:`BlockedError`.
         """
+        message = self.message(
+            body, key=key, tag=tag, properties=properties, queue=queue, delay=delay, delay_level=delay_level
+        )
+        log = self.log
+        log.admit(block=block, timeout=timeout)
+        return log.append(message)
+
+    def message(
+        self,
+        body: bytes,
+        *,
+        key: str | Iterable[str] | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: int | Chooser | None = None,
+        delay: float | None = None,
+        delay_level: int | None = None,
+    ) -> AppendConfirm:
+        """What :meth:`append` hands over."""
         body = as_body(body)
         encoded = encode_message_properties(key, tag, properties)
         [part] = self._route([body], [_first(key)] if key is not None else None, queue)
         self.check([body], [encoded])
-        log = self.log
-        log.admit(block=block, timeout=timeout)
-        if delay is None and delay_level is None:
-            return log.append(AppendConfirm(self._key, part.queue_id, body, encoded))
-        return self._append_delayed(log, part.queue_id, body, encoded, self._level(delay, delay_level))
+        level = 0 if delay is None and delay_level is None else self._level(delay, delay_level)
+        if not level:
+            return AppendConfirm(self._key, part.queue_id, body, encoded)
+        batch = to_scheduled(
+            self.batch(Part(part.queue_id, range(1)), [body], encoded), level, self._node.config.topics
+        )
+        return AppendConfirm(AppendKey(batch.topic, HERE), batch.queue_id, body, _only(batch.properties))
 
     def _level(self, delay: float | None, delay_level: int | None) -> int:
         settings = self._node.config.topics
         return delay_level or 0 if delay is None else level_of_delay(round(delay * 1000), settings)
-
-    def _append_delayed(
-        self, log: CommitLogActor, queue_id: int, body: bytes, properties: bytes, level: int
-    ) -> AppendConfirm:
-        item = AppendConfirm(self._key, queue_id, body, properties)
-        if not level:
-            return log.append(item)
-        batch = to_scheduled(self.batch(Part(queue_id, range(1)), [body], properties), level, self._node.config.topics)
-        waiting = AppendConfirm(AppendKey(batch.topic, HERE), batch.queue_id, body, _only(batch.properties))
-        return log.append(waiting)
 
     def append_many(
         self,
@@ -192,19 +211,37 @@ class Topic(ProcessBound):
 
         Without ``keys`` and ``queue`` all go to one queue (up to 1024 of them), the next time to the next one.
         """
+        messages = self.messages(bodies, keys=keys, tag=tag, tags=tags, properties=properties, queue=queue)
+        log = self.log
+        log.admit(block=block, timeout=timeout)
+        return self.hand_over(log, messages)
+
+    def messages(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        keys: Sequence[str] | None = None,
+        tag: str | None = None,
+        tags: Sequence[str | None] | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: int | Chooser | None = None,
+    ) -> Messages:
+        """What :meth:`append_many` hands over."""
         found = as_bodies(bodies)
         parts = self._route(found, keys, queue)
         encoded = self._many_properties(len(found), keys, tag, tags, properties)
         self.check(found, [encoded] if isinstance(encoded, bytes) else encoded)
-        log = self.log
-        log.admit(block=block, timeout=timeout)
+        return Messages(parts, found, encoded)
+
+    def hand_over(self, log: CommitLogActor, messages: Messages) -> AppendManyConfirm:
+        """Hand messages over to a log that has room."""
         confirm = Confirm(log)
-        batches = [self.batch(part, found, encoded) for part in parts]
+        batches = [self.batch(part, messages.bodies, messages.properties) for part in messages.parts]
         if batches:
-            log.hand_over(tm.AppendBatches(batches, confirm), len(found))
+            log.hand_over(tm.AppendBatches(batches, confirm), len(messages.bodies))
         else:
             confirm.set([])
-        return AppendManyConfirm(self._name, parts, confirm)
+        return AppendManyConfirm(self._name, messages.parts, confirm)
 
     def _route(self, bodies: Sequence[bytes], keys: Sequence[str] | None, queue: int | Chooser | None) -> list[Part]:
         if queue is None:
@@ -275,16 +312,34 @@ class Topic(ProcessBound):
 
         ``group``: the producer's; it is stored with the message.
         """
-        body = as_body(body)
-        encoded = encode_message_properties(key, tag, properties)
-        [part] = self._route([body], [_first(key)] if key is not None else None, queue)
-        half = prepare(self.batch(part, [body], encoded), group)
-        self.check([body], half.properties if not isinstance(half.properties, bytes) else [half.properties])
+        half = self.half(body, group=group, key=key, tag=tag, properties=properties, queue=queue)
         log = self.log
         log.admit()
         confirm = Confirm(log)
         log.hand_over(tm.AppendBatches([half], confirm), 1)
         confirm.wait()
+        return self.prepared(confirm)
+
+    def half(
+        self,
+        body: bytes,
+        *,
+        group: str = "warren",
+        key: str | Iterable[str] | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: int | Chooser | None = None,
+    ) -> Batch:
+        """What :meth:`prepare` hands over."""
+        body = as_body(body)
+        encoded = encode_message_properties(key, tag, properties)
+        [part] = self._route([body], [_first(key)] if key is not None else None, queue)
+        half = prepare(self.batch(part, [body], encoded), group)
+        self.check([body], half.properties if not isinstance(half.properties, bytes) else [half.properties])
+        return half
+
+    def prepared(self, confirm: Confirm) -> Transaction:
+        """The half message that was appended."""
         [appended] = confirm.get()
         return Transaction(
             self._node,
@@ -361,41 +416,13 @@ class Topic(ProcessBound):
         """
         running = self._node.running_topics()
         running.catch_up(with_index=True)
-        first = 0 if begin is None else to_ms(begin)
-        last = FOR_EVER_MS if end is None else to_ms(end)
-        wanted, most = index_hash(f"{self._name}#{key}"), max(limit, 1)
-        while True:
-            # The index knows times to the second, and the first of a file wrongly: it is asked for more.
-            offsets = running.store.index.query(wanted, most, max(first - _SECOND_MS, 0), FOR_EVER_MS)
-            found = [
-                record
-                for record in self._named(running.store.commit_log.record, offsets if not exact else _once(offsets))
-                if first <= record.record.store_timestamp <= last and (not exact or self._has_key(record, key))
-            ]
-            if len(found) >= limit or len(offsets) < most:
-                return found[:limit]
-            most *= 2
-
-    @staticmethod
-    def _named(read: Callable[[int], Record], offsets: Iterable[int]) -> Iterator[TopicRecord]:
-        for offset in offsets:
-            try:
-                yield TopicRecord(read(offset))
-            except DataError:
-                continue  # it has expired, or the index names what is none
-
-    def _has_key(self, record: TopicRecord, key: str) -> bool:
-        return record.record.topic == self._name and (key in record.keys or record.properties.get(UNIQ_KEY) == key)
+        return find(running, self._name, key, begin=begin, end=end, limit=limit, exact=exact)
 
     def get(self, queue_id: int, queue_offset: int) -> TopicRecord:
         """One message by its number in its queue; raises ``LookupError``."""
         running = self._node.running_topics()
         running.catch_up()
-        queue = running.store.queues.get((self._name, queue_id))
-        if queue is not None and queue.min_offset <= queue_offset < queue.max_offset:
-            for record in read_records(running.store.commit_log, queue.entries(queue_offset, 1)):
-                return TopicRecord(record)
-        raise LookupError(f"{self._name}, queue {queue_id}: no message {queue_offset}")
+        return record_at(running, self._name, queue_id, queue_offset)
 
     # ── where groups and messages are ───────────────────────────────────────────────────────────────────────────
 
@@ -403,23 +430,13 @@ class Topic(ProcessBound):
         """By queue: the number of the first message that there is, and the next one's."""
         running = self._node.running_topics()
         running.catch_up()
-        found = {queue_id: running.store.queues.get((self._name, queue_id)) for queue_id in range(self.queues)}
-        return {
-            queue_id: (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
-            for queue_id, queue in found.items()
-        }
+        return offsets_of(running, self._name, self.queues)
 
     def offset_at(self, moment: Moment) -> dict[int, int]:
         """By queue: the number of the first message that was stored then or later (the next one's where none was)."""
         running = self._node.running_topics()
         running.catch_up()
-        log, found = running.store.commit_log, {}
-        for queue_id in range(self.queues):
-            queue = running.store.queues.get((self._name, queue_id))
-            found[queue_id] = (
-                0 if queue is None else queue.first_offset_at(to_ms(moment), log.store_timestamp_of, log.min_offset)
-            )
-        return found
+        return offsets_at(running, self._name, self.queues, moment)
 
     def seek(self, group: str, place: Place | Moment | Mapping[int, Place]) -> dict[int, int]:
         """Let a group go on somewhere else: "first", "last", a time, or a place for each queue; returns queue offsets.
@@ -456,7 +473,3 @@ def _first(key: str | Iterable[str]) -> str:
 
 def _only(properties: bytes | Sequence[bytes]) -> bytes:
     return properties if isinstance(properties, bytes) else properties[0]
-
-
-def _once(offsets: Iterable[int]) -> Iterable[int]:
-    return dict.fromkeys(offsets)

@@ -24,16 +24,15 @@ import attrs
 
 from actors import topic_messages as tm
 from actors.dispatch_actor import has_arrived
-from actors.engines.topics.consumer_group import Bounds, BroadcastPosition, Place, Taken
+from actors.engines.topics.consumer_group import BroadcastPosition, Place, Taken
 from actors.engines.topics.errors import MemberError, QueueLostError
-from actors.engines.topics.names import TAGS, dead_letter_topic, retry_topic
-from actors.engines.topics.reading import read_records
+from actors.engines.topics.names import dead_letter_topic, retry_topic
 from actors.engines.topics.retry import sent_back
 from actors.future import Confirm
 from actors.running_topics import RunningTopics
-from msg_store.commit_log_format import Record, decode_properties
-from storage.java_hash import java_hash
+from msg_store.commit_log_format import Record
 from warren.process_bound import ProcessBound
+from warren.topic_lookup import TagFilter, bounds_of, read_taken
 from warren.topic_record import TopicRecord
 
 if TYPE_CHECKING:
@@ -88,15 +87,14 @@ class Reader(ProcessBound):
         self._auto_commit = auto_commit
         self._consume_from = consume_from
         self._topics = [topic] if broadcast else [topic, retry_topic(group)]
-        self._tags = _tags(tags)
-        self._codes = {java_hash(tag) for tag in self._tags}
+        self._tags = TagFilter.of(tags)
         self._claims: list[Claim] = []
         self._closed = False
         self._running: RunningTopics | None = None
         self._broadcast: BroadcastPosition | None = None
         if broadcast:
             self._broadcast = BroadcastPosition(node.topics()[topic], dict(positions or {}))
-            self._broadcast.start(self._bounds(self._topics_now()), consume_from)
+            self._broadcast.start(bounds_of(self._topics_now(), topic), consume_from)
         else:
             self._topics_now()
 
@@ -167,7 +165,7 @@ class Reader(ProcessBound):
     def _take(self, running: RunningTopics, max_records: int) -> list[Claim]:
         running.catch_up()
         if self._broadcast is not None:
-            found = [(self.topic, one) for one in self._broadcast.take(max_records, self._bounds(running))]
+            found = [(self.topic, one) for one in self._broadcast.take(max_records, bounds_of(running, self.topic))]
         else:
             found = running.ask_groups(tm.Take(self._topics, self.group, self.name, max_records))
         claims = [Claim(self, topic, taken, taken.queue_offset) for topic, taken in found]
@@ -179,16 +177,9 @@ class Reader(ProcessBound):
         return claims
 
     def _records(self, running: RunningTopics, claim: Claim) -> Iterator[TopicRecord]:
-        taken = claim.taken
-        queue = running.store.queues.get((claim.topic, taken.queue_id))
-        if queue is None or not taken.count:
-            return
-        entries = queue.entries(taken.queue_offset, taken.count)
-        if self._codes and claim.topic == self.topic:
-            entries = entries[[code in self._codes for code in entries["tags_code"].tolist()]]
-        for record in read_records(running.store.commit_log, entries):
-            if not self._tags or decode_properties(record.properties).get(TAGS) in self._tags:
-                yield TopicRecord(record, claim)
+        is_retry = claim.topic != self.topic
+        for record in read_taken(running, claim.topic, claim.taken, self._tags, is_retry=is_retry):
+            yield TopicRecord(record, claim)
 
     # ── being done ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -265,15 +256,6 @@ class Reader(ProcessBound):
             self._running = running
         return running
 
-    def _bounds(self, running: RunningTopics) -> Bounds:
-        queues = running.store.queues
-
-        def bounds(queue_id: int) -> tuple[int, int]:
-            queue = queues.get((self.topic, queue_id))
-            return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
-
-        return bounds
-
     def close(self) -> None:
         """Leave the group; with ``auto_commit`` what was read is done."""
         if self._closed:
@@ -295,11 +277,3 @@ class Reader(ProcessBound):
         if error is not None:
             self._auto_commit = False  # what was being worked on is not done
         self.close()
-
-
-def _tags(tags: str | Iterable[str] | None) -> frozenset[str]:
-    """Tags as a set; RocketMQ's ``"a || b"`` is two, ``"*"`` none that matters."""
-    if tags is None:
-        return frozenset()
-    found = [part.strip() for part in tags.split("||")] if isinstance(tags, str) else list(tags)
-    return frozenset() if "*" in found else frozenset(filter(None, found))

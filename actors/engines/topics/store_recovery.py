@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 _CLEAN_FILES: Final = 3
 """CommitLog files that are read after a clean stop."""
 
-_LOOK_BYTES: Final = 1 << 20
+_LOOK_BYTES: Final = 16 << 20
+_ZEROS: Final = bytes(1 << 20)
 _FIRST_BYTES: Final = HEAD_BYTES + 20 + 8
 """Of a file, up to the first record's store timestamp."""
 
@@ -136,30 +137,25 @@ class Recovery:
         """A failure is the usual end, unless something stands there."""
         mapped = self.store.commit_log.mapped
         base = mapped.holding(failure.physical_offset)
-        if base is not None and (last := self._last_byte(failure.physical_offset)) is not None:
-            count = last + 1 - failure.physical_offset
+        if base is not None and (count := self._bytes_at(failure.physical_offset)):
             what = f"{count:,} bytes behind the last good record do not count: {failure.reason}"
             self._note(mapped.path(base), failure.physical_offset - base, what)
 
-    def _last_byte(self, physical_offset: int) -> int | None:
-        """Where the last byte that is not zero lies in the file of ``physical_offset``, from there on."""
-        mapped = self.store.commit_log.mapped
-        base = mapped.holding(physical_offset)
-        if base is None:
-            return None
-        at = base + mapped.file_size
-        while at > physical_offset:
-            start = max(at - _LOOK_BYTES, physical_offset)
-            kept = mapped.read(start, at - start).rstrip(b"\0")
-            if kept:
-                return start + len(kept) - 1
-            at = start
-        return None
+    def _bytes_at(self, physical_offset: int) -> int:
+        """How many bytes stand there, up to the last one that is not zero: within the length of a few messages."""
+        mapped, count = self.store.commit_log.mapped, 0
+        for at in range(0, _LOOK_BYTES, len(_ZEROS)):
+            data = mapped.read(physical_offset + at, len(_ZEROS))
+            if data and data != _ZEROS[: len(data)]:
+                count = at + len(data.rstrip(b"\0"))
+            if len(data) < len(_ZEROS):
+                break
+        return count
 
     def _cut_commit_log(self, end: int) -> None:
         mapped = self.store.commit_log.mapped
         for base in mapped.bases:
-            if base > end and self._last_byte(base) is not None:
+            if base > end and self._bytes_at(base):
                 self._note(mapped.path(base), None, "CommitLog file deleted: it lies behind the last good record")
         self.store.commit_log.set_end(end)
 

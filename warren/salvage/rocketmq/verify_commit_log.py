@@ -242,7 +242,7 @@ class CommitLog:
         detail = f"it says that {blank.size} bytes are left of the file; {file.end - at} are"
         following = next((place for place in self._magics(at, file) if self._is_whole(place)), file.end)
         if following < file.end:
-            detail += f". Nobody reads the messages behind it, from {following - file.base} on"
+            detail += f". Who walks through the log leaves out the messages behind it, from {following - file.base} on"
         yield self.finding("wrong blank record", at, detail)
         return following
 

@@ -1,0 +1,144 @@
+"""Looking messages up in a topic's files: by key, by number, by time, and those that a group's member has taken.
+
+Nothing here waits for anybody: whoever calls has let the index catch up before
+(:meth:`~actors.running_topics.RunningTopics.catch_up`). All of it but :func:`bounds_of` and :func:`offsets_of` reads
+files, and is not for an event loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, Self
+
+import attrs
+
+from actors.engines.topics.consumer_group import Bounds, Taken
+from actors.engines.topics.names import TAGS, UNIQ_KEY
+from actors.engines.topics.reading import read_records
+from actors.engines.topics.topic_store import FOR_EVER_MS
+from actors.running_topics import RunningTopics
+from msg_store.commit_log_format import Record, decode_properties
+from storage.errors import DataError
+from storage.java_hash import index_hash, java_hash
+from warren.topic_record import Moment, TopicRecord, to_ms
+
+_SECOND_MS: Final = 1000
+
+
+# ── by key, by number, by time ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def find(
+    running: RunningTopics,
+    topic: str,
+    key: str,
+    *,
+    begin: Moment | None = None,
+    end: Moment | None = None,
+    limit: int = 64,
+    exact: bool = True,
+) -> list[TopicRecord]:
+    """:meth:`warren.Topic.find`."""
+    first = 0 if begin is None else to_ms(begin)
+    last = FOR_EVER_MS if end is None else to_ms(end)
+    wanted, most = index_hash(f"{topic}#{key}"), max(limit, 1)
+    while True:
+        # The index knows times to the second, and the first of a file wrongly: it is asked for more.
+        offsets = running.store.index.query(wanted, most, max(first - _SECOND_MS, 0), FOR_EVER_MS)
+        found = [
+            record
+            for record in _named(running, dict.fromkeys(offsets) if exact else offsets)
+            if first <= record.record.store_timestamp <= last and (not exact or _has_key(record, topic, key))
+        ]
+        if len(found) >= limit or len(offsets) < most:
+            return found[:limit]
+        most *= 2
+
+
+def _named(running: RunningTopics, offsets: Iterable[int]) -> Iterator[TopicRecord]:
+    for offset in offsets:
+        try:
+            yield TopicRecord(running.store.commit_log.record(offset))
+        except DataError:
+            continue  # it has expired, or the index names what is none
+
+
+def _has_key(record: TopicRecord, topic: str, key: str) -> bool:
+    return record.record.topic == topic and (key in record.keys or record.properties.get(UNIQ_KEY) == key)
+
+
+def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: int) -> TopicRecord:
+    """One message by its number in its queue; raises ``LookupError``."""
+    queue = running.store.queues.get((topic, queue_id))
+    if queue is not None and queue.min_offset <= queue_offset < queue.max_offset:
+        for record in read_records(running.store.commit_log, queue.entries(queue_offset, 1)):
+            return TopicRecord(record)
+    raise LookupError(f"{topic}, queue {queue_id}: no message {queue_offset}")
+
+
+def offsets_at(running: RunningTopics, topic: str, queues: int, moment: Moment) -> dict[int, int]:
+    """By queue: the number of the first message that was stored then or later (the next one's where none was)."""
+    log, found = running.store.commit_log, {}
+    for queue_id in range(queues):
+        queue = running.store.queues.get((topic, queue_id))
+        found[queue_id] = (
+            0 if queue is None else queue.first_offset_at(to_ms(moment), log.store_timestamp_of, log.min_offset)
+        )
+    return found
+
+
+# ── where queues begin and end ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def bounds_of(running: RunningTopics, topic: str) -> Bounds:
+    """Of a topic's queues: the number of the first message that there is, and the next one's."""
+    queues = running.store.queues
+
+    def bounds(queue_id: int) -> tuple[int, int]:
+        queue = queues.get((topic, queue_id))
+        return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+    return bounds
+
+
+def offsets_of(running: RunningTopics, topic: str, queues: int) -> dict[int, tuple[int, int]]:
+    """:func:`bounds_of` of each."""
+    bounds = bounds_of(running, topic)
+    return {queue_id: bounds(queue_id) for queue_id in range(queues)}
+
+
+# ── what a member has taken ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class TagFilter:
+    """Messages with one of these tags; all messages where there are none."""
+
+    tags: frozenset[str] = frozenset()
+    codes: frozenset[int] = frozenset()
+    """Their hashes, as entries have them."""
+
+    @classmethod
+    def of(cls, tags: str | Iterable[str] | None) -> Self:
+        """RocketMQ's ``"a || b"`` is two tags, ``"*"`` none that matters."""
+        found = [part.strip() for part in tags.split("||")] if isinstance(tags, str) else list(tags or ())
+        wanted = frozenset() if "*" in found else frozenset(filter(None, found))
+        return cls(wanted, frozenset(map(java_hash, wanted)))
+
+
+def read_taken(
+    running: RunningTopics, topic: str, taken: Taken, tags: TagFilter, *, is_retry: bool = False
+) -> Iterator[Record]:
+    """The messages that were taken from a queue of this topic, those that the tags leave.
+
+    ``is_retry``: it is a group's topic of retries; the entries there do not always have the tags' hashes.
+    """
+    queue = running.store.queues.get((topic, taken.queue_id))
+    if queue is None or not taken.count:
+        return
+    entries = queue.entries(taken.queue_offset, taken.count)
+    if tags.codes and not is_retry:
+        entries = entries[[code in tags.codes for code in entries["tags_code"].tolist()]]
+    for record in read_records(running.store.commit_log, entries):
+        if not tags.tags or decode_properties(record.properties).get(TAGS) in tags.tags:
+            yield record
