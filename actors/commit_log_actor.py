@@ -31,7 +31,7 @@ from actors.inbox import Gathering
 from actors.pool import ActorStoppedError
 from actors.surroundings import Surroundings
 from actors.timer import tell
-from msg_store.commit_log import Appended, Batch
+from msg_store.commit_log import Appended, Batch, MessageIllegalError
 from msg_store.commit_log_format import Host
 from storage.errors import WarrenError
 
@@ -176,14 +176,13 @@ class CommitLogActor(Door):
         now_ms = self._now_ms()
         try:
             for queue_id, items in by_queue.items():
-                appended = self.store.append(_batch_of(entry.key, queue_id, items, now_ms), now_ms)
+                appended = self._append(_batch_of(entry.key, queue_id, items, now_ms), now_ms)
                 for row, item in enumerate(items):
                     item.went(appended, row)
         except BaseException as error:
             entry.confirm.fail(error)
             raise
         self._unconfirmed.append((entry.confirm, None))
-        self._appended = True
 
     def on_receive(self, message: object) -> object:
         match message:
@@ -216,12 +215,19 @@ class CommitLogActor(Door):
         self.actor_inbox.lighten(sum(len(batch.bodies) for batch in message.batches))
         now_ms = self._now_ms()
         try:
-            appended = [self.store.append(batch, now_ms) for batch in message.batches]
+            appended = [self._append(batch, now_ms) for batch in message.batches]
         except BaseException as error:
             message.confirm.fail(error)
             raise
         self._unconfirmed.append((message.confirm, appended))
+
+    def _append(self, batch: Batch, now_ms: int) -> Appended:
+        """One batch. Of several that belong together those before one that is refused are there, and stay."""
+        appended = self.store.append(batch, now_ms)
         self._appended = True
+        if appended.status != "PUT_OK":  # RocketMQ says that all is well, and has stored nothing
+            raise MessageIllegalError(f"{batch.topic}: a message is larger than a file of the CommitLog")
+        return appended
 
     def _sync_log(self) -> Future:
         synced = Future(self)

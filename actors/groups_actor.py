@@ -7,6 +7,8 @@ messages: members read those for themselves. Offsets that were committed are wri
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -23,6 +25,8 @@ from actors.surroundings import Surroundings
 from actors.timer import tell
 from queue_index.consumer_offsets import ConsumerOffsets
 from storage.errors import WarrenError
+
+_LOG = logging.getLogger("warren.topics")
 
 
 class GroupsActor(PooledActor):
@@ -44,8 +48,10 @@ class GroupsActor(PooledActor):
         self._queues_of = queues_of
         self._arrivals = arrivals
         self._groups: dict[tuple[str, str], ConsumerGroup] = {}
+        self._abandoned: deque[tm.LeaveGroup] = deque()
         self._persist_armed = False
         self._error: BaseException | None = None
+        self._take_back_offsets()
 
     def describe(self) -> str:
         return f"the consumer groups of {self._store.directory}"
@@ -115,12 +121,27 @@ class GroupsActor(PooledActor):
 
         return bounds
 
+    def _take_back_offsets(self) -> None:
+        """Offsets behind the end of their queues are of messages that a power loss took: others get their numbers.
+
+        Before anything is appended; afterwards nobody could tell.
+        """
+        for position in list(self._offsets.positions()):
+            queue = self._store.queues.get((position.topic, position.queue_id))
+            last = 0 if queue is None else queue.max_offset
+            if position.offset > last:
+                _LOG.warning("group %s: taken back from %d to %d in queue %d of %s, which ends there", position.group,
+                             position.offset, last, position.queue_id, position.topic)  # fmt: skip
+                self._offsets.commit(position.topic, position.group, position.queue_id, last)
+
     # ── members ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _join(self, message: tm.JoinGroup) -> None:
         for topic in message.topics:
             group = self._group(topic, message.group)
-            group.join(message.member, self._bounds(topic), message.consume_from)
+            # What is to be tried again was read by the group before: it is never passed over.
+            consume_from: Any = message.consume_from if topic == message.topics[0] else "first"
+            group.join(message.member, self._bounds(topic), consume_from)
             self._note_all(group)
 
     def _leave(self, message: tm.LeaveGroup) -> None:
@@ -130,10 +151,19 @@ class GroupsActor(PooledActor):
                 group.leave(message.member)
         self._arrivals.ring(set(message.topics))  # what it has left undone is somebody else's now
 
+    def let_go(self, message: tm.LeaveGroup) -> None:
+        """A member that nobody can reach any more leaves. Takes no lock: a garbage collector may call it anywhere."""
+        self._abandoned.append(message)
+        self._pool.submit(self)
+
+    def wants_turn(self) -> bool:
+        return bool(self._abandoned) and not self.actor_stopped.is_set()
+
     def _more_queues(self, message: tm.MoreQueues) -> None:
         for (topic, _), group in self._groups.items():
             if topic == message.topic:
-                group.set_queues(message.queues, self._bounds(topic))
+                group.set_queues(max(message.queues, group.queues), self._bounds(topic))
+                self._note_all(group)
         self._arrivals.ring({message.topic})
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -204,6 +234,8 @@ class GroupsActor(PooledActor):
             self._offsets.persist()
 
     def on_turn_end(self) -> None:
+        while self._abandoned:
+            self._leave(self._abandoned.popleft())
         if self._around.check_invariants:
             for group in self._groups.values():
                 group.check_invariants()

@@ -309,7 +309,7 @@ class NodeActor(PooledActor):
         """Open the topics of a node that serves its queues whatever comes of it, or say why they are down."""
         try:
             self._open_topics()
-        except (DataError, StorageError) as error:
+        except Exception as error:
             _LOG.exception("the topics are down")
             self._topics_error = error
 
@@ -322,6 +322,11 @@ class NodeActor(PooledActor):
         self._topics, self._topics_error = None, error
         if not self._too_often(self._topics_restarts):
             self._try_to_open_topics()
+
+    def forget_topics(self) -> None:
+        """In a forked child: whatever asks the topics' actors here would do their work, on the parent's files."""
+        for actor in [] if self._topics is None else self._topics.actors:
+            actor.actor_stopped.set()
 
     # ── queues, exchanges, bindings ─────────────────────────────────────────────────────────────────────────────
 

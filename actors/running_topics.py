@@ -32,12 +32,15 @@ from actors.pool import PooledActor
 from actors.schedule_actor import ScheduleActor
 from actors.surroundings import Surroundings
 from actors.transactions_actor import TransactionsActor
+from queue_index.config_file import ConfigFile
 from queue_index.consumer_offsets import ConsumerOffsets
+from queue_index.consumer_offsets_format import decode_delay_offsets
 from storage.topic_settings import TopicSettings
 
 _LOG = logging.getLogger("warren.topics")
 
 TOPICS_DIRECTORY: Final = "topics"
+DELAY_OFFSETS: Final = "delayOffset.json"
 
 _SYNC_OF = {"SYNC_FLUSH": "group", "ASYNC_FLUSH": "os"}
 
@@ -71,8 +74,11 @@ class RunningTopics:
         store = TopicStore.load(files, path, settings, new_index_name=lambda: index_name(around.clock.wall_us()))
         for cut in store.cuts:
             _LOG.warning("%s", cut)
-        store.start()
         table = _table(store)
+        offsets = ConsumerOffsets.load(files, f"{path}/{CONFIG}")
+        delay_file = ConfigFile(files, f"{path}/{CONFIG}/{DELAY_OFFSETS}")
+        delay_offsets = delay_file.load(decode_delay_offsets) or {}
+        store.start()  # from here on nothing refuses
         sync = around.settings.sync if settings.flush_disk_type is None else _SYNC_OF[settings.flush_disk_type]
         dispatcher = _started(DispatchActor, around, store)
         log = _started(
@@ -87,11 +93,11 @@ class RunningTopics:
             GroupsActor,
             around,
             store,
-            ConsumerOffsets.load(files, f"{path}/{CONFIG}"),
+            offsets,
             queues_of=lambda topic: table.queues(topic) or 1,
             arrivals=dispatcher.arrivals,
         )
-        schedule = _started(ScheduleActor, around, store, log=log)
+        schedule = _started(ScheduleActor, around, store, delay_file, delay_offsets, log=log)
         transactions = _started(TransactionsActor, around, store, log=log, groups=groups)
         dispatcher.listeners[SCHEDULE_TOPIC] = schedule.actor_ref
         dispatcher.listeners[HALF_TOPIC] = dispatcher.listeners[OP_TOPIC] = transactions.actor_ref

@@ -11,26 +11,29 @@ import logging
 from types import TracebackType
 from typing import Final
 
+import attrs
 import numpy as np
 
 from actors import messages as m
 from actors import topic_messages as tm
 from actors.commit_log_actor import MS_NS, CommitLogActor
 from actors.engines.topics.names import SCHEDULE_TOPIC
-from actors.engines.topics.reading import read_records
+from actors.engines.topics.reading import read_sound_records
 from actors.engines.topics.schedule import DelaySchedule, deliveries, queue_of_level
-from actors.engines.topics.topic_store import CONFIG, TopicStore
+from actors.engines.topics.topic_store import TopicStore
 from actors.future import Future
 from actors.pool import ActorStoppedError, PooledActor
 from actors.surroundings import Surroundings
 from actors.timer import tell
+from msg_store.commit_log import Batch, MessageIllegalError
 from queue_index.config_file import ConfigFile
 from queue_index.consume_queue import ConsumeQueue
-from queue_index.consumer_offsets_format import decode_delay_offsets, encode_delay_offsets
+from queue_index.consume_queue_format import Entries
+from queue_index.consumer_offsets_format import encode_delay_offsets
+from storage.errors import WarrenError
 
 _LOG = logging.getLogger("warren.topics")
 
-FILE_NAME: Final = "delayOffset.json"
 _AT_A_TIME: Final = 256
 _NOTHING: Final = np.empty(0, np.int64)
 
@@ -38,13 +41,15 @@ _NOTHING: Final = np.empty(0, np.int64)
 class ScheduleActor(PooledActor):
     """Owner of the delay levels' offsets."""
 
-    def __init__(self, around: Surroundings, store: TopicStore, *, log: CommitLogActor) -> None:
+    def __init__(
+        self, around: Surroundings, store: TopicStore, file: ConfigFile, offsets: dict[int, int], *, log: CommitLogActor
+    ) -> None:
         super().__init__(around.pool)
         self._around = around
         self._store = store
         self._log = log
-        self._file = ConfigFile(store.files, f"{store.directory}/{CONFIG}/{FILE_NAME}")
-        self._schedule = DelaySchedule(store.settings.delay_levels_ms())
+        self._file = file
+        self._schedule = DelaySchedule(store.settings.delay_levels_ms(), offsets)
         self._on_their_way: set[int] = set()
         self._persist_armed = False
         self._is_closing = False
@@ -53,14 +58,14 @@ class ScheduleActor(PooledActor):
         return f"the delayed messages of {self._store.directory}"
 
     def on_start(self) -> None:
-        offsets = self._file.load(decode_delay_offsets) or {}
-        self._schedule = DelaySchedule(self._store.settings.delay_levels_ms(), offsets)
         for level in self._schedule.levels:
-            queue = self._queue(level)
-            lost = self._schedule.correct(level, *((0, 0) if queue is None else (queue.min_offset, queue.max_offset)))
-            if lost:
-                _LOG.warning("%s: %d of level %d expired before they were delivered", self.describe(), lost, level)
+            self._correct(level, self._queue(level))
         self._deliver_due()
+
+    def _correct(self, level: int, queue: ConsumeQueue | None) -> None:
+        lost = self._schedule.correct(level, *((0, 0) if queue is None else (queue.min_offset, queue.max_offset)))
+        if lost:
+            _LOG.warning("%s: %d of level %d expired before they were delivered", self.describe(), lost, level)
 
     def on_receive(self, message: object) -> object:
         match message:
@@ -97,7 +102,8 @@ class ScheduleActor(PooledActor):
             queue = self._queue(level)
             if queue is not None and queue.max_offset > self._schedule.offset(level):
                 entries = queue.entries(self._schedule.offset(level), 1)
-                self._schedule.arrived(level, int(entries[0]["tags_code"]))
+                due_ms = int(entries[0]["tags_code"]) if len(entries) else 0  # expired: at once, to be passed over
+                self._schedule.arrived(level, due_ms)
 
     def _deliver_due(self) -> None:
         """Deliver what is due, and ask to be woken for what is next."""
@@ -116,24 +122,49 @@ class ScheduleActor(PooledActor):
 
     def _look(self, level: int, now_ms: int) -> None:
         queue = self._queue(level)
-        offset = self._schedule.offset(level)
         if queue is None:
             self._schedule.look(level, _NOTHING, now_ms)
             return
-        entries = queue.entries(offset, _AT_A_TIME)
+        self._correct(level, queue)
+        entries = queue.entries(self._schedule.offset(level), _AT_A_TIME)
         count = self._schedule.look(level, entries["tags_code"].astype("i8"), now_ms)
         if not count:
             return
-        batches, refused = deliveries(read_records(self._store.commit_log, entries[:count]))
-        for error in refused:
-            _LOG.warning("%s: not delivered: %s", self.describe(), error)
+        batches = self._deliverable(entries[:count])
         self._on_their_way.add(level)
         confirm = Future()
         confirm.on_done(lambda done: self._answered(done, level, count))
         if batches:
-            self._log.hand_over(tm.AppendBatches(batches, confirm), count)
+            self._log.hand_over(tm.AppendBatches(batches, confirm), sum(len(batch.bodies) for batch in batches))
         else:
             confirm.set()
+
+    def _deliverable(self, entries: Entries) -> list[Batch]:
+        """What is appended for these entries. A message that cannot be stays where it is, and is passed over: nobody
+        could deliver it ever, and it shall not keep those behind it."""
+        records, damage = read_sound_records(self._store.commit_log, entries)
+        batches, refused = deliveries(records)
+        found: list[Batch] = []
+        errors: list[WarrenError] = [*damage, *refused]
+        for batch in batches:
+            if self._is_allowed(batch, []):
+                found.append(batch)
+            else:
+                found += [one for one in _singles(batch) if self._is_allowed(one, errors)]
+        for error in errors:
+            _LOG.error("%s: not delivered: %s", self.describe(), error)
+        if len(entries) > len(records) + len(damage):
+            count = len(entries) - len(records) - len(damage)
+            _LOG.warning("%s: %d expired before they were delivered", self.describe(), count)
+        return found
+
+    def _is_allowed(self, batch: Batch, errors: list[WarrenError]) -> bool:
+        try:
+            self._store.check(batch)
+        except MessageIllegalError as error:
+            errors.append(error)
+            return False
+        return True
 
     def _answered(self, confirm: Future, level: int, count: int) -> None:
         """In the CommitLog's turn. What failed stays where it is: then the whole store is opened anew."""
@@ -166,3 +197,12 @@ class ScheduleActor(PooledActor):
     ) -> None:
         error = exception_value if exception_value is not None else RuntimeError("no error")
         tell(self._around.node, tm.TopicsFailed(self.actor_ref, error))
+
+
+def _singles(batch: Batch) -> list[Batch]:
+    """Its messages, each by itself."""
+    each = [batch.properties] * len(batch.bodies) if isinstance(batch.properties, bytes) else batch.properties
+    return [
+        attrs.evolve(batch, bodies=[body], properties=properties)
+        for body, properties in zip(batch.bodies, each, strict=True)
+    ]

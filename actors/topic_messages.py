@@ -98,7 +98,10 @@ class TopicsFailed(Control):
 
 @attrs.frozen
 class JoinGroup:
-    """User → groups. Ask; the reply is ``None``. A member of a group begins to read these topics."""
+    """User → groups. Ask; the reply is ``None``. A member of a group begins to read these topics.
+
+    ``consume_from`` is about the first; of others it reads everything.
+    """
 
     topics: Sequence[str]
     group: str

@@ -9,6 +9,7 @@ transaction cannot be decided again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
@@ -17,7 +18,7 @@ from actors import topic_messages as tm
 from actors.commit_log_actor import MS_NS, CommitLogActor
 from actors.engines.topics.errors import TransactionError
 from actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
-from actors.engines.topics.reading import read_records
+from actors.engines.topics.reading import read_sound_records
 from actors.engines.topics.topic_store import TopicStore
 from actors.engines.topics.transactions import HALF_QUEUE_ID, Half, PendingTransactions, committed, decision, named_by
 from actors.future import Confirm, Future
@@ -88,19 +89,20 @@ class TransactionsActor(PooledActor):
         """Take in what was dispatched of half messages, then of decisions."""
         halves = self._store.queues.get((HALF_TOPIC, HALF_QUEUE_ID))
         decisions = self._store.queues.get((OP_TOPIC, HALF_QUEUE_ID))
+        # The dispatcher goes on meanwhile. What a decision that is there now names is there too.
+        last_op = 0 if decisions is None else decisions.max_offset
+        last_half = 0 if halves is None else halves.max_offset
         if halves is not None:
-            self._next_half = max(self._next_half, halves.min_offset)
-            for record in self._records(halves, self._next_half):
+            for record in self._records(halves, max(self._next_half, halves.min_offset), last_half):
                 self._take_half(record)
-            self._next_half = halves.max_offset
+            self._next_half = last_half
         if decisions is not None:
-            self._next_op = max(self._next_op, decisions.min_offset)
-            for record in self._records(decisions, self._next_op):
+            for record in self._records(decisions, max(self._next_op, decisions.min_offset), last_op):
                 half_offset = named_by(record)
                 self._pending.decided(record.queue_offset, half_offset)
                 if half_offset is not None:
                     self._deciding.discard(half_offset)
-            self._next_op = decisions.max_offset
+            self._next_op = last_op
         for half in self._pending.expired(_minimum(halves), _minimum(decisions)):
             _LOG.warning("%s: half message %d for %s expired undecided", self.describe(), half.queue_offset, half.topic)
         if not self._persist_armed:
@@ -108,13 +110,13 @@ class TransactionsActor(PooledActor):
             due_ns = self._around.clock.now_ns() + self._store.settings.flush_consumer_offset_interval * MS_NS
             tell(self._around.timer, m.StartTimer(self.actor_ref, "persist", due_ns, tm.PersistDue()))
 
-    def _records(self, queue: ConsumeQueue, start: int) -> list[Record]:
-        stop = queue.max_offset
-        return [
-            record
-            for at in range(start, stop, _AT_A_TIME)
-            for record in read_records(self._store.commit_log, queue.entries(at, min(_AT_A_TIME, stop - at)))
-        ]
+    def _records(self, queue: ConsumeQueue, start: int, stop: int) -> Iterator[Record]:
+        for at in range(start, stop, _AT_A_TIME):
+            entries = queue.entries(at, min(_AT_A_TIME, stop - at))
+            records, damage = read_sound_records(self._store.commit_log, entries)
+            for error in damage:
+                _LOG.error("%s: passed over: %s", self.describe(), error)
+            yield from records
 
     def _take_half(self, record: Record) -> None:
         try:
@@ -137,6 +139,7 @@ class TransactionsActor(PooledActor):
         confirm = Confirm(self._log)
         confirm.on_done(lambda done: self._answered(done, half.queue_offset))
         self._log.hand_over(tm.AppendBatches(batches, confirm), len(batches))
+        self._log.hurry_up()  # whoever decides waits for it, and cannot know when it is handed over
         return confirm
 
     def _answered(self, confirm: Future, half_offset: int) -> None:

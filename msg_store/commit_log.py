@@ -32,6 +32,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from msg_store.commit_log_bodies import scan_bodies
 from msg_store.commit_log_expiry import expired_files
 from msg_store.commit_log_format import (
     BLANK_HEADER_BYTES,
@@ -284,6 +285,10 @@ class CommitLog:
         return scan_columns(
             self.mapped, start, stop, check_crc=check_crc, delay_levels_ms=delay_levels_ms, with_keys=with_keys
         )
+
+    def bodies(self, start: int, stop: int | None = None) -> Iterator[list[bytes]]:
+        """The bodies alone, many at a time, in physical order. Raises :class:`DataError` at the first failure."""
+        return scan_bodies(self.mapped, start, self.end if stop is None else stop)
 
     # The disk
 

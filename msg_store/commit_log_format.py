@@ -26,6 +26,7 @@ from typing import Final
 import attrs
 
 from storage.errors import WarrenError
+from storage.java_hash import java_text
 
 MESSAGE_MAGIC: Final = 0xDAA320A7
 BLANK_MAGIC: Final = 0xCBD43194
@@ -268,13 +269,13 @@ def _host(packed: bytes) -> Host:
 
 @functools.lru_cache(maxsize=1024)
 def _topic(encoded: bytes) -> str:
-    return encoded.decode("utf-8", "replace")
+    return java_text(encoded)
 
 
 def decode_properties(properties: bytes) -> dict[str, str]:
     """Names and values as RocketMQ reads them: those without name or value vanish, the last of equal names wins."""
     found: dict[str, str] = {}
-    for entry in properties.decode("utf-8", "replace").split("\x02"):
+    for entry in java_text(properties).split("\x02"):
         name, separator, value = entry.partition("\x01")
         if separator and name and value:
             found[name] = value

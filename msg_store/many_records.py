@@ -17,6 +17,7 @@ from msg_store.columns import ColumnRequest, RecordColumns
 from msg_store.commit_log_format import BORN_HOST_V6, FIXED_BYTES, HEAD_BYTES, IPV6_EXTRA_BYTES, STORE_HOST_V6
 from msg_store.gathering import Ints, Longs, Mask, by_value, gather
 from msg_store.property_columns import PropertyRows, read_properties
+from storage.java_hash import java_text
 
 _HEAD: Final = np.dtype(
     [
@@ -135,7 +136,7 @@ def _topics(data: bytes, starts: Longs, sizes: Longs) -> tuple[tuple[str, ...], 
         if (rows == rows[0]).all():
             rows = rows[:1]
         listed = rows.tolist()
-        distinct = {row: row.ljust(size, b"\0").decode("utf-8", "replace") for row in set(listed)}
+        distinct = {row: java_text(row.ljust(size, b"\0")) for row in set(listed)}
         of_row = {row: numbers.setdefault(topic, len(numbers)) for row, topic in distinct.items()}
         topic_of[where] = [of_row[row] for row in listed]
     return tuple(numbers), topic_of

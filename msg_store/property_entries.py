@@ -14,7 +14,7 @@ import numpy as np
 
 from msg_store.commit_log_format import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from msg_store.gathering import Bytes, Longs, Mask, by_value, gather, stable_order
-from storage.java_hash import Hashes, hash_rows
+from storage.java_hash import Hashes, hash_rows, java_text
 
 TAGS: Final = b"TAGS"
 KEYS: Final = b"KEYS"
@@ -106,7 +106,7 @@ class Values:
         if len(odd):
             starts, stops = spans.starts[odd].tolist(), (spans.starts + spans.lengths)[odd].tolist()
             values = [self.joined[start:stop] for start, stop in zip(starts, stops, strict=True)]
-            text = PROPERTY_SEPARATOR.join((*values, b"")).decode("utf-8", "replace").encode("utf-16-le")
+            text = java_text(PROPERTY_SEPARATOR.join((*values, b""))).encode("utf-16-le")
             ends = np.flatnonzero(np.frombuffer(text, _UNIT) == PROPERTY_SEPARATOR[0])
             begins = np.concatenate(([0], ends[:-1] + 1))
             hashes[odd] = _hash_items(text + 2 * _PADDING, _UNIT, begins, ends - begins, ahead[odd])

@@ -176,10 +176,12 @@ class ConsumeQueue:
 
         After an error a first part of them may have been put; to put all of them again is right.
         """
-        stops = physical_stops(physical_offsets, sizes)
+        stops, makes_file = physical_stops(physical_offsets, sizes), False
         if not self._continue(queue_offsets, stops):
-            new = self._new(queue_offsets, stops)
+            new, makes_file = self._new(queue_offsets, stops)
             if not len(new):
+                if makes_file:
+                    self._add_at_end()
                 return
             queue_offsets, stops = queue_offsets[new], stops[new]
             physical_offsets, sizes, tags_codes = physical_offsets[new], sizes[new], tags_codes[new]
@@ -188,6 +190,13 @@ class ConsumeQueue:
             self._append(self.end_byte, data, stops)
         else:
             self._begin(int(queue_offsets[0]) * ENTRY_BYTES, data, stops)
+        if makes_file:
+            self._add_at_end()
+
+    def _add_at_end(self) -> None:
+        """Make the file behind a full last one, for a message that then is left out, as RocketMQ does."""
+        if self.mapped.holding(self.end_byte) is None:
+            self.mapped.add(self.end_byte)
 
     @property
     def _has_begun(self) -> bool:
@@ -204,13 +213,15 @@ class ConsumeQueue:
             and (count == 1 or bool((np.diff(queue_offsets) == 1).all() and (np.diff(stops) > 0).all()))
         )
 
-    def _new(self, queue_offsets: Longs, stops: Longs) -> Longs:
-        """Positions of those that are to be put."""
+    def _new(self, queue_offsets: Longs, stops: Longs) -> tuple[Longs, bool]:
+        """Positions of those that are to be put; and whether one that is not found the last file full, and none put
+        behind it fills that."""
         ahead = np.flatnonzero(stops > self.max_physical_offset)
         queue_offsets, stops = queue_offsets[ahead], stops[ahead]
         if self._continue(queue_offsets, stops):
-            return ahead
+            return ahead, False
         new: list[int] = []
+        makes_file = False
         top, end = self.max_physical_offset, self.end_byte if self._has_begun else None
         places = queue_offsets * ENTRY_BYTES  # 64 bits wrap around, as Java's do
         columns = zip(queue_offsets.tolist(), places.tolist(), stops.tolist(), strict=True)
@@ -222,10 +233,11 @@ class ConsumeQueue:
                     continue
                 end = place
             elif queue_offset != 0 and place < end:
+                makes_file = end % self.mapped.file_size == 0
                 continue
             new.append(position)
-            top, end = stop, end + ENTRY_BYTES
-        return ahead[new]
+            top, end, makes_file = stop, end + ENTRY_BYTES, False
+        return ahead[new], makes_file
 
     def _begin(self, byte: int, data: bytes, stops: Longs) -> None:
         """Make the first file and put the entries at the logical ``byte``, filler ahead of them."""

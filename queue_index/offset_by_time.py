@@ -25,8 +25,9 @@ def nearest(
 ) -> int | None:
     """RocketMQ's answer among these queue offsets: the message stored nearest to the time.
 
-    Equal ends the search, a tie goes to the earlier one. A message below ``commit_log_min`` is gone and never the
-    answer. ``None``: a message could not be read; ``-1``: every one is gone.
+    Equal ends the search, a tie goes to the earlier one. A message below ``commit_log_min`` is gone, and not the answer
+    unless it stands (as only damage has it) behind one that is there. ``None``: a message could not be read; ``-1``:
+    every one is gone.
     """
     earlier: tuple[int, int] | None = None
     later: tuple[int, int] | None = None
@@ -36,6 +37,8 @@ def nearest(
         physical_offset, size = entry_at(middle)
         if physical_offset < commit_log_min:
             low = middle + 1
+            if earlier is not None:  # only among damaged entries: it stands for the one found before, and is the answer
+                earlier = (middle, earlier[1])
             continue
         stored_ms = store_timestamp_of(physical_offset, size)
         if stored_ms is None or stored_ms < 0:

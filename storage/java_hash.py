@@ -7,6 +7,7 @@ bytes that are no UTF-8 are read as Java reads them, as U+FFFD.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -57,6 +58,17 @@ _SHORT = 64
 """Below this a loop is faster than a column."""
 
 
+def java_text(data: bytes) -> str:
+    """``new String(data, UTF_8)``: as Python reads it with ``replace``, but an encoded surrogate is one U+FFFD."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return _SURROGATE.sub(b"\xff", data).decode("utf-8", "replace")
+
+
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+
+
 def index_hash(text: str) -> int:
     """The key hash that an IndexFile keeps of ``topic#key``: the absolute hash, 0 for the one that has none."""
     return abs(java_hash(text)) & 0x7FFFFFFF
@@ -74,7 +86,7 @@ def hash_many(strings: Sequence[bytes], prefix: str = "") -> Hashes:
     """Hashes, as unsigned 32-bit numbers, of ``prefix`` + each of ``strings`` (UTF-8)."""
     joined = b"".join(strings)
     if not joined.isascii():
-        return np.array([java_hash(prefix + text.decode("utf-8", "replace")) & _MASK for text in strings], np.uint32)
+        return np.array([java_hash(prefix + java_text(text)) & _MASK for text in strings], np.uint32)
     lengths = np.fromiter(map(len, strings), np.int64, len(strings))
     ahead = np.uint32(java_hash(prefix) & _MASK) * _POWERS[np.minimum(lengths, _MOST_UNITS - 1)]
     if not joined:

@@ -51,13 +51,13 @@ class MappedFiles:
     ) -> MappedFiles:
         """Those that are there. Raises :class:`DataError` where a file is not ``file_size`` bytes long.
 
-        ``lengthen``: but for the last file, which a crash may have left too short; it gets its zeros here.
+        ``lengthen``: a power loss may have left files too short; they get their zeros here.
         """
         bases = sorted(base for name in files.list(directory) if (base := parse_file_name(name)) is not None)
         mapped = cls(files, directory, file_size, bases, writable)
         for base in bases:
             size = files.size(mapped.path(base))
-            if size < file_size and lengthen and base == bases[-1]:
+            if size < file_size and lengthen:
                 mapped._unsynced.add(base)
                 mapped._handle(base).truncate(file_size)
             elif size != file_size:
@@ -126,6 +126,7 @@ class MappedFiles:
         handle = self._handles.pop(base, None)
         if handle is not None:
             handle.close()
+        self._unsynced_names = True
         self.files.delete(self.path(base))
 
     def clear_from(self, offset: int) -> None:

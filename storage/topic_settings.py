@@ -106,8 +106,8 @@ class TopicSettings:
     """Queues of the topics that make themselves (retry and dead-letter topics have one)."""
 
     rebuild_after_crash: bool = True
-    """warren's: after a dirty stop the key index is built anew from the CommitLog where it may have lost entries, and old
-    bytes behind the end of the data are cut off. ``False``: as RocketMQ, index entries are lost and old bytes stay."""
+    """warren's: after a dirty stop the key index is built anew from the CommitLog where it may have lost entries, and
+    old bytes behind the end of the data are cut off. ``False``: as RocketMQ, entries are lost and old bytes stay."""
 
     def __attrs_post_init__(self) -> None:
         self.delay_levels_ms()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from rocketmq_golden import SCENARIOS, answers, directory, manifest, overlay, records, settings
 
@@ -540,6 +541,7 @@ def test_a_message_that_cannot_be_read_gives_0_or_an_error() -> None:
         queue.first_offset_at(4000, broken, 0)
 
 
+@hypothesis_settings(deadline=None)  # a busy machine is no failure
 @given(
     steps=st.lists(st.integers(0, 3), min_size=1, max_size=40),
     first=st.integers(0, 12),
@@ -603,6 +605,7 @@ def test_a_file_that_is_missing_in_the_middle_is_said_to_be() -> None:
         queue.first_offset_at(50_000, stored_ms, 0)
 
 
+@hypothesis_settings(deadline=None)  # a busy machine is no failure
 @given(content=st.binary(min_size=300, max_size=300), end=st.integers(-(2**63), 2**63 - 1), time=st.integers(0, 9999))
 def test_whatever_the_bytes_are_no_step_fails(content: bytes, end: int, time: int) -> None:
     for settle in (False, True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocketmq_golden import SCENARIOS, directory, manifest
 
@@ -150,6 +150,7 @@ tables = st.dictionaries(
 )
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(table=tables, pretty=st.booleans())
 def test_every_table_comes_back_in_its_order(table: OffsetTable, pretty: bool) -> None:
     back = decode_consumer_offsets(encode_consumer_offsets(table, pretty=pretty))
@@ -158,6 +159,7 @@ def test_every_table_comes_back_in_its_order(table: OffsetTable, pretty: bool) -
     ]
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(table=tables.filter(bool), data=st.data())
 def test_a_torn_text_is_never_taken_for_a_whole_one(table: OffsetTable, data: st.DataObject) -> None:
     text = encode_consumer_offsets(table, pretty=True)

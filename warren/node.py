@@ -39,7 +39,7 @@ from actors.engines.memory_readings import (
 from actors.engines.topics.names import check_user_topic
 from actors.future import Confirm
 from actors.handing_over import CLOSED_WEIGHT, PublishKey
-from actors.node_actor import NodeActor, Probes
+from actors.node_actor import NodeActor, Probes, TopicsDownError
 from actors.pool import Pool, ThreadPool
 from actors.running_topics import RunningTopics
 from actors.running_vhost import QueueCell, RunningVhost
@@ -53,7 +53,7 @@ from warren.messages import PublishArguments, as_body, publish_key
 from warren.process_bound import ProcessBound, WrongProcessError
 from warren.queue import Queue
 from warren.top.snapshots import Snapshots
-from warren.topic import Topic
+from warren.topic import Topic, declare
 from warren.topic_stats import topic_stats, topics_down
 from warren.transaction import Transaction, pending_transactions
 
@@ -359,6 +359,7 @@ class Node(Vhost):
                     actor.alive = False
                     actor.actor_inbox.weight = CLOSED_WEIGHT
                     actor.actor_stopped.set()  # whatever asks it here would do its work, on the parent's files
+        self.actor.forget_topics()
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -407,17 +408,16 @@ class Node(Vhost):
         be opened.
         """
         check_user_topic(name)
-        running = self.change(lambda actor: actor.topics)
-        known = None if running is None else running.table.queues(name)
-        if known is None or (queues is not None and queues > known):
-            wanted = self.config.topics.default_topic_queue_nums if queues is None else queues
-            self.change(lambda actor: actor.declare_topic(name, wanted))
+        self.change(lambda actor: declare(actor, name, queues, self.config.topics.default_topic_queue_nums))
         return Topic(self, name)
 
     def running_topics(self) -> RunningTopics:
         """The topics' actors of the moment; raises why there are none."""
         self.check_process()
-        running = self.actor.topics
+        try:
+            running = self.actor.topics
+        except TopicsDownError:
+            running = self.change(lambda actor: actor.topics)  # they may just be opened anew
         if running is None:
             raise NotFoundError("no topic was ever declared")
         return running

@@ -14,10 +14,12 @@ import attrs
 from actors import topic_messages as tm
 from actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor, Position
 from actors.engines.topics.consumer_group import Place
+from actors.engines.topics.names import check_group_name
 from actors.engines.topics.routing import Part, Router
 from actors.engines.topics.schedule import level_of_delay, to_scheduled
 from actors.engines.topics.transactions import prepare
 from actors.future import Confirm
+from actors.running_topics import RunningTopics
 from msg_store.commit_log import Appended, Batch
 from msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES
 from storage.errors import MessageError
@@ -29,6 +31,7 @@ from warren.topic_record import HERE, Moment, TopicRecord, check_key, encode_mes
 from warren.transaction import Transaction
 
 if TYPE_CHECKING:
+    from actors.node_actor import NodeActor
     from warren.node import Node
 
 Chooser = Callable[[bytes], int]
@@ -128,7 +131,7 @@ class Topic(ProcessBound):
     @property
     def queues(self) -> int:
         """How many it has."""
-        return self._node.running_topics().table.queues(self._name) or 1
+        return self._running().table.queues(self._name) or 1
 
     def __repr__(self) -> str:
         return f"<warren.Topic {self._name!r}>"
@@ -136,7 +139,10 @@ class Topic(ProcessBound):
     @property
     def log(self) -> CommitLogActor:
         """Whom messages are handed to; raises why there is nobody."""
-        return self._node.running_topics().log
+        return self._running().log
+
+    def _running(self) -> RunningTopics:
+        return self._node.running_topics()
 
     # ── appending ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -189,7 +195,9 @@ class Topic(ProcessBound):
         batch = to_scheduled(
             self.batch(Part(part.queue_id, range(1)), [body], encoded), level, self._node.config.topics
         )
-        return AppendConfirm(AppendKey(batch.topic, HERE), batch.queue_id, body, _only(batch.properties))
+        waiting = _only(batch.properties)
+        self.check([body], [waiting], batch.topic)
+        return AppendConfirm(AppendKey(batch.topic, HERE), batch.queue_id, body, waiting)
 
     def _level(self, delay: float | None, delay_level: int | None) -> int:
         settings = self._node.config.topics
@@ -244,6 +252,8 @@ class Topic(ProcessBound):
         return AppendManyConfirm(self._name, messages.parts, confirm)
 
     def _route(self, bodies: Sequence[bytes], keys: Sequence[str] | None, queue: int | Chooser | None) -> list[Part]:
+        if (queues := self.queues) != self._router.queues:  # there are more meanwhile
+            self._router.queues = queues
         if queue is None:
             return self._router.in_turn(len(bodies)) if keys is None else self._router.by_keys(keys)
         if callable(queue):
@@ -287,11 +297,15 @@ class Topic(ProcessBound):
             as_one=False,
         )
 
-    def check(self, bodies: Sequence[bytes], properties: Sequence[bytes]) -> None:
-        """Raise :class:`MessageError` where one of these is too large for a record, or for a file."""
+    def check(self, bodies: Sequence[bytes], properties: Sequence[bytes], waiting_in: str = "") -> None:
+        """Raise :class:`MessageError` where one of these is too large for a record, or for a file.
+
+        ``waiting_in``: it is stored in that topic of the store's own first.
+        """
         settings = self._node.config.topics
         around = max(map(len, properties), default=0)
-        largest = max(map(len, bodies), default=0) + around + len(self._name) + FIXED_BYTES
+        topic_bytes = max(len(self._name), len(waiting_in))
+        largest = max(map(len, bodies), default=0) + around + topic_bytes + FIXED_BYTES
         most = min(settings.max_message_size, settings.mapped_file_size_commit_log - _BLANK_BYTES)
         if largest > most:
             raise MessageError(f"a message of {largest} bytes with all that is around it; {most} at most")
@@ -335,7 +349,7 @@ class Topic(ProcessBound):
         encoded = encode_message_properties(key, tag, properties)
         [part] = self._route([body], [_first(key)] if key is not None else None, queue)
         half = prepare(self.batch(part, [body], encoded), group)
-        self.check([body], half.properties if not isinstance(half.properties, bytes) else [half.properties])
+        self.check([body], [_only(half.properties)], half.topic)
         return half
 
     def prepared(self, confirm: Confirm) -> Transaction:
@@ -443,6 +457,7 @@ class Topic(ProcessBound):
 
         A whole number is a queue offset, for all queues; for a time use a ``float`` or a ``datetime``.
         """
+        check_group_name(group)
         running = self._node.running_topics()
         running.catch_up()
         if not isinstance(place, str | Mapping | int):
@@ -452,6 +467,7 @@ class Topic(ProcessBound):
 
     def lag(self, group: str) -> dict[int, int]:
         """By queue: messages that are there and that the group has not finished."""
+        check_group_name(group)
         running = self._node.running_topics()
         running.catch_up()
         lag: dict[int, int] = running.ask_groups(tm.GetLag(self._name, group))
@@ -465,6 +481,13 @@ class Topic(ProcessBound):
     def sync(self) -> None:
         """Come back when everything that was appended before is on the disk."""
         self.log.actor_ref.ask(tm.SyncLog())
+
+
+def declare(actor: NodeActor, name: str, queues: int | None, otherwise: int) -> None:
+    """See that a topic is there, with at least so many queues (``None``: whatever it has, ``otherwise`` if new)."""
+    known = None if actor.topics is None else actor.topics.table.queues(name)
+    if known is None or (queues is not None and queues > known):
+        actor.declare_topic(name, otherwise if queues is None else queues)
 
 
 def _first(key: str | Iterable[str]) -> str:

@@ -17,8 +17,11 @@ from actors.engines.topics.names import TAGS, UNIQ_KEY
 from actors.engines.topics.reading import read_records
 from actors.engines.topics.topic_store import FOR_EVER_MS
 from actors.running_topics import RunningTopics
+from msg_store.commit_log import CommitLog
 from msg_store.commit_log_format import Record, decode_properties
-from storage.errors import DataError
+from queue_index.consume_queue import ConsumeQueue
+from queue_index.consume_queue_format import ENTRY_BYTES
+from storage.errors import DataError, StorageError
 from storage.java_hash import index_hash, java_hash
 from warren.topic_record import Moment, TopicRecord, to_ms
 
@@ -41,6 +44,7 @@ def find(
     """:meth:`warren.Topic.find`."""
     first = 0 if begin is None else to_ms(begin)
     last = FOR_EVER_MS if end is None else to_ms(end)
+    limit = max(limit, 0)
     wanted, most = index_hash(f"{topic}#{key}"), max(limit, 1)
     while True:
         # The index knows times to the second, and the first of a file wrongly: it is asked for more.
@@ -81,10 +85,18 @@ def offsets_at(running: RunningTopics, topic: str, queues: int, moment: Moment) 
     log, found = running.store.commit_log, {}
     for queue_id in range(queues):
         queue = running.store.queues.get((topic, queue_id))
-        found[queue_id] = (
-            0 if queue is None else queue.first_offset_at(to_ms(moment), log.store_timestamp_of, log.min_offset)
-        )
+        found[queue_id] = 0 if queue is None else _first_at(log, queue, to_ms(moment))
     return found
+
+
+def _first_at(log: CommitLog, queue: ConsumeQueue, moment_ms: int) -> int:
+    while True:
+        first = log.min_offset
+        try:
+            return queue.first_offset_at(moment_ms, log.store_timestamp_of, first)
+        except (DataError, StorageError):
+            if log.min_offset == first:  # else it looked at what was expiring
+                raise
 
 
 # ── where queues begin and end ──────────────────────────────────────────────────────────────────────────────────────
@@ -137,6 +149,9 @@ def read_taken(
     if queue is None or not taken.count:
         return
     entries = queue.entries(taken.queue_offset, taken.count)
+    if len(entries) < taken.count:  # a file of the queue has expired since they were taken
+        first = max(queue.mapped.min_offset // ENTRY_BYTES, taken.queue_offset)
+        entries = queue.entries(first, max(taken.end - first, 0))
     if tags.codes and not is_retry:
         entries = entries[[code in tags.codes for code in entries["tags_code"].tolist()]]
     for record in read_records(running.store.commit_log, entries):

@@ -8,14 +8,22 @@ queue. A group's messages that are to be tried again (``%RETRY%group``) come to 
 
 Committing. With ``auto_commit`` what :meth:`Reader.read` returned counts as done when it is called again, or the reader
 is closed; of an iteration, each record when the next one is asked for. Otherwise the records are committed by whoever
-reads them.
+reads them, one by one or (:meth:`Reader.commit`) all that were read.
+
+Topics that failed are opened anew: a read that waits then fails with the reason, and so does the commit of what was
+read before, which is read again; with the next call the reader is a member again.
+
+A message that is damaged is an error where its turn comes, once what stands before it was handed out. It comes again
+until the group is sought behind it (:meth:`warren.Topic.seek`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -24,13 +32,14 @@ import attrs
 
 from actors import topic_messages as tm
 from actors.dispatch_actor import has_arrived
-from actors.engines.topics.consumer_group import BroadcastPosition, Place, Taken
-from actors.engines.topics.errors import MemberError, QueueLostError
-from actors.engines.topics.names import dead_letter_topic, retry_topic
+from actors.engines.topics.consumer_group import Bounds, BroadcastPosition, Place, Taken
+from actors.engines.topics.errors import MemberError, QueueLostError, TopicError
+from actors.engines.topics.names import check_group_name, dead_letter_topic, retry_topic
 from actors.engines.topics.retry import sent_back
 from actors.future import Confirm
 from actors.running_topics import RunningTopics
 from msg_store.commit_log_format import Record
+from storage.errors import DataError, WarrenError
 from warren.process_bound import ProcessBound
 from warren.topic_lookup import TagFilter, bounds_of, read_taken
 from warren.topic_record import TopicRecord
@@ -48,15 +57,33 @@ class Claim:
     """What was taken from one queue in one go, and how far that is done."""
 
     reader: Reader
+    running: RunningTopics
     topic: str
     taken: Taken
     done: int
     """Queue offset of the first that is not done."""
+    offered: list[int] = attrs.Factory(list)
+    """Queue offsets of those that are for us."""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Topic and queue."""
+        return self.topic, self.taken.queue_id
+
+    def do(self, queue_offset: int) -> None:
+        """Everything before this queue offset is done, and what is not for us behind it."""
+        at = bisect_left(self.offered, queue_offset)
+        self.done = max(self.done, self.offered[at] if at < len(self.offered) else self.taken.end)
+
+    def end_at(self, queue_offset: int) -> None:
+        """What lies from there on is handed back."""
+        self.taken = attrs.evolve(self.taken, count=queue_offset - self.taken.queue_offset)
+        self.done = min(self.done, queue_offset)
 
     def commit(self, queue_offset: int) -> None:
         """Everything before this queue offset is done; raises :class:`QueueLostError`."""
-        self.done = max(self.done, queue_offset)
-        self.reader._commit([self])
+        self.do(queue_offset)
+        self.reader._commit_one(self)
 
     def send_back(self, record: Record, delay_level: int) -> None:
         """Try it again later."""
@@ -78,6 +105,8 @@ class Reader(ProcessBound):
         consume_from: Place | Mapping[int, int],
         positions: Mapping[int, int] | None,
     ) -> None:
+        if not broadcast:
+            check_group_name(group)
         self._node = node
         self.topic = topic
         self.group = group
@@ -86,17 +115,19 @@ class Reader(ProcessBound):
         """Messages that had expired before they could be read."""
         self._auto_commit = auto_commit
         self._consume_from = consume_from
-        self._topics = [topic] if broadcast else [topic, retry_topic(group)]
+        self._topics = [topic] if broadcast else list(dict.fromkeys((topic, retry_topic(group))))
         self._tags = TagFilter.of(tags)
-        self._claims: list[Claim] = []
+        self._read_last: dict[tuple[str, int], Claim] = {}
+        """Of each queue what was read last and is not committed: to commit that is to commit all before it."""
         self._closed = False
         self._running: RunningTopics | None = None
-        self._broadcast: BroadcastPosition | None = None
-        if broadcast:
-            self._broadcast = BroadcastPosition(node.topics()[topic], dict(positions or {}))
-            self._broadcast.start(bounds_of(self._topics_now(), topic), consume_from)
-        else:
-            self._topics_now()
+        self._broadcast = BroadcastPosition(1, dict(positions or {})) if broadcast else None
+        running = self._topics_now()
+        if self._broadcast is not None:
+            bounds = self._broadcast_bounds(running)
+            for queue_id, place in self._broadcast.positions.items():  # the queue's tail may have been lost meanwhile
+                self._broadcast.positions[queue_id] = min(place, bounds(queue_id)[1])
+            self._broadcast.start(bounds, consume_from)
 
     @property
     def positions(self) -> dict[int, int]:
@@ -118,26 +149,27 @@ class Reader(ProcessBound):
         """The next messages; waits up to ``timeout`` seconds (``None``: for ever) where there are none."""
         if self._auto_commit:
             self._finish()
-        return self._read(max_records, timeout)
+        records, claims = self._read(max_records, timeout)
+        self._keep(claims)
+        return records
 
-    def _read(self, max_records: int, timeout: float | None) -> list[TopicRecord]:
+    def _read(self, max_records: int, timeout: float | None) -> tuple[list[TopicRecord], list[Claim]]:
         deadline = None if timeout is None else time.monotonic() + timeout
+        topics = set(self._topics)
         while True:
             running = self._topics_now()
-            arrival = running.dispatcher.arrivals.wait_for(set(self._topics), self._node.pool)
+            arrival = running.dispatcher.arrivals.wait_for(topics, self._node.pool)
             try:
                 while taken := self._take(running, max_records):
-                    records = [record for claim in taken for record in self._records(running, claim)]
+                    records = self._records(taken)
+                    self._pass_over([claim for claim in taken if claim.taken.count and not claim.offered])
                     if records:
-                        return records
-                    self._commit(taken)  # nothing of these is for us
+                        return records, [claim for claim in taken if claim.offered]
                 remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-                if remaining == 0.0:
-                    return []
-                if not has_arrived(arrival, remaining):
-                    return []
+                if remaining == 0.0 or not has_arrived(arrival, remaining):
+                    return [], []
             finally:
-                running.dispatcher.arrivals.forget(set(self._topics), arrival)
+                running.dispatcher.arrivals.forget(topics, arrival)
 
     def __iter__(self) -> Iterator[TopicRecord]:
         """Messages one by one, for ever."""
@@ -149,50 +181,64 @@ class Reader(ProcessBound):
         if self._auto_commit:
             self._finish()
         while left is None or left > 0:
-            records = self._read(_BATCH if left is None else min(left, _BATCH), timeout)
+            records, claims = self._read(_BATCH if left is None else min(left, _BATCH), timeout)
             if not records:
                 return
             try:
                 for record in records:
                     yield record
-                    self._one_done(record)
-                if self._auto_commit:
-                    self._finish()
+                    if record._claim is not None:
+                        record._claim.do(record.queue_offset + 1)
             finally:
-                self._hand_back()
+                self._settle(claims)
             left = None if left is None else left - len(records)
 
     def _take(self, running: RunningTopics, max_records: int) -> list[Claim]:
         running.catch_up()
         if self._broadcast is not None:
-            found = [(self.topic, one) for one in self._broadcast.take(max_records, bounds_of(running, self.topic))]
+            found = [(self.topic, one) for one in self._broadcast.take(max_records, self._broadcast_bounds(running))]
         else:
             found = running.ask_groups(tm.Take(self._topics, self.group, self.name, max_records))
-        claims = [Claim(self, topic, taken, taken.queue_offset) for topic, taken in found]
-        skipped = sum(claim.taken.skipped for claim in claims)
+        skipped = sum(taken.skipped for _, taken in found)
         if skipped:
             self.skipped += skipped
             _LOG.warning("group %s, topic %s: %d messages expired unread", self.group, self.topic, skipped)
-        self._claims += claims
-        return claims
+        return [Claim(self, running, topic, taken, taken.queue_offset) for topic, taken in found]
 
-    def _records(self, running: RunningTopics, claim: Claim) -> Iterator[TopicRecord]:
-        is_retry = claim.topic != self.topic
-        for record in read_taken(running, claim.topic, claim.taken, self._tags, is_retry=is_retry):
-            yield TopicRecord(record, claim)
+    def _records(self, claims: list[Claim]) -> list[TopicRecord]:
+        """The messages of what was taken that are for us; up to one that cannot be read, if that is not the first."""
+        records: list[TopicRecord] = []
+        for number, claim in enumerate(claims):
+            is_retry = claim.topic != self.topic
+            try:
+                for record in read_taken(claim.running, claim.topic, claim.taken, self._tags, is_retry=is_retry):
+                    claim.offered.append(record.queue_offset)
+                    records.append(TopicRecord(record, claim))
+            except BaseException as error:
+                reached = claim.offered[-1] + 1 if claim.offered else claim.taken.queue_offset
+                self._give_back([(claim, reached), *((one, one.taken.queue_offset) for one in claims[number + 1 :])])
+                if records and isinstance(error, WarrenError):
+                    return records
+                if isinstance(error, DataError):
+                    where = f"queue {claim.taken.queue_id} of {claim.topic}, from message {reached} on"
+                    raise DataError(error.path, error.offset, f"{error.reason} ({where})") from error
+                raise
+            if not claim.offered:
+                claim.done = claim.taken.end
+        return records
+
+    def _broadcast_bounds(self, running: RunningTopics) -> Bounds:
+        if self._broadcast is not None:
+            self._broadcast.queues = running.table.queues(self.topic) or 1
+        return bounds_of(running, self.topic)
 
     # ── being done ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _one_done(self, record: TopicRecord) -> None:
-        claim = record._claim
-        if claim is not None:
-            claim.done = max(claim.done, record.queue_offset + 1)
-
     def commit(self) -> None:
         """Everything that was read is done. Raises :class:`QueueLostError` where queues went to others meanwhile."""
-        for claim in self._claims:
+        claims, self._read_last = list(self._read_last.values()), {}
+        for claim in claims:
             claim.done = claim.taken.end
-        claims, self._claims = self._claims, []
         self._commit(claims)
 
     def _finish(self) -> None:
@@ -202,37 +248,72 @@ class Reader(ProcessBound):
         except QueueLostError as error:
             _LOG.info("%s", error)
 
-    def _commit(self, claims: list[Claim]) -> None:
-        if self._broadcast is not None:
-            return
-        done = [(one.topic, one.taken.queue_id, one.done, one.taken.claim) for one in claims]
-        if done:
-            lost = self._topics_now().ask_groups(tm.CommitOffsets(self.group, self.name, done))
-            if lost:
-                raise QueueLostError("; ".join(lost))
-
-    def _hand_back(self) -> None:
-        """What was taken and not done comes again; what is done is committed."""
-        claims, self._claims = self._claims, []
-        if self._broadcast is not None:
-            for claim in claims:
-                self._broadcast.positions[claim.taken.queue_id] = min(
-                    self._broadcast.positions[claim.taken.queue_id], claim.done
-                )
-            return
+    def _commit_one(self, claim: Claim) -> None:
+        last = self._read_last.get(claim.place)
         try:
-            if self._auto_commit:
-                self._commit(claims)
-            for claim in claims:
-                if claim.done < claim.taken.end:
-                    message = tm.HandBack(self.group, self.name, claim.topic, claim.taken, claim.done)
-                    self._topics_now().ask_groups(message)
-        except (QueueLostError, MemberError) as error:
-            _LOG.info("%s", error)
+            self._commit([claim])
+        finally:
+            if last is not None and last.taken.claim == claim.taken.claim and last.taken.end <= claim.done:
+                self._read_last.pop(claim.place, None)
+
+    def _commit(self, claims: list[Claim]) -> None:
+        if self._broadcast is not None or not claims:
+            return
+        running = self._topics_now()
+        lost = [f"{one.topic}: the topics were opened anew since" for one in claims if one.running is not running]
+        done = [(*one.place, one.done, one.taken.claim) for one in claims if one.running is running]
+        if done:
+            lost += running.ask_groups(tm.CommitOffsets(self.group, self.name, done))
+        if lost:
+            raise QueueLostError("; ".join(lost))
+
+    def _keep(self, claims: list[Claim]) -> None:
+        if self._broadcast is None:
+            self._read_last.update((claim.place, claim) for claim in claims if claim.taken.count)
+
+    def _pass_over(self, claims: list[Claim]) -> None:
+        """Nothing of these is for us: they are done, unless something that was read before them is not."""
+        for claim in claims:
+            if claim.place in self._read_last:
+                self._keep([claim])
+                continue
+            try:
+                self._commit([claim])
+            except QueueLostError as error:
+                _LOG.info("%s", error)
+
+    def _settle(self, claims: list[Claim]) -> None:
+        """The end of an iteration: what was not done comes again; what was is committed, or kept to be."""
+        self._give_back([(claim, claim.done) for claim in claims if claim.done < claim.taken.end])
+        self._keep(claims)
+        if self._auto_commit:
+            try:
+                self._finish()
+            except WarrenError as error:  # the reader or the node was closed meanwhile, or the topics are down
+                _LOG.warning("%s: what was done is read again: %s", self.name, error)
+
+    def _give_back(self, claims: list[tuple[Claim, int]]) -> None:
+        """Messages of these, each from that queue offset on, are read again. What cannot be told any more (the queue is
+        somebody else's, the topics were opened anew) is so by itself."""
+        for claim, queue_offset in claims:
+            message = tm.HandBack(self.group, self.name, claim.topic, claim.taken, queue_offset)
+            claim.end_at(queue_offset)
+            if self._broadcast is not None:
+                positions = self._broadcast.positions
+                positions[claim.taken.queue_id] = min(positions[claim.taken.queue_id], queue_offset)
+                continue
+            if not claim.running.groups.actor_stopped.is_set():
+                try:
+                    claim.running.ask_groups(message)
+                except WarrenError as error:
+                    _LOG.info("%s", error)
 
     def _send_back(self, record: Record, delay_level: int) -> None:
+        if self._broadcast is not None:
+            raise TopicError("a broadcast reader has no group that could have a message again")
         running = self._topics_now()
         batch = sent_back(record, self.group, running.store.settings, delay_level=delay_level)
+        running.store.check(batch)
         if batch.topic == dead_letter_topic(self.group):
             self._node.change(lambda actor: actor.declare_topic(batch.topic, 1))
         confirm = Confirm(running.log)
@@ -248,10 +329,11 @@ class Reader(ProcessBound):
         self._node.check_process()
         running = self._node.running_topics()
         if running is not self._running:
-            if self._broadcast is None and self.group:
+            running.catch_up()  # or queues would seem to end too early
+            if self._broadcast is None:
                 for topic in self._topics[1:]:
                     self._node.change(lambda actor, topic=topic: actor.declare_topic(topic, 1))  # type: ignore[misc]
-                self._claims = []
+                self._read_last = {}
                 running.ask_groups(tm.JoinGroup(self._topics, self.group, self.name, self._consume_from))
             self._running = running
         return running
@@ -261,12 +343,15 @@ class Reader(ProcessBound):
         if self._closed:
             return
         try:
-            if self._auto_commit:
+            if self._auto_commit and self._read_last:
                 self._finish()
+        except WarrenError as error:
+            _LOG.warning("%s: what was read last is read again: %s", self.name, error)
         finally:
             running, self._closed = self._running, True
             if self._broadcast is None and running is not None and not running.groups.actor_stopped.is_set():
-                running.ask_groups(tm.LeaveGroup(self._topics, self.group, self.name))
+                with contextlib.suppress(WarrenError):  # it stops in this moment
+                    running.ask_groups(tm.LeaveGroup(self._topics, self.group, self.name))
 
     def __enter__(self) -> Self:
         return self

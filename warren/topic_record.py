@@ -77,15 +77,14 @@ def encode_message_properties(
     return encoded
 
 
-class TopicRecord:
-    """A message that was read. What it says of itself is decoded when it is asked for."""
+class StoredMessage:
+    """A message in a topic. What it says of itself is decoded when it is asked for."""
 
-    __slots__ = ("_claim", "_properties", "record")
+    __slots__ = ("_properties", "record")
 
-    def __init__(self, record: Record, claim: Claim | None = None) -> None:
+    def __init__(self, record: Record) -> None:
         self.record = record
         """As it lies in the CommitLog."""
-        self._claim = claim
         self._properties: dict[str, str] | None = None
 
     @property
@@ -145,6 +144,19 @@ class TopicRecord:
     def message_id(self) -> str:
         return self.record.message_id()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.record.topic} {self.queue_id}:{self.queue_offset}>"
+
+
+class TopicRecord(StoredMessage):
+    """A message that was read."""
+
+    __slots__ = ("_claim",)
+
+    def __init__(self, record: Record, claim: Claim | None = None) -> None:
+        super().__init__(record)
+        self._claim = claim
+
     def commit(self) -> None:
         """It, and all before it in its queue, are done. Raises :class:`QueueLostError` where the queue went to another
         member meanwhile: that one gets them again."""
@@ -161,6 +173,3 @@ class TopicRecord:
         if self._claim is None:
             raise TopicError("the record was not read for a group")
         return self._claim
-
-    def __repr__(self) -> str:
-        return f"<warren.TopicRecord {self.record.topic} {self.queue_id}:{self.queue_offset}>"

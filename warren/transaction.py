@@ -41,12 +41,12 @@ class Transaction:
     def commit(self) -> Future:
         """Append the message to its topic. The confirm comes when that is safe.
 
-        Raises :class:`TransactionError` where it was decided before.
+        It fails with :class:`TransactionError` where it was decided before.
         """
         return self._decide(commit=True)
 
     def rollback(self) -> Future:
-        """Never append it. The confirm comes when that is safe. Raises :class:`TransactionError`."""
+        """Never append it. The confirm comes when that is safe; it fails as that of :meth:`commit` does."""
         return self._decide(commit=False)
 
     def _decide(self, *, commit: bool) -> Future:

@@ -8,5 +8,24 @@ from warren.aio.node import Node, Opening, Vhost
 from warren.aio.node import open_node as open
 from warren.aio.publishing import Confirm
 from warren.aio.queue import Queue
+from warren.aio.topic import AppendConfirm, Topic
+from warren.aio.topic_reader import Reader, Records, TopicRecord
+from warren.aio.transaction import Transaction
 
-__all__ = ["Confirm", "Consumer", "Delivery", "Exchange", "Node", "Opening", "Queue", "Vhost", "open"]
+__all__ = [
+    "AppendConfirm",
+    "Confirm",
+    "Consumer",
+    "Delivery",
+    "Exchange",
+    "Node",
+    "Opening",
+    "Queue",
+    "Reader",
+    "Records",
+    "Topic",
+    "TopicRecord",
+    "Transaction",
+    "Vhost",
+    "open",
+]

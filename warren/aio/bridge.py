@@ -19,9 +19,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from actors import messages as m
+from actors import topic_messages as tm
+from actors.engines.errors import NotFoundError
 from actors.future import Future
-from actors.node_actor import NodeActor
+from actors.node_actor import NodeActor, TopicsDownError
 from actors.pool import PooledActor
+from actors.running_topics import RunningTopics
 from warren.node import Node
 
 T = TypeVar("T")
@@ -103,6 +106,33 @@ async def change(node: Node, work: Callable[[NodeActor], T]) -> T:
     node.check_process()
     done: T = await answer(ask(node.actor, m.Change(functools.partial(work, node.actor))))
     return done
+
+
+def running_now(node: Node) -> RunningTopics:
+    """The topics' actors of the moment, without waiting for topics that are just opened anew."""
+    node.check_process()
+    running = node.actor.topics
+    if running is None:
+        raise NotFoundError("no topic was ever declared")
+    return running
+
+
+async def running_topics(node: Node) -> RunningTopics:
+    """:meth:`warren.Node.running_topics`."""
+    try:
+        return running_now(node)
+    except TopicsDownError:
+        await change(node, lambda _: None)  # they may just be opened anew
+        return running_now(node)
+
+
+async def caught_up(node: Node, *, with_index: bool = False) -> RunningTopics:
+    """The topics that run, once everything that was appended until now has its entries (``with_index``: its keys)."""
+    running = await running_topics(node)
+    store, end = running.store, running.store.commit_log.end
+    if store.dispatched < end or (with_index and store.indexed < end):
+        await answer(ask(running.dispatcher, tm.CatchUp(end, with_index)))
+    return running
 
 
 async def in_thread(work: Callable[[], T]) -> T:

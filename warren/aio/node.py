@@ -17,15 +17,19 @@ from typing import Any, Self, Unpack
 from actors.engines.arguments import QueueDeclaration
 from actors.engines.definitions_json import Imported
 from actors.engines.exchanges import ExchangeDeclaration
+from actors.engines.topics.names import check_user_topic
 from actors.queue_actor import QueueActor
 from warren import node
 from warren.aio.bridge import change, in_thread
 from warren.aio.exchange import Exchange
 from warren.aio.publishing import admitted, safe
 from warren.aio.queue import Queue
+from warren.aio.topic import Topic
+from warren.aio.transaction import Transaction, pending_transactions
 from warren.config import Config
 from warren.exchange import give
 from warren.messages import PublishArguments, as_body
+from warren.topic import declare
 
 
 class Vhost:
@@ -209,6 +213,26 @@ class Node(Vhost):
     async def import_definitions(self, document: Mapping[str, Any], vhost: str | None = None) -> Imported:
         """Declare what RabbitMQ's definitions JSON has: all of it, or an error that lists what is in the way."""
         return await change(self.plain, lambda actor: actor.import_definitions(document, vhost))
+
+    # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def topic(self, name: str, *, queues: int | None = None) -> Topic:
+        """Declare a topic, or get the one that is there. As :meth:`warren.Node.topic`."""
+        check_user_topic(name)
+        otherwise = self.plain.config.topics.default_topic_queue_nums
+        await change(self.plain, lambda actor: declare(actor, name, queues, otherwise))
+        return Topic(self.plain, name)
+
+    async def topics(self) -> dict[str, int]:
+        """The topics that there are, those of retries and dead letters too, and how many queues each has."""
+        running = await change(self.plain, lambda actor: actor.topics)
+        return {} if running is None else running.table.topics
+
+    async def pending_transactions(self) -> list[Transaction]:
+        """Messages that were prepared and neither committed nor rolled back, those of before a restart too."""
+        return await pending_transactions(self.plain)
+
+    # ── the whole node ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def memory(self) -> dict[str, Any]:
         """Memory and disk as the monitor sees them, and the alarms that are set."""

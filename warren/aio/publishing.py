@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from actors import future
-from actors.queue_actor import QueueActor
+from actors.door import Door
 from actors.surroundings import BlockedError
 from warren.aio.bridge import answer, settled
+
+D = TypeVar("D", bound=Door)
 
 
 class Confirm:
@@ -54,8 +56,8 @@ async def safe(confirm: future.Confirm) -> None:
     await answer(confirm)
 
 
-async def admitted(find: Callable[[], Sequence[QueueActor]], timeout: float | None) -> Sequence[QueueActor]:
-    """Wait until all queues have room, and return them: ``find`` is asked anew after every wait.
+async def admitted(find: Callable[[], Sequence[D]], timeout: float | None) -> Sequence[D]:
+    """Wait until all queues (or logs of topics) have room, and return them: ``find`` is asked anew after every wait.
 
     Raises :class:`BlockedError` after ``timeout`` seconds.
     """
@@ -71,8 +73,8 @@ async def admitted(find: Callable[[], Sequence[QueueActor]], timeout: float | No
             raise BlockedError(f"{actors[0].describe()}: blocked for {timeout} seconds")
 
 
-def admitted_now(actors: Sequence[QueueActor]) -> Sequence[QueueActor]:
-    """The queues, all of which have room; raises :class:`BlockedError`."""
+def admitted_now(actors: Sequence[D]) -> Sequence[D]:
+    """The actors, all of which have room; raises :class:`BlockedError`."""
     for actor in actors:
         actor.admit(block=False, here=False)
     return actors

@@ -133,10 +133,18 @@ def entries(
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write out a queue's ConsumeQueue: physical offset, size and tags code, a JSON array on a line each."""
+    """Write out a queue's ConsumeQueue: physical offset, size and tags code, a JSON array on a line each.
+
+    Exit code 1: a file of the queue is missing; stderr says which entries were in it.
+    """
+    complaints = _Complaints()
     with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
         for entry in queue_entries(store.queue(topic, queue_id), offset, limit):
-            write(to_json(entry) + b"\n")
+            if isinstance(entry, Finding):
+                complaints.add(entry)
+            else:
+                write(to_json(list(entry[1:])) + b"\n")
+    complaints.exit()
 
 
 def query(

@@ -33,6 +33,21 @@ def read_records(log: CommitLog, entries: npt.NDArray[Any]) -> Iterator[Record]:
                 raise
 
 
+def read_sound_records(log: CommitLog, entries: npt.NDArray[Any]) -> tuple[list[Record], list[DataError]]:
+    """The messages of these entries that are not damaged, and what is wrong with those that are."""
+    try:
+        return list(read_records(log, entries)), []
+    except DataError:
+        records: list[Record] = []
+        damage: list[DataError] = []
+        for row in range(len(entries)):
+            try:
+                records += read_records(log, entries[row : row + 1])
+            except DataError as error:
+                damage.append(error)
+        return records, damage
+
+
 def _stretches(
     starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], breaks: npt.NDArray[np.intp]
 ) -> Iterator[tuple[int, int]]:

@@ -21,6 +21,7 @@ for messages.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -29,15 +30,18 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.engines.topics.checkpoint_format import Checkpoint, read_checkpoint, write_checkpoint
+from actors.engines.topics.reput import reput
 from actors.engines.topics.store_recovery import Cut, Recovery
-from msg_store.commit_log import Appended, Batch, CommitLog
-from msg_store.commit_log_format import COMMIT, ROLLBACK, TRANSACTION_MASK, Blank
+from msg_store.commit_log import Appended, Batch, CommitLog, MessageIllegalError
+from msg_store.commit_log_format import BLANK_HEADER_BYTES, COMMIT, ROLLBACK, TRANSACTION_MASK, Blank
+from msg_store.message_batch import measure
 from msg_store.record_columns import Failure, RecordColumns
 from queue_index.consume_queue import ConsumeQueue
 from queue_index.key_index import KeyIndex
-from storage.errors import DataError
+from storage.errors import DataError, StorageError
 from storage.filesystem import FileSystem
 from storage.java_hash import index_hash
+from storage.mapped_files import parse_file_name
 from storage.topic_settings import TopicSettings
 
 COMMIT_LOG: Final = "commitlog"
@@ -47,6 +51,9 @@ CONFIG: Final = "config"
 CHECKPOINT: Final = "checkpoint"
 ABORT: Final = "abort"
 LOCK: Final = "lock"
+
+_QUEUE_ID: Final = re.compile("[+-]?[0-9]{1,20}", re.ASCII)
+_MOST_QUEUE_ID: Final = (1 << 31) - 1
 
 FOR_EVER_MS: Final = (1 << 63) - 1
 
@@ -80,6 +87,8 @@ class TopicStore:
     """The latest store timestamp known."""
     _touched: set[str] = attrs.Factory(set)
     _last_dispatched_ms: int = 0
+    _is_torn: bool = False
+    """A write to the CommitLog failed."""
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -126,6 +135,8 @@ class TopicStore:
             writable=writable,
         )
         store = cls(files, directory, settings, commit_log, queues, index, checkpoint, was_clean, writable=writable)
+        for mapped in (commit_log.mapped, *(queue.mapped for queue in queues.values())):
+            store.cuts += _strangers(files, mapped.directory)
         for name in sorted(there - set(files.list(f"{directory}/{INDEX}"))):
             store.cuts.append(Cut(f"{directory}/{INDEX}/{name}", None, "index file deleted: not known to be whole"))
         Recovery(store).run()
@@ -157,11 +168,14 @@ class TopicStore:
             self._touch(ABORT, b"")
             self._touch(LOCK, b"lock")
             self.files.sync_directory(self.directory)
+            while self.dispatched < self.commit_log.end:
+                self.dispatch()
         else:
             furthest = max([queue.max_physical_offset for queue in self.queues.values()], default=-1)
-            self.dispatched = self.indexed = max(furthest, self.commit_log.min_offset, 0)
-        while self.dispatched < self.commit_log.end:
-            self.dispatch()
+            start = max(furthest, self.commit_log.min_offset, 0)
+            for columns in reput(self.commit_log, start, self.settings.delay_levels_ms()):
+                self.dispatch_columns(columns)
+            self.dispatched = self.indexed = self.commit_log.end
         self.next_offsets.clear()
         for queue in self.queues.values():
             queue.correct_min_offset(self.commit_log.min_offset)
@@ -176,15 +190,32 @@ class TopicStore:
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, batch: Batch, now_ms: int) -> Appended:
-        """Write messages, at the next numbers of their queue. Stored no earlier than those before them."""
+        """Write messages, at the next numbers of their queue. Stored no earlier than those before them.
+
+        Raises as :meth:`CommitLog.append` does. After a :class:`StorageError` the store has to be opened anew: some of
+        the messages may be there, and have taken their numbers.
+        """
+        if self._is_torn:
+            raise StorageError(f"{self.directory}: a write has failed; the store has to be opened anew")
         stored_ms = max(self.last_stored_ms, now_ms)
         key = (batch.topic, batch.queue_id)
         number = self.next_offset(*key) if batch.is_queued else 0
-        appended = self.commit_log.append(batch, number, stored_ms)
+        try:
+            appended = self.commit_log.append(batch, number, stored_ms)
+        except StorageError:
+            self._is_torn = True
+            raise
         self.last_stored_ms = stored_ms
         if appended.status == "PUT_OK" and batch.is_queued:
             self.next_offsets[key] = number + len(batch.bodies)
         return appended
+
+    def check(self, batch: Batch) -> None:
+        """Raise :class:`MessageIllegalError` where :meth:`append` would refuse a message, or not store it."""
+        measured = measure(batch, self.settings.max_message_size)
+        largest = measured.total if batch.as_one else int(measured.sizes.max(initial=0))
+        if largest > self.settings.mapped_file_size_commit_log - BLANK_HEADER_BYTES:
+            raise MessageIllegalError(f"{batch.topic}: a message is larger than a file of the CommitLog")
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """The number that the next message of a queue gets."""
@@ -373,11 +404,19 @@ class TopicStore:
         self.check_built()
 
 
+def _strangers(files: FileSystem, directory: str) -> Iterator[Cut]:
+    """What lies among mapped files and is none. RocketMQ would not load the store."""
+    for name in files.list(directory):
+        if parse_file_name(name) is None:
+            yield Cut(f"{directory}/{name}", None, "no file of the store's; RocketMQ would refuse to start; left out")
+
+
 def queue_directories(files: FileSystem, place: str) -> Iterator[QueueKey]:
     """The queues that have a directory, sorted."""
     for topic in files.list(place):
         found = files.list(f"{place}/{topic}") if files.is_directory(f"{place}/{topic}") else []
-        yield from sorted((topic, int(name)) for name in found if name.isascii() and name.isdigit())
+        ids = {int(name) for name in found if _QUEUE_ID.fullmatch(name)}
+        yield from ((topic, queue_id) for queue_id in sorted(ids) if -_MOST_QUEUE_ID - 1 <= queue_id <= _MOST_QUEUE_ID)
 
 
 def _by_queue(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from msg_store.commit_log import CommitLog
 from msg_store.commit_log_format import Blank, Record
 from queue_index.consume_queue import ConsumeQueue
+from queue_index.consume_queue_format import ENTRY_BYTES
 from storage.errors import DataError
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.rocketmq.message_lines import carries
@@ -21,25 +22,41 @@ _MANY = 1024
 _FIELDS = "physical_offset", "size", "tags_code"
 
 
-def queue_entries(queue: ConsumeQueue, queue_offset: int | None, limit: int | None) -> Iterator[tuple[int, int, int]]:
-    """Physical offset, size and tags code of the entries from ``queue_offset`` on, or from the queue's first."""
+def queue_entries(
+    queue: ConsumeQueue, queue_offset: int | None, limit: int | None
+) -> Iterator[tuple[int, int, int, int] | Finding]:
+    """Queue offset, physical offset, size and tags code of the entries from ``queue_offset`` on, or the queue's first.
+
+    Where a file is missing a finding says so, and the next one's entries follow, as they would for a consumer.
+    """
     at = queue.min_offset if queue_offset is None else max(queue_offset, queue.min_offset)
-    stop = queue.max_offset if limit is None else min(at + limit, queue.max_offset)
-    while at < stop:
-        entries = queue.entries(at, min(stop - at, _MANY))
+    left = queue.max_offset if limit is None else limit
+    while at < queue.max_offset and left > 0:
+        entries = queue.entries(at, min(left, _MANY))
         if not len(entries):
-            return
-        yield from zip(*(entries[name].tolist() for name in _FIELDS), strict=True)
-        at += len(entries)
+            following = queue.mapped.after(at * ENTRY_BYTES)
+            stop = queue.max_offset if following is None else following // ENTRY_BYTES
+            expired = at * ENTRY_BYTES < queue.mapped.min_offset
+            why = "expired with their file" if expired else "the file with the entries is missing"
+            what = f"queue offset {at} to {stop - 1}: {why}"
+            yield Finding("no entries", "leftover" if expired else "damage", queue.mapped.directory, None, what)
+            at = stop
+            continue
+        yield from zip(range(at, at + len(entries)), *(entries[name].tolist() for name in _FIELDS), strict=True)
+        at, left = at + len(entries), left - len(entries)
 
 
 def queue_messages(
     opened: RocketmqStore, queue: ConsumeQueue, queue_offset: int | None, limit: int | None
 ) -> Iterator[Record | Finding]:
     """One queue's messages; neighbouring entries whose records cannot be had make one finding."""
-    first = queue.min_offset if queue_offset is None else max(queue_offset, queue.min_offset)
     lost = _Lost(queue.mapped.directory)
-    for number, (physical_offset, size, _) in enumerate(queue_entries(queue, queue_offset, limit), first):
+    for entry in queue_entries(queue, queue_offset, limit):
+        if isinstance(entry, Finding):
+            yield from lost.end()
+            yield entry
+            continue
+        number, physical_offset, size, _ = entry
         found = _message(opened.store.commit_log, physical_offset, size)
         if isinstance(found, Record):
             yield from lost.end()

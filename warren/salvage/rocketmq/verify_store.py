@@ -38,7 +38,7 @@ def verify_store(files: FileSystem, place: str, settings: TopicSettings) -> Iter
         finally:
             ground.close()
     except StorageError as error:
-        yield unreadable_file(place, error)
+        yield unreadable_file(place or ".", error)
 
 
 def _verify(ground: Ground) -> Iterator[Finding]:

@@ -1,0 +1,508 @@
+"""Reader: the member of a consumer group of :mod:`warren.topic_reader`, for coroutines; one task at a time reads.
+
+What is taken is asked of the groups' actor, and read from the files in the loop's default executor, a batch a hop;
+between batches no thread is used. A reader that waits for messages is an entry in a list.
+
+A :class:`Claim` is what was taken from one queue in one go. Two places in it, both queue offsets: up to *handed out*
+the messages are with whoever reads, up to *done* he is through with them. With ``auto_commit`` what is done is
+committed as the next batch is asked for, or when the reader is closed. What was taken and is not done when an iteration
+is left is handed back, and comes again.
+
+A cancelled read has taken nothing. What the groups' actor had handed out for it goes back before the next one takes;
+the queues are this member's alone, so nobody misses it meanwhile.
+
+A reader that is forgotten, with all its records, without having been closed leaves its group by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+import attrs
+
+from actors import topic_messages as tm
+from actors.engines.topics.consumer_group import BroadcastPosition, Place, Taken
+from actors.engines.topics.errors import MemberError, QueueLostError, TopicError
+from actors.engines.topics.names import check_group_name, dead_letter_topic, retry_topic
+from actors.engines.topics.retry import sent_back
+from actors.future import Confirm, Future
+from actors.running_topics import RunningTopics
+from msg_store.commit_log_format import Record
+from storage.errors import DataError
+from warren.aio.bridge import answer, ask, caught_up, change, in_thread, running_topics, settled
+from warren.aio.consumer import FAIR_SHARE
+from warren.aio.publishing import safe
+from warren.node import Node
+from warren.topic_lookup import TagFilter, bounds_of, offsets_at, read_taken
+from warren.topic_record import Moment, StoredMessage
+
+_LOG = logging.getLogger("warren.topics")
+_BATCH: Final = 256
+_numbers = itertools.count(1)
+
+
+class TopicRecord(StoredMessage):
+    """A message that was read."""
+
+    __slots__ = ("_after", "_claim")
+
+    def __init__(self, record: Record, claim: Claim | None = None, after: int = 0) -> None:
+        super().__init__(record)
+        self._claim = claim
+        self._after = after  # the next place in its queue that is anything to this reader
+
+    async def commit(self) -> None:
+        """It, and all before it in its queue, are done. Raises :class:`QueueLostError` where the queue went to another
+        member meanwhile: that one gets them again."""
+        claim = self._of()
+        claim.done = max(claim.done, self._after)
+        await claim.reader._commit([(claim, self._after)])
+
+    async def retry(self, delay_level: int = 0) -> None:
+        """Have it again later, or as a dead letter after the last attempt; for this attempt it is done.
+
+        ``delay_level`` 0: each time later; negative: to the dead letters at once. Comes back when that is safe.
+        """
+        await self._of().reader._send_back(self.record, delay_level)
+
+    def _of(self) -> Claim:
+        if self._claim is None:
+            raise TopicError("the record was not read for a group")
+        return self._claim
+
+
+@attrs.define(eq=False)
+class Claim:
+    """What was taken from one queue in one go."""
+
+    reader: Reader
+    running: RunningTopics
+    topic: str
+    taken: Taken
+    done: int = attrs.field(init=False)
+    handed_out: int = attrs.field(init=False)
+    is_iterated: bool = attrs.field(default=False, init=False)
+    """Whether its messages are handed out one by one; else they were in one go."""
+
+    def __attrs_post_init__(self) -> None:
+        self.done = self.handed_out = self.taken.queue_offset
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Topic and queue."""
+        return self.topic, self.taken.queue_id
+
+    def end_at(self, queue_offset: int) -> None:
+        """What lies from there on was handed back; what is before it is new again."""
+        self.taken = attrs.evolve(self.taken, count=queue_offset - self.taken.queue_offset)
+        self.done = self.handed_out = self.taken.queue_offset
+
+    def records(self, found: list[Record]) -> list[TopicRecord]:
+        """What was read of it. Messages that its tags leave out go with the one before."""
+        after = [record.queue_offset for record in found[1:]]
+        return [TopicRecord(*one) for one in zip(found, itertools.repeat(self), [*after, self.taken.end], strict=False)]
+
+
+class Reader:
+    """Reads a topic for a group. Made by :meth:`warren.aio.Topic.reader`, for an ``async with``."""
+
+    def __init__(
+        self,
+        node: Node,
+        topic: str,
+        group: str,
+        *,
+        broadcast: bool,
+        tags: str | Iterable[str] | None,
+        auto_commit: bool,
+        consume_from: Place | Moment | Mapping[int, int],
+        positions: Mapping[int, int] | None,
+    ) -> None:
+        self._closed = False
+        self._joined: RunningTopics | None = None
+        if not broadcast:
+            check_group_name(group)
+        self._node = node
+        self.topic = topic
+        self.group = group
+        self.name = f"{group}-aio-{next(_numbers)}"
+        self.skipped = 0
+        """Messages that had expired before they could be read."""
+        self._auto_commit = auto_commit
+        self._consume_from = consume_from
+        self._broadcast = BroadcastPosition(1, dict(positions or {})) if broadcast else None
+        self._topics = [topic] if broadcast else list(dict.fromkeys((topic, retry_topic(group))))
+        self._tags = TagFilter.of(tags)
+        self._claims: dict[tuple[str, int], Claim] = {}  # of each queue the last one that is not all committed
+        self._iteration: Records | None = None
+        self._taking: Future | None = None
+        self._arrival: Future | None = None
+
+    # ── the group ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def begin(self) -> None:
+        """Join the group, if it has not yet."""
+        await self._now()
+
+    async def _now(self) -> RunningTopics:
+        """The topics that run; of those that were opened anew this reader becomes a member again."""
+        self._check_open()
+        running = await running_topics(self._node)
+        if running is not self._joined:
+            place = await self._first_place()
+            self._claims.clear()
+            self._iteration = self._taking = None
+            if self._broadcast is None:
+                await self._join(running, place)
+            elif self._joined is None:
+                self._begin_broadcast(self._broadcast, running, place)
+            self._joined = running
+        return running
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise MemberError(f"the reader {self.name!r} is closed")
+
+    async def _first_place(self) -> Place | Mapping[int, int]:
+        """Where a group begins that has never read the topic."""
+        running = await caught_up(self._node)
+        place = self._consume_from
+        if isinstance(place, str | Mapping):
+            return place
+        queues = running.table.queues(self.topic) or 1
+        self._consume_from = found = await in_thread(lambda: offsets_at(running, self.topic, queues, place))
+        return found
+
+    async def _join(self, running: RunningTopics, place: Place | Mapping[int, int]) -> None:
+        await change(self._node, lambda actor: actor.declare_topic(self._topics[-1], 1))
+        joined = ask(running.groups, tm.JoinGroup(self._topics, self.group, self.name, place))
+        try:
+            await answer(joined)
+        except asyncio.CancelledError:
+            ask(running.groups, self._leaving())
+            raise
+
+    def _begin_broadcast(
+        self, broadcast: BroadcastPosition, running: RunningTopics, place: Place | Mapping[int, int]
+    ) -> None:
+        bounds = bounds_of(running, self.topic)
+        for queue_id, queue_offset in broadcast.positions.items():  # the queue's tail may have been lost meanwhile
+            broadcast.positions[queue_id] = min(queue_offset, bounds(queue_id)[1])
+        broadcast.queues = running.table.queues(self.topic) or 1
+        broadcast.start(bounds, place)
+
+    def _leaving(self) -> tm.LeaveGroup:
+        return tm.LeaveGroup(self._topics, self.group, self.name)
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Of a broadcast reader: the queue offset that it reads next, by queue. To be kept, and handed in again."""
+        positions = {} if self._broadcast is None else dict(self._broadcast.positions)
+        for claim in self._claims.values() if positions else ():
+            positions[claim.taken.queue_id] = min(positions[claim.taken.queue_id], claim.done)
+        return positions
+
+    async def queues(self) -> list[int]:
+        """The queues of the topic that are this reader's at the moment."""
+        running = await self._now()
+        if self._broadcast is not None:
+            return list(self._broadcast.positions)
+        groups = await answer(ask(running.groups, tm.GetGroups()))
+        assigned: list[int] = groups[self.topic][self.group]["members"].get(self.name, [])
+        return assigned
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def read(self, max_records: int = _BATCH, timeout: float | None = 0.0) -> list[TopicRecord]:
+        """The next messages; waits up to ``timeout`` seconds (``None``: for ever) where there are none.
+
+        With ``auto_commit`` those that the last call brought are done.
+        """
+        await self._now()
+        self._settle()
+        records = await self._read(max_records, timeout)
+        for record in records:
+            claim = record._of()
+            claim.handed_out = claim.taken.end
+            if self._broadcast is not None:
+                claim.done = claim.taken.end
+        return records
+
+    def records(self, max_records: int | None = None, timeout: float | None = 0.0) -> Records:
+        """Messages one by one, up to ``max_records``, until none came for ``timeout`` seconds (``None``: for ever)."""
+        return Records(self, max_records, timeout)
+
+    def __aiter__(self) -> Records:
+        """Messages one by one, for ever."""
+        return self.records(timeout=None)
+
+    async def _read(self, max_records: int, timeout: float | None) -> list[TopicRecord]:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while True:
+            running = await self._now()
+            arrivals, topics = running.dispatcher.arrivals, set(self._topics)
+            self._arrival = arrival = arrivals.wait_for(topics)
+            try:
+                await caught_up(self._node)
+                while claims := await self._take(running, max_records):
+                    records = await self._read_claims(running, claims)
+                    if records:
+                        return records
+                left = None if deadline is None else max(deadline - loop.time(), 0.0)
+                if left == 0.0:
+                    return []
+                await settled(arrival, left)
+            finally:
+                self._arrival = None
+                arrivals.forget(topics, arrival)
+
+    async def _take(self, running: RunningTopics, max_records: int) -> list[Claim]:
+        if self._broadcast is not None:
+            self._broadcast.queues = running.table.queues(self.topic) or 1
+            taken = self._broadcast.take(max_records, bounds_of(running, self.topic))
+            return self._claimed(running, [(self.topic, one) for one in taken])
+        if self._taking is not None:  # a read that was cancelled has asked for it
+            self._hand_back(self._claimed(running, await self._taken()))
+        self._taking = ask(running.groups, tm.Take(self._topics, self.group, self.name, max_records))
+        return self._claimed(running, await self._taken())
+
+    async def _taken(self) -> list[tuple[str, Taken]]:
+        taking = self._taking
+        if taking is None:
+            raise RuntimeError("nothing was asked for")
+        await settled(taking)
+        self._taking = None
+        found: list[tuple[str, Taken]] = taking.get()
+        return found
+
+    def _claimed(self, running: RunningTopics, found: list[tuple[str, Taken]]) -> list[Claim]:
+        skipped = sum(taken.skipped for _, taken in found)
+        if skipped:
+            self.skipped += skipped
+            _LOG.warning("group %s, topic %s: %d messages expired unread", self.group, self.topic, skipped)
+        return [Claim(self, running, topic, taken) for topic, taken in found]
+
+    async def _read_claims(self, running: RunningTopics, claims: list[Claim]) -> list[TopicRecord]:
+        """The messages of these claims. What cannot be read, or is not wanted any more, is handed back."""
+        try:
+            found, error = await in_thread(lambda: self._read_files(running, claims))
+            self._check_open()
+        except BaseException:
+            self._hand_back(claims)
+            raise
+        if error is not None:
+            claim, records = claims[len(found) - 1], found[-1]
+            claim.done = records[-1].queue_offset + 1 if records else claim.taken.queue_offset
+            self._hand_back([claim, *claims[len(found) :]])
+            claim.end_at(claim.done)
+            if not any(found):
+                where = f"queue {claim.taken.queue_id} of {claim.topic}, from message {claim.done} on"
+                raise DataError(error.path, error.offset, f"{error.reason} ({where})") from error
+        read = list(zip(claims, found, strict=False))
+        self._pass_over(running, [claim for claim, records in read if not records and claim.place not in self._claims])
+        self._claims.update((claim.place, claim) for claim, records in read if records)
+        return [one for claim, records in read for one in claim.records(records)]
+
+    def _read_files(self, running: RunningTopics, claims: list[Claim]) -> tuple[list[list[Record]], DataError | None]:
+        """In the executor: the messages of each claim, up to one that is damaged."""
+        found: list[list[Record]] = []
+        for claim in claims:
+            found.append([])
+            try:
+                for record in read_taken(
+                    running, claim.topic, claim.taken, self._tags, is_retry=claim.topic != self.topic
+                ):
+                    found[-1].append(record)  # noqa: PERF402 - one by one: those before the damage are good
+            except DataError as error:
+                return found, error
+        return found, None
+
+    def _pass_over(self, running: RunningTopics, claims: list[Claim]) -> None:
+        """Nothing of these is for this reader, and nothing before them is with it."""
+        for claim in claims:
+            claim.done = claim.taken.end
+        self._tell_done(running, claims)
+
+    # ── being done ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def commit(self) -> None:
+        """Everything that was read is done. Raises :class:`QueueLostError` where queues went to others meanwhile."""
+        await self._now()
+        claims = list(self._claims.values())
+        for claim in claims:
+            claim.done = claim.handed_out
+        await self._commit([(claim, claim.done) for claim in claims])
+
+    async def _commit(self, places: list[tuple[Claim, int]]) -> None:
+        running = await self._now()
+        if self._broadcast is not None or not places:
+            return
+        if any(claim.running is not running for claim, _ in places):
+            raise QueueLostError(f"group {self.group!r}, topic {self.topic!r}: the topics were opened anew since")
+        lost = await answer(self._ask_done(running, places))
+        for claim, place in places:
+            if place == claim.taken.end and self._claims.get(claim.place) is claim:
+                del self._claims[claim.place]
+        if lost:
+            raise QueueLostError("; ".join(lost))
+
+    def _ask_done(self, running: RunningTopics, places: list[tuple[Claim, int]]) -> Future:
+        done = [(one.topic, one.taken.queue_id, place, one.taken.claim) for one, place in places]
+        return ask(running.groups, tm.CommitOffsets(self.group, self.name, done))
+
+    def _tell_done(self, running: RunningTopics, claims: list[Claim]) -> None:
+        """Without waiting: what is somebody else's now is only noted."""
+        if claims and self._broadcast is None:
+            self._ask_done(running, [(claim, claim.done) for claim in claims]).on_done(_note_lost)
+
+    def _settle(self, *, is_done: bool = True) -> None:
+        """What was read in one go until now is done (with ``auto_commit`` and ``is_done``); an iteration is left."""
+        claims = list(self._claims.values())
+        self._iteration = None
+        if self._auto_commit:
+            for claim in claims if is_done else ():
+                if not claim.is_iterated:
+                    claim.done = claim.handed_out
+            if self._joined is not None:
+                self._tell_done(self._joined, claims)
+        self._hand_back([claim for claim in claims if claim.is_iterated])
+        if self._auto_commit or self._broadcast is not None:
+            self._claims.clear()
+
+    def _hand_back(self, claims: list[Claim]) -> None:
+        """What was taken and is not done comes again."""
+        for claim in claims:
+            claim.handed_out = claim.done
+            if self._broadcast is not None:
+                positions, queue_id = self._broadcast.positions, claim.taken.queue_id
+                positions[queue_id] = min(positions[queue_id], claim.done)
+            elif claim.done < claim.taken.end and claim.running is self._joined:
+                message = tm.HandBack(self.group, self.name, claim.topic, claim.taken, claim.done)
+                ask(claim.running.groups, message)  # refused where the queue is somebody else's: he has it
+
+    async def _send_back(self, record: Record, delay_level: int) -> None:
+        if self._broadcast is not None:
+            raise TopicError("a broadcast reader has no group that could have a message again")
+        running = await self._now()
+        batch = sent_back(record, self.group, running.store.settings, delay_level=delay_level)
+        running.store.check(batch)
+        if batch.topic == dead_letter_topic(self.group):
+            await change(self._node, lambda actor: actor.declare_topic(batch.topic, 1))
+        confirm = Confirm(running.log)
+        running.log.hand_over(tm.AppendBatches([batch], confirm), 1)
+        await safe(confirm)
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def close(self) -> None:
+        """Leave the group; with ``auto_commit`` what :meth:`read` brought is done."""
+        await self._close(is_done=True)
+
+    async def aclose(self) -> None:
+        """:meth:`close`, as :func:`contextlib.aclosing` calls it."""
+        await self.close()
+
+    async def _close(self, *, is_done: bool) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._settle(is_done=is_done)
+        if self._arrival is not None:
+            self._arrival.offer(None)
+        running, self._joined = self._joined, None
+        if running is not None and self._broadcast is None:
+            await settled(ask(running.groups, self._leaving()))
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close(is_done=error is None)  # what was being worked on is not done
+
+    def __del__(self) -> None:
+        running = self._joined
+        if running is not None and not self._closed and self._broadcast is None:
+            running.groups.let_go(self._leaving())
+
+
+class Records:
+    """An async iterator over a reader's messages. Made by :meth:`Reader.records`; ends when the reader is closed.
+
+    With ``auto_commit`` a message is done when the next one is asked for. What an iteration that was left in the middle
+    had not done comes again, with the reader's next one or its next :meth:`Reader.read`.
+    """
+
+    def __init__(self, reader: Reader, max_records: int | None, timeout: float | None) -> None:
+        self._reader = reader
+        self._left = max_records
+        self._timeout = timeout
+        self._batch: deque[TopicRecord] = deque()
+        self._current: TopicRecord | None = None
+        self._handed_out = 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> TopicRecord:
+        reader, current = self._reader, self._current
+        self._current = None
+        if reader._closed:
+            raise StopAsyncIteration
+        if reader._iteration is not self:  # another one was begun since, or this one is new
+            self._batch.clear()
+            await reader._now()
+            reader._settle()
+            reader._iteration = self
+        elif current is not None:
+            current._of().done = max(current._of().done, current._after)
+        if not self._batch and not await self._next_batch():
+            raise StopAsyncIteration
+        if self._handed_out >= FAIR_SHARE:
+            self._handed_out = 0
+            await asyncio.sleep(0)
+        self._handed_out += 1
+        record = self._current = self._batch.popleft()
+        record._of().handed_out = record._after
+        if self._left is not None:
+            self._left -= 1
+        return record
+
+    async def _next_batch(self) -> bool:
+        """Whether there is one."""
+        reader = self._reader
+        reader._settle()  # all of the last one is done
+        if self._left == 0:
+            return False
+        try:
+            records = await reader._read(_BATCH if self._left is None else min(self._left, _BATCH), self._timeout)
+        except MemberError:
+            if reader._closed:
+                return False
+            raise
+        for record in records:
+            record._of().is_iterated = True
+        self._batch.extend(records)
+        reader._iteration = self if records else None
+        return bool(records)
+
+    async def aclose(self) -> None:
+        """Leave it: what is not done comes again."""
+        if self._reader._iteration is self and not self._reader._closed:
+            self._reader._settle()
+
+
+def _note_lost(done: Future) -> None:
+    if done.error is not None:
+        _LOG.info("%s", done.error)
+    for lost in () if done.error is not None else done.get():
+        _LOG.info("%s", lost)
