@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import posixpath
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -71,6 +72,7 @@ class RunningTopics:
         """Recover the store in ``path`` (none there: make one) and start its actors."""
         files = around.files
         files.make_directories(f"{path}/{CONFIG}")
+        files.sync_directory(posixpath.dirname(path))  # or all of it could be lost with its name
         store = TopicStore.load(files, path, settings, new_index_name=lambda: index_name(around.clock.wall_us()))
         for cut in store.cuts:
             _LOG.warning("%s", cut)

@@ -5,18 +5,26 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import os
 import re
-from collections.abc import Callable
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 import warren
+from storage.errors import SettingsError
 from storage.settings import RABBITMQ_3_10, Settings
+from storage.topic_settings import TopicSettings
 from warren.cli import app
 from warren.node import Vhost
 
@@ -31,6 +39,7 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _CODE_NAME = re.compile(r"`(\w+)\.(?!dets|ets|py|clean)(\w+)(?:\(\))?`")
 _CODE_PATH = re.compile(r"`((?:storage|msg_store|queue_index|actors|warren|tests|examples)/[\w./-]*\w)`")
+_TOPIC_SETTING = re.compile(r"^\| `(\w+)` \| `([^`]*)` \| `(\w+)`, ", re.MULTILINE)
 _SETTING = re.compile(r"^\| `(\w+)` \| `([^`]*)` \| `([^`]*)` \|", re.MULTILINE)
 
 
@@ -131,15 +140,74 @@ def test_the_settings_page_has_every_setting_with_both_profiles_values() -> None
     assert shown == said
 
 
+def test_the_settings_page_has_every_setting_of_topics_under_both_names() -> None:
+    shown = {
+        name: (default, theirs)
+        for name, default, theirs in _TOPIC_SETTING.findall((DOCS / "settings.md").read_text(encoding="utf-8"))
+    }
+    for name, (_, theirs) in shown.items():
+        with pytest.raises(SettingsError, match=f"^{name}\\b"):
+            TopicSettings().with_changes({theirs: "?"})
+    said = {field.name: repr(getattr(TopicSettings(), field.name)) for field in attrs.fields(TopicSettings)}
+    assert {name: default for name, (default, _) in shown.items()} == said
+
+
 def test_the_command_line_page_has_every_command_and_option() -> None:
     page = (DOCS / "command-line.md").read_text(encoding="utf-8")
-    sections = {part.partition("\n")[0].split()[1].strip("`"): part for part in page.split("\n## `")[1:]}
+    sections = {part.partition("\n")[0].removeprefix("warren "): part for part in page.split("\n## `")[1:]}
     missing = []
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
-        section = sections.get(name, "")
+    for name, command in commands(typer.main.get_command(app)):
+        section = next((part for title, part in sections.items() if re.match(rf"{re.escape(name)}\b[^-]", title)), "")
         options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
         missing += [f"warren {name} {option}" for option in ["", *options] if not section or option not in section]
     assert not missing
+
+
+def commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command, those of groups too: ``topic read``."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield prefix + name, command
+
+
+# ── commands that a page shows ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def shown_commands(page: Path) -> list[tuple[str, str]]:
+    """What stands behind each ``$`` of a page, and what the page says that it prints."""
+    blocks = [match[2] for match in _BLOCK.finditer(page.read_text(encoding="utf-8")) if match[1] == "console"]
+    parts = [part for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+    return [(command, said) for command, _, said in (part.partition("\n") for part in parts)]
+
+
+def run_shown(command: str) -> str:
+    """What a command prints, errors first; in this process where nothing but the command is asked for."""
+    if command.startswith("warren ") and not re.search(r"[|<>]", command):
+        result = CliRunner().invoke(app, shlex.split(command)[1:])
+        return result.stderr + result.stdout
+    script = f'warren() {{ {shlex.quote(sys.executable)} -m warren.cli "$@"; }}; {command}'
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    ran = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    return ran.stderr + ran.stdout
+
+
+def says(printed: str, said: str) -> bool:
+    """Whether this was printed; ``…`` is anything, on a line of its own any lines."""
+    lines = "".join(f"{line.rstrip()}\n" for line in printed.rstrip().splitlines())
+    pattern = re.sub(r"(?m)^…\\?\n", "(?s:.*)", re.escape(said)).replace("…", ".*")
+    return re.fullmatch(pattern, lines) is not None
+
+
+def test_the_commands_on_a_dead_rocketmq_say_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(PROJECT / "tests/golden/rocketmq/crash-recovery.tar.gz", tmp_path / "dead-broker.tar.gz")
+    monkeypatch.chdir(tmp_path)
+    for command, said in shown_commands(DOCS / "rocketmq-disk.md"):
+        printed = run_shown(command)
+        assert says(printed, said), f"$ {command}\n{printed}"
 
 
 # ── all names ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,11 @@ import pytest
 import rocketmq_golden as golden
 
 from actors.engines.topics.topic_store import TopicStore
+from msg_store.commit_log import Batch
+from msg_store.commit_log_format import Host
 from storage.errors import DataError
+from storage.memory import MemoryFileSystem
+from storage.topic_settings import TopicSettings
 
 STATES = [
     pytest.param(scenario, state, id=f"{scenario}-{state[0]}")
@@ -84,3 +88,45 @@ def check_index(store: TopicStore, expected: golden.Json) -> None:
     assert len(store.index.index_files) == len(expected["indexFiles"])
     for ours, theirs in zip(store.index.index_files, expected["indexFiles"], strict=True):
         assert store.files.open_read(ours.path).pread(40, 0).hex() == theirs["headerHex"]
+
+
+def crashed_store(cut: int) -> tuple[TopicStore, int]:
+    """A store of three messages whose last lost its end when the power went: so many bytes; and where it began."""
+    files = MemoryFileSystem()
+    settings = TopicSettings(mapped_file_size_commit_log=4096, max_hash_slot_num=10, max_index_num=50)
+    store = TopicStore.load(files, "/store", settings, new_index_name=lambda: "2" * 17)
+    store.start()
+    host = Host(bytes((127, 0, 0, 1)), 0)
+    batch = Batch(
+        topic="events",
+        queue_id=0,
+        bodies=[b"one", b"two", b"three"],
+        properties=[b"KEYS\x01k1", b"KEYS\x01k2", b"KEYS\x01order-1001 order-1002"],
+        born_timestamp=1,
+        born_host=host,
+        store_host=host,
+    )
+    appended = store.append(batch, 1000)
+    last = int(appended.physical_offsets[-1])
+    store.commit_log.mapped.write(store.commit_log.end - cut, bytes(cut))
+    store.abandon()
+    left = files.after_process_crash()
+    return TopicStore.load(left, "/store", settings, new_index_name=lambda: "3" * 17), last
+
+
+@pytest.mark.parametrize("cut", [1, 5, 11, 20, 32, 35, 60, 120])
+def test_a_message_without_its_end_is_none_although_its_checksum_is_right(cut: int) -> None:
+    store, last = crashed_store(cut)
+    store.start()
+    assert store.commit_log.end == last
+    assert store.queues["events", 0].max_offset == 2
+    assert store.query("events", "k2") != []
+    assert store.query("events", "order-1001") == []
+
+
+def test_whole_messages_survive_a_crash() -> None:
+    store, last = crashed_store(0)
+    store.start()
+    assert store.commit_log.end > last
+    assert store.queues["events", 0].max_offset == 3
+    assert store.query("events", "order-1002") == [last]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import gc
 import random
 from typing import Any
 
@@ -230,8 +232,8 @@ def test_what_cannot_be_stored_is_refused_and_changes_nothing() -> None:
 
 @pytest.mark.parametrize("most", ["max_message_size", "mapped_file_size_commit_log"])
 def test_the_largest_message_there_can_be_is_stored_and_one_byte_more_refused(most: str) -> None:
-    hand = opened(max_message_size=4096, **{most: 4096} if most == "max_message_size" else {most: 4096})
-    topic = hand.node.topic("t")
+    hand = opened(**{most: 4096})
+    topic = hand.node.topic("t", queues=1)
     room = 4096 - 91 - 1 - (8 if most == "mapped_file_size_commit_log" else 0)
     largest = bytes(room)
     with pytest.raises(MessageError):
@@ -245,18 +247,19 @@ def test_the_largest_message_there_can_be_is_stored_and_one_byte_more_refused(mo
 @pytest.mark.parametrize("most", ["max_message_size", "mapped_file_size_commit_log"])
 def test_a_message_that_fits_only_without_its_delay_or_transaction_is_refused_at_once(name: str, most: str) -> None:
     """It would be confirmed, and lost when it is due."""
-    hand = opened(max_message_size=4096, **{most: 4096} if most == "max_message_size" else {most: 4096})
+    hand = opened(**{most: 4096})
     topic = hand.node.topic(name, queues=1)
-    accepted = 0
-    for size in range(4096 - 300, 4096 - 90):
+    accepted = refused = 0
+    for size in [*range(4096 - 500, 4096 - 90, 7), *range(4096 - 260, 4096 - 130)]:
         for append in (lambda body: topic.append(body, delay_level=1), lambda body: topic.prepare(body).commit()):
             try:
                 append(bytes(size)).wait()
             except MessageError:
-                continue
-            accepted += 1
+                refused += 1
+            else:
+                accepted += 1
     hand.advance(2)
-    assert 0 < accepted < 420
+    assert accepted > 10 < refused
     assert len(everything(topic)) == accepted
 
 
@@ -344,10 +347,13 @@ def test_a_loop_that_is_left_in_the_middle_gets_that_message_again() -> None:
             break
     assert seen == numbered(5)
     assert topic.lag("g") == {0: 6}
-    with pytest.raises(ZeroDivisionError):
+
+    def work() -> None:
         for record in topic.read("g", max_records=3):
-            seen.append(record.body)
             1 // (record.body != b"5")
+
+    with pytest.raises(ZeroDivisionError):
+        work()
     assert [record.body for record in topic.read("g", max_records=3)] == [b"5", b"6", b"7"]
     assert everything(topic, "g") == [b"8", b"9"]
     assert topic.lag("g") == {0: 0}
@@ -569,7 +575,7 @@ def test_the_places_of_a_broadcast_reader_behind_the_end_are_taken_back() -> Non
 
 
 def test_find_answers_exactly_though_hashes_collide() -> None:
-    topic = opened().node.topic("t", queues=2)
+    topic = opened().node.topic("t", queues=1)
     for number, key in enumerate(["Aa", "BB", "Aa", "C"] * 5):
         topic.append(b"%d" % number, key=[key, key, "all"])
     topic.sync()
@@ -646,9 +652,10 @@ def test_a_retry_may_name_its_level_or_be_the_last() -> None:
     hand = opened()
     topic = hand.node.topic("t", queues=1)
     topic.append_many(numbered(2)).wait()
-    first, second = topic.reader("g").read()
-    first.retry(delay_level=1)
-    second.retry(delay_level=-1)
+    with topic.reader("g") as reader:
+        first, second = reader.read()
+        first.retry(delay_level=1)
+        second.retry(delay_level=-1)
     hand.advance(1.1)
     assert everything(topic, "g") == [b"0"]
     assert everything(hand.node.topic("%DLQ%g")) == [b"1"]
@@ -745,6 +752,7 @@ def test_a_delayed_message_that_is_damaged_does_not_keep_the_others(caplog: pyte
     hand = opened()
     topic = hand.node.topic("t", queues=1)
     places = [topic.append(body, delay_level=1).wait() for body in (b"1", b"broken", b"2")]
+    hand.run()
     handle = hand.files.open_append("/data/topics/commitlog/" + "0" * 20)
     handle.pwrite(b"\xff\xff\xff", places[1].physical_offset + 4)
     hand.advance(2)
@@ -830,15 +838,17 @@ def filled(hand: HandNode, count: int = 400) -> Topic:
 
 
 def test_old_files_go_in_their_hour_and_readers_go_on_behind_them() -> None:
-    hand = opened(file_reserved_time=10, delete_when="04", clean_resource_interval=600_000)
+    three = datetime.datetime(2026, 6, 1, 3).timestamp()  # local time, as the setting's
+    clock = HandClock(round(three * 1_000_000))
+    hand = opened(clock=clock, file_reserved_time=1, delete_when="04")
     topic = filled(hand)
     reader = topic.reader("g")
     assert len(reader.read(30)) == 30
     files = hand.files.list("/data/topics/commitlog")
     assert len(files) == 8
-    hand.advance(9 * 3600)
+    hand.advance(3590)
     assert hand.files.list("/data/topics/commitlog") == files
-    hand.advance(24 * 3600)
+    hand.advance(30)
     assert hand.files.list("/data/topics/commitlog") == files[-1:]  # never the last one
     first, last = topic.offsets()[0]
     assert last == 400
@@ -996,8 +1006,10 @@ def test_appends_that_fail_together_are_all_told() -> None:
         assert confirm.done
         with pytest.raises((StorageError, ActorStoppedError)):
             confirm.wait()
-    assert topic.append(b"again").wait().queue_id == 1
-    assert everything(topic) == [b"again"]
+    topic.append(b"again", queue=0).wait()
+    found = everything(topic)
+    assert found[-1] == b"again" or b"again" in found  # what was torn may be there, and never twice
+    assert sorted(found[:-1]) == sorted(set(found[:-1]))
 
 
 def test_a_disk_that_goes_on_failing_takes_the_topics_down_and_the_queues_go_on() -> None:
@@ -1015,7 +1027,7 @@ def test_a_disk_that_goes_on_failing_takes_the_topics_down_and_the_queues_go_on(
             hand.run()
     else:
         raise AssertionError("the topics are still tried")
-    for use in (lambda: topic.append(b"z"), lambda: hand.node.topic("u"), lambda: reader.read(), hand.node.topics):
+    for use in (lambda: topic.append(b"z"), lambda: hand.node.topic("u"), reader.read, hand.node.topics):
         with pytest.raises(TopicsDownError):
             use()
     assert hand.node.stats()["topics"]["down"]
@@ -1027,10 +1039,12 @@ def test_a_disk_that_goes_on_failing_takes_the_topics_down_and_the_queues_go_on(
     assert everything(after.node.topic("t")) == [b"x"]
 
 
-def test_a_full_disk_that_gets_room_again_goes_on() -> None:
+def test_a_full_disk_costs_nothing_that_was_confirmed() -> None:
     hand = opened()
     topic = hand.node.topic("t", queues=1)
     topic.append(b"0").wait()
+    queue = hand.node.queue("q")
+    queue.publish(b"there").wait()
     hand.files.capacity_bytes = hand.files.used_bytes
     failed = False
     for _ in range(100):
@@ -1041,7 +1055,11 @@ def test_a_full_disk_that_gets_room_again_goes_on() -> None:
             hand.run()
             break
     assert failed
+    assert len(queue) == 1
     hand.files.capacity_bytes = None
+    queue.publish(b"unharmed").wait()
+    hand = after_stop(hand)
+    topic = hand.node.topic("t")
     topic.append(b"1").wait()
     found = everything(topic)
     assert (found[0], found[-1]) == (b"0", b"1")
@@ -1082,6 +1100,7 @@ def test_a_damaged_message_is_an_error_where_its_turn_comes_and_can_be_passed() 
     hand = opened()
     topic = hand.node.topic("t", queues=1)
     places = topic.append_many(numbered(10)).wait()
+    hand.run()
     handle = hand.files.open_append("/data/topics/commitlog/" + "0" * 20)
     handle.pwrite(b"\xff\xff\xff", places[4].physical_offset + 4)
     reader = topic.reader("g")
@@ -1166,10 +1185,26 @@ def test_a_reader_of_its_groups_retries_reads_them_once() -> None:
     hand = opened()
     topic = hand.node.topic("t", queues=1)
     topic.append(b"x").wait()
-    [record] = topic.reader("g").read()
-    record.retry(delay_level=1)
+    with topic.reader("g") as reader:
+        [record] = reader.read()
+        record.retry(delay_level=1)
     hand.advance(2)
     assert everything(hand.node.topic("%RETRY%g"), "g") == [b"x"]
+
+
+def test_a_reader_that_is_forgotten_leaves_its_queues_to_others() -> None:
+    hand = opened()
+    topic = hand.node.topic("t", queues=2)
+    topic.append_many(numbered(3)).wait()
+    forgotten = topic.reader("g")
+    forgotten.read()
+    reader = topic.reader("g")
+    assert reader.queues == [1]
+    del forgotten
+    gc.collect()
+    hand.run()
+    assert reader.queues == [0, 1]
+    assert len(reader.read()) == 3
 
 
 def test_readers_are_described_by_their_names() -> None:

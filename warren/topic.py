@@ -378,10 +378,10 @@ class Topic(ProcessBound):
         """Join a group and read (:class:`~warren.topic_reader.Reader`).
 
         ``tags``: only messages with one of these; RocketMQ's ``"a || b"`` will do. ``consume_from``: where a group that
-        has never read this topic begins: "first", "last", a time, or a queue offset for each queue. ``broadcast``: read
-        all queues, from ``positions`` on, and share nothing.
+        has never read this topic begins: "first", "last", a time, or a queue offset for each queue (a whole number: for
+        all of them). ``broadcast``: read all queues, from ``positions`` on, and share nothing.
         """
-        if isinstance(consume_from, str | Mapping):
+        if isinstance(consume_from, str | Mapping | int):
             place: Place | Mapping[int, int] = consume_from
         else:
             place = self.offset_at(consume_from)

@@ -353,6 +353,10 @@ class Reader(ProcessBound):
                 with contextlib.suppress(WarrenError):  # it stops in this moment
                     running.ask_groups(tm.LeaveGroup(self._topics, self.group, self.name))
 
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and self._broadcast is None and self._running is not None:
+            self._running.groups.let_go(tm.LeaveGroup(self._topics, self.group, self.name))
+
     def __enter__(self) -> Self:
         return self
 

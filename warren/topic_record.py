@@ -48,8 +48,8 @@ def to_ms(moment: Moment) -> int:
 
 def check_key(key: str) -> str:
     """Raise :class:`MessageError` unless this can be a message's key: no space, which stands between keys."""
-    if not key or " " in key or "\x01" in key or "\x02" in key:
-        raise MessageError(f"a key cannot be {key!r:.100}: it is not empty, and holds no space and no separator")
+    if not key or " " in key or "\x01" in key or "\x02" in key or "\0" in key:
+        raise MessageError(f"a key cannot be {key!r:.100}: it is not empty, and holds no space, no separator, no NUL")
     return key
 
 
@@ -72,6 +72,8 @@ def encode_message_properties(
         encoded = encode_properties(found)
     except (WarrenError, UnicodeEncodeError, TypeError) as error:
         raise MessageError(f"no properties of a message: {error}") from None
+    if b"\0" in encoded:  # a record that ends so was not written to its end
+        raise MessageError("properties of a message cannot hold a NUL")
     if len(encoded) > MAX_PROPERTIES_BYTES:
         raise MessageError(f"{len(encoded)} bytes of properties; {MAX_PROPERTIES_BYTES} at most")
     return encoded

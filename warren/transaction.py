@@ -38,18 +38,18 @@ class Transaction:
         record: Record = self._node.running_topics().store.commit_log.record(self._physical_offset, self._size)
         return TopicRecord(record)
 
-    def commit(self) -> Future:
+    def commit(self) -> Confirm:
         """Append the message to its topic. The confirm comes when that is safe.
 
         It fails with :class:`TransactionError` where it was decided before.
         """
         return self._decide(commit=True)
 
-    def rollback(self) -> Future:
+    def rollback(self) -> Confirm:
         """Never append it. The confirm comes when that is safe; it fails as that of :meth:`commit` does."""
         return self._decide(commit=False)
 
-    def _decide(self, *, commit: bool) -> Future:
+    def _decide(self, *, commit: bool) -> Confirm:
         running = self._node.running_topics()
         running.catch_up()
         decided = Confirm(running.log)

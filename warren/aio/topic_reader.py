@@ -319,7 +319,7 @@ class Reader:
                 for record in read_taken(
                     running, claim.topic, claim.taken, self._tags, is_retry=claim.topic != self.topic
                 ):
-                    found[-1].append(record)  # noqa: PERF402 - one by one: those before the damage are good
+                    found[-1].append(record)
             except DataError as error:
                 return found, error
         return found, None

@@ -11,7 +11,8 @@ In RocketMQ's order, for RocketMQ's directories have to be answered for as it wo
 5. Without any CommitLog file, ConsumeQueues are deleted.
 
 With ``rebuild_after_crash``, which a store that goes on to be written has, a dirty stop is met otherwise from 2 on.
-The CommitLog is only read. Old bytes behind its end go, for good. ConsumeQueues are taken back to where that reading
+The CommitLog is only read, and a record that was not written to its end, which no CRC tells, is no good one; nor is one
+that says it lies elsewhere. Old bytes behind its end go, for good. ConsumeQueues are taken back to where that reading
 began, the index to what its files surely hold (:mod:`queue_index.index_recovery`), and both are dispatched anew from
 there: in RocketMQ's way an entry can stay that never was, and keys are lost.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import attrs
+import numpy as np
 
 from msg_store.commit_log_format import HEAD_BYTES, MESSAGE_MAGIC, Blank, decode_store_timestamp, peek
 from msg_store.record_columns import Failure, RecordColumns
@@ -58,13 +60,17 @@ class Recovery:
 
     store: TopicStore
 
+    @property
+    def _is_own(self) -> bool:
+        return self.store.settings.rebuild_after_crash
+
     def run(self) -> None:
         store, log = self.store, self.store.commit_log
-        rebuilding = store.settings.rebuild_after_crash and not store.was_clean
+        rebuilding = self._is_own and not store.was_clean
         furthest = self._recover_queues()
         if log.mapped.bases:
             start = self._clean_start() if store.was_clean else self._dirty_start()
-            end = self._find_end(start, dispatching=not store.was_clean and not rebuilding)
+            end = self._find_end(start, dispatching=not store.was_clean and not rebuilding, rebuilding=rebuilding)
             self._cut_commit_log(end)
             store.dispatched = store.indexed = log.end
             if rebuilding:
@@ -108,16 +114,21 @@ class Recovery:
             bound = min(bound, self.store.checkpoint.index_msg_timestamp)
         return stored_ms != 0 and stored_ms <= bound
 
-    def _find_end(self, start: int, *, dispatching: bool) -> int:
+    def _find_end(self, start: int, *, dispatching: bool, rebuilding: bool) -> int:
         store = self.store
         end = start
         # As RocketMQ recovers, its delay levels are not loaded yet: a delayed message gets the code of its tags.
-        levels = store.settings.delay_levels_ms() if store.settings.rebuild_after_crash else ()
+        levels = store.settings.delay_levels_ms() if self._is_own else ()
         check_crc = store.settings.check_crc_on_recover
         bounds = store.commit_log.mapped
         for item in store.commit_log.columns(start, check_crc=check_crc, delay_levels_ms=levels):
             match item:
                 case RecordColumns():
+                    if rebuilding and (torn := self._first_torn(item)) is not None:
+                        self._note_failure(
+                            Failure(torn, "a record that ends in zeros was not written to its end", None)
+                        )
+                        return torn
                     if dispatching:
                         store.dispatch_columns(item)
                     store.last_stored_ms = max(store.last_stored_ms, int(item.store_timestamps[-1]))
@@ -132,6 +143,21 @@ class Recovery:
                     self._note_failure(item)
                     return item.physical_offset
         return end
+
+    def _first_torn(self, columns: RecordColumns) -> int | None:
+        """Where the first of these records lies of which the end never came to the disk: zeros stand there.
+
+        The CRC covers the body alone; of what comes behind it, nothing that is whole ends in a zero. A record that says
+        that it lies elsewhere is no better.
+        """
+        octets = np.frombuffer(self.store.commit_log.mapped.read(columns.start, columns.stop - columns.start), np.uint8)
+        ends = columns.positions + columns.sizes - columns.start
+        topic_sizes = columns.body_starts + columns.body_sizes - columns.start
+        topic_ends = topic_sizes + 1 + octets[topic_sizes]
+        has_properties = ends > topic_ends + 2
+        zeros = (octets[topic_ends - 1] == 0) | (has_properties & (octets[ends - 1] == 0))
+        torn = np.flatnonzero(zeros | (columns.positions != columns.physical_offsets))
+        return int(columns.positions[torn[0]]) if len(torn) else None
 
     def _note_failure(self, failure: Failure) -> None:
         """A failure is the usual end, unless something stands there."""

@@ -1,0 +1,829 @@
+"""warren.aio: topics. Timeouts here are guards; what a test waits for is an event."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runtime_tools import HandNode, hand_node
+from test_aio import SLOW_SYNC, breathe, driven, in_a_loop
+
+import warren
+import warren.aio
+from actors.dispatch_actor import Arrivals
+from actors.engines.topics.errors import MemberError, QueueLostError, TopicError, TopicNameError, TransactionError
+from actors.engines.topics.names import dead_letter_topic, retry_topic
+from actors.groups_actor import GroupsActor
+from actors.pool import PooledActor
+from storage.filesystem import RealFileSystem
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "data")
+
+
+@pytest.fixture
+def hand() -> Iterator[HandNode]:
+    """A node that does nothing until it is told to."""
+    made = hand_node(credit_flow_default_credit=(200, 100))
+    yield made
+    made.node.close()
+
+
+def numbers(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % n for n in range(first, first + count)]
+
+
+async def read_all(topic: warren.aio.Topic, group: str, **arguments: Any) -> list[bytes]:
+    return [record.body async for record in topic.read(group, **arguments)]
+
+
+async def committed(topic: warren.aio.Topic, group: str) -> dict[int, int]:
+    return dict((await topic.groups())[group]["committed"])
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0)
+
+
+# ── the verbs ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_a_loop
+async def test_what_was_appended_is_read_found_and_there_after_opening_again(path: str) -> None:
+    async with warren.aio.open(path, **SLOW_SYNC) as node:
+        assert await node.topics() == {}
+        assert await node.pending_transactions() == []
+        events = await node.topic("events", queues=2)
+        assert (events.name, events.queues) == ("events", 2)
+        first = await events.append(b"one", key="k1", tag="created", properties={"a": "b"}, queue=0)
+        assert (first.topic, first.queue_id, first.queue_offset, first.physical_offset) == ("events", 0, 0, 0)
+        second = await events.append_nowait(b"two", key=["k2", "k1"], queue=0)
+        assert (second.queue_offset, second.physical_offset) == (1, first.size)
+        many = await events.append_many([b"three", b"four"], keys=["k3", "k4"], tags=["x", None], queue=lambda _: 1)
+        assert [(one.queue_id, one.queue_offset) for one in many] == [(1, 0), (1, 1)]
+        assert list(await events.append_many([])) == []
+        await events.sync()
+        assert await read_all(events, "g") == [b"one", b"two", b"three", b"four"]
+        assert await read_all(events, "g") == []
+    async with warren.aio.open(path) as node:
+        events = await node.topic("events")
+        assert await node.topics() == {"events": 2, retry_topic("g"): 1}
+        assert [one.body for one in await events.find("k1")] == [b"two", b"one"]
+        assert [one.body for one in await events.find("k1", limit=1)] == [b"two"]
+        assert [one.body for one in await events.find("k1", exact=False)] == [b"two", b"one"]
+        found = await events.get(0, 0)
+        assert (found.body, found.tag, found.key, found.properties["a"]) == (b"one", "created", "k1", "b")
+        with pytest.raises(LookupError):
+            await events.get(0, 2)
+        assert await events.offsets() == {0: (0, 2), 1: (0, 2)}
+        assert await events.offset_at(0.0) == {0: 0, 1: 0}
+        assert await events.offset_at(found.stored_at + 3600) == {0: 2, 1: 2}
+        assert await events.lag("g") == {0: 0, 1: 0}
+        assert await events.lag("new") == {0: 2, 1: 2}
+        assert await events.seek("g", {1: 1}) == {1: 1}
+        assert await read_all(events, "g") == [b"four"]
+        assert await events.seek("g", 0.0) == {0: 0, 1: 0}
+        assert await read_all(events, "g", max_records=3) == [b"one", b"two", b"three"]
+        assert await read_all(events, "g", tags="x || created") == []
+        assert await events.lag("g") == {0: 0, 1: 0}  # what the tags leave out is done
+        assert await read_all(events, "late", consume_from="last") == []
+        assert await read_all(events, "h", consume_from=0.0, tags="x || created") == [b"one", b"three"]
+
+
+@in_a_loop
+async def test_nobody_who_awaits_waits_for_the_timer_that_groups_syncs(path: str) -> None:
+    async with warren.aio.open(path, **SLOW_SYNC) as node:
+        events = await node.topic("events")
+        confirm = events.append_nowait(b"x")
+        await events.lag("g")  # it has been taken
+        assert not confirm.done
+        assert repr(confirm) == "<AppendConfirm pending>"
+        position = await confirm
+        assert (confirm.done, confirm.error) == (True, None)
+        assert await confirm == position
+        await asyncio.gather(*(events.append(b"%d" % n) for n in range(50)))
+        for _ in range(5):
+            await (await events.prepare(b"t")).commit()
+            await (await events.prepare(b"t")).rollback()
+        async with events.reader("g") as reader:
+            [record] = await reader.read(1)
+            await record.retry()
+
+
+@in_a_loop
+async def test_transactions_are_decided_once_and_those_that_are_not_survive(path: str) -> None:
+    async with warren.aio.open(path, **SLOW_SYNC) as node:
+        events = await node.topic("events", queues=1)
+        kept, dropped, left = [await events.prepare(body, key="k") for body in (b"kept", b"dropped", b"left")]
+        assert await read_all(events, "g") == []
+        assert [one.half_offset for one in await node.pending_transactions()] == [0, 1, 2]
+        await kept.commit()
+        await dropped.rollback()
+        assert await read_all(events, "g") == [b"kept"]
+        for decide in (kept.commit, kept.rollback, dropped.commit):
+            with pytest.raises(TransactionError):
+                await decide()
+        assert (left.topic, (await left.message()).body) == ("events", b"left")
+    async with warren.aio.open(path) as node:
+        [left] = await node.pending_transactions()
+        assert (await left.message()).body == b"left"
+        await left.commit()
+        assert await read_all(await node.topic("events"), "g") == [b"left"]
+        assert await node.pending_transactions() == []
+
+
+@in_a_loop
+async def test_a_cancelled_prepare_and_a_cancelled_commit_are_done(hand: HandNode) -> None:
+    hand.node.topic("events")
+    node = warren.aio.Node(hand.node)
+    events = warren.aio.Topic(hand.node, "events")
+    preparing = asyncio.create_task(events.prepare(b"x"))
+    await breathe()
+    preparing.cancel()
+    await breathe()
+    assert preparing.cancelled()
+    async with driven(hand):
+        [pending] = await node.pending_transactions()
+    committing = asyncio.create_task(pending.commit())
+    await breathe()
+    committing.cancel()
+    await breathe()
+    assert committing.cancelled()
+    async with driven(hand):
+        assert await node.pending_transactions() == []
+        assert await read_all(events, "g") == [b"x"]
+
+
+@in_a_loop
+async def test_a_delayed_message_comes_when_it_is_due_and_wakes_a_reader(hand: HandNode) -> None:
+    async with driven(hand) as node:
+        events = await node.topic("events")
+        await events.append(b"late", delay=5)
+        async with events.reader("g") as reader:
+            reading = asyncio.create_task(reader.read(timeout=None))
+            await breathe(hand)
+            hand.advance(4)
+            await breathe(hand)
+            assert not reading.done()
+            hand.advance(2)
+            assert [one.body for one in await reading] == [b"late"]
+
+
+# ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_a_loop
+async def test_errors_come_to_whoever_awaits(path: str) -> None:
+    async with warren.aio.open(path) as node:
+        with pytest.raises(TopicNameError):
+            await node.topic("no spaces")
+        with pytest.raises(warren.NotFoundError):
+            await warren.aio.Topic(node.plain, "none yet").append(b"")
+        events = await node.topic("events")
+        for name in ("no spaces", ""):
+            with pytest.raises(TopicNameError):
+                await anext(events.read(name))
+            with pytest.raises(TopicNameError):
+                await events.lag(name)
+            with pytest.raises(TopicNameError):
+                await events.seek(name, "first")
+        with pytest.raises(warren.MessageError):
+            await events.append("text")  # type: ignore[arg-type]
+        with pytest.raises(warren.MessageError):
+            events.append_nowait(b"", key="no spaces")
+        with pytest.raises(warren.MessageError):
+            await events.append(b"x" * (5 << 20))
+        await events.append(b"x", key="k")
+        [found] = await events.find("k")
+        with pytest.raises(TopicError):
+            await found.commit()
+        reader = events.reader("g")
+        await reader.close()
+        for attempt in (reader.read, reader.commit, reader.queues, reader.begin):
+            with pytest.raises(MemberError):
+                await attempt()
+        assert [one async for one in reader] == []
+        late = await events.reader("late").__aenter__()
+    for call in (events.append(b"late"), events.find("k"), late.read(), events.lag("g"), node.topic("events")):
+        with pytest.raises(warren.ClosedError):
+            await call
+    with pytest.raises(warren.ClosedError):
+        events.append_nowait(b"")
+    await late.close()
+
+
+@in_a_loop
+async def test_closing_the_node_wakes_readers_and_blocked_producers(hand: HandNode) -> None:
+    async with driven(hand) as node:
+        events = await node.topic("events")
+        reading = asyncio.create_task(anext(events.read("g", timeout=None)))
+        alone = asyncio.create_task(events.reader("", broadcast=True).read(timeout=None))
+        await breathe(hand)
+        hand.machine.used_bytes = hand.machine.total_memory_bytes
+        hand.advance(2)
+        blocked = asyncio.create_task(events.append(b"never"))
+        await breathe(hand)
+        hand.node.close()
+        for task in (reading, alone, blocked):
+            with pytest.raises(warren.ClosedError):
+                await task
+
+
+@in_a_loop
+async def test_a_reader_goes_on_in_topics_that_were_opened_anew(hand: HandNode) -> None:
+    async with driven(hand) as node:
+        events = await node.topic("events", queues=1)
+        await events.append_many(numbers(4))
+        async with events.reader("g", auto_commit=False) as reader:
+            first, second = await reader.read(2)
+            await first.commit()
+            hand.node.running_topics().groups.actor_ref.tell("no message that it knows")
+            await breathe(hand)
+            with pytest.raises(QueueLostError, match="anew"):
+                await second.commit()
+            assert [one.body for one in await reader.read()] == numbers(4)  # the offsets were not written down yet
+            await reader.commit()
+            assert await reader.queues() == [0]
+            waiting = asyncio.create_task(reader.read(timeout=None))
+            await breathe(hand)
+            hand.node.running_topics().dispatcher.actor_ref.tell("no message that it knows")
+            await breathe(hand)
+            await events.seek("g", 3)
+            assert [one.body for one in await waiting][-1:] == [b"3"]
+
+
+# ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_a_loop
+async def test_what_read_brought_is_done_with_the_next_call_or_at_the_end(path: str) -> None:
+    async with warren.aio.open(path) as node:
+        events = await node.topic("events", queues=1)
+        await events.append_many(numbers(6))
+        async with events.reader("g") as reader:
+            assert [one.body for one in await reader.read(2)] == [b"0", b"1"]
+            assert await events.lag("g") == {0: 6}
+            assert [one.body for one in await reader.read(2)] == [b"2", b"3"]
+            assert await events.lag("g") == {0: 4}
+        assert await events.lag("g") == {0: 2}
+        with pytest.raises(RuntimeError, match="on purpose"):  # noqa: PT012
+            async with events.reader("g") as reader:
+                await reader.read(2)
+                raise RuntimeError("on purpose")
+        assert await read_all(events, "g") == [b"4", b"5"]
+        assert (await events.groups())["g"]["members"] == {}
+
+
+@in_a_loop
+async def test_without_auto_commit_only_what_is_committed_is_done(path: str) -> None:
+    async with warren.aio.open(path) as node:
+        events = await node.topic("events", queues=1)
+        await events.append_many(numbers(300))
+        async with events.reader("g", auto_commit=False) as reader:
+            one, two, three = await reader.read(3)
+            await two.commit()
+            assert await committed(events, "g") == {0: 2}
+            await one.commit()  # is no step back
+            assert await committed(events, "g") == {0: 2}
+            await reader.read(2)
+            await reader.commit()
+            assert await committed(events, "g") == {0: 5}
+            seen = []
+            async for record in reader:
+                seen.append(record)
+                if len(seen) == 290:  # behind the first batch
+                    break
+            await seen[9].commit()
+            assert await committed(events, "g") == {0: 15}  # and not where the iteration is
+            await reader.commit()
+            assert await committed(events, "g") == {0: 295}
+            assert [one.body for one in await reader.read()] == numbers(5, 295)
+        assert await read_all(events, "g") == numbers(5, 295)
+        assert three.body == b"2"
+
+
+@in_a_loop
+async def test_an_iteration_that_is_left_gets_its_message_again(path: str) -> None:
+    async with warren.aio.open(path) as node:
+        events = await node.topic("events", queues=1)
+        await events.append_many(numbers(5))
+        async for record in events.read("g"):
+            if record.body == b"1":
+                break
+        async with events.reader("other"):
+            while (await events.groups())["g"]["members"]:
+                await asyncio.sleep(0)  # the generator is closed by the loop
+        assert await committed(events, "g") == {0: 1}
+        async with events.reader("g") as reader:
+            async for record in reader:
+                assert record.body == b"1"
+                break
+            assert [one.body for one in await reader.read(2)] == [b"1", b"2"]
+            async with aclosing(reader.records(1)) as records:
+                assert [one.body async for one in records] == [b"3"]
+            stale = aiter(reader.records())
+            assert (await anext(stale)).body == b"4"
+            assert [one.body async for one in reader.records()] == [b"4"]
+            assert [one.body async for one in stale] == []
+        assert await committed(events, "g") == {0: 5}
+
+
+@in_a_loop
+async def test_queues_are_shared_and_what_another_one_has_cannot_be_committed(path: str) -> None:
+    async with warren.aio.open(path) as node:
+        events = await node.topic("events", queues=2)
+        for queue in range(2):
+            await events.append_many(numbers(3, 10 * queue), queue=queue)
+        async with events.reader("g", auto_commit=False) as one:
+            assert await one.queues() == [0, 1]
+            records = await one.read()
+            async with events.reader("g") as other:
+                assert (await one.queues(), await other.queues()) == ([0], [1])
+                assert [record.body for record in await other.read()] == numbers(3, 10)
+                await records[1].commit()
+                with pytest.raises(QueueLostError):
+                    await one.commit()
+                with pytest.raises(QueueLostError):
+                    await records[5].commit()
+                assert await committed(events, "g") == {0: 3, 1: 0}
+                with events.plain.reader("g") as thread:  # groups are for both
+                    assert (await one.queues(), thread.queues) == ([0], [])
+            assert await one.queues() == [0, 1]
+        assert await events.lag("g") == {0: 0, 1: 0}
+
+
+@in_a_loop
+async def test_what_tags_leave_out_is_done_but_not_what_was_read_before_it(path: str) -> None:
+    async with warren.aio.open(path) as node:
+        events = await node.topic("events", queues=1)
+        for tag in ("a", "b", "a", "b", "b", "b"):
+            await events.append(tag.encode(), tag=tag)
+        async with events.reader("g", tags="a", auto_commit=False) as reader:
+            one, two = await reader.read(4)
+            assert await reader.read() == []
+            assert await committed(events, "g") == {0: 0}
+            await one.commit()
+            assert await committed(events, "g") == {0: 2}
+            await two.commit()
+            assert await committed(events, "g") == {0: 4}
+            await events.append(b"b", tag="b")
+            assert await reader.read() == []
+            assert await committed(events, "g") == {0: 7}
+
+
+@in_a_loop
+async def test_what_is_tried_again_comes_later_and_then_is_a_dead_letter(hand: HandNode) -> None:
+    async with driven(hand) as node:
+        events = await node.topic("events", queues=1)
+        await events.append(b"x", key="k")
+        async with events.reader("g", consume_from={0: 0}) as reader:
+            [record] = await reader.read()
+            await record.retry(delay_level=1)
+            assert await reader.read() == []
+            hand.advance(2)
+            [record] = await reader.read()
+            assert (record.body, record.topic, record.attempts) == (b"x", "events", 1)
+            await record.retry(delay_level=-1)
+            assert await reader.read() == []
+        dead = warren.aio.Topic(hand.node, dead_letter_topic("g"))
+        assert [one.body async for one in dead.read("undertaker")] == [b"x"]
+        assert await events.lag("g") == {0: 0}
+
+
+@in_a_loop
+async def test_a_broadcast_reader_keeps_its_own_positions(path: str) -> None:
+    async with warren.aio.open(path) as node:
+        events = await node.topic("events", queues=2)
+        for queue in range(2):
+            await events.append_many(numbers(3, 10 * queue), queue=queue)
+        one, two = (events.reader("", broadcast=True) for _ in range(2))
+        async with one, two:
+            assert [record.body for record in await one.read()] == [*numbers(3), *numbers(3, 10)]
+            assert one.positions == {0: 3, 1: 3}
+            async for record in two.records():
+                if record.body == b"10":
+                    break
+            assert two.positions == {0: 3, 1: 0}
+            await record.commit()
+            assert two.positions == {0: 3, 1: 1}
+            with pytest.raises(TopicError):
+                await record.retry()
+            assert await two.queues() == [0, 1]
+        async with events.reader("", broadcast=True, positions=two.positions) as three:
+            waiting = [record.body for record in await three.read()]
+            assert waiting == [b"11", b"12"]
+            assert await events.groups() == {}
+            ended = asyncio.create_task(three.read(timeout=None))
+            await breathe()
+            await three.close()
+            with pytest.raises(MemberError):
+                await ended
+        async with events.reader("", broadcast=True, consume_from="last", positions={0: 99}) as four:
+            assert four.positions == {0: 3, 1: 3}
+
+
+@in_a_loop
+async def test_closing_a_reader_ends_an_iteration_that_waits(path: str) -> None:
+    async with warren.aio.open(path) as node:
+        events = await node.topic("events")
+        reader = events.reader("g")
+
+        async def iterate() -> list[bytes]:
+            return [record.body async for record in reader]
+
+        iterating = asyncio.create_task(iterate())
+        await events.append(b"x")
+        while not (await events.groups()).get("g", {}).get("members"):
+            await asyncio.sleep(0)
+        await reader.close()
+        assert await iterating in ([], [b"x"])
+        assert (await events.groups())["g"]["members"] == {}
+
+
+# ── back-pressure ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_a_loop
+async def test_an_alarm_holds_producers_and_lets_readers_go_on(hand: HandNode) -> None:
+    async with driven(hand) as node:
+        events = await node.topic("events", queues=1)
+        await events.append(b"before")
+        hand.machine.used_bytes = hand.machine.total_memory_bytes
+        hand.advance(2)
+        held = [
+            asyncio.create_task(events.append(b"1")),
+            asyncio.create_task(events.append_many([b"2"])),
+            asyncio.create_task(events.prepare(b"3")),
+        ]
+        given_up = asyncio.create_task(events.append(b"given up"))
+        await breathe(hand)
+        with pytest.raises(warren.BlockedError, match="memory alarm"):
+            events.append_nowait(b"refused")
+        with pytest.raises(warren.BlockedError, match=r"blocked for 0\.01 seconds"):
+            await events.append(b"too long", timeout=0.01)
+        with pytest.raises(warren.BlockedError):
+            await events.room(timeout=0)
+        given_up.cancel()
+        await breathe(hand)
+        assert not any(task.done() for task in held)
+        assert await read_all(events, "g") == [b"before"]
+        hand.machine.used_bytes = 0
+        hand.advance(2)
+        await asyncio.gather(*held)
+        assert sorted(await read_all(events, "g")) == [b"1", b"2"]
+
+
+@in_a_loop
+async def test_a_log_that_is_behind_holds_producers() -> None:
+    hand = hand_node(credit_flow_default_credit=(2, 1))
+    hand.node.topic("events", queues=1)
+    events = warren.aio.Topic(hand.node, "events")
+    hand.run()
+    tasks = [asyncio.create_task(events.append(b"%d" % n)) for n in range(9)]
+    await breathe()
+    assert events.plain.log.actor_inbox.weight == 2  # the credit
+    with pytest.raises(warren.BlockedError, match="is behind"):
+        events.append_nowait(b"refused")
+    room = asyncio.create_task(events.room())
+    await breathe()
+    assert not room.done()
+    while not all(task.done() for task in tasks):
+        await breathe(hand)
+        assert events.plain.log.actor_inbox.weight <= 2
+    await asyncio.gather(room, *tasks)
+    assert [one.body for one in events.plain.read("g")] == numbers(9)
+    hand.node.close()
+
+
+# ── cancellation ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_a_loop
+async def test_a_cancelled_append_that_was_handed_over_is_appended(hand: HandNode) -> None:
+    hand.node.topic("events")
+    events = warren.aio.Topic(hand.node, "events")
+    appending = [asyncio.create_task(events.append(b"1")), asyncio.create_task(events.append_many([b"2"]))]
+    await breathe()
+    for task in appending:
+        task.cancel()
+    await breathe()
+    assert all(task.cancelled() for task in appending)
+    hand.run()
+    assert sorted(one.body for one in events.plain.read("g")) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("answered", [False, True])
+@in_a_loop
+async def test_what_a_cancelled_read_has_asked_for_is_the_next_ones(hand: HandNode, answered: bool) -> None:
+    hand.node.topic("events", queues=1).append_many(numbers(5)).wait()
+    events = warren.aio.Topic(hand.node, "events")
+    reader = events.reader("g")
+    async with driven(hand):
+        await reader.begin()
+        await events.lag("g")
+    reading = asyncio.create_task(reader.read())
+    await breathe()
+    assert reader._taking is not None  # it has asked
+    if answered:
+        hand.run()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    async with driven(hand):
+        assert [one.body for one in await reader.read(2)] == numbers(2)
+        assert [one.body for one in await reader.read()] == numbers(3, 2)
+        await reader.close()
+        assert await events.lag("g") == {0: 0}
+
+
+@in_a_loop
+async def test_what_a_cancelled_read_was_reading_comes_again(hand: HandNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    read_files = warren.aio.Reader._read_files
+
+    def slowly(*arguments: Any) -> Any:
+        reached.set()
+        go_on.wait()
+        return read_files(*arguments)
+
+    async with driven(hand) as node:
+        events = await node.topic("events", queues=1)
+        await events.append_many(numbers(5))
+        async with events.reader("g") as reader, events.reader("", broadcast=True) as alone:
+            for one in (reader, alone):
+                reached.clear()
+                go_on.clear()
+                with monkeypatch.context() as patch:
+                    patch.setattr(warren.aio.Reader, "_read_files", slowly)
+                    reading = asyncio.create_task(one.read())
+                    await until(reached.is_set)
+                    reading.cancel()
+                    await breathe(hand)
+                    go_on.set()
+                    with pytest.raises(asyncio.CancelledError):
+                        await reading
+                assert [record.body for record in await one.read(2)] == numbers(2)
+                assert [record.body async for record in one.records()] == numbers(3, 2)
+        assert await events.lag("g") == {0: 0}
+
+
+@in_a_loop
+async def test_a_cancelled_wait_leaves_nobody_waiting(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with warren.aio.open(path) as node:
+        events = await node.topic("events", queues=1)
+        arrivals: Arrivals = node.plain.running_topics().dispatcher.arrivals
+        async with events.reader("g") as reader:
+            for reading in (asyncio.create_task(reader.read(timeout=None)), asyncio.create_task(anext(aiter(reader)))):
+                await until(lambda: "events" in arrivals._waiting)
+                reading.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await reading
+                assert arrivals._waiting == {}
+            await events.append(b"x")
+            assert [one.body for one in await reader.read(timeout=None)] == [b"x"]
+            assert await reader.read(timeout=0.01) == []
+
+
+@in_a_loop
+async def test_a_cancelled_join_leaves_no_member(hand: HandNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    joins = []
+    join = GroupsActor._join
+    monkeypatch.setattr(GroupsActor, "_join", lambda actor, message: (joins.append(message), join(actor, message))[1])
+    hand.node.topic("events")
+    events = warren.aio.Topic(hand.node, "events")
+    reader = events.reader("g")
+    joining = asyncio.create_task(reader.begin())
+    while hand.node.running_topics().groups.actor_inbox.empty():
+        hand.pool.run_one()
+        await asyncio.sleep(0)
+    joining.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await joining
+    hand.run()
+    assert len(joins) == 1
+    async with driven(hand):
+        assert (await events.groups())["g"]["members"] == {}
+        await reader.begin()
+        assert len((await events.groups())["g"]["members"]) == 1
+        await reader.close()
+
+
+@in_a_loop
+async def test_a_cancelled_close_leaves_the_group(hand: HandNode) -> None:
+    hand.node.topic("events", queues=1).append_many(numbers(3)).wait()
+    events = warren.aio.Topic(hand.node, "events")
+    reader = events.reader("g")
+    async with driven(hand):
+        await reader.read(2)
+    closing = asyncio.create_task(reader.close())
+    await breathe()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    async with driven(hand):
+        assert (await events.groups())["g"]["members"] == {}
+        assert await events.lag("g") == {0: 1}
+
+
+@in_a_loop
+async def test_a_forgotten_reader_leaves_when_nobody_has_a_record_of_it_either(path: str) -> None:
+    async with warren.aio.open(path) as node:
+        events = await node.topic("events", queues=1)
+        await events.append_many(numbers(3))
+        reader: Any = events.reader("g", auto_commit=False)
+        record: Any = (await reader.read(2))[0]
+        del reader
+        gc.collect()
+        assert len((await events.groups())["g"]["members"]) == 1
+        await record.commit()
+        del record
+        gc.collect()
+        assert (await events.groups())["g"]["members"] == {}
+        assert await events.lag("g") == {0: 2}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_reads_that_are_cancelled_anywhere_lose_nothing_and_bring_nothing_twice(path: str, seed: int) -> None:
+    rng = random.Random(seed)
+
+    @in_a_loop
+    async def run() -> None:
+        async with warren.aio.open(path) as node:
+            events = await node.topic("events", queues=3)
+            found: dict[int, list[bytes]] = {queue: [] for queue in range(3)}
+            async with events.reader("g", auto_commit=rng.random() < 0.5) as reader:
+                appended = 0
+                while sum(map(len, found.values())) < 400:
+                    if appended < 400 and rng.random() < 0.5:
+                        await events.append_many(numbers(40, appended), queue=lambda body: int(body) % 3)
+                        appended += 40
+                    reading = asyncio.create_task(reader.read(rng.randint(1, 30), timeout=0.01))
+                    for _ in range(rng.randint(0, 12)):
+                        await asyncio.sleep(rng.choice((0, 0, 0.0002)))
+                    reading.cancel()
+                    for record in (await asyncio.gather(reading, return_exceptions=True))[0] or ():
+                        found[record.queue_id].append(record.body)
+                    if rng.random() < 0.5:
+                        await reader.commit()
+            for queue in range(3):
+                assert found[queue] == [b"%d" % n for n in range(400) if n % 3 == queue], seed
+
+    run()
+
+
+# ── many ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_a_loop
+async def test_a_hundred_producers_and_twenty_readers_of_a_group(path: str) -> None:
+    async with warren.aio.open(path, **SLOW_SYNC) as node:
+        events = await node.topic("events", queues=20)
+        found: list[bytes] = []
+        finished = asyncio.Event()
+
+        async def produce(number: int) -> None:
+            for n in range(20):
+                await events.append(b"%d %d" % (number, n), key=str(number))
+
+        async def consume() -> None:
+            async with events.reader("g") as reader:
+                async for record in reader:
+                    found.append(record.body)
+                    if len(set(found)) == 2000:
+                        finished.set()
+
+        readers = [asyncio.create_task(consume()) for _ in range(20)]
+        await asyncio.gather(*(produce(n) for n in range(100)))
+        await finished.wait()
+        for task in readers:
+            task.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        assert set(found) == {b"%d %d" % (number, n) for number in range(100) for n in range(20)}
+        assert (await events.groups())["g"]["members"] == {}
+
+
+@in_a_loop
+async def test_readers_that_wait_need_no_thread_and_the_loop_runs_no_turn_and_touches_no_file(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: set[int] = set()
+    files: set[int] = set()
+    turn = PooledActor.turn
+
+    def noted(actor: PooledActor, *arguments: Any) -> bool:
+        turns.add(threading.get_ident())
+        return turn(actor, *arguments)
+
+    def noting(method: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            files.add(threading.get_ident())
+            return method(*arguments, **named)
+
+        return call
+
+    monkeypatch.setattr(PooledActor, "turn", noted)
+    for name, method in vars(RealFileSystem).items():
+        if callable(method) and not name.startswith("__"):
+            monkeypatch.setattr(RealFileSystem, name, noting(method))
+    async with warren.aio.open(path, **SLOW_SYNC) as node:
+        events = await node.topic("events", queues=4)
+        await events.append(b"warm", key="k")
+        await asyncio.gather(*(read_all(events, f"warm{n}") for n in range(50)))  # the executor has its threads
+        before = threading.active_count()
+        waiting = [
+            asyncio.create_task(anext(events.read(f"g{n}", timeout=None, consume_from="last"))) for n in range(200)
+        ]
+        while sum(map(bool, [one["members"] for one in (await events.groups()).values()])) < 200:
+            pass
+        assert threading.active_count() <= before
+        await events.append(b"x")
+        assert {(await task).body for task in waiting} == {b"x"}
+        await events.find("k")
+        await events.get(0, 0)
+        await events.offset_at(0.0)
+        await events.seek("g0", 0.0)
+        transaction = await events.prepare(b"t")
+        await transaction.message()
+        await transaction.commit()
+        async for record in events.read("r"):
+            await record.commit()
+            await record.retry(-1)
+        assert threading.active_count() <= before
+    assert turns
+    assert files
+    assert threading.get_ident() not in turns | files
+
+
+def test_an_iteration_with_a_backlog_lets_others_run(path: str) -> None:
+    @in_a_loop
+    async def run() -> None:
+        async with warren.aio.open(path) as node:
+            events = await node.topic("events", queues=1)
+            await events.append_many([b""] * 1000)
+            ticks = 0
+
+            async def tick() -> None:
+                nonlocal ticks
+                while True:
+                    ticks += 1
+                    await asyncio.sleep(0)
+
+            async with events.reader("g") as reader:
+                records = reader.records()
+                await anext(records)
+                ticker = asyncio.create_task(tick())
+                for _ in range(255):  # of the first batch
+                    await anext(records)
+                ticker.cancel()
+            assert ticks >= 3
+
+    run()
+
+
+def test_several_loops_and_threads_share_a_topic(path: str) -> None:
+    plain = warren.open(path, **SLOW_SYNC)
+    topic = plain.topic("events", queues=4)
+    events = warren.aio.Topic(plain, "events")
+    got: list[bytes] = []
+    lock = threading.Lock()
+
+    @in_a_loop
+    async def produce(number: int) -> None:
+        for n in range(50):
+            await events.append(b"%d %d" % (number, n))
+
+    @in_a_loop
+    async def consume() -> None:
+        async with events.reader("g") as reader:
+            while True:
+                for record in await reader.read(timeout=None):
+                    with lock:
+                        got.append(record.body)
+                    if record.body == b"end":
+                        return
+
+    consumers = [threading.Thread(target=consume) for _ in range(2)]
+    producers = [threading.Thread(target=produce, args=(number,)) for number in range(3)]
+    for thread in (*consumers, *producers):
+        thread.start()
+    for thread in producers:
+        thread.join()
+    while any(thread.is_alive() for thread in consumers):
+        for queue in range(4):
+            topic.append(b"end", queue=queue).wait()
+        for thread in consumers:
+            thread.join(0.05)
+    with topic.reader("g") as reader:
+        got += [record.body for record in reader.records()]
+    assert {one for one in got if one != b"end"} == {b"%d %d" % (number, n) for number in range(3) for n in range(50)}
+    plain.close()
