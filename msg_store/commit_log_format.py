@@ -20,10 +20,10 @@ from __future__ import annotations
 import functools
 import ipaddress
 import struct
-import zlib
 from typing import Final
 
 import attrs
+from zlib_ng.zlib_ng import crc32
 
 from storage.errors import WarrenError
 from storage.java_hash import java_text
@@ -158,7 +158,7 @@ class RecordError(WarrenError):
 
 def body_crc(body: bytes | memoryview) -> int:
     """CRC-32 of a body as a record keeps it: 31 bits; 0 for no body."""
-    return zlib.crc32(body) & 0x7FFFFFFF if body else 0
+    return crc32(body) & 0x7FFFFFFF if body else 0
 
 
 def header_bytes(sys_flag: int) -> int:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import rocketmq_golden as golden
 
+from actors.engines.topics.reading import read_records
 from actors.engines.topics.topic_store import TopicStore
 from msg_store.commit_log import Batch
-from msg_store.commit_log_format import Host
+from msg_store.commit_log_format import Host, header_bytes
 from storage.errors import DataError
 from storage.memory import MemoryFileSystem
 from storage.topic_settings import TopicSettings
@@ -130,3 +131,15 @@ def test_whole_messages_survive_a_crash() -> None:
     assert store.commit_log.end > last
     assert store.queues["events", 0].max_offset == 3
     assert store.query("events", "order-1002") == [last]
+
+
+def test_a_body_that_is_not_what_was_stored_is_an_error_when_it_is_read() -> None:
+    store, last = crashed_store(0)
+    store.start()
+    entries = store.queues["events", 0].entries(0, 3)
+    assert [record.body for record in read_records(store.commit_log, entries)] == [b"one", b"two", b"three"]
+    store.commit_log.mapped.write(last + header_bytes(0), b"T")
+    with pytest.raises(DataError) as failure:
+        list(read_records(store.commit_log, entries))
+    assert (failure.value.path, failure.value.offset) == ("/store/commitlog/00000000000000000000", last)
+    assert [record.body for record in read_records(store.commit_log, entries[:2])] == [b"one", b"two"]

@@ -14,7 +14,7 @@ import attrs
 
 from actors.engines.topics.consumer_group import Bounds, Taken
 from actors.engines.topics.names import TAGS, UNIQ_KEY
-from actors.engines.topics.reading import read_records
+from actors.engines.topics.reading import read_records, sound
 from actors.engines.topics.topic_store import FOR_EVER_MS
 from actors.running_topics import RunningTopics
 from msg_store.commit_log import CommitLog
@@ -62,9 +62,10 @@ def find(
 def _named(running: RunningTopics, offsets: Iterable[int]) -> Iterator[TopicRecord]:
     for offset in offsets:
         try:
-            yield TopicRecord(running.store.commit_log.record(offset))
+            record = running.store.commit_log.record(offset)
         except DataError:
             continue  # it has expired, or the index names what is none
+        yield TopicRecord(sound(running.store.commit_log, offset, record))
 
 
 def _has_key(record: TopicRecord, topic: str, key: str) -> bool:

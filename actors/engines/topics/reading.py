@@ -1,7 +1,7 @@
 """Reading messages by their ConsumeQueue entries: neighbours in the CommitLog come with one read.
 
-Safe from any thread. Messages whose CommitLog file has expired meanwhile are left out; whoever asked sees the gap in
-the queue offsets.
+A body is compared with its checksum. Safe from any thread. Messages whose CommitLog file has expired meanwhile are left
+out; whoever asked sees the gap in the queue offsets.
 """
 
 from __future__ import annotations
@@ -70,6 +70,14 @@ def _read_stretch(log: CommitLog, starts: list[int], ends: list[int]) -> Iterato
             yield log.record(start, size)  # which says what is wrong
             continue
         try:
-            yield decode(data, at)
+            yield sound(log, start, decode(data, at))
         except RecordError:
             yield log.record(start, size)
+
+
+def sound(log: CommitLog, physical_offset: int, record: Record) -> Record:
+    """The record; raises :class:`DataError` where its body is not what was stored."""
+    if not record.crc_ok:
+        base = log.mapped.holding(physical_offset) or 0
+        raise DataError(log.mapped.path(base), physical_offset - base, "the body does not fit its checksum")
+    return record
