@@ -5,7 +5,7 @@ come as messages. One turn writes all that waits; then it is made safe as the st
 
 * ``"group"`` (RocketMQ's ``SYNC_FLUSH``): synced when somebody waits, or after ``sync_interval_ms``; many share a sync.
 * ``"always"``: synced in the same turn.
-* ``"os"`` (``ASYNC_FLUSH``): confirmed as soon as it is written; synced every ``flush_interval_commit_log``.
+* ``"os"`` (``ASYNC_FLUSH``): confirmed as soon as it is written; synced by the clock (:class:`FlushTimer`).
 
 The same store's other half, entries and index items, is built by :mod:`actors.dispatch_actor`, which is told after
 every turn that there is more.
@@ -32,6 +32,7 @@ from actors.pool import ActorStoppedError
 from actors.surroundings import Surroundings
 from actors.timer import tell
 from msg_store.commit_log import Appended, Batch, MessageIllegalError
+from msg_store.commit_log_flush import FlushTimer
 from msg_store.commit_log_format import Host
 from storage.errors import WarrenError
 
@@ -130,6 +131,13 @@ class CommitLogActor(Door):
         self._dispatcher = dispatcher
         self._sync = sync
         self._used_disk_percent = used_disk_percent
+        settings = store.settings
+        self._flush_timer = FlushTimer(
+            settings.flush_interval_commit_log,
+            settings.flush_commit_log_thorough_interval,
+            settings.flush_commit_log_least_pages,
+            around.clock.now_ns() // MS_NS,
+        )
         self._unconfirmed: list[tuple[Future, object]] = []
         self._appended = self._flush_armed = False
         self._error: BaseException | None = None
@@ -194,8 +202,7 @@ class CommitLogActor(Door):
                 self._flush_armed = False
                 self._hurry = True
             case tm.FlushDue():
-                self._flush_armed = False
-                self.store.flush_commit_log()
+                self._flush_by_the_clock()
             case tm.CleanDue():
                 self._clean()
             case tm.CloseLog():
@@ -231,9 +238,26 @@ class CommitLogActor(Door):
 
     def _sync_log(self) -> Future:
         synced = Future(self)
+        self.store.flush_commit_log()
         self._unconfirmed.append((synced, None))
         self._hurry = True
         return synced
+
+    def _flush_by_the_clock(self) -> None:
+        """What was confirmed unsynced, if it is enough or has waited long enough; else look again later."""
+        self._flush_armed = False
+        log = self.store.commit_log
+        if self._flush_timer.is_due(
+            self._around.clock.now_ns() // MS_NS, log.flushed_end, log.end, log.mapped.file_size
+        ):
+            self.store.flush_commit_log()
+        elif log.has_unflushed:
+            self._arm_flush()
+
+    def _arm_flush(self) -> None:
+        if not self._flush_armed:
+            self._flush_armed = True
+            self._start_timer("flush", self.store.settings.flush_interval_commit_log, tm.FlushDue())
 
     def _now_ms(self) -> int:
         return self._around.clock.wall_us() // _US_OF_MS
@@ -257,9 +281,7 @@ class CommitLogActor(Door):
 
     def _make_safe(self, *, hurry: bool) -> None:
         if self._sync == "os":
-            if not self._flush_armed:
-                self._flush_armed = True
-                self._start_timer("flush", self.store.settings.flush_interval_commit_log, tm.FlushDue())
+            self._arm_flush()
         elif hurry or self._sync == "always":
             self.store.flush_commit_log()
         else:

@@ -163,7 +163,7 @@ def test_a_confirm_comes_when_the_message_is_as_safe_as_the_mode_says(sync: str,
     assert confirm.done == at_once
     now = len([kind for kind, path in hand.files.plan.log if kind == "sync" and "commitlog" in path])
     assert now == synced + (sync == "always")
-    hand.advance(1)
+    hand.advance(11)  # a page that is not full waits for the thorough interval, ten seconds, where nobody syncs before
     assert confirm.done
     files = hand.lose_power(random.Random(3))
     assert everything(opened(files, hand.clock).node.topic("t")) == [b"0", b"1"]
@@ -189,8 +189,24 @@ def test_flush_disk_type_goes_before_the_nodes_sync() -> None:
     topic.append(b"x")
     hand.run()
     assert not [path for kind, path in hand.files.plan.log if kind == "sync" and path.endswith("/0" * 20)]
-    assert topic.log.store.commit_log.has_unflushed
-    hand.advance(1)
+    log = topic.log.store.commit_log
+    hand.advance(5)
+    assert log.has_unflushed  # less than flush_commit_log_least_pages
+    topic.append_many([bytes(1000)] * 20)
+    hand.run()
+    assert log.has_unflushed
+    hand.advance(0.5)
+    assert not log.has_unflushed
+    topic.append(b"y")
+    hand.advance(10.5)  # flush_commit_log_thorough_interval
+    assert not log.has_unflushed
+
+
+def test_sync_comes_back_when_everything_is_on_the_disk_whatever_the_mode() -> None:
+    hand = opened(sync="os")
+    topic = hand.node.topic("t")
+    topic.append(b"x")
+    topic.sync()
     assert not topic.log.store.commit_log.has_unflushed
 
 
