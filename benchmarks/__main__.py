@@ -19,11 +19,14 @@ from benchmarks.backlog import fill_and_drain
 from benchmarks.exporting import exporting
 from benchmarks.figures import Figure, Results, day_of, machine_facts
 from benchmarks.many_queues import many_queues
-from benchmarks.plot import draw
+from benchmarks.plot import draw, draw_topics
 from benchmarks.recovery import killed_backlog, recovery
 from benchmarks.report import table, write_into
 from benchmarks.runtime import runtime
 from benchmarks.scenarios import PLANS, publish_and_fetch
+from benchmarks.topic_index import topic_index
+from benchmarks.topics import PLANS as TOPIC_PLANS
+from benchmarks.topics import append_and_read
 
 PROJECT = Path(__file__).parent.parent
 MESSAGES = 1_000_000
@@ -53,6 +56,10 @@ def measure(directory: str, *, messages: int, scale: float, repeats: int, progre
     figures += exporting(killed, messages=messages, repeats=repeats, tick=tick)
     step("the runtime", 5 * repeats)
     figures += runtime(directory, scale=scale, repeats=repeats, tick=tick)
+    step("topics", len(TOPIC_PLANS) * (1 + 2 * repeats))
+    figures += append_and_read(directory, scale=scale, repeats=repeats, tick=tick)
+    step("topics: keys, rebuilding, the runtime", 2 * repeats + min(repeats, 3))
+    figures += topic_index(directory, scale=scale, repeats=repeats, tick=tick)
     step("ten thousand queues", 4)
     figures += many_queues(directory, queues=max(100, int(10_000 * scale)), tick=tick)
     progress.remove_task(task)
@@ -85,6 +92,7 @@ def main(
         target.write_text(json.dumps(results.to_json(), indent=1) + "\n", encoding="utf-8")
         write_into(PROJECT / "docs" / "benchmarks.md", results)
         draw(results, PROJECT / "docs" / "benchmarks.png")
+        draw_topics(results, PROJECT / "docs" / "benchmarks-topics.png")
     for figure in results.missed:
         console.print(f"not reached: {figure.title}")
 

@@ -1,4 +1,5 @@
-"""The picture of the results: rates beside the bare write, and memory while a backlog comes and goes."""
+"""The pictures of the results: queues' rates beside the bare write, and memory while a backlog comes and goes; topics'
+rates beside the bare write and beside a peer that does the same work."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-OURS, BARE = "#2f6f4f", "#c9c3b4"
+OURS, BARE, PEER = "#2f6f4f", "#c9c3b4", "#8fb8de"
+TOPIC = "topic"
+"""What the groups of the topics' figures begin with."""
 LISTS = {"q4": "#1b4332", "q3": "#2d6a4f", "delta": "#95d5b2", "q2": "#f4a261", "q1": "#e76f51"}
 
 
@@ -30,22 +33,46 @@ def draw(results: Results, target: Path) -> None:
 
 
 def _rates(axes: Axes, figures: list[Figure]) -> None:
-    shown = [line for line in figures if line.unit == "messages/s" and line.counterpart_name.startswith("bare")]
+    bare = [line for line in figures if line.unit == "messages/s" and line.counterpart_name.startswith("bare")]
+    _bars(axes, [line for line in bare if not line.group.startswith(TOPIC)])
+    axes.legend(loc="upper left", bbox_to_anchor=(-0.9, -0.08), fontsize=8, frameon=False)
+    axes.set_title("Rates, beside the bare writing\nand reading of the same bytes", fontsize=10, loc="left")
+
+
+def draw_topics(results: Results, target: Path) -> None:
+    """Write the topics' picture (PNG) to ``target``."""
+    shown = [
+        line
+        for line in results.figures
+        if line.group.startswith(TOPIC)
+        and line.unit == "messages/s"
+        and line.counterpart_name.startswith(("bare", "SQL"))
+    ]
+    with plt.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        figure, axes = plt.subplots(figsize=(10, 0.5 + 0.42 * len(shown)))
+        _bars(axes, shown)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=8, frameon=False)
+        figure.tight_layout()
+        figure.savefig(target, dpi=140)
+        plt.close(figure)
+
+
+def _bars(axes: Axes, shown: list[Figure]) -> None:
+    """Ours and its counterpart, a pair a line, from the top."""
+    named: set[str] = set()
     for row, line in enumerate(reversed(shown)):
-        if line.counterpart is None:
-            continue
-        axes.barh(
-            row + 0.2, line.counterpart.median, 0.36, color=BARE, label="the same bytes, bare" if not row else None
-        )
-        axes.barh(row - 0.2, line.ours.median, 0.36, color=OURS, label="warren" if not row else None)
-        axes.plot([line.ours.low, line.ours.high], [row - 0.2] * 2, color="black", linewidth=0.8)
-        axes.plot([line.counterpart.low, line.counterpart.high], [row + 0.2] * 2, color="black", linewidth=0.8)
+        is_bare = line.counterpart_name.startswith("bare")
+        beside = ("the same bytes, bare", BARE) if is_bare else (line.counterpart_name, PEER)
+        for spread, height, (name, color) in ((line.counterpart, 0.2, beside), (line.ours, -0.2, ("warren", OURS))):
+            if spread is None:
+                continue
+            axes.barh(row + height, spread.median, 0.36, color=color, label=None if name in named else name)
+            axes.plot([spread.low, spread.high], [row + height] * 2, color="black", linewidth=0.8)
+            named.add(name)
     axes.set_yticks(range(len(shown)), [line.title for line in reversed(shown)], fontsize=7)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(_short))
     axes.set_xlabel("messages a second (log); line: lowest to highest")
-    axes.legend(loc="upper left", bbox_to_anchor=(-0.9, -0.08), fontsize=8, frameon=False)
-    axes.set_title("Rates, beside the bare writing\nand reading of the same bytes", fontsize=10, loc="left")
 
 
 def _short(value: float, _: object) -> str:

@@ -83,7 +83,7 @@ class _CountingFileSystem(RealFileSystem):
 def _key_index(path: str, scale: float, repeats: int, tick: Tick) -> list[Figure]:
     settings = TopicSettings()
     full = settings.max_index_num - 1
-    keys = max(100_000, int(1_000_000 * scale))
+    keys = max(20_000, int(1_000_000 * scale))
     hashes = np.random.default_rng(1).integers(0, 1 << 31, full, dtype=np.int32)
     rates = []
     for _ in range(repeats):
@@ -299,7 +299,7 @@ def _rebuild(directory: str, scale: float, repeats: int, tick: Tick) -> Figure:
     """Entries and index of a CommitLog file of 1 GiB (at full scale) that holds nothing else."""
     path = os.path.join(directory, "to-rebuild")
     bodies = [os.urandom(BODY_BYTES) for _ in range(BATCH)]
-    log_bytes = max(32 << 20, int((1 << 30) * scale))
+    log_bytes = max(4 << 20, int((1 << 30) * scale))
     with warren.open(path, sync="os", attach=False, mapped_file_size_commit_log=log_bytes) as node:
         topic, written = node.topic("bench"), 0
         record_bytes = topic.append_many(bodies, keys=["order-000000000"] * BATCH).wait()[0].size

@@ -278,6 +278,32 @@ async def test_a_reader_goes_on_in_topics_that_were_opened_anew(hand: HandNode) 
             assert [one.body for one in await waiting][-1:] == [b"3"]
 
 
+@pytest.mark.parametrize("one_by_one", [False, True])
+@in_a_loop
+async def test_a_damaged_message_is_an_error_in_its_turn_until_the_group_is_sought_behind_it(
+    path: str, one_by_one: bool
+) -> None:
+    async with opened(path) as node:
+        events = await node.topic("events", queues=1)
+        positions = await events.append_many(numbers(4))
+        await events.sync()
+        with open(f"{path}/topics/commitlog/{0:020}", "r+b") as log:
+            log.seek(positions[2].physical_offset + 4)
+            log.write(b"\0\0\0\0")
+        async with events.reader("g") as reader:
+            if one_by_one:
+                records = aiter(reader)
+                assert [(await anext(records)).body for _ in range(2)] == numbers(2)
+            else:
+                assert [one.body for one in await reader.read()] == numbers(2)
+            for _ in range(2):
+                with pytest.raises(warren.DataError, match="from message 2 on"):
+                    await (anext(records) if one_by_one else reader.read())
+            assert await events.lag("g") == {0: 2}
+            await events.seek("g", 3)
+            assert (await anext(records) if one_by_one else (await reader.read())[0]).body == b"3"
+
+
 # ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -391,7 +417,7 @@ async def test_what_tags_leave_out_is_done_but_not_what_was_read_before_it(path:
             await one.commit()
             assert await committed(events, "g") == {0: 2}
             await two.commit()
-            assert await committed(events, "g") == {0: 4}
+            assert await committed(events, "g") == {0: 6}
             await events.append(b"b", tag="b")
             assert await reader.read() == []
             assert await committed(events, "g") == {0: 7}
@@ -697,6 +723,33 @@ def test_reads_that_are_cancelled_anywhere_lose_nothing_and_bring_nothing_twice(
                         await reader.commit()
             for queue in range(3):
                 assert found[queue] == [b"%d" % n for n in range(400) if n % 3 == queue], seed
+
+    run()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_iterations_that_are_cancelled_anywhere_go_on_with_the_next_message(path: str, seed: int) -> None:
+    rng = random.Random(seed)
+
+    @in_a_loop
+    async def run() -> None:
+        async with opened(path) as node:
+            events = await node.topic("events", queues=3)
+            found: dict[int, list[bytes]] = {queue: [] for queue in range(3)}
+            async with events.reader("g", auto_commit=rng.random() < 0.5) as reader:
+                records = reader.records(timeout=None)
+                for first in range(0, 900, 300):
+                    await events.append_many(numbers(300, first), queue=lambda body: int(body) % 3)
+                    while sum(map(len, found.values())) < first + 300:
+                        step = asyncio.ensure_future(anext(records))
+                        for _ in range(rng.randint(0, 2) if rng.random() < 0.9 else 30):
+                            await asyncio.sleep(rng.choice((0, 0, 0.0002)))
+                        step.cancel()
+                        [record] = await asyncio.gather(step, return_exceptions=True)
+                        if isinstance(record, warren.aio.TopicRecord):
+                            found[record.queue_id].append(record.body)
+            for queue in range(3):
+                assert found[queue] == [b"%d" % n for n in range(900) if n % 3 == queue], seed
 
     run()
 

@@ -14,7 +14,7 @@ from benchmarks import report
 from benchmarks.__main__ import measure
 from benchmarks.comparison import CONTESTANTS, markdown, write_into
 from benchmarks.figures import Bar, Figure, Results, Spread, ratios
-from benchmarks.plot import draw
+from benchmarks.plot import draw, draw_topics
 from benchmarks.scenarios import FETCH, PLANS, PUBLISH, PublishAndFetch, bodies_of_sizes
 from benchmarks.tape import Player, RecordingFileSystem
 
@@ -52,6 +52,9 @@ def test_the_bars_are_those_that_were_set(results: Results) -> None:
         ("runtime", Bar("at most", 4.0)),
         ("runtime", Bar("at least", 0.3)),
         ("runtime", Bar("at least", 0.3)),
+        ("topic: 128 B", Bar("at least", 0.4)),
+        ("topic: 128 B", Bar("at least", 0.3)),
+        ("topic: index", Bar("at least", 300_000, of="value")),
         ("queues", Bar("at most", 10.0, of="value")),
     ]
 
@@ -97,9 +100,10 @@ def test_results_go_into_json_a_table_a_page_and_a_picture(results: Results, tmp
     assert text.endswith("\nafter\n")
     assert all(text.count(f"| {figure.title} |") == 1 for figure in results.figures)
     assert "old" not in text
-    picture = tmp_path / "picture.png"
-    draw(results, picture)
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    for number, drawing in enumerate((draw, draw_topics)):
+        picture = tmp_path / f"picture-{number}.png"
+        drawing(results, picture)
+        assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("size", [128, 5000], ids=["embedded", "in the store"])

@@ -9,7 +9,9 @@ from warren.aio.node import open_node as open
 from warren.aio.publishing import Confirm
 from warren.aio.queue import Queue
 from warren.aio.topic import AppendConfirm, Topic
-from warren.aio.topic_reader import Reader, Records, TopicRecord
+from warren.aio.topic_reader import Reader
+from warren.aio.topic_record import TopicRecord
+from warren.aio.topic_records import Records
 from warren.aio.transaction import Transaction
 
 __all__ = [

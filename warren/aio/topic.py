@@ -22,7 +22,8 @@ from actors.running_topics import RunningTopics
 from warren import topic
 from warren.aio.bridge import answer, ask, caught_up, in_thread, running_now, running_topics
 from warren.aio.publishing import admitted, admitted_now, safe
-from warren.aio.topic_reader import Reader, TopicRecord
+from warren.aio.topic_reader import Reader
+from warren.aio.topic_record import TopicRecord
 from warren.aio.transaction import Transaction
 from warren.node import Node
 from warren.topic import Chooser, Positions

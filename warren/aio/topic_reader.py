@@ -3,10 +3,9 @@
 What is taken is asked of the groups' actor, and read from the files in the loop's default executor, a batch a hop;
 between batches no thread is used. A reader that waits for messages is an entry in a list.
 
-A :class:`Claim` is what was taken from one queue in one go. Two places in it, both queue offsets: up to *handed out*
-the messages are with whoever reads, up to *done* he is through with them. With ``auto_commit`` what is done is
-committed as the next batch is asked for, or when the reader is closed. What was taken and is not done when an iteration
-is left is handed back, and comes again.
+What was taken is a :class:`~warren.aio.topic_record.Claim`. With ``auto_commit`` what is done of it is committed as the
+next batch is asked for, or when the reader is closed. What is not done when an iteration is left is handed back, and
+comes again; so is what lies behind a damaged message.
 
 A cancelled read has taken nothing. What the groups' actor had handed out for it goes back before the next one takes;
 the queues are this member's alone, so nobody misses it meanwhile.
@@ -19,12 +18,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import deque
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self
-
-import attrs
+from typing import Self
 
 from actors import topic_messages as tm
 from actors.engines.topics.consumer_group import BroadcastPosition, Place, Taken
@@ -36,14 +32,14 @@ from actors.running_topics import RunningTopics
 from msg_store.commit_log_format import Record
 from storage.errors import DataError
 from warren.aio.bridge import answer, ask, caught_up, change, in_thread, running_topics, settled
-from warren.aio.consumer import FAIR_SHARE
 from warren.aio.publishing import safe
+from warren.aio.topic_record import Claim, TopicRecord
+from warren.aio.topic_records import BATCH, Records
 from warren.node import Node
 from warren.topic_lookup import TagFilter, bounds_of, offsets_at, read_taken
-from warren.topic_record import Moment, StoredMessage
+from warren.topic_record import Moment
 
 _LOG = logging.getLogger("warren.topics")
-_BATCH: Final = 256
 _numbers = itertools.count(1)
 
 
@@ -157,7 +153,7 @@ class Reader:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def read(self, max_records: int = _BATCH, timeout: float | None = 0.0) -> list[TopicRecord]:
+    async def read(self, max_records: int = BATCH, timeout: float | None = 0.0) -> list[TopicRecord]:
         """The next messages; waits up to ``timeout`` seconds (``None``: for ever) where there are none.
 
         With ``auto_commit`` those that the last call brought are done.
@@ -239,12 +235,12 @@ class Reader:
             claim, records = claims[len(found) - 1], found[-1]
             claim.done = records[-1].queue_offset + 1 if records else claim.taken.queue_offset
             self._hand_back([claim, *claims[len(found) :]])
-            claim.end_at(claim.done)
+            claim.done = claim.handed_out = claim.taken.queue_offset
             if not any(found):
-                where = f"queue {claim.taken.queue_id} of {claim.topic}, from message {claim.done} on"
+                where = f"queue {claim.taken.queue_id} of {claim.topic}, from message {claim.taken.end} on"
                 raise DataError(error.path, error.offset, f"{error.reason} ({where})") from error
         read = list(zip(claims, found, strict=False))
-        self._pass_over(running, [claim for claim, records in read if not records and claim.place not in self._claims])
+        self._pass_over(running, [claim for claim, records in read if not records])
         self._claims.update((claim.place, claim) for claim, records in read if records)
         return [one for claim, records in read for one in claim.records(records)]
 
@@ -263,10 +259,12 @@ class Reader:
         return found, None
 
     def _pass_over(self, running: RunningTopics, claims: list[Claim]) -> None:
-        """Nothing of these is for this reader, and nothing before them is with it."""
+        """Nothing of these is for this reader: they are done, with what it has of the same queue."""
         for claim in claims:
             claim.done = claim.taken.end
-        self._tell_done(running, claims)
+            if claim.place in self._claims:
+                self._claims[claim.place].passed_over = claim.done
+        self._tell_done(running, [claim for claim in claims if claim.place not in self._claims])
 
     # ── being done ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -292,7 +290,7 @@ class Reader:
             raise QueueLostError("; ".join(lost))
 
     def _ask_done(self, running: RunningTopics, places: list[tuple[Claim, int]]) -> Future:
-        done = [(one.topic, one.taken.queue_id, place, one.taken.claim) for one, place in places]
+        done = [(*one.place, one.passed_by(place), one.taken.claim) for one, place in places]
         return ask(running.groups, tm.CommitOffsets(self.group, self.name, done))
 
     def _tell_done(self, running: RunningTopics, claims: list[Claim]) -> None:
@@ -317,13 +315,13 @@ class Reader:
     def _hand_back(self, claims: list[Claim]) -> None:
         """What was taken and is not done comes again."""
         for claim in claims:
-            claim.handed_out = claim.done
             if self._broadcast is not None:
                 positions, queue_id = self._broadcast.positions, claim.taken.queue_id
                 positions[queue_id] = min(positions[queue_id], claim.done)
             elif claim.done < claim.taken.end and claim.running is self._joined:
                 message = tm.HandBack(self.group, self.name, claim.topic, claim.taken, claim.done)
                 ask(claim.running.groups, message)  # refused where the queue is somebody else's: he has it
+            claim.end_at(claim.done)
 
     async def _send_back(self, record: Record, delay_level: int) -> None:
         if self._broadcast is not None:

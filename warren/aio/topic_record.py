@@ -61,6 +61,8 @@ class Claim:
     taken: Taken
     done: int = attrs.field(init=False)
     handed_out: int = attrs.field(init=False)
+    passed_over: int = attrs.field(default=0, init=False)
+    """To there nothing behind its end is for the reader; 0 where nothing was found out yet."""
     is_iterated: bool = attrs.field(default=False, init=False)
     """Whether its messages are handed out one by one; else they were in one go."""
 
@@ -73,9 +75,14 @@ class Claim:
         return self.topic, self.taken.queue_id
 
     def end_at(self, queue_offset: int) -> None:
-        """What lies from there on was handed back; what is before it is new again."""
+        """What lies from there on was handed back."""
         self.taken = attrs.evolve(self.taken, count=queue_offset - self.taken.queue_offset)
-        self.done = self.handed_out = self.taken.queue_offset
+        self.handed_out = min(self.handed_out, queue_offset)
+        self.passed_over = 0
+
+    def passed_by(self, queue_offset: int) -> int:
+        """What is done where this place is."""
+        return queue_offset if queue_offset < self.taken.end else max(queue_offset, self.passed_over)
 
     def records(self, found: list[Record]) -> list[TopicRecord]:
         """What was read of it. Messages that its tags leave out go with the one before."""
