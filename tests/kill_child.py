@@ -189,7 +189,7 @@ class Child:
             self.tell("s", queue.name)
 
 
-def serve(requests: socket.socket) -> None:
+def serve(requests: socket.socket, kind: Any = Child) -> None:
     """Fork a process for every request; the answer is its number, and, when it is asked for, how it ended."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, 65536, 1)
@@ -198,7 +198,7 @@ def serve(requests: socket.socket) -> None:
         child = os.fork()
         if not child:
             requests.close()
-            Child(descriptors[0], json.loads(message)).run()
+            kind(descriptors[0], json.loads(message)).run()
             return
         os.close(descriptors[0])
         requests.send(str(child).encode())
@@ -206,13 +206,13 @@ def serve(requests: socket.socket) -> None:
 
 
 class Nursery:
-    """Starts such processes."""
+    """Starts such processes; ``program``: another one of the kind."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str = __file__) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         root = str(Path(__file__).parent.parent)
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
-        self._process = subprocess.Popen([sys.executable, __file__], stdin=theirs, env=environment)
+        self._process = subprocess.Popen([sys.executable, program], stdin=theirs, env=environment)
         theirs.close()
 
     def start(self, **request: Any) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from warren.demo.killing import Killed, PublisherError, publish_until_killed
 from warren.demo.measuring import Frame, Peaks, disk_usage, peak_memory_bytes
 from warren.demo.numbered import LARGE_BYTES, SMALL_BYTES, body_of, envelope_of, number_of, payload_bytes
 from warren.demo.publisher import Plan, open_directory
-from warren.demo.screen import Act, Screen, line
+from warren.demo.screen import Act, Screen
 from warren.demo.shipped import BUSY_QUEUE, Shipped, digest_of, open_shipped, read_shipped, take_over
 from warren.demo.summary import Check, Summary
 from warren.embedded import vhost_path
@@ -359,7 +359,7 @@ ACT = Act("confirmed", 100, 100, lambda: (3, 4_000))
 
 
 def test_a_line_says_all_five_lists() -> None:
-    text = line(ACT, frame(target=10)).plain
+    text = ACT.line(frame(target=10)).plain
     assert "7 confirmed" in text
     assert "Q1      1  Q2      2  delta       3  Q3      4  Q4      5" in text
     assert "6 messages in memory (limit 10)" in text

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
+import rocketmq_golden as golden
 
 import warren
 
@@ -139,3 +141,35 @@ def test_the_durable_queue_goes_on_where_it_stopped(tmp_path: Path, capsys: pyte
         "done: [3, 4, 5, 6, 7, 8, 9]",
         "left: 0",
     ]
+
+
+def test_topics_are_read_by_each_group_and_what_fails_comes_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example("topics.py")(str(tmp_path / "data"))
+    assert capsys.readouterr().out.splitlines() == [
+        "billed: order-0 order-1 order-2 order-4",
+        "failed: order-3 attempt 0, order-3 attempt 1",
+        "for a human: order-3 paid",
+        "audit: 10 messages, the same ones",
+        "order-1: order-1 paid, order-1 placed",
+        "and again: 10",
+    ]
+
+
+def test_a_dead_rocketmqs_messages_go_on_in_a_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = golden.unpacked("crash-recovery") / "store"
+    before = contents(store)
+    example("dead_rocketmq.py")(str(store), str(tmp_path / "data"))
+    assert capsys.readouterr().out.splitlines() == [
+        "TopicTest: 117 messages in 3 queues",
+        "order-events: 98 messages in 3 queues",
+        "%RETRY%groupA: 105 left behind",
+    ]
+    assert contents(store) == before
+    records = [one for one in golden.manifest("crash-recovery")["recordsWritten"] if one.get("topic") == "TopicTest"]
+    with warren.open(tmp_path / "data") as node:
+        brought = list(node.topic("TopicTest").read("g"))
+        assert {(one["queueId"], one["bodySha256"]) for one in records} == {
+            (record.queue_id, hashlib.sha256(record.body).hexdigest()) for record in brought
+        }

@@ -21,6 +21,7 @@ from msg_store.commit_log import Batch, Record
 from msg_store.commit_log_format import COMMIT, PREPARED, ROLLBACK, Host
 from storage.errors import StorageError
 from storage.faults import SimulatedCrash
+from storage.filesystem import write_file
 from storage.memory import MemoryFileSystem
 from storage.topic_settings import TopicSettings
 
@@ -68,6 +69,8 @@ class TopicStoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.now_ms = 1_000_000
         self.files = MemoryFileSystem(now_ms=lambda: self.now_ms)
+        self.files.make_directories(PLACE)
+        self.files.sync_directory("/")  # whoever opens a store sees to that
         self.names = (f"2099{number:013d}" for number in itertools.count())
         self.number = self.safe = self.gone = 0
         self.sent: list[Sent] = []
@@ -189,7 +192,12 @@ class TopicStoreMachine(RuleBasedStateMachine):
     def die(self, seed: int | None) -> None:
         self.reopen(self.crashed(seed))
 
-    @rule(message=messages, operation=st.integers(1, 40), torn=st.booleans(), seed=st.one_of(st.none(), st.integers(0, 99)))
+    @rule(
+        message=messages,
+        operation=st.integers(1, 40),
+        torn=st.booleans(),
+        seed=st.one_of(st.none(), st.integers(0, 99)),
+    )
     def die_at_work(self, message: Any, operation: int, torn: bool, seed: int | None) -> None:
         batch = attrs.evolve(self.batch(*message), as_one=False)
         self.ghosts.append(Ghost(len(self.sent), self.of(batch)))
@@ -251,7 +259,9 @@ class TopicStoreMachine(RuleBasedStateMachine):
         )
         self.store.start()
         self.sent, self.safe, self.ghosts = found, self.safe, []
-        self.checked()
+        if self.number % 2:  # else it goes on with an index that is behind
+            while self.store.dispatch():
+                pass
 
     def held(self) -> list[Sent]:
         log = self.store.commit_log
@@ -283,8 +293,6 @@ class TopicStoreMachine(RuleBasedStateMachine):
         self.checked()
 
     def checked(self) -> None:
-        while self.store.dispatch():
-            pass
         other = self.rebuilt()
         first = self.store.commit_log.min_offset
         for key, queue in other.queues.items():
@@ -295,24 +303,19 @@ class TopicStoreMachine(RuleBasedStateMachine):
         assert items_of(self.store, first) == items_of(other, first)
 
     def rebuilt(self) -> TopicStore:
-        files = MemoryFileSystem()
-        log = self.store.commit_log
+        """A store that has nothing but this one's CommitLog, up to its end."""
+        log, files = self.store.commit_log, MemoryFileSystem()
+        files.make_directories(f"{PLACE}/commitlog")
         for base in log.mapped.bases:
-            path = f"{PLACE}/commitlog/{base:020d}"
-            handle = self.copied(files, path)
-            data = self.files.contents()[path]
-            handle.append(data[: max(log.end - base, 0)].ljust(1024, b"\0"))
-            handle.close()
+            path = log.mapped.path(base)
+            data = self.files.read(path)[: max(log.end - base, 0)]
+            write_file(files, path, data.ljust(SETTINGS.mapped_file_size_commit_log, b"\0"), sync=False)
+        write_file(files, f"{PLACE}/abort", b"", sync=False)
         other = self.load(files)
         other.start()
         while other.dispatch():
             pass
         return other
-
-    @staticmethod
-    def copied(files: MemoryFileSystem, path: str) -> Any:
-        files.make_directories(path.rpartition("/")[0])
-        return files.open_append(path)
 
 
 def items_of(store: TopicStore, first: int) -> list[tuple[int, int]]:
@@ -326,4 +329,4 @@ def items_of(store: TopicStore, first: int) -> list[tuple[int, int]]:
 
 
 TestTopicStore = TopicStoreMachine.TestCase
-TestTopicStore.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestTopicStore.settings = settings(max_examples=60, stateful_step_count=25, deadline=None, report_multiple_bugs=False)

@@ -1,1 +1,2 @@
-"""What ships with the project beside its code; :mod:`warren.demo.shipped` says what it is."""
+"""What ships with the project beside its code; :mod:`warren.demo.shipped` and
+:mod:`warren.demo.shipped_store` say what it is."""

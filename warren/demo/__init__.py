@@ -2,7 +2,9 @@
 
 A RabbitMQ node's directory that ships with the project is opened; its messages are taken over into a fresh directory;
 many more are published under a memory limit, by a process of its own that is killed meanwhile; the directory is
-recovered, the rest is published, everything is fetched again and checked; the sum of it is printed.
+recovered, the rest is published, everything is fetched again and checked. Then the store of a dead RocketMQ broker,
+which ships too, is opened, and its index made anew; a topic is written in a fresh node, read by groups, found by key.
+The sum of it is printed.
 
 Whatever is printed was measured or checked in that very run:
 
@@ -13,9 +15,15 @@ Whatever is printed was measured or checked in that very run:
 :mod:`.killing`         starting that process, following its reports, killing it
 :mod:`.checking`        what must have come back, and whether it did
 :mod:`.measuring`       a moment of the queue, in numbers
+:mod:`.shipped_store`   the shipped RocketMQ store, and what RocketMQ read and answered
+:mod:`.dead_rocketmq`   the act with it
+:mod:`.topics`          the act with a topic
+:mod:`.topic_checking`  what its groups must have read, what must be found by key, and whether it was
 :mod:`.summary`         what came of the run, for people and as JSON
 :mod:`.screen`          drawing it, on a terminal or as plain lines
-:mod:`.acts`            the run, one function an act
+:mod:`.bars`            the picture of a topic: bars that grow
+:mod:`.acts`            the acts with the queue, one function each
+:mod:`.run`             one act after the other
 :mod:`.command`         the command
 ======================  ============================================================================
 """

@@ -43,6 +43,15 @@ class Stage:
     def act(self, verb: str, goal: int, capacity: int) -> Act:
         return Act(verb, goal, capacity, lambda: disk_usage(self.directory))
 
+    @staticmethod
+    def table(*columns: str) -> Table:
+        """An empty table: of names, and numbers about them."""
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+        table.add_column(columns[0], style="bold")
+        for column in columns[1:]:
+            table.add_column(column, justify="right")
+        return table
+
     @contextmanager
     def opened(self, vhost: Vhost) -> Iterator[Vhost]:
         """Close it at the end; give it up as it is where something goes wrong, or Ctrl-C comes."""
@@ -60,10 +69,7 @@ def look(stage: Stage) -> Shipped:
     with open_shipped() as source:
         shipped = read_shipped(source)
     screen.heading(1, f"The directory of a {shipped.broker} node, opened read-only")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    table.add_column("queue", style="bold")
-    for column in ("messages", "payload", "with headers"):
-        table.add_column(column, justify="right")
+    table = stage.table("queue", "messages", "payload", "with headers")
     dead = 0
     for name in shipped.queues:
         if messages := shipped.messages(name):

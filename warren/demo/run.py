@@ -7,8 +7,9 @@ import time
 import attrs
 
 from actors.vhost import Vhost
-from warren.demo import acts
+from warren.demo import acts, topics
 from warren.demo.acts import Drained, Recovered, Stage
+from warren.demo.dead_rocketmq import Salvaged, salvage
 from warren.demo.killing import Killed
 from warren.demo.measuring import Frame, peak_memory_bytes
 from warren.demo.numbered import payload_bytes
@@ -16,6 +17,7 @@ from warren.demo.publisher import Plan, open_directory
 from warren.demo.screen import Screen
 from warren.demo.shipped import Shipped
 from warren.demo.summary import Check, Summary
+from warren.demo.topics import TopicPlayed
 
 
 def run(directory: str, total: int, screen: Screen) -> Summary:
@@ -45,9 +47,12 @@ def run(directory: str, total: int, screen: Screen) -> Summary:
         drained=drained,
         contradictions=contradictions,
         left=_left(stage, shipped),
+        peak_bytes=peak_memory_bytes(),
+        salvaged=salvage(stage),
+        topic=topics.play(stage),
     )
     summary = outcome.summary(time.monotonic() - began_at)
-    screen.heading(7, "What it came to")
+    screen.heading(9, "What it came to")
     screen.put(summary.tables())
     return summary
 
@@ -80,9 +85,15 @@ class Outcome:
     drained: Drained
     contradictions: list[str]
     left: tuple[int, int]
+    peak_bytes: int
+    salvaged: Salvaged
+    topic: TopicPlayed
 
     def checks(self) -> list[Check]:
         """Everything that had to hold."""
+        return [*self._of_the_queues(), *self.salvaged.checks(), *self.topic.checks()]
+
+    def _of_the_queues(self) -> list[Check]:
         drained, numbered, taken_over = self.drained, self.drained.numbered, self.shipped.count
         expected = taken_over + self.stage.plan.total + numbered.survivors
         return [
@@ -141,7 +152,9 @@ class Outcome:
             most_on_disk_only=stage.peaks.on_disk_only,
             publisher_peak_bytes=killed.last.peak_memory_bytes,
             publisher_start_bytes=killed.start_memory_bytes,
-            peak_bytes=peak_memory_bytes(),
+            peak_bytes=self.peak_bytes,
+            rocketmq=self.salvaged.figures(),
+            topic=self.topic.figures(),
             elapsed_s=elapsed_s,
             checks=self.checks(),
         )

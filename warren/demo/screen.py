@@ -1,4 +1,4 @@
-"""Drawing the run: on a terminal the five lists live, without one a plain line every now and then.
+"""Drawing the run: on a terminal live (of a queue its five lists), without one a plain line every now and then.
 
 Both draw at most so often, whatever is handed to them, so that drawing costs the work next to nothing; the last frame
 of an act is always drawn.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import attrs
 from rich.bar import Bar
@@ -21,6 +21,8 @@ from rich.text import Text
 
 from warren.demo.measuring import Frame
 
+F = TypeVar("F")
+F_contra = TypeVar("F_contra", contravariant=True)
 Show = Callable[[Frame], None]
 
 _LIVE_EVERY_S: Final = 0.1
@@ -36,6 +38,14 @@ _LISTS: Final = (
 _WIDTHS: Final = tuple(zip(_LISTS, (6, 6, 7, 6, 6), strict=True))
 
 
+class Scene(Protocol[F_contra]):
+    """What can be watched: a frame of it is drawn in one of two ways."""
+
+    def line(self, frame: F_contra, /) -> Text: ...
+
+    def picture(self, frame: F_contra, /) -> RenderableType: ...
+
+
 @attrs.frozen
 class Act:
     """What is being watched: ``done`` of ``goal`` messages are ``verb`` (confirmed, fetched)."""
@@ -46,6 +56,36 @@ class Act:
     """Messages that a bar's whole length stands for."""
     disk_usage: Callable[[], tuple[int, int]]
     """Files in the directory, and their bytes."""
+
+    def line(self, frame: Frame) -> Text:
+        """A frame as one plain line."""
+        lists = "  ".join(f"{name} {getattr(frame, field):>{width},}" for (name, _, field, _), width in _WIDTHS)
+        return Text(f"   {frame.done:>9,} {self.verb} {frame.rate:>9,.0f}/s   {lists}   {_in_memory(frame)}")
+
+    def picture(self, frame: Frame) -> RenderableType:
+        """A frame as a picture: a bar for each list, from the newest message to the next one out."""
+        lists = Table.grid(padding=(0, 1), expand=True)
+        lists.add_column(style="bold", width=5)
+        lists.add_column(style="dim", width=19)
+        lists.add_column(ratio=1)
+        lists.add_column(justify="right", width=9)
+        for name, meaning, field, colour in _LISTS:
+            count = getattr(frame, field)
+            least = self.capacity / 250 if count else 0.0  # whatever is there shows
+            lists.add_row(name, meaning, Bar(self.capacity, 0, max(count, least), color=colour), f"{count:,}")
+        files, size = self.disk_usage()
+        facts = Table.grid(padding=(0, 2))
+        facts.add_column(style="dim", width=10)
+        facts.add_column()
+        facts.add_row(self.verb, f"{frame.done:,} of {self.goal:,} messages, {frame.rate:,.0f} a second")
+        facts.add_row("memory", f"{_in_memory(frame)}; process {decimal(frame.peak_memory_bytes)}")
+        facts.add_row("on disk", f"{files:,} files, {decimal(size)}")
+        return Padding(Group("", lists, "", facts), (0, 3))
+
+
+def _in_memory(frame: Frame) -> str:
+    limit = "no limit" if frame.target is None else f"limit {frame.target:,}"
+    return f"{frame.in_memory:,} messages in memory ({limit})"
 
 
 @attrs.define
@@ -79,13 +119,13 @@ class Screen:
             self.console.print(Text(text.rstrip()), soft_wrap=True)
 
     @contextmanager
-    def watch(self, act: Act, *, keep: bool = True) -> Iterator[Show]:
+    def watch(self, act: Scene[F], *, keep: bool = True) -> Iterator[Callable[[F], None]]:
         """Draw the frames that are handed to what this gives; ``keep``: leave the last one on the terminal."""
-        latest: list[Frame] = []
+        latest: list[F] = []
         with self._drawing(act, keep=keep) as (draw, every_s):
             due = self.clock()
 
-            def show(frame: Frame) -> None:
+            def show(frame: F) -> None:
                 nonlocal due
                 latest[:] = [frame]
                 if self.clock() >= due:
@@ -97,41 +137,9 @@ class Screen:
                 draw(latest[0])
 
     @contextmanager
-    def _drawing(self, act: Act, *, keep: bool) -> Iterator[tuple[Show, float]]:
+    def _drawing(self, act: Scene[F], *, keep: bool) -> Iterator[tuple[Callable[[F], None], float]]:
         if not self.console.is_terminal:
-            yield (lambda frame: self.console.print(line(act, frame), soft_wrap=True)), _LINE_EVERY_S
+            yield (lambda frame: self.console.print(act.line(frame), soft_wrap=True)), _LINE_EVERY_S
             return
         with Live(console=self.console, auto_refresh=False, transient=not keep) as live:
-            yield (lambda frame: live.update(picture(act, frame), refresh=True)), _LIVE_EVERY_S
-
-
-def line(act: Act, frame: Frame) -> Text:
-    """A frame as one plain line."""
-    lists = "  ".join(f"{name} {getattr(frame, field):>{width},}" for (name, _, field, _), width in _WIDTHS)
-    return Text(f"   {frame.done:>9,} {act.verb} {frame.rate:>9,.0f}/s   {lists}   {_in_memory(frame)}")
-
-
-def picture(act: Act, frame: Frame) -> RenderableType:
-    """A frame as a picture: a bar for each list, from the newest message to the next one out."""
-    lists = Table.grid(padding=(0, 1), expand=True)
-    lists.add_column(style="bold", width=5)
-    lists.add_column(style="dim", width=19)
-    lists.add_column(ratio=1)
-    lists.add_column(justify="right", width=9)
-    for name, meaning, field, colour in _LISTS:
-        count = getattr(frame, field)
-        least = act.capacity / 250 if count else 0.0  # whatever is there shows
-        lists.add_row(name, meaning, Bar(act.capacity, 0, max(count, least), color=colour), f"{count:,}")
-    files, size = act.disk_usage()
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", width=10)
-    facts.add_column()
-    facts.add_row(act.verb, f"{frame.done:,} of {act.goal:,} messages, {frame.rate:,.0f} a second")
-    facts.add_row("memory", f"{_in_memory(frame)}; process {decimal(frame.peak_memory_bytes)}")
-    facts.add_row("on disk", f"{files:,} files, {decimal(size)}")
-    return Padding(Group("", lists, "", facts), (0, 3))
-
-
-def _in_memory(frame: Frame) -> str:
-    limit = "no limit" if frame.target is None else f"limit {frame.target:,}"
-    return f"{frame.in_memory:,} messages in memory ({limit})"
+            yield (lambda frame: live.update(act.picture(frame), refresh=True)), _LIVE_EVERY_S

@@ -31,6 +31,62 @@ class Check:
         return cls(name, held, "" if held else otherwise)
 
 
+@attrs.frozen(kw_only=True)
+class RocketmqFigures:
+    """Of the dead RocketMQ's store."""
+
+    messages: int
+    keys: int
+    keys_lost_by_its_recovery: int
+    keys_lost_by_rebuild: int
+    rebuilt_files: int
+    rebuild_s: float
+
+    def rows(self) -> list[tuple[str, str]]:
+        return [
+            (
+                "RocketMQ's",
+                f"{self.messages:,} messages; its recovery loses {self.keys_lost_by_its_recovery:,} of {self.keys:,} "
+                f"keys, rebuilding {self.keys_lost_by_rebuild or 'none'}",
+            )
+        ]
+
+
+@attrs.frozen(kw_only=True)
+class TopicFigures:
+    """Of the topic in a fresh node."""
+
+    messages: int
+    payload_bytes: int
+    queues: int
+    append_rate: float
+    groups: int
+    readers: int
+    read: int
+    """Messages, by all groups together."""
+    read_rate: float
+    """With everything checked meanwhile."""
+    keys_found: int
+    messages_found: int
+    find_s: float
+    """For all of these."""
+
+    def rows(self) -> list[tuple[str, str]]:
+        return [
+            (
+                "topic",
+                f"{self.messages:,} messages, {decimal(self.payload_bytes)}; {self.append_rate:,.0f} a second, each "
+                "confirmed when synced to disk",
+            ),
+            (
+                "read",
+                f"by {self.groups} groups with {self.readers} readers: {self.read:,} messages, every one checked; "
+                f"{self.read_rate:,.0f} a second",
+            ),
+            ("by key", f"{self.messages_found:,} messages found under {self.keys_found:,} keys in {self.find_s:.2f} s"),
+        ]
+
+
 @attrs.define(kw_only=True)
 class Summary:
     """One run. Times in seconds, rates in messages a second, sizes in bytes."""
@@ -57,7 +113,9 @@ class Summary:
     publisher_peak_bytes: int
     publisher_start_bytes: int
     peak_bytes: int
-    """Of the process that recovers, drains and draws."""
+    """Of the process that recovers, drains and draws, until the queues are empty."""
+    rocketmq: RocketmqFigures
+    topic: TopicFigures
     elapsed_s: float
     checks: list[Check]
 
@@ -116,5 +174,7 @@ class Summary:
                 f"{decimal(self.publisher_peak_bytes)} at the peak of the publisher's process, "
                 f"{decimal(growth)} more than before its first message; {decimal(self.peak_bytes)} of the other's",
             ),
+            *self.rocketmq.rows(),
+            *self.topic.rows(),
             ("took", f"{self.elapsed_s:.1f} s"),
         ]

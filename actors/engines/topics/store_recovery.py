@@ -154,8 +154,8 @@ class Recovery:
         ends = columns.positions + columns.sizes - columns.start
         topic_sizes = columns.body_starts + columns.body_sizes - columns.start
         topic_ends = topic_sizes + 1 + octets[topic_sizes]
-        has_properties = ends > topic_ends + 2
-        zeros = (octets[topic_ends - 1] == 0) | (has_properties & (octets[ends - 1] == 0))
+        has_topic, has_properties = octets[topic_sizes] > 0, ends > topic_ends + 2
+        zeros = (has_topic & (octets[topic_ends - 1] == 0)) | (has_properties & (octets[ends - 1] == 0))
         torn = np.flatnonzero(zeros | (columns.positions != columns.physical_offsets))
         return int(columns.positions[torn[0]]) if len(torn) else None
 

@@ -239,6 +239,8 @@ class TopicStore:
         """
         end = self.commit_log.end
         together = self.indexed == self.dispatched
+        if self.indexed < self.commit_log.min_offset:  # its message has expired, and no other has keys in the index
+            self.skip_keys = 0
         if self.dispatched < end:
             start = self.dispatched = max(self.dispatched, self.commit_log.min_offset)
             self.dispatched = self._walk(start, end, to_queues=True, to_index=together)
@@ -378,7 +380,13 @@ class TopicStore:
     # ── expiry ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def expire_commit_log(self, now_ms: int, hour: int, disk_used_percent: float) -> bool:
-        """Delete CommitLog files that are old enough, or in the way; whether there were any. ``hour``: local."""
+        """Delete CommitLog files that are old enough, or in the way; whether there were any. ``hour``: local.
+
+        None before all that could go have their entries: what comes behind them would get the numbers of theirs.
+        """
+        bases = self.commit_log.mapped.bases
+        if not bases or self.dispatched < bases[-1]:
+            return False
         return bool(self.commit_log.expire(now_ms, hour, disk_used_percent))
 
     def expire_queues(self) -> None:

@@ -1,0 +1,140 @@
+"""kill -9 of processes that append to topics and read them at full speed, on real files, with real threads.
+
+One directory goes through all the kills, each at a moment that nobody chose, some while the node is still being opened.
+After every kill the parent opens a copy of what was left and holds it against what the process had told
+(:mod:`topic_kill_child`):
+
+- every confirmed message is there, once, whole, and found by its key;
+- nothing is there that was not appended, and in each queue a stream's messages are in order;
+- what was there once stays;
+- no group's offset is beyond what a reader of it was handed out.
+
+Another seed: ``WARREN_SEED=7 pytest tests/test_topics_kill.py``; more kills: ``WARREN_TOPIC_KILLS=100``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+import topic_kill_child
+from kill_child import Nursery
+from test_kill import lines_until_killed
+from topic_kill_child import GROUPS, QUEUES, SETTINGS, STREAMS, TOPIC, key_of, name_of
+
+import warren
+
+KILLS = int(os.environ.get("WARREN_TOPIC_KILLS", "10"))
+LOOKED_UP = 100
+"""So many keys are looked up after each kill."""
+
+Name = tuple[str, int]
+
+
+@attrs.define
+class Ledger:
+    """What all processes have told until now."""
+
+    started: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(STREAMS, 0))
+    """The first number of each stream that was not begun to be appended."""
+    round_began: dict[str, int] = attrs.Factory(dict)
+    confirmed: set[Name] = attrs.Factory(set)
+    left: set[Name] = attrs.Factory(set)
+    """What the last recovery found."""
+    handed_out: dict[tuple[str, int], int] = attrs.Factory(dict)
+    """By group and queue: behind the last message that a reader had."""
+
+    def begin(self) -> None:
+        self.round_began = dict(self.started)
+
+    def read(self, line: str) -> None:
+        kind, *words = line.split(" ")
+        match kind:
+            case "p":
+                self.started[words[0]] = int(words[1]) + 1
+            case "c":
+                self.confirmed |= {(words[0], number) for number in range(int(words[1]), int(words[2]) + 1)}
+            case "r":
+                place = words[0], int(words[1])
+                self.handed_out[place] = max(self.handed_out.get(place, 0), int(words[2]) + 1)
+            case "ready":
+                pass
+            case _:
+                raise AssertionError(f"the process says: {line}")
+
+    def check(self, directory: Path, rng: random.Random) -> None:
+        """Open what a kill has left."""
+        with warren.open(directory, sync="os", **SETTINGS) as node:
+            topic = node.topic(TOPIC, queues=QUEUES)
+            with topic.reader("check", broadcast=True) as reader:
+                records = reader.read(1 << 30)
+            queues: dict[int, list[Name]] = {queue_id: [] for queue_id in range(QUEUES)}
+            for record in records:
+                assert record.key == key_of(*name_of(record.body))
+                assert record.queue_offset == len(queues[record.queue_id])
+                queues[record.queue_id].append(name_of(record.body))
+            self.check_queues(queues)
+            for name in rng.sample(sorted(self.left), min(LOOKED_UP, len(self.left))):
+                assert [name_of(one.body) for one in topic.find(key_of(*name))] == [name]
+            for group in GROUPS:
+                committed = topic.groups().get(group, {}).get("committed", {})
+                assert all(place <= self.handed_out.get((group, queue), 0) for queue, place in committed.items())
+
+    def check_queues(self, queues: dict[int, list[Name]]) -> None:
+        for names in queues.values():
+            last: dict[str, int] = {}
+            for stream, number in names:
+                assert number > last.get(stream, -1), f"{stream}:{number} is out of order, or there twice"
+                last[stream] = number
+        found = [name for names in queues.values() for name in names]
+        here = set(found)
+        assert len(here) == len(found), "a message is there twice"
+        begun = {(s, n) for s in STREAMS for n in range(self.round_began[s], self.started[s])}
+        assert not here - self.left - begun, "messages that nobody appended"
+        assert not (lost := (self.confirmed | self.left) - here), f"confirmed and lost: {sorted(lost)[:20]}"
+        self.left, self.confirmed = here, set()
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery(topic_kill_child.__file__)
+    yield nursery
+    nursery.close()
+
+
+def test_kills_at_full_speed_lose_nothing_that_was_confirmed(tmp_path: Path, nursery: Nursery) -> None:
+    seed = int(os.environ.get("WARREN_SEED", random.randrange(1 << 32)))
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    ledger, directory, copy = Ledger(), tmp_path / "data", tmp_path / "copy"
+    worked = confirmed = 0
+    for number in range(KILLS):
+        ledger.begin()
+        sync = rng.choice(["os", "group"])
+        child, reading = nursery.start(
+            directory=str(directory), sync=sync, next=ledger.started, seed=rng.getrandbits(32)
+        )
+        ready = False
+        try:
+            for line in lines_until_killed(child, reading, rng):
+                ready |= line == "ready"
+                ledger.read(line)
+        finally:
+            os.close(reading)
+        assert os.WTERMSIG(nursery.ended()) == signal.SIGKILL
+        confirmed += len(ledger.confirmed)
+        print(f"kill {number}, sync={sync}: {confirmed} confirmed")
+        worked += ready
+        if directory.exists():
+            shutil.copytree(directory, copy, symlinks=True)
+            ledger.check(copy, rng)
+            shutil.rmtree(copy)
+    assert worked > KILLS // 4
+    assert confirmed > 5 * KILLS
+    assert len(ledger.handed_out) > 1
