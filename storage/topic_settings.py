@@ -1,7 +1,7 @@
 """The settings of a topic store, under RocketMQ's own names (its ``mappedFileSizeCommitLog`` is our
 ``mapped_file_size_commit_log``; :func:`TopicSettings.with_changes` takes both).
 
-Defaults are RocketMQ 4.9.3's; one at the end is warren's own. Sizes in bytes, times in milliseconds unless a
+Defaults are RocketMQ 4.9.3's, unless a setting says otherwise; one at the end is warren's own. Sizes in bytes, times in milliseconds unless a
 name or its text says otherwise.
 """
 
@@ -101,9 +101,10 @@ class TopicSettings:
     clean_resource_interval: int = attrs.field(default=10_000, validator=_at_least(1))
 
     max_reconsume_times: int = attrs.field(default=16, validator=_at_least(0))
-    """Attempts at a message before it goes to its group's %DLQ% topic."""
+    """Attempts at a message, after the first, before it goes to its group's %DLQ% topic."""
     default_topic_queue_nums: int = attrs.field(default=4, validator=_at_least(1))
-    """Queues of the topics that make themselves (retry and dead-letter topics have one)."""
+    """Queues of a topic that is declared without a number (a broker's default is 8). Retry and dead-letter topics have
+    one."""
 
     rebuild_after_crash: bool = True
     """warren's: after a dirty stop the key index is built anew from the CommitLog where it may have lost entries, and

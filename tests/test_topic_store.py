@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import attrs
 import pytest
 import rocketmq_golden as golden
 
@@ -143,3 +144,15 @@ def test_a_body_that_is_not_what_was_stored_is_an_error_when_it_is_read() -> Non
         list(read_records(store.commit_log, entries))
     assert (failure.value.path, failure.value.offset) == ("/store/commitlog/00000000000000000000", last)
     assert [record.body for record in read_records(store.commit_log, entries[:2])] == [b"one", b"two"]
+
+
+def test_an_index_that_the_settings_do_not_fit_is_refused_and_stays_as_it_is() -> None:
+    store, _ = crashed_store(0)
+    store.start()
+    store.close()
+    files, settings = store.files, store.settings
+    before = {path: bytes(data) for path, data in files.contents().items()}  # type: ignore[attr-defined]
+    for wrong in ({"max_hash_slot_num": 11}, {"max_index_num": 51}, {"max_index_num": 49}):
+        with pytest.raises(DataError, match="max_hash_slot_num and max_index_num"):
+            TopicStore.load(files, "/store", attrs.evolve(settings, **wrong), new_index_name=lambda: "4" * 17)
+    assert {path: bytes(data) for path, data in files.contents().items()} == before  # type: ignore[attr-defined]

@@ -20,7 +20,6 @@ from warren.demo.acts import Stage
 from warren.demo.bars import Chart, Progress
 from warren.demo.checking import Faults
 from warren.demo.numbered import body_of, payload_bytes
-from warren.demo.publisher import Plan
 from warren.demo.summary import Check, TopicFigures
 from warren.demo.topic_checking import MESSAGES_OF_AN_ORDER, GroupCheck, Orders, Place, compare_found, compare_lags
 
@@ -95,33 +94,34 @@ class TopicPlayed:
 
 def play(stage: Stage) -> TopicPlayed:
     """Play the act."""
-    plan = Plan(stage.plan.total // _SHARE)
-    played, directory = TopicPlayed(Orders(plan.total)), os.path.join(stage.directory, NODE)
-    stage.screen.heading(8, f'{plan.total:,} messages with keys go to the topic "{TOPIC}" of a fresh node')
+    orders, directory = Orders(stage.plan.total // _SHARE), os.path.join(stage.directory, NODE)
+    played = TopicPlayed(orders)
+    stage.screen.heading(8, f'{orders.total:,} messages with keys go to the topic "{TOPIC}" of a fresh node')
     with warren.open(directory) as node:
         topic = node.topic(TOPIC, queues=QUEUES)
-        places = _append(stage, topic, plan, played)
+        places = _append(stage, topic, played)
         _read_all(stage, topic, places, played)
     with warren.open(directory) as node:
         _look_up(stage, node.topic(TOPIC), places, played)
     return played
 
 
-def _append(stage: Stage, topic: warren.Topic, plan: Plan, played: TopicPlayed) -> list[Place]:
+def _append(stage: Stage, topic: warren.Topic, played: TopicPlayed) -> list[Place]:
     """Append them all, and say where each of them is, as the confirms do."""
+    orders, plan = played.orders, stage.plan
     stage.screen.say(
-        f"{MESSAGES_OF_AN_ORDER} or more of them share a key, and so one of its {QUEUES} queues. They are synced to disk "
-        f"and confirmed {plan.commit:,} at a time. Two groups read them all, one of them with two readers."
+        f"{MESSAGES_OF_AN_ORDER} or more of them share a key, and so one of its {QUEUES} queues. They are synced to "
+        f"disk and confirmed {stage.plan.commit:,} at a time. Two groups read them all, one of them with two readers."
     )
     places: list[Place] = []
     counts = [0] * QUEUES
-    chart = Chart("appended", plan.total, plan.total // 2, [(f"queue {n}", "", "green") for n in range(QUEUES)])
+    chart = Chart("appended", orders.total, orders.total // 2, [(f"queue {n}", "", "green") for n in range(QUEUES)])
     with stage.screen.watch(chart) as show:
         began_at = time.monotonic()
-        for first in range(0, plan.total, plan.commit):
-            numbers = range(first, min(first + plan.commit, plan.total))
+        for first in range(0, orders.total, plan.commit):
+            numbers = range(first, min(first + plan.commit, orders.total))
             confirms = [
-                topic.append_many([body_of(n) for n in batch], keys=[played.orders.key(n) for n in batch])
+                topic.append_many([body_of(n) for n in batch], keys=[orders.key(n) for n in batch])
                 for batch in _batches(numbers, plan.batch)
             ]
             for confirm in confirms:

@@ -37,6 +37,7 @@ from msg_store.commit_log_format import BLANK_HEADER_BYTES, COMMIT, ROLLBACK, TR
 from msg_store.message_batch import measure
 from msg_store.record_columns import Failure, RecordColumns
 from queue_index.consume_queue import ConsumeQueue
+from queue_index.index_file_format import Layout, is_file_name
 from queue_index.key_index import KeyIndex
 from storage.errors import DataError, StorageError
 from storage.filesystem import FileSystem
@@ -124,6 +125,8 @@ class TopicStore:
         }
         checkpoint = read_checkpoint(files, f"{directory}/{CHECKPOINT}")
         there = set(files.list(f"{directory}/{INDEX}"))
+        if settings.rebuild_after_crash:
+            _check_index_sizes(files, f"{directory}/{INDEX}", settings, may_be_short=not was_clean)
         index = KeyIndex.load(
             files,
             f"{directory}/{INDEX}",
@@ -410,6 +413,16 @@ class TopicStore:
         """Raise ``RuntimeError`` where the parts contradict themselves or each other."""
         self.commit_log.check_invariants()
         self.check_built()
+
+
+def _check_index_sizes(files: FileSystem, directory: str, settings: TopicSettings, *, may_be_short: bool) -> None:
+    """RocketMQ reads index files of other sizes, wrongly, and lengthens them; a store that goes on is not risked so."""
+    wanted = Layout(settings.max_hash_slot_num, settings.max_index_num).file_size
+    for name in filter(is_file_name, files.list(directory)):
+        size = files.size(f"{directory}/{name}")
+        if size > wanted or (size < wanted and not may_be_short):
+            reason = f"is {size} bytes long, and not {wanted} as max_hash_slot_num and max_index_num say"
+            raise DataError(f"{directory}/{name}", None, reason)
 
 
 def _strangers(files: FileSystem, directory: str) -> Iterator[Cut]:
