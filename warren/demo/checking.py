@@ -16,7 +16,7 @@ one's. A message is right if its encoded bytes are, to the last one, what its nu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -43,6 +43,13 @@ class Faults:
     def __str__(self) -> str:
         more = f" ({self.count:,} in all)" if self.count > len(self.named) else ""
         return "; ".join(self.named) + more
+
+
+def together(faults: Iterable[Faults]) -> Faults:
+    """All of them as one."""
+    every = list(faults)
+    named = [fault for one in every for fault in one.named]
+    return Faults(sum(one.count for one in every), named[:_MOST_NAMED])
 
 
 @attrs.define

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import chain
 from typing import Final
 
 import attrs
@@ -18,7 +17,7 @@ import attrs
 import warren
 from warren.demo.acts import Stage
 from warren.demo.bars import Chart, Progress
-from warren.demo.checking import Faults
+from warren.demo.checking import Faults, together
 from warren.demo.numbered import body_of, payload_bytes
 from warren.demo.summary import Check, TopicFigures
 from warren.demo.topic_checking import MESSAGES_OF_AN_ORDER, GroupCheck, Orders, Place, compare_found, compare_lags
@@ -61,17 +60,14 @@ class TopicPlayed:
     def checks(self) -> list[Check]:
         """Everything that had to hold."""
         total, names = self.orders.total, " and ".join(GROUPS)
-
-        def of(kind: str) -> Faults:
-            every: list[Faults] = [getattr(group, kind) for group in self.groups]
-            return Faults(sum(one.count for one in every), list(chain(*(one.named for one in every))))
-
+        lost, misplaced, damaged = (
+            together(faults)
+            for faults in zip(*((group.lost, group.misplaced, group.damaged) for group in self.groups), strict=True)
+        )
         return [
-            Check.of(f"{names} have each read all {total:,} messages of the topic", of("lost")),
-            Check.of("each once, in its queue's order, by the one reader that has the queue", of("misplaced")),
-            Check.of(
-                "each is, to the last byte, what was appended, with its key, where its confirm said", of("damaged")
-            ),
+            Check.of(f"{names} have each read all {total:,} messages of the topic", lost),
+            Check.of("each once, in its queue's order, by the one reader that has the queue", misplaced),
+            Check.of("each is, to the last byte, what was appended, with its key, where its confirm said", damaged),
             Check.of("after a clean stop and a start both groups are where they were, at the end", self.behind),
             Check.of(f"{self.keys_found:,} keys find their messages, the newest first, and no others", self.unfound),
         ]
