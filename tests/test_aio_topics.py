@@ -728,6 +728,23 @@ async def test_a_forgotten_reader_leaves_when_nobody_has_a_record_of_it_either(p
         assert await events.lag("g") == {0: 2}
 
 
+@in_a_loop
+async def test_a_reader_that_is_forgotten_while_another_thread_is_at_the_groups_leaves(hand: HandNode) -> None:
+    hand.node.topic("events")
+    events = warren.aio.Topic(hand.node, "events")
+    reader: Any = events.reader("g")
+    async with driven(hand):
+        await reader.begin()
+    groups = hand.node.running_topics().groups
+    assert groups._turn_lock.acquire(blocking=False)
+    del reader
+    gc.collect()
+    hand.run()
+    groups.end_turn()
+    hand.run()
+    assert events.plain.groups()["g"]["members"] == {}
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_reads_that_are_cancelled_anywhere_lose_nothing_and_bring_nothing_twice(path: str, seed: int) -> None:
     rng = random.Random(seed)
@@ -911,12 +928,11 @@ def test_several_loops_and_threads_share_a_topic(path: str) -> None:
     @in_a_loop
     async def consume() -> None:
         async with events.reader("g") as reader:
-            while True:
-                for record in await reader.read(timeout=None):
-                    with lock:
-                        got.append(record.body)
-                    if record.body == b"end":
-                        return
+            bodies: list[bytes] = []
+            while b"end" not in bodies:
+                bodies = [record.body for record in await reader.read(timeout=None)]
+                with lock:
+                    got.extend(bodies)
 
     consumers = [threading.Thread(target=consume) for _ in range(2)]
     producers = [threading.Thread(target=produce, args=(number,)) for number in range(3)]

@@ -134,12 +134,14 @@ def lines_until_killed(child: int, reading: int, rng: random.Random) -> Iterator
     """What a process tells before it is killed, after so many lines or so many seconds."""
     lines, seconds = (rng.randrange(10, 250), 0.25) if rng.random() < 0.8 else (1 << 30, rng.uniform(0, 0.06))
     deadline, rest, killed, count = time.monotonic() + seconds, b"", False, 0
+    poll = select.poll()  # which knows descriptors of any size
+    poll.register(reading)
     while True:
         if not killed and (count >= lines or time.monotonic() >= deadline):
             os.kill(child, signal.SIGKILL)  # and go on: it may have said more before it died
             killed = True
         wait_s = SILENCE_S if killed else max(0.0, deadline - time.monotonic())
-        if not select.select([reading], [], [], wait_s)[0]:
+        if not poll.poll(wait_s * 1000):
             assert not killed, "a process that was killed goes on"
             continue
         data = os.read(reading, 1 << 16)

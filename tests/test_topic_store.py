@@ -61,6 +61,8 @@ def test_a_store_answers_as_rocketmq_does(scenario: str, state: Any) -> None:
     for question in expected.get("offsetByTime", []):
         answer = store.offset_by_time(question["topic"], question["queueId"], question["timestamp"])
         assert answer == question["offset"], question
+    store.abandon()
+    store.files.close()  # type: ignore[attr-defined]
 
 
 def check_queues(store: TopicStore, expected: golden.Json) -> None:
@@ -156,3 +158,48 @@ def test_an_index_that_the_settings_do_not_fit_is_refused_and_stays_as_it_is() -
         with pytest.raises(DataError, match="max_hash_slot_num and max_index_num"):
             TopicStore.load(files, "/store", attrs.evolve(settings, **wrong), new_index_name=lambda: "4" * 17)
     assert {path: bytes(data) for path, data in files.contents().items()} == before  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("lost", ["consumequeue", "index", "consumequeue/events", "both"])
+def test_what_was_deleted_of_a_closed_store_is_built_anew(lost: str) -> None:
+    store, last = crashed_store(0)
+    store.start()
+    store.close()
+    for name in ("consumequeue", "index") if lost == "both" else (lost,):
+        store.files.delete_tree(f"/store/{name}")
+    store = TopicStore.load(store.files, "/store", store.settings, new_index_name=lambda: "4" * 17)
+    store.start()
+    while store.dispatch():
+        pass
+    store.check_invariants()
+    assert store.queues["events", 0].max_offset == 3
+    assert store.query("events", "order-1002") == [last]
+    assert len(store.query("events", "k1")) == 1
+
+
+def test_a_closed_store_whose_log_was_cut_goes_on_without_what_is_gone() -> None:
+    store, last = crashed_store(0)
+    store.start()
+    store.close()
+    handle = store.files.open_append("/store/commitlog/" + "0" * 20)
+    handle.pwrite(bytes(4096 - last), last)
+    handle.close()
+    store = TopicStore.load(store.files, "/store", store.settings, new_index_name=lambda: "4" * 17)
+    store.start()
+    assert store.commit_log.end == last
+    assert store.query("events", "order-1001") == []
+    host = Host(bytes((127, 0, 0, 1)), 0)
+    again = Batch(
+        topic="events",
+        queue_id=0,
+        bodies=[b"again"],
+        properties=b"KEYS\x01order-1001",
+        born_timestamp=1,
+        born_host=host,
+        store_host=host,
+    )
+    assert store.append(again, 2000).queue_offset == 2
+    while store.dispatch():
+        pass
+    store.check_invariants()
+    assert store.query("events", "order-1001") == [last]

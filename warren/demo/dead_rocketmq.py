@@ -62,8 +62,9 @@ class Salvaged:
     def checks(self) -> list[Check]:
         """Everything that had to hold."""
         broker, keys = self.oracle.broker, self.oracle.keys
+        messages = sum(topic.messages for topic in self.oracle.topics.values())
         return [
-            Check.of(f"{broker}'s {self.messages:,} messages are those that it read itself", self.read),
+            Check.of(f"{broker}'s {messages:,} messages are those that it read itself", self.read),
             Check.of(
                 f"after its recovery keys are found as {broker} found them: {keys.recovered:,} of {keys.whole:,}",
                 self.recovered,
@@ -123,8 +124,8 @@ def _recover(stage: Stage, opened: RocketmqStore, keys: Sequence[Key], salvaged:
     deleted = sum(f"/{INDEX}/" in f"/{path}" for path in opened.files.deleted)
     first = min((file.header.begin_physical_offset for file in store.index.index_files), default=store.commit_log.end)
     stage.screen.say(
-        f"It was killed. Its own recovery deletes {deleted:,} index files, since its checkpoint does not say that they "
-        f"are whole, and makes a new one of what it reads again: the last {store.commit_log.end - first:,} of "
+        f"It was not closed. RocketMQ's recovery deletes {deleted:,} index files, as its checkpoint does not say that "
+        f"they are whole, and makes a new one of what it reads again: the last {store.commit_log.end - first:,} of "
         f"{store.commit_log.end - store.commit_log.min_offset:,} bytes."
     )
     stage.screen.say(f"Of {salvaged.keys:,} keys it has then lost {salvaged.keys_lost:,}.", "red")

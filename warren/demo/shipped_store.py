@@ -1,9 +1,9 @@
 """The RocketMQ store that ships with the project, and what RocketMQ itself read in copies of it and answered.
 
-It was written by RocketMQ 4.9.3's own store code, whose process was then killed: the file ``abort`` is there, and the
-CommitLog is whole. Its checkpoint says what a broker's usually does: messages and queues are safe, and no index file
-has been full yet (that comes after 20 million keys). So RocketMQ's recovery deletes the index, and makes as much of it
-anew as it reads of the CommitLog, which is the last file.
+It was written by RocketMQ 4.9.3's own store code and never closed: the file ``abort`` is there, and the CommitLog is
+whole. One thing was set: its checkpoint says what a broker's usually does, that messages and queues are safe and that
+no index file has been full yet (that comes after 20 million keys; here, after 119). So RocketMQ's recovery deletes the
+index, and makes as much of it anew as it reads of the CommitLog, which is the last file.
 
 Beside it stands, of each topic, how many messages RocketMQ read and a digest of their bodies; and for some keys which
 messages its index names, while it is whole and after that recovery.

@@ -77,6 +77,8 @@ class Recovery:
                 self._take_back(start)
             elif furthest >= end:
                 self._cut_queues(end)
+            if self._is_own and store.was_clean:
+                self._look_for_losses(furthest)
         else:
             self._delete_queues()
         for queue in store.queues.values():
@@ -211,6 +213,19 @@ class Recovery:
         store.dispatched = min(start, log.end)
         for queue in store.queues.values():
             queue.settle(store.dispatched)
+        self._take_back_index()
+
+    def _look_for_losses(self, furthest: int) -> None:
+        """After a clean stop all is built, unless somebody has deleted or cut files since: then that is built anew."""
+        store, log = self.store, self.store.commit_log
+        store.dispatched = min(max(furthest, log.min_offset), log.end)
+        if not store.index.index_files:
+            store.indexed = log.min_offset
+        elif store.index.end_physical_offset >= log.end:
+            self._take_back_index()
+
+    def _take_back_index(self) -> None:
+        store, log = self.store, self.store.commit_log
         recover_index(store.index, log.end, self._stored_ms)
         store.indexed = max(store.index.end_physical_offset, log.min_offset)
         store.skip_keys = store.index.already_put(store.indexed)

@@ -307,9 +307,16 @@ class TopicStore:
             self.cuts.append(Cut(error.path, error.offset, error.reason))
             return
         self._touched.add(topic)
+        if queue.max_offset < int(columns.queue_offsets[rows][0]) and self._has_only_expired(queue):
+            queue.delete_all()  # a power loss took entries of expired messages, and the next would get their places
         queue.put_many(
             columns.queue_offsets[rows], columns.physical_offsets[rows], columns.sizes[rows], columns.tags_codes[rows]
         )
+
+    def _has_only_expired(self, queue: ConsumeQueue) -> bool:
+        """Whether nothing that the queue has is in the CommitLog; warren's own question: RocketMQ puts all the same."""
+        is_own = self.settings.rebuild_after_crash
+        return is_own and bool(queue.mapped.bases) and queue.max_physical_offset <= self.commit_log.min_offset
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
