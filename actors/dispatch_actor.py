@@ -84,6 +84,7 @@ class DispatchActor(PooledActor):
         self._around = around
         self._catching_up: list[tuple[tm.CatchUp, Future]] = []
         self._flush_armed = False
+        self._index_files = len(store.index.index_files)
         self._thorough_ns = around.clock.now_ns()
         self._error: BaseException | None = None
 
@@ -135,11 +136,19 @@ class DispatchActor(PooledActor):
         settings, now_ns = self.store.settings, self._around.clock.now_ns()
         if now_ns - self._thorough_ns < settings.flush_consume_queue_thorough_interval * MS_NS:
             self.store.flush_queues(settings.flush_consume_queue_least_pages * _PAGE_BYTES)
+            if self._index_files != len(
+                self.store.index.index_files
+            ):  # a full one keeps its slots in memory until then
+                self._flush_index()
             self._arm_flush()
             return
         self._thorough_ns = now_ns
         self._flush_armed = False
         self.store.flush_queues()
+        self._flush_index()
+
+    def _flush_index(self) -> None:
+        self._index_files = len(self.store.index.index_files)
         self.store.flush_index()
 
     def _arm_flush(self) -> None:
