@@ -1232,3 +1232,20 @@ def test_readers_are_described_by_their_names() -> None:
     assert topic.groups()["g"]["members"] == {}
     assert repr(topic) == "<warren.Topic 't'>"
     assert topic.groups()["g"]["committed"] == {0: 0, 1: 0}
+
+
+def test_a_record_that_is_committed_does_not_commit_those_that_were_read_after_it() -> None:
+    hand = opened()
+    topic = hand.node.topic("t", queues=1)
+    topic.append_many(numbered(5)).wait()
+    with topic.reader("g", auto_commit=False) as reader:
+        kept = []
+        for record in reader.records(4):
+            kept.append(record)
+            if len(kept) == 4:
+                kept[0].commit()
+        assert topic.groups()["g"]["committed"] == {0: 1}
+        kept[2].commit()
+        assert topic.groups()["g"]["committed"] == {0: 3}
+        kept[1].commit()
+        assert topic.groups()["g"]["committed"] == {0: 3}

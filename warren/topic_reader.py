@@ -70,10 +70,12 @@ class Claim:
         """Topic and queue."""
         return self.topic, self.taken.queue_id
 
-    def do(self, queue_offset: int) -> None:
-        """Everything before this queue offset is done, and what is not for us behind it."""
+    def do(self, queue_offset: int) -> int:
+        """Everything before this queue offset is done, and what is not for us behind it; up to where that is."""
         at = bisect_left(self.offered, queue_offset)
-        self.done = max(self.done, self.offered[at] if at < len(self.offered) else self.taken.end)
+        stop = self.offered[at] if at < len(self.offered) else self.taken.end
+        self.done = max(self.done, stop)
+        return stop
 
     def end_at(self, queue_offset: int) -> None:
         """What lies from there on is handed back."""
@@ -82,8 +84,7 @@ class Claim:
 
     def commit(self, queue_offset: int) -> None:
         """Everything before this queue offset is done; raises :class:`QueueLostError`."""
-        self.do(queue_offset)
-        self.reader._commit_one(self)
+        self.reader._commit_one(self, self.do(queue_offset))
 
     def send_back(self, record: Record, delay_level: int) -> None:
         """Try it again later."""
@@ -248,20 +249,24 @@ class Reader(ProcessBound):
         except QueueLostError as error:
             _LOG.info("%s", error)
 
-    def _commit_one(self, claim: Claim) -> None:
+    def _commit_one(self, claim: Claim, stop: int) -> None:
+        """Up to there, wherever an iteration over the claim is meanwhile."""
         last = self._read_last.get(claim.place)
         try:
-            self._commit([claim])
+            self._commit_up_to([(claim, stop)])
         finally:
-            if last is not None and last.taken.claim == claim.taken.claim and last.taken.end <= claim.done:
+            if last is not None and last.taken.claim == claim.taken.claim and last.taken.end <= stop:
                 self._read_last.pop(claim.place, None)
 
     def _commit(self, claims: list[Claim]) -> None:
-        if self._broadcast is not None or not claims:
+        self._commit_up_to([(claim, claim.done) for claim in claims])
+
+    def _commit_up_to(self, stops: list[tuple[Claim, int]]) -> None:
+        if self._broadcast is not None or not stops:
             return
         running = self._topics_now()
-        lost = [f"{one.topic}: the topics were opened anew since" for one in claims if one.running is not running]
-        done = [(*one.place, one.done, one.taken.claim) for one in claims if one.running is running]
+        lost = [f"{one.topic}: the topics were opened anew since" for one, _ in stops if one.running is not running]
+        done = [(*one.place, stop, one.taken.claim) for one, stop in stops if one.running is running]
         if done:
             lost += running.ask_groups(tm.CommitOffsets(self.group, self.name, done))
         if lost:

@@ -213,7 +213,7 @@ class Recovery:
         store.dispatched = min(start, log.end)
         for queue in store.queues.values():
             queue.settle(store.dispatched)
-        self._take_back_index()
+        self._take_back_index(store.dispatched)
 
     def _look_for_losses(self, furthest: int) -> None:
         """After a clean stop all is built, unless somebody has deleted or cut files since: then that is built anew."""
@@ -222,11 +222,12 @@ class Recovery:
         if not store.index.index_files:
             store.indexed = log.min_offset
         elif store.index.end_physical_offset >= log.end:
-            self._take_back_index()
+            self._take_back_index(log.end)
 
-    def _take_back_index(self) -> None:
+    def _take_back_index(self, end: int) -> None:
+        """Keep items of messages before ``end``. An item that was not safe may look good and be half an older one."""
         store, log = self.store, self.store.commit_log
-        recover_index(store.index, log.end, self._stored_ms)
+        recover_index(store.index, end, self._stored_ms)
         store.indexed = max(store.index.end_physical_offset, log.min_offset)
         store.skip_keys = store.index.already_put(store.indexed)
 

@@ -345,13 +345,15 @@ class TopicStore:
         return self.commit_log.flush()
 
     def flush_queues(self, least_bytes: int = 0) -> None:
-        """Sync ConsumeQueues with at least so many new bytes; all of them, and the checkpoint is written."""
-        dispatched_ms = self._last_dispatched_ms
+        """Sync ConsumeQueues with at least so many new bytes; or all of them, and the index, and write the checkpoint."""
+        # A recovery trusts in what is older than this, in the index too.
+        dispatched_ms = self._last_dispatched_ms if self.indexed == self.dispatched else 0
+        index_ms = 0 if least_bytes else self.index.flush_full()
         for queue in self.queues.values():
             if queue.has_unflushed and queue.unflushed_bytes >= least_bytes:
                 queue.flush()
         if not least_bytes:
-            self._note(logics_msg_timestamp=dispatched_ms)
+            self._note(logics_msg_timestamp=dispatched_ms, index_msg_timestamp=index_ms)
 
     def flush_index(self) -> None:
         """Sync what a recovery of the index needs, so that all keys up to here outlive a crash; and the checkpoint."""
