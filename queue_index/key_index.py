@@ -24,6 +24,7 @@ import numpy.typing as npt
 from queue_index.index_file import IndexFile, Longs
 from queue_index.index_file_format import Header, Layout, is_file_name, name_after
 from queue_index.slot_table import Numbers
+from storage.errors import DataError
 from storage.filesystem import FileSystem
 
 Bools = npt.NDArray[np.bool_]
@@ -157,17 +158,25 @@ class KeyIndex:
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def query(self, key_hash: int, max_num: int, begin: int, end: int) -> list[int]:
+    def query(
+        self, key_hash: int, max_num: int, begin: int, end: int, damage: list[DataError] | None = None
+    ) -> list[int]:
         """Physical offsets of up to ``max_num`` messages with a key of this hash and a store time in [begin, end].
 
         Newest first. Other keys with this hash are among them, a message can be there twice, and the time is known to
-        the second only, from the begin of its file on: the answer is the original's. Raises :class:`DataError` where
-        a file's bytes are damaged.
+        the second only, from the begin of its file on: the answer is the original's. Where a file's bytes are damaged
+        this raises :class:`DataError`; or, with a list for ``damage``, it notes that there and goes on as the original,
+        with what it has and the next older file.
         """
         found: list[int] = []
         for file in reversed(self.index_files):
             if file.header.matches(begin, end):
-                file.find(key_hash, found, max_num, begin, end)
+                try:
+                    file.find(key_hash, found, max_num, begin, end)
+                except DataError as error:
+                    if damage is None:
+                        raise
+                    damage.append(error)
             if file.header.begin_timestamp < begin or len(found) >= max_num:
                 break
         return found

@@ -24,6 +24,7 @@ from actors.engines.topics.topic_store import TopicStore
 from msg_store.commit_log import Batch
 from msg_store.commit_log_format import Host
 from storage.filesystem import RealFileSystem
+from storage.java_hash import index_hash
 from storage.topic_settings import ROCKETMQ_4_9
 from warren import cli
 from warren.salvage.rocketmq.store import index_names, open_rocketmq
@@ -684,3 +685,25 @@ def test_damage_anywhere_ends_in_an_answer_or_in_one_line(seed: int, tmp_path: P
         said = warren(*arguments)
         assert said.code in (0, 1, 2), (scenario, arguments)
         assert said.code != 2 or said.out == "", (scenario, arguments)
+
+
+def test_a_damaged_index_answers_what_it_has_and_says_so(tmp_path: Path) -> None:
+    place = tmp_path / "store"
+    shutil.copytree(golden.directory("basic-clean"), place)
+    queries = golden.manifest("basic-clean")["store"]["indexQueries"]
+    question = next(query for query in queries if len(query["phyOffsets"]) > 2 and query["begin"] == 0)
+    [index] = (place / "index").iterdir()
+    layout = golden.settings("basic-clean").max_hash_slot_num
+    data = bytearray(index.read_bytes())
+    slot = 40 + 4 * (index_hash(f"{question['topic']}#{question['key']}") % layout)
+    newest = int.from_bytes(data[slot : slot + 4], "big")
+    item = 40 + 4 * layout + 20 * newest
+    data[item + 16 : item + 20] = (newest + 1).to_bytes(4, "big")  # a newer item as the one before it
+    index.write_bytes(data)
+    named = ["--set", f"maxHashSlotNum={layout}", "--set", "maxIndexNum=2000"]
+    said = warren("topic", "query", place, "--topic", question["topic"], "--key", question["key"], "--json", *named)
+    found = json.loads(said.out)["physical_offsets"]
+    assert found == question["phyOffsets"][: len(found)]
+    assert len(found) < len(question["phyOffsets"])
+    assert said.code == 1
+    assert "damaged index" in said.err

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from msg_store.commit_log_format import Blank, Record
+from storage.errors import DataError
 from storage.java_hash import index_hash, java_hash
 from warren.commands.opening import JsonOption
 from warren.salvage.commands import EXIT_DAMAGE, SetOption, StartOption, parse_settings
@@ -166,11 +167,15 @@ def query(
 ) -> None:
     """Say where the messages with a key are, as the index answers: newest first, other keys of the same hash included.
 
-    Exit code 1: with --exact, some could not be read; stderr says which and why.
+    Exit code 1: the index is damaged, and older messages with the key may be missing; or, with --exact, some messages
+    could not be read; stderr says which and why.
     """
     complaints = _Complaints()
     with opened_topics(path, setting, start=start) as store:
-        found = store.store.query(topic, key, limit, begin, end)
+        damage: list[DataError] = []
+        found = store.store.query(topic, key, limit, begin, end, damage=damage)
+        for error in damage:
+            complaints.add(Finding("damaged index", "damage", error.path, error.offset, error.reason))
         if is_exact:
             kept = []
             for one in exact(store, topic, key, found):

@@ -321,15 +321,23 @@ class TopicStore:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def query(
-        self, topic: str, key: str, max_num: int | None = None, begin_ms: int = 0, end_ms: int = FOR_EVER_MS
+        self,
+        topic: str,
+        key: str,
+        max_num: int | None = None,
+        begin_ms: int = 0,
+        end_ms: int = FOR_EVER_MS,
+        *,
+        damage: list[DataError] | None = None,
     ) -> list[int]:
         """Physical offsets of messages with this key, or with another one of the same hash, the newest first.
 
         At most ``max_msgs_num_batch``; a message may come twice. Times are those of the index: to the second.
+        ``damage``: see :meth:`queue_index.key_index.KeyIndex.query`.
         """
         wanted = self.settings.default_query_max_num if max_num is None else max_num
         bounded = min(wanted, self.settings.max_msgs_num_batch)
-        return self.index.query(index_hash(f"{topic}#{key}"), bounded, begin_ms, end_ms)
+        return self.index.query(index_hash(f"{topic}#{key}"), bounded, begin_ms, end_ms, damage)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """RocketMQ's answer, which trusts in the files' modification times; 0 for a queue that is not there."""
@@ -345,7 +353,7 @@ class TopicStore:
         return self.commit_log.flush()
 
     def flush_queues(self, least_bytes: int = 0) -> None:
-        """Sync ConsumeQueues with at least so many new bytes; or all of them, and the index, and write the checkpoint."""
+        """Sync ConsumeQueues with at least so many new bytes; or all, and the index, and then write the checkpoint."""
         # A recovery trusts in what is older than this, in the index too.
         dispatched_ms = self._last_dispatched_ms if self.indexed == self.dispatched else 0
         index_ms = 0 if least_bytes else self.index.flush_full()

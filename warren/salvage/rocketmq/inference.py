@@ -205,7 +205,8 @@ def _of_file(files: FileSystem, path: str, size: int, *, is_full: bool) -> Layou
     """What one file tells, and does not contradict."""
     handle = files.open_read(path)
     try:
-        count = Header.decode(handle.pread(HEADER_BYTES, 0)).index_count
+        header = Header.decode(handle.pread(HEADER_BYTES, 0))
+        count = header.index_count
         if count <= 1:
             return None
         if is_full:
@@ -215,7 +216,7 @@ def _of_file(files: FileSystem, path: str, size: int, *, is_full: bool) -> Layou
             candidates = _from_last_byte(handle, size, count)
         for slots in candidates:
             division = _of_size(size, slots)
-            if division is not None and _holds(handle, division, count):
+            if division is not None and slots >= header.hash_slot_count and _holds(handle, division, count):
                 return division
         return None
     finally:
