@@ -37,6 +37,8 @@ from msg_store.commit_log_format import Host
 from storage.errors import WarrenError
 
 MS_NS: Final = 1_000_000
+DISPATCH_DELAY_MS: Final = 5
+"""Many small stretches cost far more than a few large ones, and the threads' changing places as much again."""
 _US_OF_MS: Final = 1000
 
 
@@ -125,12 +127,15 @@ class CommitLogActor(Door):
         dispatcher: ActorRef[Any],
         sync: str,
         used_disk_percent: Callable[[], float],
+        is_awaited: Callable[[], bool],
     ) -> None:
         super().__init__(around)
         self.store = store
         self._dispatcher = dispatcher
         self._sync = sync
         self._used_disk_percent = used_disk_percent
+        self._is_awaited = is_awaited
+        self._dispatch_armed = False
         settings = store.settings
         self._flush_timer = FlushTimer(
             settings.flush_interval_commit_log,
@@ -203,6 +208,9 @@ class CommitLogActor(Door):
                 self._hurry = True
             case tm.FlushDue():
                 self._flush_by_the_clock()
+            case tm.DispatchDue():
+                self._dispatch_armed = False
+                tell(self._dispatcher, tm.Dispatch())
             case tm.CleanDue():
                 self._clean()
             case tm.CloseLog():
@@ -272,9 +280,17 @@ class CommitLogActor(Door):
             self._make_safe(hurry=hurry)
         if self._appended:
             self._appended = False
-            tell(self._dispatcher, tm.Dispatch())
+            self._dispatch_soon()
         if self._waiting_for_room:
             self._let_publishers_in()
+
+    def _dispatch_soon(self) -> None:
+        """At once where somebody waits for messages; else what comes within a few milliseconds goes together."""
+        if self._is_awaited():
+            tell(self._dispatcher, tm.Dispatch())
+        elif not self._dispatch_armed:
+            self._dispatch_armed = True
+            self._start_timer("dispatch", DISPATCH_DELAY_MS, tm.DispatchDue())
 
     def wants_turn(self) -> bool:
         return self._hurry and bool(self._unconfirmed)

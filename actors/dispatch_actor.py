@@ -42,6 +42,10 @@ class Arrivals:
                 self._waiting.setdefault(topic, []).append(future)
         return future
 
+    def is_awaited(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiting)
+
     def forget(self, topics: set[str], future: Future) -> None:
         """Whoever waited does so no more."""
         with self._lock:

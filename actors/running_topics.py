@@ -67,13 +67,22 @@ class RunningTopics:
 
     @classmethod
     def open(
-        cls, around: Surroundings, path: str, settings: TopicSettings, used_disk_percent: Callable[[], float]
+        cls,
+        around: Surroundings,
+        path: str,
+        settings: TopicSettings,
+        used_disk_percent: Callable[[], float],
+        *,
+        has_failed: bool = False,
     ) -> RunningTopics:
-        """Recover the store in ``path`` (none there: make one) and start its actors."""
+        """Recover the store in ``path`` (none there: make one) and start its actors.
+
+        ``has_failed``: in this process.
+        """
         files = around.files
         files.make_directories(f"{path}/{CONFIG}")
         files.sync_directory(posixpath.dirname(path))  # or all of it could be lost with its name
-        store = TopicStore.load(files, path, settings, new_index_name=lambda: index_name(around.clock.wall_us()))
+        store = TopicStore.load(files, path, settings, new_index_name=lambda: index_name(around.clock.wall_us()), sync_failed=has_failed)
         for cut in store.cuts:
             _LOG.warning("%s", cut)
         table = _table(store)
@@ -90,6 +99,7 @@ class RunningTopics:
             dispatcher=dispatcher.actor_ref,
             sync=sync,
             used_disk_percent=used_disk_percent,
+            is_awaited=dispatcher.arrivals.is_awaited,
         )
         groups = _started(
             GroupsActor,

@@ -35,6 +35,11 @@ class FlushDue(Control):
 
 
 @attrs.frozen
+class DispatchDue(Control):
+    """Timer → CommitLog. Tell. What was appended of late is to be dispatched now."""
+
+
+@attrs.frozen
 class SyncLog:
     """User or node → CommitLog. Ask; the reply comes when everything that was appended before is safe."""
 

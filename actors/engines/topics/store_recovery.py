@@ -59,6 +59,7 @@ class Recovery:
     """One recovery of one store; :meth:`run` once."""
 
     store: TopicStore
+    sync_failed: bool = attrs.field(default=False, kw_only=True)
 
     @property
     def _is_own(self) -> bool:
@@ -209,11 +210,20 @@ class Recovery:
     def _take_back(self, start: int) -> None:
         """Let queues and index end where they are surely whole, to be dispatched anew from there."""
         store, log = self.store, self.store.commit_log
-        log.clear_behind_end()
         store.dispatched = min(start, log.end)
+        if self.sync_failed:
+            self._write_anew(store.dispatched, log.end)
+        log.clear_behind_end()
         for queue in store.queues.values():
             queue.settle(store.dispatched)
         self._take_back_index(store.dispatched)
+
+    def _write_anew(self, start: int, end: int) -> None:
+        """Let the disk have what is read: after a sync that failed, the system takes it for written."""
+        mapped = self.store.commit_log.mapped
+        for base in mapped.bases:
+            for at in range(max(base, start), min(base + mapped.file_size, end), len(_ZEROS)):
+                mapped.write(at, mapped.read(at, min(len(_ZEROS), end - at)))
 
     def _look_for_losses(self, furthest: int) -> None:
         """After a clean stop all is built, unless somebody has deleted or cut files since: then that is built anew."""

@@ -14,9 +14,9 @@ neither is beyond the CommitLog's end. They differ only after a dirty stop (belo
 *What a crash leaves.* Loading follows RocketMQ's recovery step by step: index files that were not full and safe are
 deleted, the end of the CommitLog is found by reading it from where the checkpoint says, what is read is dispatched
 anew, ConsumeQueues are cut to that end. RocketMQ leaves it at that, and has lost the keys of the messages before those
-that it read. With ``rebuild_after_crash`` the index goes on exactly where its files are known to end, however far back
-that is, while the store serves already; and old bytes behind an end are cut off, so that no later recovery takes them
-for messages.
+that it read. With ``rebuild_after_crash`` the index is taken back, as the queues are, to what the checkpoint says is
+safe, or further to where its files end; from there it goes on, while the store serves already. And old bytes behind an
+end are cut off, so that no later recovery takes them for messages.
 """
 
 from __future__ import annotations
@@ -102,10 +102,12 @@ class TopicStore:
         *,
         new_index_name: Callable[[], str],
         writable: bool = True,
+        sync_failed: bool = False,
     ) -> TopicStore:
         """The store in ``directory``, recovered; an empty directory is an empty store.
 
-        ``new_index_name``: the present moment as 17 digits, local time. Raises :class:`DataError` where RocketMQ would
+        ``new_index_name``: the present moment as 17 digits, local time. ``sync_failed``: on this machine, since it was
+        started: what is read may not be on the disk, nor would a sync bring it there; so it is written anew. Raises :class:`DataError` where RocketMQ would
         refuse the whole store: a mapped file of another length than the settings say.
         """
         lengthen = settings.rebuild_after_crash and writable
@@ -142,7 +144,7 @@ class TopicStore:
             store.cuts += _strangers(files, mapped.directory)
         for name in sorted(there - set(files.list(f"{directory}/{INDEX}"))):
             store.cuts.append(Cut(f"{directory}/{INDEX}/{name}", None, "index file deleted: not known to be whole"))
-        Recovery(store).run()
+        Recovery(store, sync_failed=sync_failed).run()
         return store
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
