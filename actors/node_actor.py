@@ -301,7 +301,11 @@ class NodeActor(PooledActor):
 
     def _open_topics(self) -> None:
         self._topics = RunningTopics.open(
-            self._around, self._topics_path, self._topic_settings, self._probes.used_disk_percent
+            self._around,
+            self._topics_path,
+            self._topic_settings,
+            self._probes.used_disk_percent,
+            has_failed=bool(self._topics_restarts),
         )
         self._topics_error = None
 

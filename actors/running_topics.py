@@ -82,7 +82,9 @@ class RunningTopics:
         files = around.files
         files.make_directories(f"{path}/{CONFIG}")
         files.sync_directory(posixpath.dirname(path))  # or all of it could be lost with its name
-        store = TopicStore.load(files, path, settings, new_index_name=lambda: index_name(around.clock.wall_us()), sync_failed=has_failed)
+        store = TopicStore.load(
+            files, path, settings, new_index_name=lambda: index_name(around.clock.wall_us()), sync_failed=has_failed
+        )
         for cut in store.cuts:
             _LOG.warning("%s", cut)
         table = _table(store)

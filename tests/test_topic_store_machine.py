@@ -81,8 +81,9 @@ class TopicStoreMachine(RuleBasedStateMachine):
         self.store = self.load()
         self.store.start()
 
-    def load(self, files: MemoryFileSystem | None = None, place: str = PLACE) -> TopicStore:
-        return TopicStore.load(files or self.files, place, SETTINGS, new_index_name=lambda: next(self.names))
+    def load(self, files: MemoryFileSystem | None = None, *, sync_failed: bool = False) -> TopicStore:
+        new_name = lambda: next(self.names)  # noqa: E731
+        return TopicStore.load(files or self.files, PLACE, SETTINGS, new_index_name=new_name, sync_failed=sync_failed)
 
     # ── appending ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -141,7 +142,7 @@ class TopicStoreMachine(RuleBasedStateMachine):
         except StorageError:
             self.files.plan.failures.clear()
             self.store.abandon()
-            self.reopen(self.files)
+            self.reopen(self.files, sync_failed=True)
         self.files.plan.failures.clear()
 
     # ── everything else that moves ──────────────────────────────────────────────────────────────────────────────
@@ -245,10 +246,10 @@ class TopicStoreMachine(RuleBasedStateMachine):
         """What a write that failed may have left behind everything."""
         return next((ghost.sent for ghost in reversed(self.ghosts) if ghost.after == len(self.sent)), [])
 
-    def reopen(self, files: MemoryFileSystem) -> None:
+    def reopen(self, files: MemoryFileSystem, *, sync_failed: bool = False) -> None:
         """What is there now: what had to be, and then nothing, or a beginning of what may be."""
         self.files = files
-        self.store = self.load()
+        self.store = self.load(sync_failed=sync_failed)
         found = self.held()
         if self.store.commit_log.min_offset and len(found) < len(self.sent):
             raise AssertionError("what was there is missing")
@@ -404,6 +405,21 @@ def test_a_message_whose_keys_were_half_put_expires_and_the_next_ones_keys_are_p
     machine.forget_expired()
     machine.dispatch(9)
     machine.what_was_built_is_what_a_rebuild_builds()
+
+
+def test_what_is_confirmed_after_a_sync_failed_is_safe_with_all_before_it() -> None:
+    """The system takes what it could not write for written: no later sync brings it to the disk."""
+    machine = TopicStoreMachine()
+    machine.append((0, [20], 0, 1))
+    machine.files.fail("sync")
+    with pytest.raises(StorageError):
+        machine.store.flush_commit_log()
+    machine.store.abandon()
+    machine.reopen(machine.files, sync_failed=True)
+    machine.append((0, [20], 0, 1))
+    machine.flush(1)
+    machine.die(7)
+    assert len(machine.sent) == 2
 
 
 def test_after_a_write_that_failed_the_store_wants_to_be_opened_anew() -> None:

@@ -14,11 +14,12 @@ import attrs
 
 from actors.engines.topics.consumer_group import Bounds, Taken
 from actors.engines.topics.names import TAGS, UNIQ_KEY
-from actors.engines.topics.reading import read_records, sound
+from actors.engines.topics.reading import read_packed, sound
 from actors.engines.topics.topic_store import FOR_EVER_MS
 from actors.running_topics import RunningTopics
 from msg_store.commit_log import CommitLog
-from msg_store.commit_log_format import Record, decode_properties
+from msg_store.commit_log_format import decode_properties
+from msg_store.packed_record import PackedRecord
 from queue_index.consume_queue import ConsumeQueue
 from queue_index.consume_queue_format import ENTRY_BYTES
 from storage.errors import DataError, StorageError
@@ -76,7 +77,7 @@ def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: i
     """One message by its number in its queue; raises ``LookupError``."""
     queue = running.store.queues.get((topic, queue_id))
     if queue is not None and queue.min_offset <= queue_offset < queue.max_offset:
-        for record in read_records(running.store.commit_log, queue.entries(queue_offset, 1)):
+        for record in read_packed(running.store.commit_log, queue.entries(queue_offset, 1)):
             return TopicRecord(record)
     raise LookupError(f"{topic}, queue {queue_id}: no message {queue_offset}")
 
@@ -141,7 +142,7 @@ class TagFilter:
 
 def read_taken(
     running: RunningTopics, topic: str, taken: Taken, tags: TagFilter, *, is_retry: bool = False
-) -> Iterator[Record]:
+) -> Iterator[PackedRecord]:
     """The messages that were taken from a queue of this topic, those that the tags leave.
 
     ``is_retry``: it is a group's topic of retries; the entries there do not always have the tags' hashes.
@@ -155,6 +156,6 @@ def read_taken(
         entries = queue.entries(first, max(taken.end - first, 0))
     if tags.codes and not is_retry:
         entries = entries[[code in tags.codes for code in entries["tags_code"].tolist()]]
-    for record in read_records(running.store.commit_log, entries):
+    for record in read_packed(running.store.commit_log, entries):
         if not tags.tags or decode_properties(record.properties).get(TAGS) in tags.tags:
             yield record

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from actors.engines.topics import names
 from actors.engines.topics.errors import TopicError
 from msg_store.commit_log_format import MAX_PROPERTIES_BYTES, Host, Record, decode_properties, encode_properties
+from msg_store.packed_record import PackedRecord
 from storage.errors import MessageError, WarrenError
 
 if TYPE_CHECKING:
@@ -82,22 +83,29 @@ def encode_message_properties(
 class StoredMessage:
     """A message in a topic. What it says of itself is decoded when it is asked for."""
 
-    __slots__ = ("_properties", "record")
+    __slots__ = ("_properties", "_stored")
 
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        """As it lies in the CommitLog."""
+    def __init__(self, stored: Record | PackedRecord) -> None:
+        self._stored = stored
         self._properties: dict[str, str] | None = None
 
     @property
+    def record(self) -> Record:
+        """As it lies in the CommitLog."""
+        stored = self._stored
+        if isinstance(stored, PackedRecord):
+            stored = self._stored = stored.unpack()
+        return stored
+
+    @property
     def body(self) -> bytes:
-        return self.record.body
+        return self._stored.body
 
     @property
     def properties(self) -> dict[str, str]:
         """All of them, the store's own too."""
         if self._properties is None:
-            self._properties = decode_properties(self.record.properties)
+            self._properties = decode_properties(self._stored.properties)
         return self._properties
 
     @property
@@ -107,12 +115,12 @@ class StoredMessage:
 
     @property
     def queue_id(self) -> int:
-        return self.record.queue_id
+        return self._stored.queue_id
 
     @property
     def queue_offset(self) -> int:
         """Its number in the queue."""
-        return self.record.queue_offset
+        return self._stored.queue_offset
 
     @property
     def keys(self) -> list[str]:
@@ -155,14 +163,14 @@ class TopicRecord(StoredMessage):
 
     __slots__ = ("_claim",)
 
-    def __init__(self, record: Record, claim: Claim | None = None) -> None:
-        super().__init__(record)
+    def __init__(self, stored: Record | PackedRecord, claim: Claim | None = None) -> None:
+        super().__init__(stored)
         self._claim = claim
 
     def commit(self) -> None:
         """It, and all before it in its queue, are done. Raises :class:`QueueLostError` where the queue went to another
         member meanwhile: that one gets them again."""
-        self._of().commit(self.record.queue_offset + 1)
+        self._of().commit(self.queue_offset + 1)
 
     def retry(self, delay_level: int = 0) -> None:
         """Have it again later, or as a dead letter after the last attempt; for this attempt it is done.

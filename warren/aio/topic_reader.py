@@ -30,6 +30,7 @@ from actors.engines.topics.retry import sent_back
 from actors.future import Confirm, Future
 from actors.running_topics import RunningTopics
 from msg_store.commit_log_format import Record
+from msg_store.packed_record import PackedRecord
 from storage.errors import DataError
 from warren.aio.bridge import answer, ask, caught_up, change, in_thread, running_topics, settled
 from warren.aio.publishing import safe
@@ -244,9 +245,11 @@ class Reader:
         self._claims.update((claim.place, claim) for claim, records in read if records)
         return [one for claim, records in read for one in claim.records(records)]
 
-    def _read_files(self, running: RunningTopics, claims: list[Claim]) -> tuple[list[list[Record]], DataError | None]:
+    def _read_files(
+        self, running: RunningTopics, claims: list[Claim]
+    ) -> tuple[list[list[PackedRecord]], DataError | None]:
         """In the executor: the messages of each claim, up to one that is damaged."""
-        found: list[list[Record]] = []
+        found: list[list[PackedRecord]] = []
         for claim in claims:
             found.append([])
             try:

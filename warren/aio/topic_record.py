@@ -15,6 +15,7 @@ from actors.engines.topics.consumer_group import Taken
 from actors.engines.topics.errors import TopicError
 from actors.running_topics import RunningTopics
 from msg_store.commit_log_format import Record
+from msg_store.packed_record import PackedRecord
 from warren.topic_record import StoredMessage
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ class TopicRecord(StoredMessage):
 
     __slots__ = ("_after", "_claim")
 
-    def __init__(self, record: Record, claim: Claim | None = None, after: int = 0) -> None:
-        super().__init__(record)
+    def __init__(self, stored: Record | PackedRecord, claim: Claim | None = None, after: int = 0) -> None:
+        super().__init__(stored)
         self._claim = claim
         self._after = after  # the next place in its queue that is anything to this reader
 

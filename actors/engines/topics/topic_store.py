@@ -107,8 +107,9 @@ class TopicStore:
         """The store in ``directory``, recovered; an empty directory is an empty store.
 
         ``new_index_name``: the present moment as 17 digits, local time. ``sync_failed``: on this machine, since it was
-        started: what is read may not be on the disk, nor would a sync bring it there; so it is written anew. Raises :class:`DataError` where RocketMQ would
-        refuse the whole store: a mapped file of another length than the settings say.
+        started: what is read may not be on the disk, nor would a sync bring it there; so it is written anew.
+        Raises :class:`DataError` where RocketMQ would refuse the whole store: a mapped file of another length than the
+        settings say.
         """
         lengthen = settings.rebuild_after_crash and writable
         was_clean = not files.exists(f"{directory}/{ABORT}")
