@@ -53,15 +53,14 @@ def test_every_record_of_the_real_one_is_packed_as_it_is(scenario: str) -> None:
 @given(
     st.binary(max_size=60),
     st.binary(max_size=30),
-    st.integers(0, 1),
-    st.integers(0, 1),
+    st.tuples(st.integers(0, 1), st.integers(0, 1)),
     st.integers(0, 40),
     st.data(),
 )
 def test_damaged_bytes_are_an_error_or_leave_body_and_place_as_they_were(
-    body: bytes, properties: bytes, born: int, store: int, ahead: int, data: st.DataObject
+    body: bytes, properties: bytes, hosts: tuple[int, int], ahead: int, data: st.DataObject
 ) -> None:
-    sound = encode(record_of(body, properties, born, store))
+    sound = encode(record_of(body, properties, *hosts))
     octets = bytearray(bytes(ahead) + sound)
     assert pack(memoryview(octets), ahead, len(sound)).unpack() == decode(sound)
     at = data.draw(st.integers(ahead, len(octets) - 1))

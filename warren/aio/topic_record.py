@@ -85,7 +85,7 @@ class Claim:
         """What is done where this place is."""
         return queue_offset if queue_offset < self.taken.end else max(queue_offset, self.passed_over)
 
-    def records(self, found: list[Record]) -> list[TopicRecord]:
+    def records(self, found: list[PackedRecord]) -> list[TopicRecord]:
         """What was read of it. Messages that its tags leave out go with the one before."""
         after = [record.queue_offset for record in found[1:]]
         return [TopicRecord(*one) for one in zip(found, itertools.repeat(self), [*after, self.taken.end], strict=False)]
