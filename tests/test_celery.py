@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import textwrap
@@ -98,11 +99,15 @@ def add_tasks(app: Any, tally: Tally) -> None:
 
 @contextmanager
 def worker(app: Any, pool: str, **options: Any) -> Iterator[Any]:
-    """A worker in a thread of its own, stopped at the end."""
-    with start_worker(
-        app, pool=pool, concurrency=4, perform_ping_check=False, shutdown_timeout=PATIENCE_S, **options
-    ) as one:
-        yield one
+    """A worker in a thread of its own, stopped at the end. What it does to the root logger is undone."""
+    level = logging.root.level
+    try:
+        with start_worker(
+            app, pool=pool, concurrency=4, perform_ping_check=False, shutdown_timeout=PATIENCE_S, **options
+        ) as one:
+            yield one
+    finally:
+        logging.root.setLevel(level)
 
 
 def queues(directory: Path) -> dict[str, int]:

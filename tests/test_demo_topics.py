@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -375,12 +376,26 @@ def test_groups_that_forget_where_they_were_are_noticed(tmp_path: Path, monkeypa
     assert played.behind.count >= 10_000
 
 
-def test_an_index_that_is_lost_while_the_node_is_stopped_is_noticed(
+def test_an_index_that_is_lost_while_the_node_is_stopped_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forget(node: Path) -> None:
         for path in node.glob("topics/index/*"):
             path.unlink()
+
+    between_the_nodes(monkeypatch, forget)
+    played = play(new_stage(tmp_path)[0])
+    assert failed(played.checks()) == []
+
+
+def test_an_index_whose_slots_are_lost_while_the_node_is_stopped_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forget(node: Path) -> None:
+        for path in node.glob("topics/index/*"):
+            size = path.stat().st_size
+            os.truncate(path, 40)  # the header stays
+            os.truncate(path, size)
 
     between_the_nodes(monkeypatch, forget)
     played = play(new_stage(tmp_path)[0])

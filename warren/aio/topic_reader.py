@@ -108,7 +108,7 @@ class Reader:
         """Where a group begins that has never read the topic."""
         running = await caught_up(self._node)
         place = self._consume_from
-        if isinstance(place, str | Mapping):
+        if isinstance(place, str | Mapping | int):
             return place
         queues = running.table.queues(self.topic) or 1
         self._consume_from = found = await in_thread(lambda: offsets_at(running, self.topic, queues, place))
