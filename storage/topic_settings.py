@@ -1,8 +1,8 @@
 """The settings of a topic store, under RocketMQ's own names (its ``mappedFileSizeCommitLog`` is our
 ``mapped_file_size_commit_log``; :func:`TopicSettings.with_changes` takes both).
 
-Defaults are RocketMQ 4.9.3's, unless a setting says otherwise; one at the end is warren's own. Sizes in bytes, times in milliseconds unless a
-name or its text says otherwise.
+Defaults are RocketMQ 4.9.3's, unless a setting says otherwise; one at the end is warren's own. Sizes in bytes, times in
+milliseconds unless a name or its text says otherwise.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 import textwrap
@@ -99,15 +98,11 @@ def add_tasks(app: Any, tally: Tally) -> None:
 
 @contextmanager
 def worker(app: Any, pool: str, **options: Any) -> Iterator[Any]:
-    """A worker in a thread of its own, stopped at the end. What it does to the root logger is undone."""
-    level = logging.root.level
-    try:
-        with start_worker(
-            app, pool=pool, concurrency=4, perform_ping_check=False, shutdown_timeout=PATIENCE_S, **options
-        ) as one:
-            yield one
-    finally:
-        logging.root.setLevel(level)
+    """A worker in a thread of its own, stopped at the end."""
+    with start_worker(
+        app, pool=pool, concurrency=4, perform_ping_check=False, shutdown_timeout=PATIENCE_S, **options
+    ) as one:
+        yield one
 
 
 def queues(directory: Path) -> dict[str, int]:

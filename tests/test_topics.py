@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import gc
+import logging
 import random
 from typing import Any
 
@@ -923,6 +924,7 @@ def test_files_that_go_between_the_taking_and_the_reading_cost_only_their_own_me
 
 
 def test_delayed_messages_that_expire_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "warren")
     machine = DiskMachine()
     hand = opened(machine=machine)
     topic = hand.node.topic("t", queues=1)
