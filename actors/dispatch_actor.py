@@ -6,6 +6,7 @@ Every ``flush_interval_consume_queue`` it makes safe what it has built, and writ
 
 from __future__ import annotations
 
+import logging
 import threading
 from types import TracebackType
 from typing import Any, Final
@@ -22,6 +23,7 @@ from actors.surroundings import Surroundings
 from actors.timer import tell
 from storage.errors import WarrenError
 
+_LOG = logging.getLogger("warren.topics")
 _PAGE_BYTES: Final = 4096
 _STRETCHES: Final = 4
 """Of one turn; each is a few MiB of the CommitLog at most."""
@@ -88,6 +90,7 @@ class DispatchActor(PooledActor):
         self._around = around
         self._catching_up: list[tuple[tm.CatchUp, Future]] = []
         self._flush_armed = False
+        self._cuts_told = len(store.cuts)
         self._index_files = len(store.index.index_files)
         self._thorough_ns = around.clock.now_ns()
         self._error: BaseException | None = None
@@ -130,6 +133,9 @@ class DispatchActor(PooledActor):
         else:
             self.actor_ref.tell(tm.Dispatch())
         self._tell_arrivals()
+        while self._cuts_told < len(self.store.cuts):
+            _LOG.error("%s", self.store.cuts[self._cuts_told])
+            self._cuts_told += 1
         if not self._flush_armed:
             self._arm_flush()
         if self._around.check_invariants:

@@ -1312,3 +1312,29 @@ def test_a_crash_at_any_operation_loses_nothing_that_anybody_was_told(power: boo
         keyed = {record.body for record in topic.find("k", limit=1000)}
         assert keyed == {one for one in found if one.startswith(b"single") or (one[-1:] in b"02468" and b"many" in one)}
     assert crashes > 20
+
+
+def test_half_a_surrogate_pair_is_no_key() -> None:
+    topic = opened().node.topic("t")
+    for refused in ({"keys": ["fine", "\ud800"]}, {"keys": ["\udfff", "fine"]}):
+        with pytest.raises(MessageError):
+            topic.append_many([b"1", b"2"], **refused)
+    with pytest.raises(MessageError):
+        topic.append(b"x", key="\ud800")
+    assert topic.append(b"x", key="\U0001f600").wait().queue_offset == 0
+
+
+def test_what_dispatch_cannot_read_is_told_and_what_follows_in_the_next_file_is_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "warren")
+    hand = opened(mapped_file_size_commit_log=4096)
+    topic = hand.node.topic("t", queues=1)
+    topic.append_many([bytes(900)] * 5)
+    hand.pool.run()
+    log = hand.node.running_topics().store.commit_log
+    log.mapped.write(996, bytes(4))  # the magic of the second record, before anybody has asked for it
+    found = everything(topic)
+    assert len(found) < 5
+    assert found[-1] == bytes(900)
+    assert "not dispatched from here on" in caplog.text

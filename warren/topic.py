@@ -7,12 +7,10 @@ Messages are appended to one of the topic's queues and stay there, in order; gro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, overload
-
-import attrs
+from typing import TYPE_CHECKING, Any, Final
 
 from actors import topic_messages as tm
-from actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor, Position
+from actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor
 from actors.engines.topics.consumer_group import Place
 from actors.engines.topics.names import check_group_name
 from actors.engines.topics.routing import Part, Router
@@ -20,11 +18,12 @@ from actors.engines.topics.schedule import level_of_delay, to_scheduled
 from actors.engines.topics.transactions import prepare
 from actors.future import Confirm
 from actors.running_topics import RunningTopics
-from msg_store.commit_log import Appended, Batch
+from msg_store.commit_log import Batch
 from msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES
 from storage.errors import MessageError
 from warren.messages import as_bodies, as_body
 from warren.process_bound import ProcessBound
+from warren.topic_append import AppendManyConfirm, Messages
 from warren.topic_lookup import find, offsets_at, offsets_of, record_at
 from warren.topic_reader import Reader
 from warren.topic_record import HERE, Moment, TopicRecord, check_key, encode_message_properties
@@ -38,81 +37,6 @@ Chooser = Callable[[bytes], int]
 """Says which queue a body goes to."""
 
 _BLANK_BYTES: Final = 8
-
-
-class Positions(Sequence[Position]):
-    """Where the messages of one :meth:`Topic.append_many` went, in their order."""
-
-    __slots__ = ("_parts", "_places", "_topic")
-
-    def __init__(self, topic: str, parts: list[Part], appended: list[Appended]) -> None:
-        self._topic = topic
-        self._parts = list(zip(parts, appended, strict=True))
-        self._places: list[tuple[int, int]] | None = None
-
-    def __len__(self) -> int:
-        return sum(len(part.positions) for part, _ in self._parts)
-
-    @overload
-    def __getitem__(self, index: int) -> Position: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Position]: ...
-
-    def __getitem__(self, index: int | slice) -> Position | list[Position]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        if self._places is None:
-            places = {
-                number: (at, row)
-                for at, (part, _) in enumerate(self._parts)
-                for row, number in enumerate(part.positions)
-            }
-            self._places = [places[number] for number in range(len(places))]
-        at, row = self._places[index]
-        part, appended = self._parts[at]
-        return Position(
-            self._topic,
-            part.queue_id,
-            appended.queue_offset + row,
-            int(appended.physical_offsets[row]),
-            int(appended.sizes[row]),
-        )
-
-
-@attrs.frozen
-class Messages:
-    """What is to be appended in one go."""
-
-    parts: list[Part]
-    bodies: Sequence[bytes]
-    properties: bytes | Sequence[bytes]
-    """One for all, or one for each."""
-
-
-class AppendManyConfirm:
-    """Messages on their way together: answered once all are as safe as the store's mode promises."""
-
-    __slots__ = ("_parts", "_topic", "confirm")
-
-    def __init__(self, topic: str, parts: list[Part], confirm: Confirm) -> None:
-        self._topic = topic
-        self._parts = parts
-        self.confirm = confirm
-
-    @property
-    def done(self) -> bool:
-        """Whether they are safe, or never will be."""
-        return self.confirm.done
-
-    def wait(self, timeout: float | None = None) -> Positions:
-        """Come back when they are safe, with where they went. Raises ``TimeoutError``, or why they never will be."""
-        self.confirm.wait(timeout)
-        return self.positions()
-
-    def positions(self) -> Positions:
-        """Where they went; :attr:`confirm` is answered."""
-        return Positions(self._topic, self._parts, self.confirm.get())
 
 
 class Topic(ProcessBound):

@@ -51,6 +51,10 @@ def check_key(key: str) -> str:
     """Raise :class:`MessageError` unless this can be a message's key: no space, which stands between keys."""
     if not key or " " in key or "\x01" in key or "\x02" in key or "\0" in key:
         raise MessageError(f"a key cannot be {key!r:.100}: it is not empty, and holds no space, no separator, no NUL")
+    try:
+        key.encode("utf-8")
+    except UnicodeEncodeError:
+        raise MessageError(f"a key cannot be {key!r:.100}: it is no text") from None
     return key
 
 

@@ -26,7 +26,8 @@ from warren.aio.topic_reader import Reader
 from warren.aio.topic_record import TopicRecord
 from warren.aio.transaction import Transaction
 from warren.node import Node
-from warren.topic import Chooser, Positions
+from warren.topic import Chooser
+from warren.topic_append import Positions
 from warren.topic_lookup import find, offsets_at, offsets_of, record_at
 from warren.topic_record import Moment
 

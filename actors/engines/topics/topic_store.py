@@ -74,7 +74,7 @@ class TopicStore:
     checkpoint: Checkpoint
     was_clean: bool
     cuts: list[Cut] = attrs.Factory(list)
-    """What recovery cut off, for people."""
+    """What recovery cut off, and what dispatch could not read, for people."""
     dispatched: int = 0
     """Physical offset up to which queues have their entries."""
     indexed: int = 0
@@ -274,8 +274,16 @@ class TopicStore:
                 case Blank():
                     return self._next_file(item.physical_offset, end)
                 case Failure():
+                    self._note_failure(item)
                     return self._next_file(start, end) if item.resume_at is None else item.resume_at
         return end
+
+    def _note_failure(self, failure: Failure) -> None:
+        mapped = self.commit_log.mapped
+        base = mapped.holding(failure.physical_offset)
+        if base is not None:
+            what = f"not dispatched from here on: {failure.reason}"
+            self.cuts.append(Cut(mapped.path(base), failure.physical_offset - base, what))
 
     def _next_file(self, physical_offset: int, end: int) -> int:
         base = self.commit_log.mapped.holding(physical_offset)
