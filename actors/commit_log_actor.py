@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Final
 
 import attrs
@@ -28,9 +27,9 @@ from actors.door import Door
 from actors.engines.topics.topic_store import TopicStore
 from actors.future import Confirm, Future
 from actors.inbox import Gathering
-from actors.pool import ActorStoppedError
 from actors.surroundings import Surroundings
 from actors.timer import tell
+from actors.topic_part import TopicPart
 from msg_store.commit_log import Appended, Batch, MessageIllegalError
 from msg_store.commit_log_flush import FlushTimer
 from msg_store.commit_log_format import Host
@@ -116,7 +115,7 @@ class AppendGathering(Gathering):
         self.confirm = confirm
 
 
-class CommitLogActor(Door):
+class CommitLogActor(TopicPart, Door):
     """Owner of a topic store's writing half."""
 
     def __init__(
@@ -145,16 +144,9 @@ class CommitLogActor(Door):
         )
         self._unconfirmed: list[tuple[Future, object]] = []
         self._appended = self._flush_armed = False
-        self._error: BaseException | None = None
 
     def describe(self) -> str:
         return f"the topics of {self.store.directory}"
-
-    def stopped_error(self) -> WarrenError:
-        if isinstance(self._error, WarrenError):
-            return self._error
-        why = "have stopped" if self._error is None else f"are down: {self._error}"
-        return ActorStoppedError(f"{self.describe()} {why}")
 
     # ── any thread ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -219,8 +211,7 @@ class CommitLogActor(Door):
                 tell(self._around.timer, m.CancelTimers(self.actor_ref))
                 self._stop()
             case tm.GiveUpTopics():
-                self._error = message.error
-                self._fail_all(self.stopped_error())
+                self.end_with(message.error)
                 self._stop()
             case _:
                 raise RuntimeError(f"a CommitLog cannot handle {message!r}")
@@ -328,22 +319,12 @@ class CommitLogActor(Door):
         if isinstance(message, (AppendGathering, tm.AppendBatches)):
             message.confirm.fail(error)
 
-    def _fail_all(self, error: BaseException) -> None:
+    def end_with(self, error: BaseException) -> None:
+        super().end_with(error)
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         for confirm, _ in unconfirmed:
-            confirm.fail(error)
-
-    def on_failure(
-        self,
-        exception_type: type[BaseException] | None,
-        exception_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        error = exception_value if exception_value is not None else RuntimeError("no error")
-        self._error = error
-        self._fail_all(self.stopped_error())
+            confirm.fail(self.stopped_error())
         self._let_publishers_in()
-        tell(self._around.node, tm.TopicsFailed(self.actor_ref, error))
 
 
 def _batch_of(key: AppendKey, queue_id: int, items: list[AppendConfirm], now_ms: int) -> Batch:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from types import TracebackType
 from typing import Any, Final
 
 from pykka import ActorRef, Timeout
@@ -18,10 +17,9 @@ from actors import topic_messages as tm
 from actors.commit_log_actor import MS_NS
 from actors.engines.topics.topic_store import TopicStore
 from actors.future import Future
-from actors.pool import ActorStoppedError, PooledActor
 from actors.surroundings import Surroundings
 from actors.timer import tell
-from storage.errors import WarrenError
+from actors.topic_part import TopicPart
 
 _LOG = logging.getLogger("warren.topics")
 _PAGE_BYTES: Final = 4096
@@ -78,7 +76,7 @@ def has_arrived(arrival: Future, timeout: float | None) -> bool:
         return False
 
 
-class DispatchActor(PooledActor):
+class DispatchActor(TopicPart):
     """Owner of a topic store's building half."""
 
     def __init__(self, around: Surroundings, store: TopicStore) -> None:
@@ -93,16 +91,9 @@ class DispatchActor(PooledActor):
         self._cuts_told = len(store.cuts)
         self._index_files = len(store.index.index_files)
         self._thorough_ns = around.clock.now_ns()
-        self._error: BaseException | None = None
 
     def describe(self) -> str:
-        return f"the index of {self.store.directory}"
-
-    def stopped_error(self) -> WarrenError:
-        if isinstance(self._error, WarrenError):
-            return self._error
-        why = "has stopped" if self._error is None else f"is down: {self._error}"
-        return ActorStoppedError(f"{self.describe()} {why}")
+        return f"the entries and keys of {self.store.directory}"
 
     def on_receive(self, message: object) -> object:
         match message:
@@ -120,7 +111,7 @@ class DispatchActor(PooledActor):
                 self.arrivals.ring()
                 self._stop()
             case tm.GiveUpTopics():
-                self._end(message.error)
+                self.end_with(message.error)
                 self._stop()
             case _:
                 raise RuntimeError(f"a dispatcher cannot handle {message!r}")
@@ -194,19 +185,9 @@ class DispatchActor(PooledActor):
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _end(self, error: BaseException) -> None:
-        self._error = error
+    def end_with(self, error: BaseException) -> None:
+        super().end_with(error)
         waiting, self._catching_up = self._catching_up, []
         for _, future in waiting:
             future.fail(self.stopped_error())
         self.arrivals.ring()
-
-    def on_failure(
-        self,
-        exception_type: type[BaseException] | None,
-        exception_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        error = exception_value if exception_value is not None else RuntimeError("no error")
-        self._end(error)
-        tell(self._around.node, tm.TopicsFailed(self.actor_ref, error))

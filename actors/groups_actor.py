@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from actors import messages as m
@@ -20,16 +19,15 @@ from actors.dispatch_actor import Arrivals
 from actors.engines.topics.consumer_group import Bounds, ConsumerGroup, Taken
 from actors.engines.topics.errors import QueueLostError
 from actors.engines.topics.topic_store import TopicStore
-from actors.pool import ActorStoppedError, PooledActor
 from actors.surroundings import Surroundings
 from actors.timer import tell
+from actors.topic_part import TopicPart
 from queue_index.consumer_offsets import ConsumerOffsets
-from storage.errors import WarrenError
 
 _LOG = logging.getLogger("warren.topics")
 
 
-class GroupsActor(PooledActor):
+class GroupsActor(TopicPart):
     """Owner of every group's members and offsets."""
 
     def __init__(
@@ -50,17 +48,10 @@ class GroupsActor(PooledActor):
         self._groups: dict[tuple[str, str], ConsumerGroup] = {}
         self._abandoned: deque[tm.LeaveGroup] = deque()
         self._persist_armed = False
-        self._error: BaseException | None = None
         self._take_back_offsets()
 
     def describe(self) -> str:
         return f"the consumer groups of {self._store.directory}"
-
-    def stopped_error(self) -> WarrenError:
-        if isinstance(self._error, WarrenError):
-            return self._error
-        why = "have stopped" if self._error is None else f"are down: {self._error}"
-        return ActorStoppedError(f"{self.describe()} {why}")
 
     def on_receive(self, message: object) -> object:  # noqa: PLR0912 - a table of messages
         match message:
@@ -94,7 +85,7 @@ class GroupsActor(PooledActor):
                 self._persist()
                 self._stop()
             case tm.GiveUpTopics():
-                self._error = message.error
+                self.end_with(message.error)
                 self._stop()
             case _:
                 raise RuntimeError(f"groups cannot handle {message!r}")
@@ -239,13 +230,3 @@ class GroupsActor(PooledActor):
         if self._around.check_invariants:
             for group in self._groups.values():
                 group.check_invariants()
-
-    def on_failure(
-        self,
-        exception_type: type[BaseException] | None,
-        exception_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        error = exception_value if exception_value is not None else RuntimeError("no error")
-        self._error = error
-        tell(self._around.node, tm.TopicsFailed(self.actor_ref, error))

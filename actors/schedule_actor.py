@@ -8,7 +8,6 @@ after that and before a crash is delivered once more.
 from __future__ import annotations
 
 import logging
-from types import TracebackType
 from typing import Final
 
 import attrs
@@ -22,9 +21,9 @@ from actors.engines.topics.reading import read_sound_records
 from actors.engines.topics.schedule import DelaySchedule, deliveries, queue_of_level
 from actors.engines.topics.topic_store import TopicStore
 from actors.future import Future
-from actors.pool import ActorStoppedError, PooledActor
 from actors.surroundings import Surroundings
 from actors.timer import tell
+from actors.topic_part import TopicPart
 from msg_store.commit_log import Batch, MessageIllegalError
 from queue_index.config_file import ConfigFile
 from queue_index.consume_queue import ConsumeQueue
@@ -38,7 +37,7 @@ _AT_A_TIME: Final = 256
 _NOTHING: Final = np.empty(0, np.int64)
 
 
-class ScheduleActor(PooledActor):
+class ScheduleActor(TopicPart):
     """Owner of the delay levels' offsets."""
 
     def __init__(
@@ -89,6 +88,7 @@ class ScheduleActor(PooledActor):
                 self._persist()
                 self._stop()
             case tm.GiveUpTopics():
+                self.end_with(message.error)
                 self._stop()
             case _:
                 raise RuntimeError(f"a schedule cannot handle {message!r}")
@@ -185,18 +185,6 @@ class ScheduleActor(PooledActor):
     def on_turn_end(self) -> None:
         if self._around.check_invariants:
             self._schedule.check_invariants()
-
-    def stopped_error(self) -> ActorStoppedError:
-        return ActorStoppedError(f"{self.describe()} have stopped")
-
-    def on_failure(
-        self,
-        exception_type: type[BaseException] | None,
-        exception_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        error = exception_value if exception_value is not None else RuntimeError("no error")
-        tell(self._around.node, tm.TopicsFailed(self.actor_ref, error))
 
 
 def _singles(batch: Batch) -> list[Batch]:

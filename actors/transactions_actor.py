@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Final
 
 from actors import messages as m
@@ -23,9 +22,9 @@ from actors.engines.topics.topic_store import TopicStore
 from actors.engines.topics.transactions import HALF_QUEUE_ID, Half, PendingTransactions, committed, decision, named_by
 from actors.future import Confirm, Future
 from actors.groups_actor import GroupsActor
-from actors.pool import ActorStoppedError, PooledActor
 from actors.surroundings import Surroundings
 from actors.timer import tell
+from actors.topic_part import TopicPart
 from msg_store.commit_log_format import Record, RecordError
 from queue_index.consume_queue import ConsumeQueue
 
@@ -33,7 +32,7 @@ _LOG = logging.getLogger("warren.topics")
 _AT_A_TIME: Final = 1024
 
 
-class TransactionsActor(PooledActor):
+class TransactionsActor(TopicPart):
     """Owner of the pending half messages."""
 
     def __init__(self, around: Surroundings, store: TopicStore, *, log: CommitLogActor, groups: GroupsActor) -> None:
@@ -52,9 +51,6 @@ class TransactionsActor(PooledActor):
 
     def describe(self) -> str:
         return f"the transactions of {self._store.directory}"
-
-    def stopped_error(self) -> ActorStoppedError:
-        return ActorStoppedError(f"{self.describe()} have stopped")
 
     def on_start(self) -> None:
         self._follow()
@@ -78,6 +74,7 @@ class TransactionsActor(PooledActor):
                 self._note_offsets()
                 self._stop()
             case tm.GiveUpTopics():
+                self.end_with(message.error)
                 self._stop()
             case _:
                 raise RuntimeError(f"transactions cannot handle {message!r}")
@@ -155,15 +152,6 @@ class TransactionsActor(PooledActor):
     def on_turn_end(self) -> None:
         if self._around.check_invariants:
             self._pending.check_invariants()
-
-    def on_failure(
-        self,
-        exception_type: type[BaseException] | None,
-        exception_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        error = exception_value if exception_value is not None else RuntimeError("no error")
-        tell(self._around.node, tm.TopicsFailed(self.actor_ref, error))
 
 
 def _minimum(queue: ConsumeQueue | None) -> int:

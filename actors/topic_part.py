@@ -1,0 +1,42 @@
+"""What the actors of a topic store have in common: if one of them fails, all of them do.
+
+The node is told, gives the others up and opens the store anew (:mod:`actors.running_topics`).
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from actors import topic_messages as tm
+from actors.pool import ActorStoppedError, PooledActor
+from actors.surroundings import Surroundings
+from actors.timer import tell
+from storage.errors import WarrenError
+
+
+class TopicPart(PooledActor):
+    """One of a topic store's actors."""
+
+    _around: Surroundings
+    _error: BaseException | None = None
+    """Why it was given up, or failed."""
+
+    def stopped_error(self) -> WarrenError:
+        if isinstance(self._error, WarrenError):
+            return self._error
+        why = "have stopped" if self._error is None else f"are down: {self._error}"
+        return ActorStoppedError(f"{self.describe()} {why}")
+
+    def end_with(self, error: BaseException) -> None:
+        """Whoever waits here for something will not get it."""
+        self._error = error
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        error = exception_value if exception_value is not None else RuntimeError("no error")
+        self.end_with(error)
+        tell(self._around.node, tm.TopicsFailed(self.actor_ref, error))
