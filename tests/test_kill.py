@@ -130,9 +130,10 @@ class Ledger:
                 ledger.survive(found, published)
 
 
-def lines_until_killed(child: int, reading: int, rng: random.Random) -> Iterator[str]:
-    """What a process tells before it is killed, after so many lines or so many seconds."""
+def lines_until_killed(child: int, reading: int, rng: random.Random, *, times: int = 1) -> Iterator[str]:
+    """What a process tells before it is killed, after so many lines or so many seconds; or ``times`` as many."""
     lines, seconds = (rng.randrange(10, 250), 0.25) if rng.random() < 0.8 else (1 << 30, rng.uniform(0, 0.06))
+    lines, seconds = lines * times, seconds * times
     deadline, rest, killed, count = time.monotonic() + seconds, b"", False, 0
     poll = select.poll()  # which knows descriptors of any size
     poll.register(reading)

@@ -76,8 +76,8 @@ class Child:
         node = warren.open(self._request["directory"], sync=self._request["sync"], **SETTINGS)
         topic = node.topic(TOPIC, queues=QUEUES)
         self.tell("ready")
-        works: list[tuple[Any, ...]] = [(self.append, topic, stream) for stream in STREAMS]
-        works += [(self.read, topic, group) for group in GROUPS]
+        works: list[tuple[Any, ...]] = [(self.read, topic, group) for group in GROUPS]
+        works += [(self.append, topic, stream) for stream in STREAMS]  # last: they leave nobody much time
         for work, *arguments in works:
             rng = random.Random(self._rng.random())
             threading.Thread(target=self.guard, args=(work, rng, *arguments)).start()
