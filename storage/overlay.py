@@ -120,6 +120,8 @@ class OverlayFileSystem(FileSystem):
     _contents: dict[str, _Content] = attrs.Factory(dict)
     _deleted: set[str] = attrs.Factory(set)
     _directories: set[str] = attrs.Factory(set)
+    _gone: list[_Content] = attrs.Factory(list)
+    """Of files that were deleted; whoever has one open may still read it."""
 
     @property
     def deleted(self) -> list[str]:
@@ -158,6 +160,8 @@ class OverlayFileSystem(FileSystem):
 
     def rename(self, source: str, target: str) -> None:
         self._open(source)
+        if target in self._contents:
+            self._gone.append(self._contents[target])
         self._contents[target] = self._contents.pop(source)
         self._contents[target].is_changed = True
         self._deleted.add(source)
@@ -165,7 +169,9 @@ class OverlayFileSystem(FileSystem):
     def delete(self, path: str) -> None:
         if not self.exists(path):
             raise StorageError(f"{path}: No such file or directory")
-        self._contents.pop(path, None)
+        content = self._contents.pop(path, None)
+        if content is not None:
+            self._gone.append(content)
         self._deleted.add(path)
 
     def delete_tree(self, path: str) -> None:
@@ -224,7 +230,7 @@ class OverlayFileSystem(FileSystem):
 
     def close(self) -> None:
         """Close the files below that were opened."""
-        for content in self._contents.values():
+        for content in (*self._contents.values(), *self._gone):
             if content.below is not None:
                 content.below.close()
                 content.below = None

@@ -22,6 +22,7 @@ SCENARIOS = sorted(path.stem for path in GOLDEN.glob("*.json"))
 
 Json = dict[str, Any]
 
+FILES = RealFileSystem(64)  # for all tests together: stores that a test does not close keep no file open
 _UNPACKED = tempfile.TemporaryDirectory(prefix="warren-golden-")
 
 
@@ -49,7 +50,7 @@ def directory(scenario: str, part: str = "store") -> str:
 
 def overlay(scenario: str, patch: list[Json] | None = None, part: str = "store") -> OverlayFileSystem:
     """A file system in which the store may be changed, with a variant's ``patch`` done to it."""
-    files = OverlayFileSystem(RealFileSystem())
+    files = OverlayFileSystem(FILES)
     for step in patch or []:
         apply_step(files, directory(scenario, part), step)
     return files

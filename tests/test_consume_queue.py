@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from rocketmq_golden import SCENARIOS, answers, directory, manifest, overlay, records, settings
+from rocketmq_golden import FILES, SCENARIOS, answers, directory, manifest, overlay, records, settings
 
 from queue_index.consume_queue import ConsumeQueue
 from queue_index.consume_queue_format import FILLER, encode
 from storage.errors import DataError, DiskFullError, StorageError
 from storage.faults import SimulatedCrash
-from storage.filesystem import FileSystem, RealFileSystem
+from storage.filesystem import FileSystem
 from storage.mapped_files import file_name
 from storage.memory import MemoryFileSystem
 
@@ -99,7 +99,7 @@ def put_columns(
 
 def files_in(place: str) -> dict[str, bytes]:
     """The files of all the queues there, by path."""
-    files = RealFileSystem()
+    files = FILES
     return {
         f"/{topic}/{queue_id}/{name}": files.read(f"{place}/{topic}/{queue_id}/{name}")
         for topic in files.list(place)
@@ -185,7 +185,7 @@ def load_clock(listed: list[Json], commit_log_min: int) -> Callable[[int, int], 
 @pytest.mark.parametrize(("scenario", "part", "answer"), loads())
 def test_offsets_by_time_are_the_same(scenario: str, part: str, answer: Json) -> None:
     file_size = settings(scenario).mapped_file_size_consume_queue
-    files, commit_log_min = RealFileSystem(), answer["summary"]["minPhyOffset"]
+    files, commit_log_min = FILES, answer["summary"]["minPhyOffset"]
     clock = load_clock(answer.get("records") or records(scenario), commit_log_min)
     queues = {
         (expected["topic"], expected["queueId"]): as_it_loads(
@@ -204,7 +204,7 @@ def test_the_first_message_at_a_time_is_found_in_all_files(scenario: str) -> Non
     clock = load_clock(answer["records"], 0)
     file_size = settings(scenario).mapped_file_size_consume_queue
     for expected in answer["consumeQueues"]:
-        queue = as_it_loads(RealFileSystem(), directory(scenario), answer, expected, file_size)
+        queue = as_it_loads(FILES, directory(scenario), answer, expected, file_size)
         times = [clock(offset, size) or 0 for offset, size, _ in expected["entries"]]
         assert times == sorted(times)
         for asked in {0, *times, *(time + 1 for time in times)}:

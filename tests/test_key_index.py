@@ -241,7 +241,7 @@ def test_the_real_ones_messages_make_its_files(scenario: str, tmp_path: Path) ->
 def test_the_real_ones_files_give_its_answers(scenario: str, part: str) -> None:
     config = golden.settings(scenario)
     answers = next(found[-1] for found in golden.answers(scenario) if found[0] == part)
-    files = OverlayFileSystem(RealFileSystem())
+    files = OverlayFileSystem(golden.FILES)
     directory = f"{golden.directory(scenario, part)}/index"
     index = load(files, directory, config.max_hash_slot_num, config.max_index_num, writable=False)
     for file, expected in zip(index.index_files, answers["indexFiles"], strict=True):
