@@ -54,6 +54,8 @@ class _Content:
         return bytes(result)
 
     def write(self, data: memoryview, offset: int) -> None:
+        if not data:
+            return
         self.is_changed = True
         position = 0
         while position < len(data):
