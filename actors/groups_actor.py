@@ -16,7 +16,7 @@ from actors import messages as m
 from actors import topic_messages as tm
 from actors.commit_log_actor import MS_NS
 from actors.dispatch_actor import Arrivals
-from actors.engines.topics.consumer_group import Bounds, ConsumerGroup, Taken
+from actors.engines.topics.consumer_group import ConsumerGroup, Taken
 from actors.engines.topics.errors import QueueLostError
 from actors.engines.topics.topic_store import TopicStore
 from actors.surroundings import Surroundings
@@ -70,7 +70,7 @@ class GroupsActor(TopicPart):
             case tm.SeekGroup():
                 return self._seek(message)
             case tm.GetLag():
-                return self._group(message.topic, message.group).lag(self._bounds(message.topic))
+                return self._group(message.topic, message.group).lag(self._store.bounds(message.topic))
             case tm.GetGroups():
                 return self._describe_groups()
             case tm.MoreQueues():
@@ -103,15 +103,6 @@ class GroupsActor(TopicPart):
             group = self._groups[topic, name] = ConsumerGroup(topic, name, queues, committed)
         return group
 
-    def _bounds(self, topic: str) -> Bounds:
-        queues = self._store.queues
-
-        def bounds(queue_id: int) -> tuple[int, int]:
-            queue = queues.get((topic, queue_id))
-            return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
-
-        return bounds
-
     def _take_back_offsets(self) -> None:
         """Offsets behind the end of their queues are of messages that a power loss took: others get their numbers.
 
@@ -132,7 +123,7 @@ class GroupsActor(TopicPart):
             group = self._group(topic, message.group)
             # What is to be tried again was read by the group before: it is never passed over.
             consume_from: Any = message.consume_from if topic == message.topics[0] else "first"
-            group.join(message.member, self._bounds(topic), consume_from)
+            group.join(message.member, self._store.bounds(topic), consume_from)
             self._note_all(group)
 
     def _leave(self, message: tm.LeaveGroup) -> None:
@@ -153,7 +144,7 @@ class GroupsActor(TopicPart):
     def _more_queues(self, message: tm.MoreQueues) -> None:
         for (topic, _), group in self._groups.items():
             if topic == message.topic:
-                group.set_queues(max(message.queues, group.queues), self._bounds(topic))
+                group.set_queues(max(message.queues, group.queues), self._store.bounds(topic))
                 self._note_all(group)
         self._arrivals.ring({message.topic})
 
@@ -165,7 +156,7 @@ class GroupsActor(TopicPart):
         for topic in message.topics:
             if left <= 0:
                 break
-            taken = self._group(topic, message.group).take(message.member, left, self._bounds(topic))
+            taken = self._group(topic, message.group).take(message.member, left, self._store.bounds(topic))
             found.extend((topic, one) for one in taken)
             left -= sum(one.count for one in taken)
         return found
@@ -184,7 +175,7 @@ class GroupsActor(TopicPart):
         return lost
 
     def _seek(self, message: tm.SeekGroup) -> dict[int, int]:
-        found = self._group(message.topic, message.group).seek(message.places, self._bounds(message.topic))
+        found = self._group(message.topic, message.group).seek(message.places, self._store.bounds(message.topic))
         for queue_id, queue_offset in found.items():
             self._note(message.topic, message.group, queue_id, queue_offset)
         self._arrivals.ring({message.topic})
@@ -198,7 +189,7 @@ class GroupsActor(TopicPart):
             described.setdefault(topic, {})[name] = {
                 "members": {member: list(group.assignment(member)) for member in group.members},
                 "committed": dict(group.committed),
-                "lag": group.lag(self._bounds(topic)),
+                "lag": group.lag(self._store.bounds(topic)),
             }
         return described
 

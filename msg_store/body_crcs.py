@@ -15,6 +15,6 @@ from zlib_ng.zlib_ng import crc32
 _MASK = np.uint32(0x7FFFFFFF)
 
 
-def body_crcs(bodies: Sequence[bytes]) -> npt.NDArray[np.uint32]:
+def body_crcs(bodies: Sequence[bytes] | Sequence[memoryview]) -> npt.NDArray[np.uint32]:
     """What a record keeps of each: 31 bits, 0 for no body."""
     return np.frombuffer(array("I", list(map(crc32, bodies))), np.uint32) & _MASK  # a third of what np.array() takes

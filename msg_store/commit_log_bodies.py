@@ -12,7 +12,15 @@ from typing import Final
 import attrs
 import numpy as np
 
-from msg_store.commit_log_format import FIXED_BYTES, MESSAGE_MAGIC, SCHEDULE_TOPIC, Blank, header_bytes, peek
+from msg_store.commit_log_format import (
+    FIXED_BYTES,
+    MESSAGE_MAGIC,
+    SCHEDULE_TOPIC,
+    SYS_FLAG_AT,
+    Blank,
+    header_bytes,
+    peek,
+)
 from msg_store.commit_log_scan import stretches
 from msg_store.record_check import Failure
 from msg_store.record_columns import read_columns
@@ -22,7 +30,6 @@ from storage.mapped_files import MappedFiles
 _WINDOW_BYTES: Final = 1 << 20
 _FEW: Final = 16
 """Neighbours of one shape; fewer are not worth their own list."""
-_SYS_FLAG_OFFSET: Final = 36
 
 
 @attrs.frozen
@@ -63,7 +70,7 @@ def _alike(data: bytes) -> tuple[list[bytes], int]:
     if len(data) < FIXED_BYTES:
         return [], 0
     size, magic = peek(data, 0)
-    body_at = header_bytes(int.from_bytes(data[_SYS_FLAG_OFFSET : _SYS_FLAG_OFFSET + 4], "big"))
+    body_at = header_bytes(int.from_bytes(data[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big"))
     body_size = int.from_bytes(data[body_at - 4 : body_at], "big", signed=True)
     topic_at = body_at + body_size
     if magic != MESSAGE_MAGIC or size > len(data) or body_size < 0 or topic_at >= size:
@@ -76,7 +83,7 @@ def _alike(data: bytes) -> tuple[list[bytes], int]:
     if topic_size > 127:
         return [], 0
     count = len(data) // size
-    for at, kind in ((0, "i8"), (_SYS_FLAG_OFFSET, "i4"), (body_at - 4, "i4"), (topic_at, "i1"), (properties_at, "i2")):
+    for at, kind in ((0, "i8"), (SYS_FLAG_AT, "i4"), (body_at - 4, "i4"), (topic_at, "i1"), (properties_at, "i2")):
         column = np.ndarray((count,), kind, data, at, (size,))
         same = column == column[0]
         if not same.all():

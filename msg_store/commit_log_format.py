@@ -60,7 +60,7 @@ _LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 _BYTE = struct.Struct(">b")
-_SYS_FLAG_AT = 36
+SYS_FLAG_AT: Final = 36
 
 HEAD_BYTES: Final = _HEAD.size
 """Up to the born host."""
@@ -161,6 +161,27 @@ def body_crc(body: bytes | memoryview) -> int:
     return crc32(body) & 0x7FFFFFFF if body else 0
 
 
+def head_type(sys_flag: int) -> list[tuple[str, str]]:
+    """The fields of a record up to and with its body's length, as numpy knows them."""
+    return [
+        ("size", ">i4"),
+        ("magic", ">u4"),
+        ("crc", ">u4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("physical_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_timestamp", ">i8"),
+        ("born_host", "V20" if sys_flag & BORN_HOST_V6 else "V8"),
+        ("store_timestamp", ">i8"),
+        ("store_host", "V20" if sys_flag & STORE_HOST_V6 else "V8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_transaction_offset", ">i8"),
+        ("body_size", ">i4"),
+    ]
+
+
 def header_bytes(sys_flag: int) -> int:
     """Bytes of a record up to and with its body's length."""
     extra = IPV6_EXTRA_BYTES * (bool(sys_flag & BORN_HOST_V6) + bool(sys_flag & STORE_HOST_V6))
@@ -223,7 +244,7 @@ def decode(data: bytes | memoryview, position: int = 0) -> Record:
 
 
 def _decode(data: bytes | memoryview, position: int) -> Record:
-    (sys_flag,) = _INT.unpack_from(data, position + _SYS_FLAG_AT)
+    (sys_flag,) = _INT.unpack_from(data, position + SYS_FLAG_AT)
     fixed = _FIXED[sys_flag & (BORN_HOST_V6 | STORE_HOST_V6)]
     found = fixed.unpack_from(data, position)
     size, _, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = found[:9]

@@ -7,33 +7,28 @@ begin are taken instead of those that its lengths point at: they are there, and 
 
 from __future__ import annotations
 
-import zlib
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from msg_store.body_crcs import body_crcs
 from msg_store.columns import ColumnRequest, RecordColumns
-from msg_store.commit_log_format import BORN_HOST_V6, FIXED_BYTES, HEAD_BYTES, IPV6_EXTRA_BYTES, STORE_HOST_V6
+from msg_store.commit_log_format import (
+    BORN_HOST_V6,
+    FIXED_BYTES,
+    HEAD_BYTES,
+    IPV6_EXTRA_BYTES,
+    STORE_HOST_V6,
+    head_type,
+)
 from msg_store.gathering import Ints, Longs, Mask, by_value, gather
 from msg_store.property_columns import PropertyRows, read_properties
 from storage.java_hash import java_text
 
-_HEAD: Final = np.dtype(
-    [
-        ("size", ">u4"),
-        ("magic", ">u4"),
-        ("crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("physical_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_timestamp", ">i8"),
-    ]
-)
+_HEAD: Final = np.dtype(head_type(0)[:9])
 _LONG: Final = np.dtype(">i8")
-_TAIL: Final = np.dtype([("reconsume_times", ">i4"), ("prepared", ">i8"), ("body_size", ">i4")])
+_TAIL: Final = np.dtype(head_type(0)[-3:])
 _TOPIC_SIZE: Final = np.dtype(">i1")
 _PROPERTIES_SIZE: Final = np.dtype(">i2")
 _HOST_BYTES: Final = 8
@@ -95,7 +90,7 @@ def gather_columns(data: bytes, base: int, starts: Longs, stop: int, request: Co
         store_timestamps=store_timestamps,
         born_timestamps=heads["born_timestamp"].astype(np.int64),
         reconsume_times=tails["reconsume_times"].astype(np.int32),
-        prepared_transaction_offsets=tails["prepared"].astype(np.int64),
+        prepared_transaction_offsets=tails["prepared_transaction_offset"].astype(np.int64),
         body_starts=base + body_starts,
         body_sizes=body_sizes.astype(np.int32),
         topics=topics,
@@ -119,8 +114,8 @@ def _believed(positions: Longs, good: Mask, starts: Longs) -> Longs:
 def _crcs_match(data: bytes, body_starts: Longs, body_sizes: Longs, crcs: npt.NDArray[np.uint32]) -> Mask:
     view = memoryview(data)
     stops = (body_starts + body_sizes).tolist()
-    actual = [zlib.crc32(view[start:stop]) for start, stop in zip(body_starts.tolist(), stops, strict=True)]
-    matches: Mask = (np.array(actual, np.int64) & 0x7FFFFFFF == crcs) | (body_sizes == 0)
+    bodies = [view[start:stop] for start, stop in zip(body_starts.tolist(), stops, strict=True)]
+    matches: Mask = (body_crcs(bodies) == crcs) | (body_sizes == 0)
     return matches
 
 

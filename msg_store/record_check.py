@@ -27,6 +27,7 @@ from msg_store.commit_log_format import (
     MESSAGE_MAGIC,
     SCHEDULE_TOPIC,
     STORE_HOST_V6,
+    SYS_FLAG_AT,
     Blank,
     RecordError,
     decode_properties,
@@ -39,7 +40,6 @@ Read = Callable[[int, int], bytes]
 
 DELAY_PROPERTY: Final = "DELAY"
 _CRC_OFFSET: Final = 8
-_SYS_FLAG_OFFSET: Final = 36
 _HOST_BYTES: Final = 8
 _BODY_PIECE_BYTES: Final = 1 << 20
 _INT_BITS: Final = 31
@@ -85,7 +85,7 @@ def check(read: Read, at: int, end: int, *, check_crc: bool = False) -> Outline 
 def _check_message(read: Read, at: int, end: int, size: int, check_crc: bool) -> Outline | Failure:
     head = _exactly(read, at, HEAD_BYTES, end)
     crc = int.from_bytes(head[_CRC_OFFSET : _CRC_OFFSET + 4], "big")
-    sys_flag = int.from_bytes(head[_SYS_FLAG_OFFSET : _SYS_FLAG_OFFSET + 4], "big")
+    sys_flag = int.from_bytes(head[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big")
     body_start = at + header_bytes(sys_flag)
     widest_host = _HOST_BYTES + (IPV6_EXTRA_BYTES if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6) else 0)
     _fits_into_size(widest_host, size)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msg_store.body_crcs import body_crcs
-from msg_store.commit_log_format import BORN_HOST_V6, STORE_HOST_V6, Record, encode, header_bytes
+from msg_store.commit_log_format import Record, encode, head_type, header_bytes
 from msg_store.message_batch import Measured, MessageIllegalError
 
 _FEW: Final = 4
@@ -37,27 +37,6 @@ class Place:
     physical_offset: int
     queue_offset: int
     store_timestamp: int
-
-
-def head_type(sys_flag: int) -> list[tuple[str, str]]:
-    """The fields of a record up to and with its body's length, as numpy knows them."""
-    return [
-        ("size", ">i4"),
-        ("magic", ">u4"),
-        ("crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("physical_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_timestamp", ">i8"),
-        ("born_host", "V20" if sys_flag & BORN_HOST_V6 else "V8"),
-        ("store_timestamp", ">i8"),
-        ("store_host", "V20" if sys_flag & STORE_HOST_V6 else "V8"),
-        ("reconsume_times", ">i4"),
-        ("prepared_transaction_offset", ">i8"),
-        ("body_size", ">i4"),
-    ]
 
 
 class RecordEncoder:

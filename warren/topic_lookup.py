@@ -1,8 +1,8 @@
 """Looking messages up in a topic's files: by key, by number, by time, and those that a group's member has taken.
 
 Nothing here waits for anybody: whoever calls has let the index catch up before
-(:meth:`~actors.running_topics.RunningTopics.catch_up`). All of it but :func:`bounds_of` and :func:`offsets_of` reads
-files, and is not for an event loop's thread.
+(:meth:`~actors.running_topics.RunningTopics.catch_up`). All of it but :func:`offsets_of` reads files, and is
+not for an event loop's thread.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, Self
 
 import attrs
 
-from actors.engines.topics.consumer_group import Bounds, Taken
+from actors.engines.topics.consumer_group import Taken
 from actors.engines.topics.names import TAGS, UNIQ_KEY
 from actors.engines.topics.reading import read_packed, sound
 from actors.engines.topics.topic_store import FOR_EVER_MS
@@ -104,20 +104,9 @@ def _first_at(log: CommitLog, queue: ConsumeQueue, moment_ms: int) -> int:
 # ── where queues begin and end ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def bounds_of(running: RunningTopics, topic: str) -> Bounds:
-    """Of a topic's queues: the number of the first message that there is, and the next one's."""
-    queues = running.store.queues
-
-    def bounds(queue_id: int) -> tuple[int, int]:
-        queue = queues.get((topic, queue_id))
-        return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
-
-    return bounds
-
-
 def offsets_of(running: RunningTopics, topic: str, queues: int) -> dict[int, tuple[int, int]]:
-    """:func:`bounds_of` of each."""
-    bounds = bounds_of(running, topic)
+    """By queue: the number of the first message that there is, and the next one's."""
+    bounds = running.store.bounds(topic)
     return {queue_id: bounds(queue_id) for queue_id in range(queues)}
 
 

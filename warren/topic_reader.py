@@ -41,7 +41,7 @@ from actors.running_topics import RunningTopics
 from msg_store.commit_log_format import Record
 from storage.errors import DataError, WarrenError
 from warren.process_bound import ProcessBound
-from warren.topic_lookup import TagFilter, bounds_of, read_taken
+from warren.topic_lookup import TagFilter, read_taken
 from warren.topic_record import TopicRecord
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Reader(ProcessBound):
     def _broadcast_bounds(self, running: RunningTopics) -> Bounds:
         if self._broadcast is not None:
             self._broadcast.queues = running.table.queues(self.topic) or 1
-        return bounds_of(running, self.topic)
+        return running.store.bounds(self.topic)
 
     # ── being done ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -37,7 +37,7 @@ from warren.aio.publishing import safe
 from warren.aio.topic_record import Claim, TopicRecord
 from warren.aio.topic_records import BATCH, Records
 from warren.node import Node
-from warren.topic_lookup import TagFilter, bounds_of, offsets_at, read_taken
+from warren.topic_lookup import TagFilter, offsets_at, read_taken
 from warren.topic_record import Moment
 
 _LOG = logging.getLogger("warren.topics")
@@ -126,7 +126,7 @@ class Reader:
     def _begin_broadcast(
         self, broadcast: BroadcastPosition, running: RunningTopics, place: Place | Mapping[int, int]
     ) -> None:
-        bounds = bounds_of(running, self.topic)
+        bounds = running.store.bounds(self.topic)
         for queue_id, queue_offset in broadcast.positions.items():  # the queue's tail may have been lost meanwhile
             broadcast.positions[queue_id] = min(queue_offset, bounds(queue_id)[1])
         broadcast.queues = running.table.queues(self.topic) or 1
@@ -201,7 +201,7 @@ class Reader:
     async def _take(self, running: RunningTopics, max_records: int) -> list[Claim]:
         if self._broadcast is not None:
             self._broadcast.queues = running.table.queues(self.topic) or 1
-            taken = self._broadcast.take(max_records, bounds_of(running, self.topic))
+            taken = self._broadcast.take(max_records, running.store.bounds(self.topic))
             return self._claimed(running, [(self.topic, one) for one in taken])
         if self._taking is not None:  # a read that was cancelled has asked for it
             self._hand_back(self._claimed(running, await self._taken()))

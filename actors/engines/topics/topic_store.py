@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.engines.topics.checkpoint_format import Checkpoint, read_checkpoint, write_checkpoint
+from actors.engines.topics.consumer_group import Bounds
 from actors.engines.topics.reput import reput
 from actors.engines.topics.store_recovery import Cut, Recovery
 from msg_store.commit_log import Appended, Batch, CommitLog, MessageIllegalError
@@ -115,16 +116,8 @@ class TopicStore:
         was_clean = not files.exists(f"{directory}/{ABORT}")
         commit_log = CommitLog.load(files, f"{directory}/{COMMIT_LOG}", settings, writable=writable, lengthen=lengthen)
         queues = {
-            (topic, queue_id): ConsumeQueue.load(
-                files,
-                f"{directory}/{CONSUME_QUEUES}/{topic}/{queue_id}",
-                topic=topic,
-                queue_id=queue_id,
-                file_size=settings.mapped_file_size_consume_queue,
-                writable=writable,
-                lengthen=lengthen,
-            )
-            for topic, queue_id in queue_directories(files, f"{directory}/{CONSUME_QUEUES}")
+            key: _load_queue(files, directory, key, settings, writable=writable, lengthen=lengthen)
+            for key in queue_directories(files, f"{directory}/{CONSUME_QUEUES}")
         }
         checkpoint = read_checkpoint(files, f"{directory}/{CHECKPOINT}")
         there = set(files.list(f"{directory}/{INDEX}"))
@@ -153,19 +146,22 @@ class TopicStore:
         key = (topic, queue_id)
         queue = self.queues.get(key)
         if queue is None:
-            place = f"{self.directory}/{CONSUME_QUEUES}/{topic}/{queue_id}"
             if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+                place = _queue_place(self.directory, key)
                 raise DataError(place, None, f"the topic {topic!r} can be no directory")
-            queue = ConsumeQueue.load(
-                self.files,
-                place,
-                topic=topic,
-                queue_id=queue_id,
-                file_size=self.settings.mapped_file_size_consume_queue,
-                writable=self.writable,
-            )
+            queue = _load_queue(self.files, self.directory, key, self.settings, writable=self.writable)
             self.queues = {**self.queues, key: queue}  # readers of other threads walk over the old one
         return queue
+
+    def bounds(self, topic: str) -> Bounds:
+        """Of a topic's queues: the number of the first message that there is, and the next one's."""
+        queues = self.queues
+
+        def bounds(queue_id: int) -> tuple[int, int]:
+            queue = queues.get((topic, queue_id))
+            return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+        return bounds
 
     def start(self) -> None:
         """Begin to write: dispatch what was left behind, and mark the store as open."""
@@ -458,6 +454,32 @@ def _strangers(files: FileSystem, directory: str) -> Iterator[Cut]:
     for name in files.list(directory):
         if parse_file_name(name) is None:
             yield Cut(f"{directory}/{name}", None, "no file of the store's; RocketMQ would refuse to start; left out")
+
+
+def _queue_place(directory: str, key: QueueKey) -> str:
+    topic, queue_id = key
+    return f"{directory}/{CONSUME_QUEUES}/{topic}/{queue_id}"
+
+
+def _load_queue(
+    files: FileSystem,
+    directory: str,
+    key: QueueKey,
+    settings: TopicSettings,
+    *,
+    writable: bool,
+    lengthen: bool = False,
+) -> ConsumeQueue:
+    topic, queue_id = key
+    return ConsumeQueue.load(
+        files,
+        _queue_place(directory, key),
+        topic=topic,
+        queue_id=queue_id,
+        file_size=settings.mapped_file_size_consume_queue,
+        writable=writable,
+        lengthen=lengthen,
+    )
 
 
 def queue_directories(files: FileSystem, place: str) -> Iterator[QueueKey]:
