@@ -8,9 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from broker import ABSENT, REQUIRE_VARIABLE, Broker, is_installed, is_required
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that run Spark run in one process, for they share its session."""
+    for item in items:
+        if item.get_closest_marker("spark") is not None:
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -26,6 +37,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if left_out:
         terminalreporter.section("interoperability NOT tested", yellow=True)
         terminalreporter.write_line(f"{left_out} tests against a real RabbitMQ were left out: {ABSENT}.")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one Spark session of a test run: two cores, few partitions."""
+    from warren import pipeline
+
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.driver.memory": "1g",
+        "spark.sql.adaptive.enabled": "false",
+    }
+    started = pipeline.session("local[2]", app_name="warren's tests", config=settings)
+    yield started
+    started.stop()
 
 
 @pytest.fixture

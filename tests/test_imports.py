@@ -46,6 +46,9 @@ EXTRAS = {
 IMPORT_NAMES = {"erlang_py": "erlang"}
 """Distributions whose import name is not their own."""
 
+BROUGHT = {"pyspark": {"py4j"}}
+"""Libraries that are part of another one's interface and come with it."""
+
 
 def is_within(module: str, home: str) -> bool:
     return module == home or module.startswith(home + ".")
@@ -78,7 +81,7 @@ def declared(module: str) -> set[str]:
         requirement for extra in extras for requirement in project["optional-dependencies"][extra]
     ]
     names = {re.split(r"[^\w.-]", requirement)[0].lower().replace("-", "_") for requirement in requirements}
-    return {IMPORT_NAMES.get(name, name) for name in names}
+    return {IMPORT_NAMES.get(name, name) for name in names}.union(*(BROUGHT.get(name, set()) for name in names))
 
 
 def violations(module: str, source: str) -> list[str]:

@@ -20,6 +20,7 @@ from warren.commands.consume import consume
 from warren.commands.definitions import definitions
 from warren.commands.publish import publish
 from warren.commands.queues import purge, queues
+from warren.commands.spark import COMMANDS as SPARK_COMMANDS
 from warren.commands.topic import COMMANDS as TOPIC_COMMANDS
 from warren.demo.command import demo
 from warren.salvage.commands import export, inspect, verify
@@ -48,6 +49,11 @@ topics = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(topics, name="topic")
+spark = typer.Typer(
+    help='The directories of many brokers at once, read and written by Spark (pip install "warren[spark]").',
+    no_args_is_help=True,
+)
+app.add_typer(spark, name="spark")
 
 
 def main() -> NoReturn:
@@ -94,6 +100,8 @@ command(definitions)
 command(demo)
 for _name, _function in TOPIC_COMMANDS.items():
     command(_function, _name, topics)
+for _name, _function in SPARK_COMMANDS.items():
+    command(_function, _name, spark)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,28 @@
+"""What the commands of ``warren spark`` share: their arguments, and the way to their jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from warren.pipeline import part
+
+Paths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH...",
+        help="Broker's directories: a RabbitMQ's or warren's data directory, a RocketMQ's store folder; globs and URIs "
+        "(s3://, gs://, hdfs://, abfs://) too. Opened read-only.",
+    ),
+]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", metavar="M", help="Where Spark runs, as spark://host:7077; default: local[*]."),
+]
+Out = Annotated[str | None, typer.Option("--out", metavar="DIR", help="Write to DIR, whole or not at all.")]
+
+
+def job(name: str) -> Any:
+    """The module of a job; raises :class:`warren.pipeline.MissingSparkError` where Spark is not installed."""
+    return part(f"jobs.{name}")

@@ -1,0 +1,37 @@
+"""Arrow arrays out of numpy columns and a file's bytes, without a Python object for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+
+def as_text(text: str | None) -> str | None:
+    """A name as Spark can hold it: bytes that are not UTF-8 (see :mod:`warren.salvage.names`) as ``\\udc80``, which is
+    what JSON says of them."""
+    return None if text is None else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def repeated(value: Any, count: int, kind: pa.DataType) -> pa.Array:
+    """``count`` times the same value; ``None`` makes nulls."""
+    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
+
+
+def chosen(values: Sequence[str], which: npt.NDArray[np.integer[Any]]) -> pa.Array:
+    """Of a few texts the ones that numbers say."""
+    return pa.array(values, pa.string()).take(pa.array(which))
+
+
+def slices(data: bytes | memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.integer[Any]]) -> pa.Array:
+    """Stretches of ``data`` (below 2 GiB) that lie one behind the other, perhaps with gaps, as binary values."""
+    count = len(starts)
+    edges = np.empty(2 * count + 1, np.int32)
+    edges[0:-1:2] = starts
+    edges[1::2] = starts + sizes
+    edges[-1] = edges[-2] if count else 0
+    every = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(data)])
+    return every.take(pa.array(np.arange(0, 2 * count, 2)))

@@ -1,0 +1,14 @@
+"""Spark's daemon of Python workers, with the tables imported before it forks: a worker then begins at once.
+
+Spark starts it with the name of the workers' module behind it; for sessions on this machine (see
+:mod:`warren.pipeline.session`).
+"""
+
+from __future__ import annotations
+
+from pyspark.daemon import manager
+
+import warren.pipeline.source  # noqa: F401
+
+if __name__ == "__main__":
+    manager()

@@ -1,0 +1,16 @@
+"""What goes wrong in the pipeline itself; what is wrong with the files is said by :mod:`storage.errors`."""
+
+from __future__ import annotations
+
+from storage.errors import WarrenError
+
+
+class PipelineError(WarrenError):
+    """A job, a table or an option that cannot be; the text says why."""
+
+
+class MissingSparkError(PipelineError):
+    """Spark, or what it needs, is not installed."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__(f'{module} is not installed: pip install "warren[spark]"')

@@ -1,0 +1,100 @@
+"""What of a table is wanted: the filters that Spark hands down, as bounds and choices for each column.
+
+They only ever leave files and ranges out that cannot match. Spark looks at every row again, so a bound that is too wide
+costs time and is never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+import attrs
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+
+@attrs.frozen
+class Bounds:
+    """The values of a column that are wanted; ``None``: no such limit. Limits belong to what is wanted."""
+
+    low: Any = None
+    high: Any = None
+    choice: frozenset[Any] | None = None
+
+    def allows(self, value: Any) -> bool:
+        """Whether a row with this value is wanted."""
+        return self.overlaps(value, value) and (self.choice is None or value in self.choice)
+
+    def overlaps(self, low: Any, high: Any) -> bool:
+        """Whether rows with values from ``low`` to ``high`` (``None``: not known) may be wanted."""
+        if self.low is not None and high is not None and high < self.low:
+            return False
+        if self.high is not None and low is not None and low > self.high:
+            return False
+        if self.choice is None:
+            return True
+        return any((low is None or one >= low) and (high is None or one <= high) for one in self.choice)
+
+    def and_(self, other: Bounds) -> Bounds:
+        """What both want."""
+        lows = [one.low for one in (self, other) if one.low is not None]
+        highs = [one.high for one in (self, other) if one.high is not None]
+        choices = [one.choice for one in (self, other) if one.choice is not None]
+        choice = frozenset.intersection(*choices) if choices else None
+        return Bounds(max(lows, default=None), min(highs, default=None), choice)
+
+
+EVERYTHING = Bounds()
+
+
+@attrs.frozen
+class Wanted:
+    """Bounds by column."""
+
+    bounds: Mapping[str, Bounds] = attrs.Factory(dict)
+
+    @classmethod
+    def of(cls, filters: Iterable[Filter]) -> Self:
+        """What filters that all must hold say of single columns; all else they may say is left to Spark."""
+        found: dict[str, Bounds] = {}
+        for one in filters:
+            path: tuple[str, ...] = getattr(one, "attribute", ())
+            bounds = _bounds(one)
+            if len(path) == 1 and bounds is not None:
+                found[path[0]] = found.get(path[0], EVERYTHING).and_(bounds)
+        return cls(found)
+
+    def of_column(self, column: str) -> Bounds:
+        """What is wanted of a column."""
+        return self.bounds.get(column, EVERYTHING)
+
+    def allows(self, column: str, value: Any) -> bool:
+        """Whether a row with this value in that column may be wanted."""
+        return self.of_column(column).allows(value)
+
+    def overlaps(self, column: str, low: Any, high: Any) -> bool:
+        """Whether rows with values from ``low`` to ``high`` in that column may be wanted."""
+        return self.of_column(column).overlaps(low, high)
+
+
+def _bounds(one: Filter) -> Bounds | None:
+    match one:
+        case EqualTo(value=value) | EqualNullSafe(value=value) if value is not None:
+            return Bounds(choice=frozenset((value,)))
+        case In(value=values):
+            return Bounds(choice=frozenset(value for value in values if value is not None))
+        case GreaterThan(value=value) | GreaterThanOrEqual(value=value):
+            return Bounds(low=value)
+        case LessThan(value=value) | LessThanOrEqual(value=value):
+            return Bounds(high=value)
+        case _:
+            return None

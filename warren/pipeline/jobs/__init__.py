@@ -1,0 +1,1 @@
+"""The jobs: each a function from DataFrames to DataFrames, and what the command of its name does with them."""

@@ -1,0 +1,66 @@
+"""What a table is: a schema, how its reading is cut into tasks, and how a task reads its part.
+
+A task's rows come as Arrow batches, column by column; only the columns that are asked for are made. A task holds one
+batch at a time, whatever the files are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import attrs
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from warren.pipeline.filters import Wanted
+from warren.pipeline.options import ReadOptions
+from warren.pipeline.places import Kind, Node
+
+
+@attrs.frozen
+class Task:
+    """A part of a table that is read by one task: small, and can be pickled."""
+
+    node: Node
+    work: Any
+    """Which part: the table's own."""
+
+
+class Rows(Protocol):
+    """Some rows: as many as ``len`` says, whose columns are made when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def column(self, name: str) -> pa.Array:
+        """The column of that name, of the type that the schema says."""
+
+
+@attrs.frozen
+class Columns:
+    """Rows whose columns are there, or known how to be made."""
+
+    count: int
+    columns: Mapping[str, pa.Array | Callable[[], pa.Array]]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def column(self, name: str) -> pa.Array:
+        found = self.columns[name]
+        return found() if callable(found) else found
+
+
+@attrs.frozen(kw_only=True)
+class Table:
+    """A table of ``format("warren")``."""
+
+    name: str
+    kinds: Kind
+    """The kinds of directories that have it."""
+    schema: StructType
+    plan: Callable[[Node, ReadOptions, Wanted], Iterable[Task]]
+    """The tasks that read what is wanted of a node, in the order of its rows; runs where Spark plans, so it lists
+    directories and reads little."""
+    read: Callable[[Task, ReadOptions, Wanted], Iterator[Rows]]
+    """A task's rows; columns of bodies are null where ``bodies`` is false."""
