@@ -57,6 +57,28 @@ def draw_topics(results: Results, target: Path) -> None:
         plt.close(figure)
 
 
+def draw_spark(results: Results, target: Path) -> None:
+    """Write the pipeline's picture (PNG): each figure as a multiple of what stands beside it, and its bar."""
+    shown = [line for line in results.figures if line.ratio is not None and line.bar is not None]
+    with plt.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        figure, axes = plt.subplots(figsize=(10, 0.8 + 0.5 * len(shown)))
+        for row, line in enumerate(reversed(shown)):
+            if line.ratio is None or line.bar is None:
+                continue
+            axes.barh(row, line.ratio.median, 0.55, color=OURS)
+            axes.plot([line.ratio.low, line.ratio.high], [row, row], color="black", linewidth=0.8)
+            axes.plot([line.bar.limit] * 2, [row - 0.4, row + 0.4], color="#b23a48", linewidth=1.6)
+            axes.text(max(line.ratio.high, line.bar.limit) * 1.06, row, f"{line.ratio.median:.2f} ×", va="center")
+        names = [f"{line.title.removeprefix('spark, ')}\nbeside {line.counterpart_name}" for line in reversed(shown)]
+        axes.set_yticks(range(len(shown)), names, fontsize=7)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} ×"))
+        axes.set_xlabel("times what stands beside it (log); red: what is to be reached (memory: at most)")
+        figure.tight_layout()
+        figure.savefig(target, dpi=140)
+        plt.close(figure)
+
+
 def _bars(axes: Axes, shown: list[Figure]) -> None:
     """Ours and its counterpart, a pair a line, from the top."""
     named: set[str] = set()

@@ -22,11 +22,12 @@ import typer.main
 
 from actors.engines.topics.topic_store import TopicStore
 from msg_store.commit_log import Batch
-from msg_store.commit_log_format import Host
+from msg_store.commit_log_format import Host, Record
 from storage.filesystem import RealFileSystem
 from storage.java_hash import index_hash
 from storage.topic_settings import ROCKETMQ_4_9
 from warren import cli
+from warren.salvage.rocketmq.message_lines import carries
 from warren.salvage.rocketmq.store import index_names, open_rocketmq
 
 COMMAND = typer.main.get_command(cli.app)
@@ -439,6 +440,14 @@ def test_exact_leaves_out_other_keys_and_names_a_message_once() -> None:
         assert said.json == {"physical_offsets": expected}
         reduced += len(expected) < len(query["phyOffsets"])
     assert reduced > 1
+
+
+def test_no_message_is_found_by_an_empty_key() -> None:
+    with open_rocketmq(golden.directory("index-rollover-collide"), {}) as opened:
+        log = opened.store.commit_log
+        records = [item for item in log.items(log.min_offset) if isinstance(item, Record)]
+    assert records
+    assert not any(carries(record, record.topic, "") for record in records)
 
 
 def test_exact_says_which_messages_have_expired(tmp_path: Path) -> None:

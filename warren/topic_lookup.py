@@ -13,7 +13,7 @@ from typing import Final, Self
 import attrs
 
 from actors.engines.topics.consumer_group import Taken
-from actors.engines.topics.names import TAGS, UNIQ_KEY
+from actors.engines.topics.names import TAGS
 from actors.engines.topics.reading import read_packed, sound
 from actors.engines.topics.topic_store import FOR_EVER_MS
 from actors.running_topics import RunningTopics
@@ -24,6 +24,7 @@ from queue_index.consume_queue import ConsumeQueue
 from queue_index.consume_queue_format import ENTRY_BYTES
 from storage.errors import DataError, StorageError
 from storage.java_hash import index_hash, java_hash
+from warren.salvage.rocketmq.message_lines import carries
 from warren.topic_record import Moment, TopicRecord, to_ms
 
 _SECOND_MS: Final = 1000
@@ -53,7 +54,7 @@ def find(
         found = [
             record
             for record in _named(running, dict.fromkeys(offsets) if exact else offsets)
-            if first <= record.record.store_timestamp <= last and (not exact or _has_key(record, topic, key))
+            if first <= record.record.store_timestamp <= last and (not exact or carries(record.record, topic, key))
         ]
         if len(found) >= limit or len(offsets) < most:
             return found[:limit]
@@ -67,10 +68,6 @@ def _named(running: RunningTopics, offsets: Iterable[int]) -> Iterator[TopicReco
         except DataError:
             continue  # it has expired, or the index names what is none
         yield TopicRecord(sound(running.store.commit_log, offset, record))
-
-
-def _has_key(record: TopicRecord, topic: str, key: str) -> bool:
-    return record.record.topic == topic and (key in record.keys or record.properties.get(UNIQ_KEY) == key)
 
 
 def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: int) -> TopicRecord:

@@ -58,6 +58,7 @@ def blank_line(blank: Blank) -> bytes:
 
 
 def carries(record: Record, topic: str, key: str) -> bool:
-    """Whether the record is of this topic and has this key, under which the index would find it."""
+    """Whether the record is of this topic and has this key, under which the index would find it: no empty one."""
     properties = decode_properties(record.properties)
-    return record.topic == topic and (key == properties.get(UNIQUE_KEY) or key in properties.get(KEYS, "").split(" "))
+    keys = [properties.get(UNIQUE_KEY), *properties.get(KEYS, "").split(" ")]
+    return record.topic == topic and bool(key) and key in keys

@@ -1,0 +1,223 @@
+"""``python -m benchmarks.spark``: what the pipeline reaches on Spark, each figure beside its counterpart in one run.
+
+Every case runs in a process of its own (:mod:`benchmarks.spark_cases`) that starts a session, gets warm, and lets the
+contestants take turns. The page docs/benchmarks.md says what is compared with what.
+
+``--quick``: a sixteenth of the bytes, one turn each, nothing written but to the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import attrs
+import psutil  # type: ignore[import-untyped]
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.figures import Bar, Figure, Memory, Results, Spread, day_of, machine_facts, ratios
+from benchmarks.plot import draw_spark
+from benchmarks.report import table, write_into
+from benchmarks.spark_nodes import fleet_of, queue_nodes, size_of, topic_store
+
+PROJECT = Path(__file__).parent.parent
+GIB = 1 << 30
+_SAMPLE_S = 0.2
+
+
+@attrs.frozen
+class Ran:
+    """What a case printed, and how much memory its Python workers took at most."""
+
+    times: dict[str, list[float]]
+    worker_mb: float
+
+
+def run(master: str, case: str, repeats: int, *arguments: str) -> Ran:
+    """One case in a fresh process, its workers' memory sampled."""
+    command = [sys.executable, "-m", "benchmarks.spark_cases", master, case, str(repeats), *arguments]
+    peak = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        watched = psutil.Process(process.pid)
+        while process.poll() is None:
+            peak = max(peak, _largest_worker(watched))
+            time.sleep(_SAMPLE_S)
+        printed, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{case} {arguments}: {errors[-2000:]}")
+    return Ran(json.loads(printed.strip().splitlines()[-1]), peak / 1e6)
+
+
+def _largest_worker(process: psutil.Process) -> int:
+    """Resident bytes of the largest of Spark's Python workers."""
+    sizes = [0]
+    try:
+        for child in process.children(recursive=True):
+            if child.name().startswith("python") and any("daemon" in part for part in child.cmdline()):
+                sizes.append(child.memory_info().rss)
+    except psutil.Error:
+        pass
+    return max(sizes)
+
+
+@attrs.define
+class Bench:
+    """A run's directory, sizes, and figures so far."""
+
+    directory: str
+    scale: float
+    repeats: int
+    tick: Progress
+    figures: list[Figure] = attrs.Factory(list)
+
+    def bytes_of(self, gib: float) -> int:
+        """So many bytes at this scale."""
+        return max(32 << 20, int(gib * GIB * self.scale))
+
+    def place(self, name: str) -> str:
+        path = Path(self.directory, name)
+        path.mkdir()
+        return str(path)
+
+    def beside(
+        self, title: str, ran: Ran, ours: str, other: str, name: str, *, size: int, bar: Bar, note: str = ""
+    ) -> None:
+        """A figure in MB/s of files, with its counterpart's."""
+        mine = [size / 1e6 / seconds for seconds in ran.times[ours]]
+        theirs = [size / 1e6 / seconds for seconds in ran.times[other]]
+        self.figures.append(
+            Figure(
+                group="spark",
+                title=f"spark, {title}",
+                unit="MB/s",
+                ours=Spread.of(mine),
+                counterpart=Spread.of(theirs),
+                counterpart_name=name,
+                ratio=ratios(mine, theirs),
+                bar=bar,
+                note=note,
+            )
+        )
+
+
+def scans(bench: Bench) -> None:
+    """``records`` and ``store`` with their bodies."""
+    log = bench.bytes_of(1)
+    store = topic_store(bench.place("log"), log_bytes=log, file_bytes=max(log, 64 << 20), size=1024, keyed=True)
+    small = topic_store(bench.place("logs"), log_bytes=bench.bytes_of(0.25), file_bytes=64 << 20, size=1024, keyed=True)
+    nodes = queue_nodes(bench.place("stores"), nodes=2, queues=2, bytes_each=bench.bytes_of(0.5), size=8192)
+    few = queue_nodes(bench.place("fewer"), nodes=1, queues=2, bytes_each=bench.bytes_of(0.25), size=8192)
+    for name, whole, part, note in (
+        ("records", [store], [small], "1 KiB bodies, a key each, every column"),
+        ("store", nodes, few, "8 KiB bodies, every column"),
+    ):
+        ran = run("local[2]", "scan", bench.repeats, name, *whole)
+        bar = Bar("at least", 0.25)
+        size = log if name == "records" else size_of(whole)
+        bench.beside(
+            f"scan of {name}", ran, "warren", "parquet", "the same rows in Parquet", size=size, bar=bar, note=note
+        )
+        ran = run("local[2]", "binary", bench.repeats, name, *part)
+        bar = Bar("at least", 4.0)
+        size = bench.bytes_of(0.25) if name == "records" else size_of(part)
+        told = "binaryFile, plain Python"
+        bench.beside(
+            f"scan of {name}, beside a decoder in a UDF", ran, "warren", "udf", told, size=size, bar=bar, note=note
+        )
+    two, one = (run(f"local[{cores}]", "only", bench.repeats, "records", store) for cores in (2, 1))
+    both = Ran({"two": two.times["warren"], "one": one.times["warren"]}, 0.0)
+    bench.beside("scan of records, two cores", both, "two", "one", "one core", size=log, bar=Bar("at least", 1.7))
+    memory(bench, store, log)
+
+
+def memory(bench: Bench, store: str, log: int) -> None:
+    """The workers' memory on one store, and on sixteen."""
+    fleet = fleet_of(store, bench.place("fleet"), 16)
+    alone, many = (run("local[2]", "only", 1, "records", *paths) for paths in ([store], fleet))
+    bench.figures.append(
+        Figure(
+            group="spark",
+            title=f"spark, memory of a Python worker, {16 * log / GIB:.3g} GiB of input",
+            unit="MB",
+            ours=Spread.of([many.worker_mb]),
+            counterpart=Spread.of([alone.worker_mb]),
+            counterpart_name=f"{log / GIB:.3g} GiB",
+            ratio=ratios([many.worker_mb], [alone.worker_mb]),
+            bar=Bar("at most", 1.1),
+            note="the largest resident memory of any worker",
+        )
+    )
+
+
+def jobs(bench: Bench) -> None:
+    """Export and rebuild, beside the single-machine commands."""
+    nodes = queue_nodes(bench.place("nodes"), nodes=8, queues=4, bytes_each=bench.bytes_of(2) // 8, size=1024)
+    ran = run("local[2]", "export", bench.repeats, *nodes)
+    size, bar = size_of(nodes), Bar("at least", 1.6)
+    bench.beside(
+        "export to JSON lines",
+        ran,
+        "warren",
+        "single",
+        "warren export",
+        size=size,
+        bar=bar,
+        note="8 nodes, 1 KiB bodies",
+    )
+    two, one = ran, run("local[1]", "export", bench.repeats, *nodes)
+    both = Ran({"two": two.times["warren"], "one": one.times["warren"]}, 0.0)
+    bench.beside("export, two cores", both, "two", "one", "one core", size=size, bar=Bar("at least", 1.7))
+    log = bench.bytes_of(1)
+    store = topic_store(bench.place("keyed"), log_bytes=log, file_bytes=max(log, 64 << 20), size=128, keyed=True)
+    ran = run("local[2]", "rebuild", bench.repeats, store)
+    note, single = "128 B bodies, a key each", "warren topic rebuild"
+    bench.beside(
+        "rebuild of ConsumeQueues and index",
+        ran,
+        "warren",
+        "single",
+        single,
+        size=log,
+        bar=Bar("at least", 1.5),
+        note=note,
+    )
+
+
+def main(
+    *, quick: Annotated[bool, typer.Option("--quick", help="A sixteenth of everything; writes nothing.")] = False
+) -> None:
+    """Measure the pipeline."""
+    console = Console(width=None if Console().is_terminal else 160)
+    with tempfile.TemporaryDirectory(prefix="warren-bench-") as directory, Progress(console=console) as progress:
+        bench = Bench(directory, 1 / 16 if quick else 1.0, 1 if quick else 3, progress)
+        for part in (scans, jobs):
+            task = progress.add_task(part.__name__, total=None)
+            part(bench)
+            progress.remove_task(task)
+    results = Results(
+        date=day_of(datetime.now(UTC)),
+        quick=quick,
+        machine=machine_facts(),
+        figures=bench.figures,
+        memory=Memory(),
+    )
+    console.print(table(results))
+    if not quick:
+        target = PROJECT / "benchmarks" / "results" / "spark.json"
+        target.write_text(json.dumps(results.to_json(), indent=1) + "\n", encoding="utf-8")
+        write_into(PROJECT / "docs" / "spark-benchmarks.md", results)
+        draw_spark(results, PROJECT / "docs" / "benchmarks-spark.png")
+    for figure in results.missed:
+        console.print(f"not reached: {figure.title}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

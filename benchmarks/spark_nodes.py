@@ -1,0 +1,65 @@
+"""Nodes to measure Spark on: queues with messages in the index, queues with bodies in the store, CommitLogs.
+
+All are written by the engines. A fleet of topics is one store whose CommitLog the others share by hard links: for who
+reads it, so many nodes; for the disk, one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import warren
+from benchmarks.scenarios import BATCH, PERSISTENT, bodies_of_sizes, open_vhost
+from storage.filesystem import RealFileSystem
+
+COMMIT_LOG_FILE = "0" * 20
+
+
+def queue_nodes(directory: str, *, nodes: int, queues: int, bytes_each: int, size: int) -> list[str]:
+    """``nodes`` directories of ``queues`` queues, each node with ``bytes_each`` of bodies of ``size`` bytes."""
+    bodies = bodies_of_sizes([size] * BATCH)
+    batches = max(1, bytes_each // (queues * size * BATCH))
+    paths = []
+    for number in range(nodes):
+        path = os.path.join(directory, f"broker-{number:02d}")
+        vhost = open_vhost(RealFileSystem(), path)
+        for name in range(queues):
+            queue = vhost.queue(b"queue-%03d" % name)
+            queue.state.target_ram_count = 0
+            for _ in range(batches):
+                queue.publish_many(PERSISTENT, vhost.msg_ids.many(BATCH), bodies)
+                vhost.sync()
+        vhost.close()
+        paths.append(path)
+    return paths
+
+
+def topic_store(directory: str, *, log_bytes: int, file_bytes: int, size: int, keyed: bool, queues: int = 4) -> str:
+    """A topic store with ``log_bytes`` of CommitLog in files of ``file_bytes``; returns its folder."""
+    path = os.path.join(directory, "topic-node")
+    bodies = bodies_of_sizes([size] * BATCH)
+    with warren.open(path, sync="os", attach=False, mapped_file_size_commit_log=file_bytes) as node:
+        topic, written, number = node.topic("bench", queues=queues), 0, 0
+        while written + 2 * BATCH * (size + 200) < log_bytes:
+            keys = [f"order-{number + one:09d}" for one in range(BATCH)] if keyed else None
+            last = topic.append_many(bodies, keys=keys).wait()[-1]
+            written, number = last.physical_offset + last.size, number + BATCH
+        topic.sync()
+    return os.path.join(path, "topics")
+
+
+def fleet_of(store: str, directory: str, nodes: int) -> list[str]:
+    """As many stores with the same CommitLog, by hard links."""
+    paths = []
+    for number in range(nodes):
+        path = os.path.join(directory, f"store-{number:02d}")
+        shutil.copytree(store, path, copy_function=os.link)
+        paths.append(path)
+    return paths
+
+
+def size_of(paths: list[str]) -> int:
+    """Bytes of all files below."""
+    return sum(file.stat().st_size for path in paths for file in Path(path).rglob("*") if file.is_file())
