@@ -117,7 +117,7 @@ class BodyReader:
             if bodies[position] is None and (place := self._locations.places.get(msg_id)) is not None
         ]
         places.sort()
-        for run in _runs([(unpack(place), position) for place, position in places]):
+        for run in runs([(unpack(place), position) for place, position in places]):
             self._read_run(run, msg_ids, bodies)
         return [self.read(msg_id) if body is None else body for msg_id, body in zip(msg_ids, bodies, strict=True)]
 
@@ -139,7 +139,7 @@ class BodyReader:
             return
 
 
-def _runs(wanted: list[tuple[Location, int]]) -> Iterator[list[tuple[Location, int]]]:
+def runs(wanted: list[tuple[Location, int]]) -> Iterator[list[tuple[Location, int]]]:
     """Split locations in file order into runs."""
     run: list[tuple[Location, int]] = []
     for item in wanted:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from msg_store.body_crcs import body_crcs
+from msg_store.body_crcs import crcs_within
 from msg_store.columns import ColumnRequest, RecordColumns
 from msg_store.commit_log_format import (
     BORN_HOST_V6,
@@ -112,10 +112,8 @@ def _believed(positions: Longs, good: Mask, starts: Longs) -> Longs:
 
 
 def _crcs_match(data: bytes, body_starts: Longs, body_sizes: Longs, crcs: npt.NDArray[np.uint32]) -> Mask:
-    view = memoryview(data)
-    stops = (body_starts + body_sizes).tolist()
-    bodies = [view[start:stop] for start, stop in zip(body_starts.tolist(), stops, strict=True)]
-    matches: Mask = (body_crcs(bodies) == crcs) | (body_sizes == 0)
+    found = crcs_within(data, body_starts.tolist(), (body_starts + body_sizes).tolist())
+    matches: Mask = (found == crcs) | (body_sizes == 0)
     return matches
 
 

@@ -147,10 +147,10 @@ class Scan(Iterator[Record]):
             yield Record(offset, size, msg_id, chunk[last] == end_byte)
             offset += size
         rest = file.pread(max(min(SIZE_BYTES, file_size - offset), 0), offset)
-        self.end = ScanEnd(offset, _end_reason(rest), file_size)
+        self.end = ScanEnd(offset, end_reason(rest), file_size)
 
 
-def _end_reason(rest: bytes) -> EndReason:
+def end_reason(rest: bytes) -> EndReason:
     """Why no record begins with ``rest``, the first bytes (8 where there are so many) behind the last record."""
     if not rest:
         return EndReason.CLEAN

@@ -22,6 +22,7 @@ import attrs
 
 from msg_store.file_summary import FileSummary
 from msg_store.locations import Locations, pack
+from msg_store.rdq_columns import ColumnScan
 from msg_store.rdq_format import EndReason, Scan, file_number, in_age_order, leftover_of, path_of, scan, scan_end
 from storage.errors import DataError
 from storage.filesystem import File, FileSystem
@@ -53,7 +54,7 @@ def recover(files: FileSystem, directory: str) -> Recovered:
     return found
 
 
-def report_unreadable(scanned: Scan, bad_offsets: list[int], unreadable: list[DataError]) -> None:
+def report_unreadable(scanned: Scan | ColumnScan, bad_offsets: list[int], unreadable: list[DataError]) -> None:
     """Add what a scan, now at its end, met to ``unreadable``."""
     for offset in bad_offsets[:BAD_RECORDS_REPORTED]:
         unreadable.append(DataError(scanned.path, offset, "the record does not end in 0xFF"))

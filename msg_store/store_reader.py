@@ -14,14 +14,31 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from msg_store.body_reader import ReadHandles
-from msg_store.rdq_format import MSG_ID_BYTES, Record, ScanEnd, decode_record, file_name, in_age_order, scan
+from msg_store.body_reader import ReadHandles, runs
+from msg_store.locations import Location
+from msg_store.rdq_columns import ColumnScan
+from msg_store.rdq_format import (
+    END_MARKER,
+    HEADER,
+    MSG_ID_BYTES,
+    SCAN_CHUNK_BYTES,
+    UNCOUNTED_BYTES,
+    Record,
+    ScanEnd,
+    decode_record,
+    file_name,
+    in_age_order,
+    scan,
+)
 from msg_store.recovery import report_unreadable
-from storage.errors import DataError, UnknownMessageError
+from storage.errors import DataError, StorageError, UnknownMessageError, WarrenError
 from storage.filesystem import FileSystem
 
 _ID = np.dtype(f"S{MSG_ID_BYTES}")
 """Compares as bytes do. It hides NULs at the end, which is harmless while every id is 16 bytes."""
+
+AHEAD_BYTES = 4 << 20
+"""Of records, about, that are read before the first of their bodies is handed out."""
 
 
 @attrs.frozen(eq=False)
@@ -56,15 +73,15 @@ class StoreReader:
         for number in in_age_order(files.list(directory)):
             handle = files.open_read(handles.path(number))
             try:
-                scanned, bad_offsets = scan(handle, handles.path(number)), list[int]()
-                for offset, size, msg_id, good in scanned:
-                    if good:
-                        ids += msg_id
-                        numbers.append(number)
-                        offsets.append(offset)
-                        sizes.append(size)
-                    else:
-                        bad_offsets.append(offset)
+                scanned = ColumnScan(handle, handles.path(number), window_bytes=SCAN_CHUNK_BYTES)
+                bad_offsets = list[int]()
+                for found in scanned:
+                    good = found.good
+                    ids += found.msg_ids[good].tobytes()
+                    numbers.frombytes(np.full(int(good.sum()), number, np.int32).tobytes())
+                    offsets.frombytes(found.offsets[good].tobytes())
+                    sizes.frombytes(found.sizes[good].tobytes())
+                    bad_offsets += found.offsets[~good].tolist()
                 ends[file_name(number)] = scanned.finish()
                 report_unreadable(scanned, bad_offsets, unreadable)
             finally:
@@ -97,6 +114,68 @@ class StoreReader:
             bodies[n] = self.read(msg_ids[n])
         return bodies
 
+    def contains_each(self, msg_ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
+        """:meth:`contains` for many, as 16-byte strings."""
+        ids = self._table.ids
+        if not len(ids):
+            return np.zeros(len(msg_ids), np.bool_)
+        there: npt.NDArray[np.bool_] = ids[np.minimum(np.searchsorted(ids, msg_ids), len(ids) - 1)] == msg_ids
+        return there
+
+    def read_each(self, msg_ids: npt.NDArray[np.bytes_]) -> Iterator[bytes | WarrenError]:
+        """:meth:`read` for many, as 16-byte strings: each one's body, or what it would raise, in the order asked for.
+
+        About :data:`AHEAD_BYTES` are read ahead, front to back, neighbours in a file at once.
+        """
+        there = self.contains_each(msg_ids)
+        rows = np.searchsorted(self._table.ids, msg_ids)
+        sizes = np.zeros(len(rows), np.int64)
+        sizes[there] = self._table.sizes[rows[there]]
+        before = np.cumsum(sizes) - sizes
+        start = 0
+        while start < len(rows):
+            stop = max(int(np.searchsorted(before, before[start] + AHEAD_BYTES)), start + 1)
+            found = self._read_rows(rows[start:stop][there[start:stop]])
+            for is_there, msg_id in zip(there[start:stop].tolist(), msg_ids[start:stop].tolist(), strict=True):
+                yield next(found) if is_there else UnknownMessageError(msg_id.ljust(MSG_ID_BYTES, b"\0").hex())
+            start = stop
+
+    def read_alike(self, msg_ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint8] | None:
+        """The bodies of many as the rows of a matrix.
+
+        ``None`` where one is not there or damaged, where they are not of one length, and where they lie so far apart
+        that they are better read one by one.
+        """
+        if not self.contains_each(msg_ids).all():
+            return None
+        rows = np.searchsorted(self._table.ids, msg_ids)
+        files, offsets, sizes = self._table.files[rows], self._table.offsets[rows], self._table.sizes[rows]
+        size = int(sizes[0])
+        if (sizes != size).any():
+            return None
+        records = np.empty((len(rows), size), np.uint8)
+        for number in np.unique(files).tolist():
+            here = files == number
+            low, high = int(offsets[here].min()), int(offsets[here].max()) + size
+            if high - low > AHEAD_BYTES:
+                return None
+            try:
+                window = np.frombuffer(self._handles.pread(number, high - low, low), np.uint8)
+            except StorageError:
+                return None
+            if len(window) < high - low:
+                return None
+            records[here] = np.lib.stride_tricks.sliding_window_view(window, size)[offsets[here] - low]
+        header = np.frombuffer(HEADER.pack(size - UNCOUNTED_BYTES, b""), np.uint8)[:-MSG_ID_BYTES]
+        ids = np.ascontiguousarray(msg_ids).view(np.uint8).reshape(len(rows), MSG_ID_BYTES)
+        start, stop = len(header), HEADER.size
+        is_good = (
+            (records[:, :start] == header).all()
+            and (records[:, start:stop] == ids).all()
+            and (records[:, -1] == END_MARKER[0]).all()
+        )
+        return records[:, stop:-1] if is_good else None
+
     def records(self) -> Iterator[tuple[str, Record]]:
         """Every record with the name of its file, oldest first, bad ones and repeated ones too; scans anew."""
         for name in self.ends:
@@ -117,6 +196,32 @@ class StoreReader:
         if len(msg_id) != MSG_ID_BYTES or row == len(self._table.ids):
             return None
         return row if self._table.ids[row] == msg_id.rstrip(b"\0") else None
+
+    def _read_rows(self, rows: npt.NDArray[np.int64]) -> Iterator[bytes | WarrenError]:
+        """The bodies of rows of the table, in their order; the files are read front to back."""
+        table = self._table
+        files, offsets, sizes = table.files[rows], table.offsets[rows], table.sizes[rows]
+        order = np.lexsort((offsets, files))
+        columns = (column[order].tolist() for column in (files, offsets, sizes))
+        places = [Location(*place) for place in zip(*columns, strict=True)]
+        ids = [msg_id.ljust(MSG_ID_BYTES, b"\0") for msg_id in table.ids[rows].tolist()]
+        found: list[bytes | WarrenError] = [b""] * len(rows)
+        for run in runs(list(zip(places, order.tolist(), strict=True))):
+            number, start, _ = run[0][0]
+            path = self._handles.path(number)
+            try:
+                data = self._handles.pread(number, max(at + size for (_, at, size), _ in run) - start, start)
+            except StorageError as error:
+                for _, position in run:
+                    found[position] = error
+                continue
+            for (_, offset, size), position in run:
+                record = data[offset - start : offset - start + size]
+                try:
+                    found[position] = decode_record(record, ids[position], path, offset, size)
+                except DataError as error:
+                    found[position] = error
+        return iter(found)
 
     def _read_row(self, row: int, msg_id: bytes) -> bytes:
         number, offset, size = (

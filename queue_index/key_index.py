@@ -114,7 +114,7 @@ class KeyIndex:
             return
         file = self._last_with_room()
         owners = np.repeat(np.arange(count), key_counts)
-        wanted = _is_put(file.header.end_physical_offset, physical_offsets, (key_counts > 0) & ~is_rollback)[owners]
+        wanted = is_put(file.header.end_physical_offset, physical_offsets, (key_counts > 0) & ~is_rollback)[owners]
         wanted[:skip_first] = False
         if not wanted.all():
             owners, key_hashes = owners[wanted], key_hashes[wanted]
@@ -244,9 +244,9 @@ class KeyIndex:
             file.check_invariants()
 
 
-def _is_put(end: int, physical_offsets: Longs, has_keys: Bools) -> Bools:
+def is_put(end: int, physical_offsets: Longs, has_keys: Bools) -> Bools:
     """Which messages are put, where ``end`` is the offset of the last one put before them."""
     reached = np.maximum.accumulate(np.where(has_keys, physical_offsets, _NO_OFFSET))
     before = np.maximum(np.concatenate((np.array([end]), reached[:-1])), end)
-    is_put: Bools = has_keys & (physical_offsets >= before)
-    return is_put
+    put: Bools = has_keys & (physical_offsets >= before)
+    return put

@@ -45,13 +45,20 @@ def _unpacked(archive: Path, name: str) -> str:
 
 
 def read_batches(
-    table: str, *paths: str, filters: list[Filter] | None = None, schema: str | None = None, **options: object
+    table: str,
+    *paths: str,
+    filters: list[Filter] | None = None,
+    schema: str | StructType | None = None,
+    **options: object,
 ) -> list[pa.RecordBatch]:
-    """A table as Spark would read it, task by task, in this process."""
+    """A table as Spark would read it, task by task, in this process.
+
+    A ``schema`` that is text can only be understood where a session is active.
+    """
     source = WarrenSource(
         {"table": table, "path": paths[0], **_paths(paths), **{k: str(v) for k, v in options.items()}}
     )
-    wanted = StructType.fromDDL(schema) if schema else source.schema()
+    wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema or source.schema()
     reader = source.reader(wanted)
     reader.pushFilters(filters or [])
     found = [batch for partition in reader.partitions() for batch in reader.read(partition)]

@@ -112,7 +112,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Summary, str, Path
     clock = Clock()
     screen, text = new_screen(clock)
     directory = tmp_path_factory.mktemp("demo")
-    return run.run(str(directory), FEWEST_MESSAGES, screen), text.getvalue(), directory
+    return run.run(str(directory), FEWEST_MESSAGES, screen, with_spark=False), text.getvalue(), directory
 
 
 def test_every_check_holds(played: tuple[Summary, str, Path]) -> None:

@@ -83,10 +83,19 @@ def anchors(page: Path) -> set[str]:
     return {title.strip().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
+def runnable() -> Iterator[Any]:
+    """The pages, those marked that have a session of Spark's."""
+    for page in RUNNABLE:
+        has_spark = "from warren import pipeline" in page.read_text(encoding="utf-8")
+        yield pytest.param(page, marks=[pytest.mark.spark] if has_spark else [], id=name_of(page))
+
+
+@pytest.mark.parametrize("page", runnable())
 def test_the_python_of_a_page_runs_from_top_to_bottom(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
+    if request.node.get_closest_marker("spark") is not None:
+        request.getfixturevalue("spark")  # the page's session is this one
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "page"}
     for block in python_blocks(page):

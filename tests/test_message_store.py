@@ -523,7 +523,7 @@ def test_a_read_looks_again_where_a_message_was_moved_under_it(files: MemoryFile
 
 def test_wanted_records_far_apart_are_read_one_by_one() -> None:
     near, far, other = Location(0, 0, 100), Location(0, 100 + body_reader.GAP_BYTES + 1, 100), Location(1, 200, 100)
-    runs = body_reader._runs([(near, 0), (far, 1), (other, 2)])
+    runs = body_reader.runs([(near, 0), (far, 1), (other, 2)])
     assert [len(run) for run in runs] == [1, 1, 1]
 
 

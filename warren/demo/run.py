@@ -7,9 +7,10 @@ import time
 import attrs
 
 from actors.vhost import Vhost
-from warren.demo import acts, topics
+from warren.demo import acts, fleet, topics
 from warren.demo.acts import Drained, Recovered, Stage
 from warren.demo.dead_rocketmq import Salvaged, salvage
+from warren.demo.fleet import FleetPlayed
 from warren.demo.killing import Killed
 from warren.demo.measuring import Frame, peak_memory_bytes
 from warren.demo.numbered import payload_bytes
@@ -20,7 +21,7 @@ from warren.demo.summary import Check, Summary
 from warren.demo.topics import TopicPlayed
 
 
-def run(directory: str, total: int, screen: Screen) -> Summary:
+def run(directory: str, total: int, screen: Screen, *, with_spark: bool = True) -> Summary:
     """Play the demo with ``total`` messages in ``directory``, which is empty or not there.
 
     Raises :class:`storage.errors.WarrenError` where an act cannot be finished.
@@ -38,6 +39,8 @@ def run(directory: str, total: int, screen: Screen) -> Summary:
         last = acts.publish_rest(stage, vhost, killed.last.done)
         drained = acts.drain(stage, shipped, vhost, killed.last.done)
         contradictions += _contradictions(vhost)
+    left, peak_bytes = _left(stage, shipped), peak_memory_bytes()
+    salvaged, topic = salvage(stage), topics.play(stage)
     outcome = Outcome(
         stage=stage,
         shipped=shipped,
@@ -46,13 +49,14 @@ def run(directory: str, total: int, screen: Screen) -> Summary:
         last=last,
         drained=drained,
         contradictions=contradictions,
-        left=_left(stage, shipped),
-        peak_bytes=peak_memory_bytes(),
-        salvaged=salvage(stage),
-        topic=topics.play(stage),
+        left=left,
+        peak_bytes=peak_bytes,
+        salvaged=salvaged,
+        topic=topic,
+        fleet=fleet.play(stage, shipped, salvaged.oracle) if with_spark else None,
     )
     summary = outcome.summary(time.monotonic() - began_at)
-    screen.heading(9, "What it came to")
+    screen.heading(10, "What it came to")
     screen.put(summary.tables())
     return summary
 
@@ -88,10 +92,12 @@ class Outcome:
     peak_bytes: int
     salvaged: Salvaged
     topic: TopicPlayed
+    fleet: FleetPlayed | None
 
     def checks(self) -> list[Check]:
         """Everything that had to hold."""
-        return [*self._of_the_queues(), *self.salvaged.checks(), *self.topic.checks()]
+        of_spark = [] if self.fleet is None else self.fleet.checks()
+        return [*self._of_the_queues(), *self.salvaged.checks(), *self.topic.checks(), *of_spark]
 
     def _of_the_queues(self) -> list[Check]:
         drained, numbered, taken_over = self.drained, self.drained.numbered, self.shipped.count
@@ -155,6 +161,7 @@ class Outcome:
             peak_bytes=self.peak_bytes,
             rocketmq=self.salvaged.figures(),
             topic=self.topic.figures(),
+            fleet=None if self.fleet is None else self.fleet.figures(),
             elapsed_s=elapsed_s,
             checks=self.checks(),
         )

@@ -87,6 +87,20 @@ class TopicFigures:
         ]
 
 
+@attrs.frozen(kw_only=True)
+class FleetFigures:
+    """Of both dead brokers, read by Spark."""
+
+    messages: int
+    elapsed_s: float
+    """From a session that is there to the last row."""
+
+    def rows(self) -> list[tuple[str, str]]:
+        return [
+            ("by Spark", f"{self.messages:,} messages of both brokers in {self.elapsed_s:.1f} s, every one checked")
+        ]
+
+
 @attrs.define(kw_only=True)
 class Summary:
     """One run. Times in seconds, rates in messages a second, sizes in bytes."""
@@ -116,6 +130,8 @@ class Summary:
     """Of the process that recovers, drains and draws, until the queues are empty."""
     rocketmq: RocketmqFigures
     topic: TopicFigures
+    fleet: FleetFigures | None
+    """``None``: Spark is not installed."""
     elapsed_s: float
     checks: list[Check]
 
@@ -176,5 +192,6 @@ class Summary:
             ),
             *self.rocketmq.rows(),
             *self.topic.rows(),
+            *([] if self.fleet is None else self.fleet.rows()),
             ("took", f"{self.elapsed_s:.1f} s"),
         ]

@@ -10,7 +10,7 @@ The same code that reads one directory on one machine reads it here; Spark distr
 Spark comes with ``pip install "warren[spark]"``; without it everything else of warren works.
 
 =========================================  ==============================================================
-:mod:`~warren.pipeline.session`            a session that has what it needs, Java included
+:mod:`~warren.pipeline.sessions`           a session that has what it needs, Java included
 :mod:`~warren.pipeline.source`             ``format("warren")``: what Spark asks, handed on to tables
 :mod:`~warren.pipeline.schemas`            every table's columns
 :mod:`~warren.pipeline.places`             what paths name: the directories, each one's kind
@@ -22,7 +22,8 @@ Spark comes with ``pip install "warren[spark]"``; without it everything else of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from warren.pipeline.errors import MissingSparkError, PipelineError
 
@@ -31,26 +32,45 @@ if TYPE_CHECKING:
 
 __all__ = ["MissingSparkError", "PipelineError", "register", "session"]
 
+_LEAST_SPARK: Final = (4, 2)
+
 
 def session(
     master: str | None = None, *, app_name: str = "warren", config: dict[str, str] | None = None
 ) -> SparkSession:
-    """A Spark session that reads ``format("warren")``: see :func:`warren.pipeline.session.session`."""
-    return part("session").session(master, app_name=app_name, config=config)  # type: ignore[no-any-return]
+    """A Spark session that reads ``format("warren")``: see :func:`warren.pipeline.sessions.session`."""
+    return part("sessions").session(master, app_name=app_name, config=config)  # type: ignore[no-any-return]
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session that is there read ``format("warren")``: see :func:`warren.pipeline.session.register`."""
-    part("session").register(spark)
+    """Let a session that is there read ``format("warren")``: see :func:`warren.pipeline.sessions.register`."""
+    part("sessions").register(spark)
 
 
 def part(name: str) -> Any:
-    """A module that needs Spark; raises :class:`MissingSparkError` where it is not installed."""
+    """A module that needs Spark; raises :class:`PipelineError` where it is not there: see :func:`check_spark`."""
     import importlib  # noqa: PLC0415
 
-    try:
-        return importlib.import_module(f"warren.pipeline.{name}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("pyspark", "pyarrow", "py4j"):
-            raise MissingSparkError(error.name or "pyspark") from error
-        raise
+    check_spark()
+    return importlib.import_module(f"warren.pipeline.{name}")
+
+
+def check_spark() -> None:
+    """Raises :class:`MissingSparkError` where Spark is not installed, :class:`PipelineError` where it is too old."""
+    import importlib.util  # noqa: PLC0415
+
+    for needed in ("pyspark", "py4j", "pyarrow", "pandas"):
+        try:
+            found = importlib.util.find_spec(needed)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            raise MissingSparkError(needed)
+    import pyspark.version  # noqa: PLC0415
+
+    version = pyspark.version.__version__
+    if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < _LEAST_SPARK:
+        least = ".".join(map(str, _LEAST_SPARK))
+        raise PipelineError(
+            f'PySpark {version} is installed; warren needs {least} or newer: pip install "warren[spark]"'
+        )

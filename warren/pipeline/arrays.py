@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binascii import hexlify
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,3 +36,16 @@ def slices(data: bytes | memoryview, starts: npt.NDArray[np.int64], sizes: npt.N
     edges[-1] = edges[-2] if count else 0
     every = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(data)])
     return every.take(pa.array(np.arange(0, 2 * count, 2)))
+
+
+def rows_of(matrix: npt.NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
+    """The rows of a contiguous matrix as values of a type, binary or text; nothing is copied."""
+    count, width = map(int, matrix.shape)
+    edges = width * np.arange(count + 1, dtype=np.int32)
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(edges), pa.py_buffer(matrix)])
+
+
+def hexadecimal(rows: npt.NDArray[np.uint8]) -> pa.Array:
+    """The rows of a matrix of bytes as texts in hexadecimal."""
+    count, width = rows.shape
+    return rows_of(np.frombuffer(hexlify(rows.tobytes()), np.uint8).reshape(count, 2 * width), pa.string())

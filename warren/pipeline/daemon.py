@@ -1,7 +1,7 @@
 """Spark's daemon of Python workers, with the tables imported before it forks: a worker then begins at once.
 
 Spark starts it with the name of the workers' module behind it; for sessions on this machine (see
-:mod:`warren.pipeline.session`).
+:mod:`warren.pipeline.sessions`).
 """
 
 from __future__ import annotations

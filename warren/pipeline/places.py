@@ -2,6 +2,11 @@
 
 A *node* is one directory that was loaded: its name in every table is the path as it was given, or as the glob matched
 it. Which kinds of stores it holds is found out by looking: RabbitMQ's queues, a topic store, or both.
+
+A URI may say in a query what opens it: ``s3://bucket/broker-1?endpoint_override=minio:9000&scheme=http``, with the
+names that pyarrow has for that. The rest comes from the environment, as ``AWS_ACCESS_KEY_ID``, ``AWS_REGION`` and
+``AWS_ENDPOINT_URL``, on the executors too. The query is no part of any name or file's path. In a URI a glob has ``*``
+and ``[…]``, for ``?`` begins the query.
 """
 
 from __future__ import annotations
@@ -9,16 +14,20 @@ from __future__ import annotations
 import enum
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from urllib.parse import unquote
 
 import attrs
 
 from storage.descriptors import descriptor_bound
 from storage.errors import DataError, StorageError
 from storage.filesystem import FileSystem, RealFileSystem
+from warren.pipeline.arrow_files import Address, ArrowFileSystem, address, has_magic, matches
 from warren.pipeline.errors import PipelineError
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.source import Place
+
+_ARCHIVE = "an archive, which Spark cannot read in parts; unpack it first"
 
 
 class Kind(enum.Flag):
@@ -39,10 +48,22 @@ class Node:
     """As given, or as the glob matched it."""
     directory: str
     """Where it is: an absolute path, or a URI."""
+    secret: str = attrs.field(default="", repr=False)
+    """What opens the URI, keys included; empty for a directory of this machine."""
+
+    @property
+    def path(self) -> str:
+        """What names this node alone where paths are given: with all that opens it."""
+        return self.secret or self.name
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is not a directory of the machine that reads it."""
+        return bool(self.secret)
 
     def files(self) -> FileSystem:
         """What reads it, on whatever machine this is."""
-        return RealFileSystem(descriptor_bound())
+        return ArrowFileSystem(self.secret) if self.secret else RealFileSystem(descriptor_bound())
 
     def place(self) -> Place:
         """The directory, as :mod:`warren.salvage.source` knows it."""
@@ -50,10 +71,9 @@ class Node:
 
     def kinds(self) -> Kind:
         """What lies in it; raises :class:`DataError` where there is nothing."""
-        source, store = self.place().both()
+        vhosts, store = self.place().parts()
         found = Kind(0)
-        if source is not None:
-            source.close()
+        if vhosts is not None:
             found |= Kind.QUEUES
         if store is not None:
             found |= Kind.TOPICS
@@ -63,20 +83,59 @@ class Node:
 def find_nodes(paths: Sequence[str]) -> list[Node]:
     """The directories that the paths name, each once, in order of the paths; those of a glob sorted.
 
-    Raises :class:`StorageError` where one names nothing, and :class:`PipelineError` where there is none.
+    A directory that several paths name bears the first one's name. Raises :class:`StorageError` where one names
+    nothing, and :class:`PipelineError` where there is none.
     """
     nodes: dict[str, Node] = {}
     for path in paths:
-        names = sorted(glob.glob(path)) if glob.has_magic(path) and not os.path.exists(path) else [path]
-        if not names:
-            raise StorageError(f"{path}: nothing matches")
-        for name in names:
-            if not os.path.isdir(name):
-                reason = "an archive, which Spark cannot read in parts; unpack it first"
-                if os.path.isfile(name):
-                    raise DataError(name, None, reason)
-                raise StorageError(f"{name}: no such directory")
-            nodes.setdefault(name, Node(name, os.path.abspath(name)))
+        for node in _local(path) if _is_local(path) else _remote(address(path)):
+            nodes.setdefault(node.directory if node.is_remote else os.path.realpath(node.directory), node)
     if not nodes:
         raise PipelineError("no path to load")
     return list(nodes.values())
+
+
+def _is_local(path: str) -> bool:
+    scheme, separator, _ = path.partition("://")
+    return not separator or scheme == "file" or not scheme.isalnum()
+
+
+def _local(path: str) -> Iterator[Node]:
+    """Directories of this machine; of a ``file://`` URI the name is a URI, too."""
+    prefix, place = "", path
+    if path.startswith("file://"):
+        host, slash, rest = path.removeprefix("file://").partition("/")
+        if host not in ("", "localhost"):
+            raise StorageError(f"{path}: is on another machine")
+        prefix, place = f"file://{host}", unquote(slash + rest)
+    names = sorted(glob.glob(place)) if glob.has_magic(place) and not os.path.exists(place) else [place]
+    if not names:
+        raise StorageError(f"{path}: nothing matches")
+    for name in names:
+        shown = path if name == place else prefix + name
+        if os.path.isfile(name):
+            raise DataError(shown, None, _ARCHIVE)
+        if not os.path.isdir(name):
+            raise StorageError(f"{shown}: no such directory")
+        yield Node(shown, os.path.abspath(name))
+
+
+def _remote(given: Address) -> Iterator[Node]:
+    """Directories on an object store: whatever has a file below it is one."""
+    found = [given]
+    if has_magic(given.shown) and not _is_there(given):
+        found = matches(given)
+        if not found:
+            raise StorageError(f"{given.shown}: nothing matches")
+    for one in found:
+        directory = one.shown.rstrip("/")
+        files = ArrowFileSystem(one.secret)
+        if not files.is_directory(directory):
+            if files.exists(directory):
+                raise DataError(one.shown, None, _ARCHIVE)
+            raise StorageError(f"{one.shown}: no such directory")
+        yield Node(one.shown, directory, one.secret)
+
+
+def _is_there(one: Address) -> bool:
+    return ArrowFileSystem(one.secret).exists(one.shown.rstrip("/"))

@@ -14,11 +14,13 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -34,12 +36,15 @@ def _schema(*columns: tuple[str, DataType, str]) -> StructType:
 _NODE: Final = ("node", _STRING, "the directory that was loaded, as its path was given or matched")
 _FILE: Final = ("file", _STRING, "the file that it stands in")
 _FILE_OFFSET: Final = ("file_offset", _LONG, "where in that file, bytes from its begin")
-
-QUEUES: Final = _schema(
-    _NODE,
+_QUEUE: Final = (
     ("vhost", _STRING, "the virtual host's name"),
     ("queue", _STRING, "the queue's name; the levels of a priority queue bear its bare name"),
     ("priority", _INT, "the level of a priority queue; null for other queues"),
+)
+
+QUEUES: Final = _schema(
+    _NODE,
+    *_QUEUE,
     ("dir", _STRING, "the name of the queue's directory"),
     ("kind", _STRING, "the format of its files"),
     ("ready", _LONG, "messages that a restarted broker would deliver"),
@@ -47,3 +52,133 @@ QUEUES: Final = _schema(
     ("details", _STRING, "JSON: all else that warren inspect says of the queue"),
 )
 """A row for each queue's directory."""
+
+INDEX: Final = _schema(
+    _NODE,
+    *_QUEUE,
+    ("seq_id", _LONG, "the position; each level of a priority queue has positions of its own"),
+    ("msg_id", _STRING, "the message's id, 16 bytes in hexadecimal"),
+    ("persistent", _BOOLEAN, "whether a restart keeps it"),
+    ("delivered", _BOOLEAN, "whether a deliver of it is written down"),
+    ("acked", _BOOLEAN, "whether an ack of it is written down: it is gone, and still in the files"),
+    ("expiry_us", _LONG, "when it expires, microseconds since 1970; null: never"),
+    ("size", _LONG, "bytes of the payload, as the index says"),
+    (
+        "embedded",
+        _BOOLEAN,
+        "whether the message stands in the index; else it is in the vhost's store, under its msg_id",
+    ),
+    ("in_journal", _BOOLEAN, "whether the publish that counts is the journal's, and not its segment's"),
+    ("file", _STRING, "the journal or the segment in which its publish stands"),
+    _FILE_OFFSET,
+)
+"""A row for each position that has a publish: journal and segments put together, acked and transient ones too."""
+
+STORE: Final = _schema(
+    _NODE,
+    ("vhost", _STRING, "the virtual host's name"),
+    ("store", _STRING, "msg_store_persistent, or msg_store_transient"),
+    ("msg_id", _STRING, "the message's id, 16 bytes in hexadecimal"),
+    ("size", _LONG, "bytes of the whole record, 25 more than the message has"),
+    ("good", _BOOLEAN, "whether it was written whole"),
+    ("message", _BINARY, "the message as it is stored; null with bodies=false, and where it cannot be had"),
+    _FILE,
+    _FILE_OFFSET,
+)
+"""A row for each record of the stores' files, bad ones and repeated ones too."""
+
+MESSAGES: Final = _schema(
+    _NODE,
+    *_QUEUE,
+    ("position", _LONG, "0, 1, 2 … through the queue, highest level first: in which order they would be delivered"),
+    ("seq_id", _LONG, "where it stands in the index of its queue, or of its level"),
+    ("msg_id", _STRING, "the message's id, 16 bytes in hexadecimal"),
+    ("persistent", _BOOLEAN, "true: a restarted broker has no others"),
+    ("redelivered", _BOOLEAN, "whether it may have been delivered before"),
+    ("expiry_us", _LONG, "when it expires, microseconds since 1970; null: never"),
+    ("size", _LONG, "bytes of the payload"),
+    ("exchange", _STRING, "the exchange that it was published to"),
+    ("routing_keys", ArrayType(_STRING), "its routing key, then those of the headers CC and BCC"),
+    ("properties", _STRING, "JSON: the properties that are set, under AMQP's names, as warren export has them"),
+    ("headers", _STRING, "JSON: the headers; null without"),
+    ("body", _BINARY, "the payload; null with bodies=false"),
+    ("body_sha256", _STRING, "its SHA-256 in hexadecimal; null with bodies=false"),
+    ("file", _STRING, "the journal or the segment in which its publish stands"),
+    _FILE_OFFSET,
+)
+"""A row for each message that a restarted broker would deliver: the rows of ``warren export``, in its order."""
+
+FINDINGS: Final = _schema(
+    _NODE,
+    ("kind", _STRING, "what it is, as warren verify names it"),
+    ("severity", _STRING, "damage, or leftover: what a sound directory may have after a crash"),
+    ("path", _STRING, "the file or directory that has it"),
+    ("offset", _LONG, "where in that file, in bytes; null where it is not one place"),
+    ("detail", _STRING, "the rest, for people"),
+)
+"""A row for each thing that a sound directory does not have, or need not have."""
+
+RECORDS: Final = _schema(
+    _NODE,
+    ("topic", _STRING, "the topic"),
+    ("queue_id", _INT, "the number of the topic's queue"),
+    ("queue_offset", _LONG, "the message's number in its queue; 0 of one that is prepared or rolled back"),
+    ("physical_offset", _LONG, "where in the CommitLog the record says it lies"),
+    ("size", _INT, "bytes of the record"),
+    ("store_timestamp", _LONG, "when it was stored, milliseconds since 1970"),
+    ("born_timestamp", _LONG, "when the producer made it, milliseconds since 1970"),
+    ("born_host", _STRING, "where the producer was, address:port"),
+    ("store_host", _STRING, "which broker stored it, address:port"),
+    ("sys_flag", _INT, "RocketMQ's flags: 1 compressed, 4 prepared, 8 commit, 12 rollback, and others"),
+    ("flag", _INT, "the producer's flag"),
+    ("reconsume_times", _INT, "how often it was consumed in vain"),
+    ("prepared_transaction_offset", _LONG, "of a commit or rollback: physical offset of what was prepared"),
+    ("tags", _STRING, "the property TAGS; null without"),
+    ("keys", _STRING, "the property KEYS, keys with blanks between them; null without"),
+    ("properties", MapType(_STRING, _STRING), "all properties"),
+    ("body", _BINARY, "the body as it is stored; null where bodies are left out"),
+    ("body_crc", _LONG, "the body's CRC-32, 31 bits of it, as the record says"),
+    ("crc_ok", _BOOLEAN, "whether that is the CRC of the body; true of an empty one"),
+    ("message_id", _STRING, "store host and physical offset in hexadecimal digits"),
+    _FILE,
+    _FILE_OFFSET,
+)
+"""A row for each record of a CommitLog; the filler at the end of a file is none."""
+
+ENTRIES: Final = _schema(
+    _NODE,
+    ("topic", _STRING, "the topic"),
+    ("queue_id", _INT, "the number of the topic's queue"),
+    ("queue_offset", _LONG, "the message's number in its queue"),
+    ("physical_offset", _LONG, "where in the CommitLog the message lies"),
+    ("size", _INT, "bytes of its record"),
+    ("tags_code", _LONG, "Java's hash of the tags, 0 without; of a scheduled message when it is due"),
+    ("file", _STRING, "the file that it stands in; null where only a recovery would make that file"),
+    _FILE_OFFSET,
+)
+"""A row for each entry of a ConsumeQueue, from the queue's first message to its last."""
+
+INDEX_ITEMS: Final = _schema(
+    _NODE,
+    ("slot", _INT, "the slot whose chain it is in; null where the hash is no hash"),
+    ("position", _INT, "the item's number in its file, from 1 on"),
+    ("key_hash", _INT, "the hash of topic#key"),
+    ("physical_offset", _LONG, "where in the CommitLog the message lies"),
+    ("time_diff", _INT, "whole seconds after the file's first message"),
+    ("timestamp", _LONG, "that as a time, milliseconds since 1970"),
+    ("previous", _INT, "the item before it in the chain; 0: none"),
+    ("file", _STRING, "the file that it stands in; null where only a recovery would make that file"),
+    _FILE_OFFSET,
+)
+"""A row for each item of an index file."""
+
+OFFSETS: Final = _schema(
+    _NODE,
+    ("group", _STRING, "the consumer group"),
+    ("topic", _STRING, "the topic"),
+    ("queue_id", _INT, "the number of the topic's queue"),
+    ("offset", _LONG, "the queue offset that the group wants next"),
+    ("max_offset", _LONG, "the queue offset of the queue's next message; 0 where there is no such queue"),
+    ("lag", _LONG, "messages between them; below 0 where the group is ahead of the queue"),
+)
+"""A row for each queue that a consumer group has come to."""

@@ -7,9 +7,11 @@ may leave columns out: they are not made then. ``.option("bodies", "false")`` le
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+import attrs
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -17,8 +19,12 @@ from warren.pipeline.errors import PipelineError
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import find_nodes
-from warren.pipeline.table import Rows, Table, Task
+from warren.pipeline.schemas import RECORDS
+from warren.pipeline.stream_options import StreamOptions
+from warren.pipeline.stream_reader import TopicStreamReader
+from warren.pipeline.table import Table, Task, as_batch
 from warren.pipeline.tables import TABLES
+from warren.pipeline.topic_writer import TopicStreamWriter, TopicWriter, WriteOptions
 
 
 class WarrenSource(DataSource):
@@ -29,10 +35,21 @@ class WarrenSource(DataSource):
         return "warren"
 
     def schema(self) -> StructType:
-        return self._table().schema
+        is_stream = "table" not in self.options  # or a table that is not said, which the reader complains of
+        return RECORDS if is_stream else self._table().schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return TableReader(self._table(), ReadOptions.of(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        check_columns("records", RECORDS, schema)
+        return TopicStreamReader(StreamOptions.of(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
+        return TopicWriter(WriteOptions.of(self.options, is_stream=False), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
+        return TopicStreamWriter(WriteOptions.of(self.options, is_stream=True), schema, overwrite=overwrite)
 
     def _table(self) -> Table:
         options = ReadOptions.of(self.options)
@@ -46,17 +63,16 @@ class TableReader(DataSourceReader):
     """One reading of one table."""
 
     def __init__(self, table: Table, options: ReadOptions, schema: StructType) -> None:
-        for field in schema.fields:
-            if field.name not in table.schema.names:
-                raise PipelineError(f"the table {table.name} has no column {field.name!r}")
-            if table.schema[field.name].dataType != field.dataType:
-                said = table.schema[field.name].dataType.simpleString()
-                raise PipelineError(f"the column {field.name} of {table.name} is {said}")
+        check_columns(table.name, table.schema, schema)
         self._table, self._options, self._schema = table.name, options, schema
-        self._wanted = Wanted()
+        self._wanted = Wanted(columns=frozenset(schema.names))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is pickled goes to every task; what only planning needs may be long.
+        return {**self.__dict__, "_options": attrs.evolve(self._options, survey="")}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._wanted = Wanted.of(filters)
+        self._wanted = Wanted.of(filters, frozenset(self._schema.names))
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -73,6 +89,16 @@ class TableReader(DataSourceReader):
                 yield as_batch(rows, arrow)
 
 
+def check_columns(name: str, columns: StructType, wanted: StructType) -> None:
+    """Raise :class:`PipelineError` where a column is wanted that the table does not have."""
+    for field in wanted.fields:
+        if field.name not in columns.names:
+            raise PipelineError(f"the table {name} has no column {field.name!r}")
+        if columns[field.name].dataType != field.dataType:
+            said = columns[field.name].dataType.simpleString()
+            raise PipelineError(f"the column {field.name} of {name} is {said}")
+
+
 def plan(table: Table, options: ReadOptions, wanted: Wanted) -> list[Task]:
     """The tasks of all nodes; raises :class:`PipelineError` where a node is of a kind that has no such table."""
     tasks: list[Task] = []
@@ -84,8 +110,3 @@ def plan(table: Table, options: ReadOptions, wanted: Wanted) -> list[Task]:
         if wanted.allows("node", node.name):
             tasks += table.plan(node, options, wanted)
     return tasks
-
-
-def as_batch(rows: Rows, arrow: pa.Schema) -> pa.RecordBatch:
-    """The columns of a schema."""
-    return pa.RecordBatch.from_arrays([rows.column(name) for name in arrow.names], schema=arrow)

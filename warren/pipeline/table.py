@@ -64,3 +64,8 @@ class Table:
     directories and reads little."""
     read: Callable[[Task, ReadOptions, Wanted], Iterator[Rows]]
     """A task's rows; columns of bodies are null where ``bodies`` is false."""
+
+
+def as_batch(rows: Rows, arrow: pa.Schema) -> pa.RecordBatch:
+    """The columns of a schema."""
+    return pa.RecordBatch.from_arrays([rows.column(name) for name in arrow.names], schema=arrow)

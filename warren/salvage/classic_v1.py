@@ -16,12 +16,12 @@ import attrs
 import numpy as np
 
 from queue_index import directory as disk
-from queue_index.record_format import JOURNAL, SEGMENT, Bools, Ints
+from queue_index.record_format import JOURNAL, SEGMENT, Bools, Ints, Octets
 from queue_index.recovery_terms import RecoveryTerms
-from storage.errors import DataError, StorageError, UnknownMessageError
 from warren.salvage import classic_v1_findings
 from warren.salvage.index_file import Bodies, IndexFile
 from warren.salvage.names import Json
+from warren.salvage.needed_body import Reference, looked_up
 from warren.salvage.positions import JournalBySegment, Positions
 from warren.salvage.queue_directory import (
     MSG_IDS,
@@ -43,6 +43,9 @@ STRETCH_MESSAGES: Final = 32
 
 STRETCH_BYTES: Final = 1 << 20
 """So many bytes of encoded messages, about, make a stretch: it is held in memory a few times over."""
+
+_NO_EXPIRY_US: Final = 1 << 63
+"""No broker writes such a number, and columns cannot hold it."""
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -99,21 +102,23 @@ class ClassicV1Directory:
             else:
                 yield found
 
-    def stretches(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Stretch | Finding]:
+    def stretches(
+        self, *, include_acked: bool = False, only: range | None = None
+    ) -> Iterator[StoredMessage | Stretch | Finding]:
+        """``only``: of the segments with these numbers."""
         with self.journal() as journal:
             if journal.file.problem is not None:
                 yield unreadable_file(journal.file.path, journal.file.problem)
-            for positions in self.segments(journal):
+            for positions in self.segments(journal, only):
                 if positions.file.problem is not None:
                     yield unreadable_file(positions.file.path, positions.file.problem)
                 wanted = positions.unacked | positions.acked if include_acked else positions.unacked
                 rel_seqs = np.flatnonzero(wanted & positions.persistent & self.seen(positions))
                 bodies = positions.bodies(rel_seqs)
-                for part in self._alike(positions, rel_seqs):
+                for part, are_alike in self._alike(positions, rel_seqs, bodies):
                     chosen, its_bodies = rel_seqs[part], bodies[part]
-                    if len(chosen) < STRETCH_MESSAGES:
-                        yield from self._messages_of(positions, chosen, its_bodies)
-                    elif (stretch := self._stretch(positions, chosen, its_bodies)) is not None:
+                    stretch = self._stretch(positions, chosen, its_bodies) if are_alike else None
+                    if stretch is not None:
                         yield stretch
                     else:
                         yield from self._messages_of(positions, chosen, its_bodies)
@@ -122,10 +127,31 @@ class ClassicV1Directory:
         with self.journal() as journal:
             for positions in self.segments(journal):
                 wanted = positions.unacked & (positions.persistent == persistent) & (positions.embedded_sizes == 0)
-                yield np.ascontiguousarray(positions.bodies(np.flatnonzero(wanted))["msg_id"]).view(MSG_IDS)
+                yield _ids(positions.bodies(np.flatnonzero(wanted)))
 
     def findings(self) -> Iterator[Finding]:
+        for found in self.own_findings():
+            if not isinstance(found, Reference):
+                yield found
+            elif found.persistent:
+                yield from looked_up(found, self.bodies)
+
+    def own_findings(self) -> Iterator[Finding | Reference]:
         return classic_v1_findings.of_directory(self)
+
+    def count(self, only: range) -> int:
+        """How many messages of these segments a restarted broker would deliver, without reading bodies."""
+        with self.journal() as journal:
+            return sum(len(self._deliverable_sizes(positions)) for positions in self.segments(journal, only))
+
+    def deliverable(self, only: range) -> Iterator[tuple[int, MsgIds]]:
+        """What a restarted broker would deliver of each of these segments: how many messages that stand in the index,
+        and which it looks for in the store."""
+        with self.journal() as journal:
+            for positions in self.segments(journal, only):
+                wanted = positions.unacked & positions.persistent & self.seen(positions)
+                elsewhere = wanted & (positions.embedded_sizes == 0)
+                yield int((wanted & ~elsewhere).sum()), _ids(positions.bodies(np.flatnonzero(elsewhere)))
 
     @contextmanager
     def journal(self) -> Iterator[JournalBySegment]:
@@ -136,9 +162,13 @@ class ClassicV1Directory:
         finally:
             file.close()
 
-    def segments(self, journal: JournalBySegment) -> Iterator[Positions]:
-        """The segments that have a file or that the journal publishes to, in order; each is open until the next."""
-        for number in sorted(self.segment_files() | journal.published):
+    def segments(self, journal: JournalBySegment, only: range | None = None) -> Iterator[Positions]:
+        """The segments that have a file or that the journal publishes to, in order; each is open until the next.
+
+        ``only``: those with these numbers.
+        """
+        numbers = self.segment_files() | journal.published
+        for number in sorted(numbers if only is None else filter(only.__contains__, numbers)):
             file = IndexFile.open(self.files, below(self.path, disk.segment_name(number)), SEGMENT)
             try:
                 yield Positions.of(number, file, journal, self.segment_entry_count)
@@ -162,49 +192,50 @@ class ClassicV1Directory:
         rel_seqs = np.flatnonzero(positions.unacked & positions.persistent & self.seen(positions))
         bodies = positions.bodies(rel_seqs)
         there = positions.embedded_sizes[rel_seqs] > 0
-        for index in np.flatnonzero(~there).tolist():
-            there[index] = self.bodies.contains(bodies["msg_id"][index].tobytes())
+        if not there.all():
+            there[~there] = self.bodies.contains_each(_ids(bodies[~there]))
         sizes: Ints = bodies["size"][there].astype(np.int64)
         return sizes
 
-    def _alike(self, positions: Positions, rel_seqs: Ints) -> list[slice]:
+    def _alike(self, positions: Positions, rel_seqs: Ints, bodies: Bodies) -> list[tuple[slice, bool]]:
         """Where to cut positions: where the next message is of another length, file or kind, or there are enough.
 
-        Neighbours that are not worth a stretch stay together.
+        Each part, and whether all in it are alike. Neighbours that are not worth a stretch stay together.
         """
-        sizes, acked = positions.embedded_sizes[rel_seqs], positions.acked[rel_seqs]
+        embedded, acked = positions.embedded_sizes[rel_seqs], positions.acked[rel_seqs]
+        sizes = np.where(embedded == 0, bodies["size"].astype(np.int64), embedded)
         below = self._redelivered_below()
         before = np.zeros(len(rel_seqs), np.bool_) if below is None else positions.first_seq_id + rel_seqs < below
         changes = np.zeros(max(len(rel_seqs) - 1, 0), np.bool_)
-        for column in (sizes, acked, before, positions.from_file[rel_seqs]):
+        for column in (sizes, embedded, acked, before, positions.from_file[rel_seqs]):
             changes |= column[1:] != column[:-1]
-        parts: list[slice] = []
+        parts: list[tuple[slice, bool]] = []
         edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(rel_seqs)]
         singles = 0  # where the neighbours begin that are not worth a stretch
         for low, high in pairwise(edges):
-            if high - low < STRETCH_MESSAGES or not sizes[low] or acked[low]:
+            rows = STRETCH_BYTES // max(int(sizes[low]), 1) if high > low else 0
+            if high - low < STRETCH_MESSAGES or acked[low] or (rows < STRETCH_MESSAGES and not embedded[low]):
                 continue
             if singles < low:
-                parts.append(slice(singles, low))
-            rows = max(STRETCH_MESSAGES, STRETCH_BYTES // int(sizes[low]))
-            parts += [slice(start, min(start + rows, high)) for start in range(low, high, rows)]
+                parts.append((slice(singles, low), False))
+            rows = max(STRETCH_MESSAGES, rows)
+            parts += [(slice(start, min(start + rows, high)), True) for start in range(low, high, rows)]
             singles = high
         if singles < len(rel_seqs):
-            parts.append(slice(singles, len(rel_seqs)))
+            parts.append((slice(singles, len(rel_seqs)), False))
         return parts
 
     def _stretch(self, positions: Positions, rel_seqs: Ints, bodies: Bodies) -> Stretch | None:
-        """Messages of one length and kind as columns; ``None``: they are not, or lie too far apart to read at once."""
-        size = int(positions.embedded_sizes[rel_seqs[0]])
+        """Messages that are alike as columns; ``None``: they are better read one by one."""
+        if len(rel_seqs) < STRETCH_MESSAGES or int(bodies["expiry_us"].max()) >= _NO_EXPIRY_US:
+            return None
         file = positions.file if positions.from_file[rel_seqs[0]] else positions.journal
-        if not size or positions.acked[rel_seqs[0]] or (positions.embedded_sizes[rel_seqs] != size).any():
-            return None
         _, offsets, embedded_at = positions.records(rel_seqs)
-        at = np.array(embedded_at, np.int64)
-        low, high = int(at.min()), int(at.max()) + size
-        if high - low > 4 * STRETCH_BYTES:
+        size = int(positions.embedded_sizes[rel_seqs[0]])
+        embedded = size > 0
+        encoded = _rows(file, np.array(embedded_at), size) if embedded else self.bodies.read_alike(_ids(bodies))
+        if encoded is None:
             return None
-        window = np.frombuffer(file.read(high - low, low), np.uint8)
         seq_ids = positions.first_seq_id + rel_seqs
         below = self._redelivered_below()
         return Stretch(
@@ -212,7 +243,7 @@ class ClassicV1Directory:
             msg_ids=np.ascontiguousarray(bodies["msg_id"]).view(np.uint8).reshape(len(rel_seqs), -1),
             expiries_us=bodies["expiry_us"].astype(np.uint64),
             redelivered=below is None or int(seq_ids[0]) < below,
-            encoded=np.lib.stride_tricks.sliding_window_view(window, size)[at - low],
+            encoded=encoded,
             path=file.path,
             offsets=np.array(offsets, np.int64),
         )
@@ -229,17 +260,15 @@ class ClassicV1Directory:
             strict=True,
         )
         first_seq_id = positions.first_seq_id
+        elsewhere = positions.embedded_sizes[rel_seqs] == 0
+        stored = self.bodies.read_each(_ids(bodies[elsewhere])) if elsewhere.any() else iter(())
         for rel_seq, acked, msg_id, expiry_us, embedded_size, file, offset, embedded_at in columns:
             seq_id = first_seq_id + rel_seq
-            if embedded_size:
-                encoded = file.read(embedded_size, embedded_at)
-            else:
-                try:
-                    encoded = self.bodies.read(msg_id)
-                except (DataError, StorageError, UnknownMessageError) as error:
-                    if not acked:
-                        yield missing_body(file.path, offset, seq_id, msg_id, error)
-                    continue
+            encoded = file.read(embedded_size, embedded_at) if embedded_size else next(stored)
+            if not isinstance(encoded, bytes):
+                if not acked:
+                    yield missing_body(file.path, offset, seq_id, msg_id, encoded)
+                continue
             redelivered = redelivered_below is None or seq_id < redelivered_below
             yield StoredMessage(seq_id, msg_id, True, redelivered, acked, expiry_us, encoded, file.path, offset)
 
@@ -250,3 +279,17 @@ class ClassicV1Directory:
         if self.terms.next_deliver_seq_id is not None:
             return self.terms.next_deliver_seq_id
         return self.terms.next_seq_id
+
+
+def _ids(bodies: Bodies) -> MsgIds:
+    return np.ascontiguousarray(bodies["msg_id"]).view(MSG_IDS)
+
+
+def _rows(file: IndexFile, at: Ints, size: int) -> Octets | None:
+    """``size`` bytes from each of these offsets; ``None``: they lie too far apart to be read at once."""
+    low, high = int(at.min()), int(at.max()) + size
+    if high - low > 4 * STRETCH_BYTES:
+        return None
+    window = np.frombuffer(file.read(high - low, low), np.uint8)
+    rows: Octets = np.lib.stride_tricks.sliding_window_view(window, size)[at - low]
+    return rows

@@ -17,12 +17,11 @@ import numpy as np
 
 from queue_index import directory as disk
 from queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
-from queue_index.message_format import decode_message
 from queue_index.record_format import Ints
-from storage.errors import DataError, MessageError, StorageError, UnknownMessageError
 from warren.salvage.index_file import IndexFile
+from warren.salvage.needed_body import Reference, contents_of, contradictions
 from warren.salvage.positions import JournalBySegment, Positions
-from warren.salvage.queue_directory import Finding, missing_body, unreadable_file
+from warren.salvage.queue_directory import Finding, unreadable_file
 from warren.salvage.read_only import below
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 _KNOWN_FILES: Final = frozenset({disk.QUEUE_NAME_FILE, disk.JOURNAL_NAME})
 
 
-def of_directory(queue: ClassicV1Directory) -> Iterator[Finding]:
-    """Everything that is to be said of a queue's directory."""
+def of_directory(queue: ClassicV1Directory) -> Iterator[Finding | Reference]:
+    """Everything that is to be said of a queue's directory by its own files, and what it needs of the store."""
     yield from _strange_files(queue)
     with queue.journal() as journal:
         yield from _journal_as_a_whole(journal)
@@ -149,8 +148,8 @@ def _journal_without_segment(journal: JournalBySegment, visited: set[int]) -> It
         yield _leftover("leftover acks", journal.file, None, detail)
 
 
-def _messages(queue: ClassicV1Directory, positions: Positions, *, is_durable: bool) -> Iterator[Finding]:
-    """Each message that is here, and each body that an unacked one needs, against its record."""
+def _messages(queue: ClassicV1Directory, positions: Positions, *, is_durable: bool) -> Iterator[Finding | Reference]:
+    """Each message that is here against its record, and each body that an unacked one needs."""
     rel_seqs = np.flatnonzero((positions.facts & PUBLISHED != 0) | positions.published_in_journal)
     bodies = positions.bodies(rel_seqs)
     columns = zip(
@@ -166,35 +165,11 @@ def _messages(queue: ClassicV1Directory, positions: Positions, *, is_durable: bo
     for rel_seq, is_persistent, is_unacked, embedded_size, msg_id, size, file, offset, embedded_at in columns:
         seq_id = positions.first_seq_id + rel_seq
         if embedded_size:
-            encoded = file.read(embedded_size, embedded_at)
-        elif is_unacked and is_persistent:
-            try:
-                encoded = queue.bodies.read(msg_id)
-            except (DataError, StorageError, UnknownMessageError) as error:
-                yield missing_body(file.path, offset, seq_id, msg_id, error)
-                continue
-        else:
-            continue
-        for kind, detail in contradictions(encoded, msg_id, size, is_persistent if is_durable else None):
-            yield _damage(kind, file, offset, f"message {seq_id}: {detail}")
-
-
-def contradictions(
-    encoded: bytes, msg_id: bytes, size: int | None, is_persistent: bool | None
-) -> Iterator[tuple[str, str]]:
-    """Where a message is none, or not the one that its record says; ``None``: the record does not say."""
-    try:
-        message = decode_message(encoded)
-    except MessageError as error:
-        yield "unreadable message", str(error)
-        return
-    if message.msg_id != msg_id:
-        yield "wrong message", f"the record is of {msg_id.hex()}, the message is {message.msg_id.hex()}"
-    if size is not None and len(message.body) != size:
-        yield "wrong size", f"the record says {size} bytes, the payload has {len(message.body)}"
-    if is_persistent is not None and message.persistent != is_persistent:
-        said = ("transient", "persistent")
-        yield "wrong persistence", f"the record says {said[is_persistent]}, the message {said[message.persistent]}"
+            found = contents_of(file.read(embedded_size, embedded_at))
+            for kind, detail in contradictions(found, msg_id, size, is_persistent if is_durable else None):
+                yield _damage(kind, file, offset, f"message {seq_id}: {detail}")
+        elif is_unacked:
+            yield Reference(msg_id, is_persistent, seq_id, size, file.path, offset)
 
 
 def _unseen(queue: ClassicV1Directory, positions: Positions) -> Iterator[Finding]:

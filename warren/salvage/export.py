@@ -18,7 +18,7 @@ refers to; it belongs to no queue, and nothing is known of its delivery (``queue
 from __future__ import annotations
 
 from binascii import hexlify
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
 import attrs
@@ -27,7 +27,7 @@ from storage.errors import DataError, MessageError, WarrenError
 from warren.salvage.message_json import FLAGS, WORDS, MessageJson
 from warren.salvage.names import from_text, split_level, to_json, to_text
 from warren.salvage.needed import NeededBodies
-from warren.salvage.queue_directory import Finding, QueueDirectory, StoredMessage, Stretch
+from warren.salvage.queue_directory import UNREADABLE_BODY, Finding, QueueDirectory, StoredMessage, Stretch
 from warren.salvage.read_only import below
 from warren.salvage.source import Source
 from warren.salvage.stretch_lines import stretch_lines
@@ -64,18 +64,18 @@ def export_source(source: Source, selection: Selection, write: Write, report: Re
     vhosts = [vhost for vhost in source.vhosts if selection.vhost in (None, to_text(vhost.name))]
     if selection.vhost is not None and not vhosts:
         raise WarrenError(f"{source.path}: no vhost {selection.vhost!r}")
-    if selection.queue is not None and not any(_queues(vhost, selection.queue) for vhost in vhosts):
+    if selection.queue is not None and not any(chosen_queues(vhost, selection.queue) for vhost in vhosts):
         raise WarrenError(
             f"{source.path}: no queue {selection.queue!r} (one that was never written to has no directory)"
         )
-    exporter = _Exporter(write, report)
+    exporter = Exporter(write, report)
     for vhost in vhosts:
         exporter.vhost(vhost, selection)
     return exporter.exported
 
 
-def _queues(vhost: Vhost, queue: str | None) -> list[tuple[bytes, list[QueueDirectory]]]:
-    """Bare name → directories, in the order of export."""
+def chosen_queues(vhost: Vhost, queue: str | None) -> list[tuple[bytes, list[QueueDirectory]]]:
+    """Bare name → directories, in the order of export; of all queues, or of those of one name."""
 
     def order(directory: QueueDirectory) -> tuple[bytes, int]:
         bare, level = split_level(directory.name)
@@ -86,56 +86,79 @@ def _queues(vhost: Vhost, queue: str | None) -> list[tuple[bytes, list[QueueDire
     return [(name, list(directories)) for name, directories in by_name if wanted in (None, name)]
 
 
-def _is_of_others(problem: Finding, vhost: Vhost, queue: str) -> bool:
-    wanted = {directory.path for _, directories in _queues(vhost, queue) for directory in directories}
-    return any(problem.path.startswith(other.path) for other in vhost.queues if other.path not in wanted)
+def problems_of(vhost: Vhost, queue: str | None) -> Iterator[Finding]:
+    """What could not be read of a vhost so far, without what concerns only queues of other names."""
+    wanted = {directory.path for _, directories in chosen_queues(vhost, queue) for directory in directories}
+    others = tuple(other.path for other in vhost.queues if other.path not in wanted)
+    for problem in vhost.problems:
+        if not problem.path.startswith(others):
+            yield problem
 
 
-class _Exporter:
-    """Turns messages into lines, and counts."""
+class Exporter:
+    """Turns messages into lines, and counts.
 
-    def __init__(self, write: Write, report: Report) -> None:
+    ``numbered``: what every line begins with, behind which the number of the message stands. A message that is there
+    and cannot be read has a number, too, which is left out: numbers can be told without reading messages.
+    """
+
+    def __init__(self, write: Write, report: Report, numbered: bytes | None = None) -> None:
         self.exported = Exported()
-        self._write = write
+        self.number = 0
+        """Of the next message."""
+        self.write = write
         self._report = report
+        self._numbered = numbered
         self._json = MessageJson()
 
     def vhost(self, vhost: Vhost, selection: Selection) -> None:
-        for name, directories in _queues(vhost, selection.queue):
-            head = b'{"vhost": %b, "queue": %b, "seq_id": ' % (to_json(to_text(vhost.name)), to_json(to_text(name)))
+        """All that is wanted of a vhost."""
+        for name, directories in chosen_queues(vhost, selection.queue):
             for directory in directories:
-                self._messages(head, directory.stretches(include_acked=selection.include_acked))
+                self.messages(vhost.name, name, directory.stretches(include_acked=selection.include_acked))
         if selection.orphans and vhost.knows_needs:
             for store in STORES:
                 self._orphans(vhost, store)
-        for problem in vhost.problems:
-            if selection.queue is None or not _is_of_others(problem, vhost, selection.queue):
-                self._problem(problem)
+        for problem in problems_of(vhost, selection.queue):
+            self.problem(problem)
 
-    def _problem(self, finding: Finding) -> None:
+    def problem(self, finding: Finding) -> None:
+        """Tell it, and count it, if it is damage."""
         if finding.severity == "damage":
             self.exported.problems += 1
             self._report(finding)
 
-    def _messages(self, queue: bytes, found: Iterable[StoredMessage | Stretch | Finding]) -> None:
+    def messages(self, vhost: bytes, queue: bytes, found: Iterable[StoredMessage | Stretch | Finding]) -> None:
+        """Some of the messages of a queue, in order."""
+        begin = b"{" if self._numbered is None else b", "
+        head = b'%b"vhost": %b, "queue": %b, "seq_id": ' % (begin, to_json(to_text(vhost)), to_json(to_text(queue)))
         for one in found:
             if isinstance(one, Finding):
-                self._problem(one)
+                self.number += one.kind == UNREADABLE_BODY
+                self.problem(one)
             elif isinstance(one, StoredMessage):
-                self._message(queue, one)
-            elif (lines := stretch_lines(queue, one, self._json)) is not None:
-                self.exported.messages += lines.count
-                self.exported.payload_bytes += lines.payload_bytes
+                self._message(head, one)
+            elif (lines := stretch_lines(head, one, self._json, self._number())) is not None:
+                self.count(lines.count, lines.payload_bytes)
                 for piece in lines.pieces:
-                    self._write(piece)
+                    self.write(piece)
             else:
                 for message in one.messages():
-                    self._message(queue, message)
+                    self._message(head, message)
 
-    def _message(self, queue: bytes, message: StoredMessage) -> None:
+    def _number(self) -> tuple[bytes, int] | None:
+        return None if self._numbered is None else (self._numbered, self.number)
+
+    def count(self, messages: int, payload_bytes: int) -> None:
+        """So many were written."""
+        self.number += messages
+        self.exported.messages += messages
+        self.exported.payload_bytes += payload_bytes
+
+    def _message(self, head: bytes, message: StoredMessage) -> None:
         seq_id, msg_id, persistent, redelivered, acked, expiry_us, encoded, path, offset = message
         start = (
-            queue,
+            head if self._numbered is None else b"%b%d%b" % (self._numbered, self.number, head),
             b"%d" % seq_id,
             b', "msg_id": "',
             hexlify(msg_id),
@@ -145,7 +168,8 @@ class _Exporter:
         try:
             self._line(start, encoded, b'", "acked": true}\n' if acked else b'"}\n')
         except MessageError as error:
-            self._problem(Finding("unreadable message", "damage", path, offset, f"message {seq_id}: {error}"))
+            self.number += 1
+            self.problem(Finding("unreadable message", "damage", path, offset, f"message {seq_id}: {error}"))
 
     def _orphans(self, vhost: Vhost, store_name: str) -> None:
         """The bodies that nobody needs."""
@@ -157,12 +181,11 @@ class _Exporter:
                 self._line((head, hexlify(record.msg_id), flags), store.read(record.msg_id), b'", "orphan": true}\n')
             except (DataError, MessageError) as error:
                 path = below(below(vhost.path, store_name), file)
-                self._problem(Finding("unreadable message", "damage", path, record.offset, str(error)))
+                self.problem(Finding("unreadable message", "damage", path, record.offset, str(error)))
 
     def _line(self, start: tuple[bytes, ...], encoded: bytes, end: bytes) -> None:
         """Write one message; raises :class:`MessageError`, before anything is written, where it is none."""
         size, pieces = self._json.line(start, encoded, end)
-        self.exported.messages += 1
-        self.exported.payload_bytes += size
+        self.count(1, size)
         for piece in pieces:
-            self._write(piece)
+            self.write(piece)

@@ -7,20 +7,28 @@ directory. Everything is read anew with each call and comes as a stream: a direc
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from storage.errors import StorageError, UnknownMessageError
+from storage.errors import StorageError, UnknownMessageError, WarrenError
 from warren.salvage.names import Json
+
+if TYPE_CHECKING:
+    from warren.salvage.needed_body import Reference
 
 Severity = Literal["damage", "leftover"]
 
 MsgIds = npt.NDArray[np.bytes_]
 MSG_IDS: Final = np.dtype("S16")
 """Compares as bytes do. It hides NULs at the end, which is harmless while every id is 16 bytes."""
+
+MISSING_BODY: Final = "missing body"
+UNREADABLE_BODY: Final = "unreadable body"
+UNREADABLE_FILE: Final = "unreadable file"
+"""Kinds of findings: a message that the store does not have, one that it has and cannot give; a whole file."""
 
 
 @attrs.frozen
@@ -98,6 +106,15 @@ class BodySource(Protocol):
     def read(self, msg_id: bytes) -> bytes:
         """Raises :class:`storage.errors.UnknownMessageError`, or :class:`storage.errors.DataError`."""
 
+    def contains_each(self, msg_ids: MsgIds) -> npt.NDArray[np.bool_]:
+        """The same as :meth:`contains` for many."""
+
+    def read_each(self, msg_ids: MsgIds) -> Iterator[bytes | WarrenError]:
+        """Of many each one's body, or what :meth:`read` would raise."""
+
+    def read_alike(self, msg_ids: MsgIds) -> npt.NDArray[np.uint8] | None:
+        """The bodies of many as the rows of a matrix; ``None``: they are not that, or better read one by one."""
+
 
 class QueueDirectory(Protocol):
     """One queue's directory. A level of a priority queue is a queue of its own."""
@@ -131,14 +148,17 @@ class QueueDirectory(Protocol):
     def findings(self) -> Iterator[Finding]:
         """All that is damaged or left over in this directory, bodies that are missing in the store included."""
 
+    def own_findings(self) -> Iterator[Finding | Reference]:
+        """The same without a look into the store: what its own files tell, and what unacked messages need of it."""
+
 
 def missing_body(path: str, offset: int, seq_id: int, msg_id: bytes, error: Exception) -> Finding:
     """The store cannot give the body that the index record at ``offset`` of ``path`` wants."""
     if isinstance(error, UnknownMessageError):
-        return Finding("missing body", "damage", path, offset, f"message {seq_id}: the store has no {msg_id.hex()}")
-    return Finding("unreadable body", "damage", path, offset, f"message {seq_id}, {msg_id.hex()}: {error}")
+        return Finding(MISSING_BODY, "damage", path, offset, f"message {seq_id}: the store has no {msg_id.hex()}")
+    return Finding(UNREADABLE_BODY, "damage", path, offset, f"message {seq_id}, {msg_id.hex()}: {error}")
 
 
 def unreadable_file(path: str, error: StorageError) -> Finding:
     """The system does not give the file at ``path`` away."""
-    return Finding("unreadable file", "damage", path, None, str(error))
+    return Finding(UNREADABLE_FILE, "damage", path, None, str(error))

@@ -1,8 +1,8 @@
 """The lines of many messages of one length at once: a matrix of text, a row a line.
 
 Messages of one publisher and one length differ in body and id alone. Then their lines of JSON differ in five columns:
-seq_id, msg_id, expiry, body and digest; all else is written once, for all rows. Numbers have one number of digits in
-a matrix; where they have not, the stretch is cut.
+seq_id, msg_id, expiry, body and digest; all else is written once, for all rows. Lines that are numbered have a sixth.
+Numbers have one number of digits in a matrix; where they have not, the stretch is cut.
 """
 
 from __future__ import annotations
@@ -34,26 +34,31 @@ class Lines:
     pieces: list[bytes]
 
 
-def stretch_lines(queue: bytes, stretch: Stretch, shapes: MessageJson) -> Lines | None:
-    """The lines of a stretch, each beginning with ``queue``; ``None``: its messages differ in more than body and id."""
-    first = stretch.encoded[0].tobytes()
-    place = locate_body(first)
-    if place is None or not place[1]:
+def stretch_lines(
+    queue: bytes, stretch: Stretch, shapes: MessageJson, numbered: tuple[bytes, int] | None = None
+) -> Lines | None:
+    """The lines of a stretch, each beginning with ``queue``; ``None``: its messages differ in more than body and id.
+
+    ``numbered``: what stands in front of that, and the number behind it of the first line.
+    """
+    bodies_of_all = alike_bodies(stretch)
+    if bodies_of_all is None:
         return None
-    body_at, size, id_at = place
-    for low, high in ((0, body_at), (body_at + size, id_at), (id_at + MSG_ID_BYTES, len(first))):
-        if not (stretch.encoded[:, low:high] == stretch.encoded[0, low:high]).all():
-            return None
+    size = bodies_of_all.shape[1]
     try:
-        envelope, _ = shapes.split(first)
+        envelope, _ = shapes.split(stretch.encoded[0].tobytes())
     except MessageError:
         return None
     after_expiry = b', "size": %d, ' % size + envelope + b'"body": "'
     pieces = []
     expiries = stretch.expiries_us.astype(np.int64)
-    for rows in _same_digits(stretch.seq_ids, expiries):
-        bodies = np.ascontiguousarray(stretch.encoded[rows, body_at : body_at + size])
+    before, first_number = (b"", 0) if numbered is None else numbered
+    numbers = np.arange(first_number, first_number + len(stretch.seq_ids), dtype=np.int64)
+    varying = [stretch.seq_ids, expiries] if numbered is None else [numbers, stretch.seq_ids, expiries]
+    for rows in _same_digits(*varying):
+        bodies = np.ascontiguousarray(bodies_of_all[rows])
         columns = [
+            *((before, _digits(numbers[rows])) if numbered is not None else ()),
             queue,
             _digits(stretch.seq_ids[rows]),
             _BETWEEN,
@@ -68,6 +73,19 @@ def stretch_lines(queue: bytes, stretch: Stretch, shapes: MessageJson) -> Lines 
         ]
         pieces.append(_side_by_side(len(bodies), columns))
     return Lines(len(stretch.seq_ids), size * len(stretch.seq_ids), pieces)
+
+
+def alike_bodies(stretch: Stretch) -> Text | None:
+    """A row each; ``None``: the messages differ in more than body and id, or have no body."""
+    first = stretch.encoded[0].tobytes()
+    place = locate_body(first)
+    if place is None or not place[1]:
+        return None
+    body_at, size, id_at = place
+    for low, high in ((0, body_at), (body_at + size, id_at), (id_at + MSG_ID_BYTES, len(first))):
+        if not (stretch.encoded[:, low:high] == stretch.encoded[0, low:high]).all():
+            return None
+    return stretch.encoded[:, body_at : body_at + size]
 
 
 def _same_digits(*columns: npt.NDArray[np.int64]) -> list[slice]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from warren.salvage.needed_body import Reference
 from warren.salvage.queue_directory import Finding, MsgIds, StoredMessage, Stretch, Summary
 
 
@@ -32,3 +33,6 @@ class UnreadableQueue:
 
     def findings(self) -> Iterator[Finding]:
         yield Finding("unreadable queue", "damage", self.path, None, self.reason)
+
+    def own_findings(self) -> Iterator[Finding | Reference]:
+        return self.findings()

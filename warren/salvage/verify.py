@@ -16,6 +16,7 @@ The transient store is wiped at every start: whatever it holds, nothing of it is
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import attrs
 from rich.console import RenderableType
@@ -24,9 +25,9 @@ from rich.text import Text
 from msg_store.rdq_format import EndReason, Record, ScanEnd
 from msg_store.store_reader import StoreReader
 from storage.errors import DataError, StorageError
-from warren.salvage.classic_v1_findings import contradictions
 from warren.salvage.names import Json, printable
 from warren.salvage.needed import NeededBodies
+from warren.salvage.needed_body import bad_record, contents_of, in_store, orphan, orphaned_message
 from warren.salvage.queue_directory import Finding, Severity, unreadable_file
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.source import Source
@@ -34,19 +35,26 @@ from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
 
 _WINDOW_BYTES = 4 << 20
 
+_Found = TypeVar("_Found")
+
 
 def verify_source(source: Source) -> Iterator[Finding]:
     """Every finding, as it is found."""
     for vhost in source.vhosts:
-        for queue in vhost.queues:
-            yield from _as_far_as_it_goes(queue.path, queue.findings())
-        if vhost.is_whole:
-            for name in STORES:
-                yield from _as_far_as_it_goes(below(vhost.path, name), _store(vhost, name))
-        yield from vhost.problems
+        yield from verify_vhost(vhost)
 
 
-def _as_far_as_it_goes(path: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+def verify_vhost(vhost: Vhost) -> Iterator[Finding]:
+    """Every finding in a vhost."""
+    for queue in vhost.queues:
+        yield from as_far_as_it_goes(queue.path, queue.findings())
+    if vhost.is_whole:
+        for name in STORES:
+            yield from as_far_as_it_goes(below(vhost.path, name), _store(vhost, name))
+    yield from vhost.problems
+
+
+def as_far_as_it_goes(path: str, findings: Iterator[_Found]) -> Iterator[_Found | Finding]:
     """What cannot be read is a finding too."""
     try:
         yield from findings
@@ -56,20 +64,23 @@ def _as_far_as_it_goes(path: str, findings: Iterator[Finding]) -> Iterator[Findi
 
 def _store(vhost: Vhost, name: str) -> Iterator[Finding]:
     store, directory, is_persistent = vhost.store(name), below(vhost.path, name), name == PERSISTENT_STORE
-    for finding in _store_files(vhost.files, store, directory):
-        yield finding if is_persistent or finding.severity == "leftover" else _harmless(finding)
+    for file in store.ends:
+        yield from leftover_file(below(directory, file))
+    for file, record in store.records():
+        if not record.good:
+            path, has_good_copy = below(directory, file), store.contains(record.msg_id)
+            finding = bad_record(path, record.offset, record.msg_id, has_good_copy=has_good_copy)
+            yield in_store(finding, is_persistent=is_persistent)
+    for file, end in store.ends.items():
+        for finding in file_end(vhost.files, below(directory, file), end):
+            yield in_store(finding, is_persistent=is_persistent)
     if not vhost.knows_needs:
         return
     for file, record in NeededBodies.of(vhost, name).orphans(store):
         path = below(directory, file)
-        yield Finding("orphan body", "leftover", path, record.offset, f"{record.msg_id.hex()}, {record.size} bytes")
+        yield orphan(path, record.offset, record.msg_id, record.size)
         if is_persistent:
             yield from _orphaned_message(store, path, record)
-
-
-def _harmless(finding: Finding) -> Finding:
-    """What would be damage in a store that is not wiped."""
-    return attrs.evolve(finding, kind=f"leftover {finding.kind}", severity="leftover")
 
 
 def _orphaned_message(store: StoreReader, path: str, record: Record) -> Iterator[Finding]:
@@ -78,27 +89,17 @@ def _orphaned_message(store: StoreReader, path: str, record: Record) -> Iterator
     except DataError as error:
         yield Finding("unreadable body", "damage", error.path, error.offset, error.reason)
         return
-    for kind, detail in contradictions(encoded, record.msg_id, None, None):
-        yield Finding(kind, "damage", path, record.offset, detail)
+    yield from orphaned_message(path, record.offset, record.msg_id, contents_of(encoded))
 
 
-def _store_files(files: ReadOnlyFileSystem, store: StoreReader, directory: str) -> Iterator[Finding]:
-    for name in store.ends:
-        if name.endswith(".rdt"):
-            yield Finding("leftover compaction file", "leftover", below(directory, name), None, "a compaction crashed")
-    for name, record in store.records():
-        if record.good:
-            continue
-        path, detail = below(directory, name), f"{record.msg_id.hex()}: the record does not end in 0xFF"
-        if name.endswith(".rdt") or store.contains(record.msg_id):
-            yield Finding("leftover of a copy", "leftover", path, record.offset, detail)
-        else:
-            yield Finding("torn record", "damage", path, record.offset, detail)
-    for name, end in store.ends.items():
-        yield from _end(files, below(directory, name), end)
+def leftover_file(path: str) -> Iterator[Finding]:
+    """What a store's file is by its name alone."""
+    if path.endswith(".rdt"):
+        yield Finding("leftover compaction file", "leftover", path, None, "a compaction crashed")
 
 
-def _end(files: ReadOnlyFileSystem, path: str, end: ScanEnd) -> Iterator[Finding]:
+def file_end(files: ReadOnlyFileSystem, path: str, end: ScanEnd) -> Iterator[Finding]:
+    """What stands behind the last record of a store's file."""
     if end.reason is EndReason.CLEAN:
         return
     detail = f"{end.unread_bytes} bytes behind the last record"

@@ -13,17 +13,21 @@ a queue's name         its directory's name
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Final
 
 import attrs
 
+from msg_store.rdq_format import file_name, in_age_order
 from msg_store.store_reader import StoreReader
 from queue_index import directory as disk
+from queue_index.record_format import Bools, Octets
 from queue_index.recovery_terms import RecoveryTerms, read_recovery_terms
 from storage.errors import DataError, StorageError, WarrenError
 from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.names import to_text
-from warren.salvage.queue_directory import Finding, QueueDirectory, Severity
+from warren.salvage.queue_directory import Finding, MsgIds, QueueDirectory, Severity
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.unreadable import UnreadableQueue
 
@@ -92,6 +96,19 @@ class Vhost:
                 self._report("unreadable store", path, error)
                 self._stores[name] = StoreReader.open(self.files, below(path, "missing"))
         return self._stores[name]
+
+    def store_files(self, name: str, *, look: bool = True) -> list[str]:
+        """The names of a store's files, oldest first; ``look``: none (and a problem) where one cannot be read."""
+        path = below(self.path, name)
+        try:
+            names = [file_name(number) for number in in_age_order(self.files.list(path))]
+            for each in names if look else ():
+                with closing(self.files.open_read(below(path, each))) as handle:
+                    handle.pread(1, 0)
+        except StorageError as error:
+            self._report("unreadable store", path, error)
+            return []
+        return names
 
     def close(self) -> None:
         """Close the stores' files."""
@@ -208,3 +225,12 @@ class _LazyStore:
 
     def read(self, msg_id: bytes) -> bytes:
         return self._vhost.store(self._name).read(msg_id)
+
+    def contains_each(self, msg_ids: MsgIds) -> Bools:
+        return self._vhost.store(self._name).contains_each(msg_ids)
+
+    def read_each(self, msg_ids: MsgIds) -> Iterator[bytes | WarrenError]:
+        return self._vhost.store(self._name).read_each(msg_ids)
+
+    def read_alike(self, msg_ids: MsgIds) -> Octets | None:
+        return self._vhost.store(self._name).read_alike(msg_ids)

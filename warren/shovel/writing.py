@@ -50,10 +50,10 @@ def settings_for(directory: str) -> Settings:
 
 
 @contextmanager
-def _opened(directory: str, vhost: str) -> Iterator[Vhost]:
+def _opened(directory: str, vhost: str, settings: Settings | None = None) -> Iterator[Vhost]:
     """A vhost, closed at the end: cleanly where the error, if any, is not one of its own."""
     refuse_running_broker(directory)
-    opened = open_vhost(directory, vhost, settings=settings_for(directory))
+    opened = open_vhost(directory, vhost, settings=settings_for(directory) if settings is None else settings)
     with ExitStack() as closing:
         closing.push(opened)
         try:
@@ -176,16 +176,20 @@ class DirectoryDestination:
 
     _directory: str
     _opened: ExitStack
+    _settings: Settings | None = None
     _vhosts: dict[bytes, Vhost] = attrs.field(factory=dict)
 
     @classmethod
     @contextmanager
-    def open(cls, path: str) -> Iterator[DirectoryDestination]:
-        """The data directory ``path``; its vhosts are opened, or made, as they are filled."""
+    def open(cls, path: str, settings: Settings | None = None) -> Iterator[DirectoryDestination]:
+        """The data directory ``path``; its vhosts are opened, or made, as they are filled.
+
+        ``settings``: other ones than such a directory is treated with.
+        """
         if os.path.exists(path) and not os.path.isdir(path):
             raise StorageError(f"{path}: is a file; messages can be put into a data directory or a broker")
         with ExitStack() as opened:
-            yield cls(os.path.abspath(path), opened)
+            yield cls(os.path.abspath(path), opened, settings)
 
     def intake(self, vhost: bytes, source_name: bytes, name: bytes) -> Intake:
         if vhost not in self._vhosts:
@@ -193,7 +197,7 @@ class DirectoryDestination:
                 said = vhost.decode()
             except UnicodeDecodeError:
                 raise ShovelError(f"a vhost's name that is not UTF-8 has no directory here: {vhost!r}") from None
-            self._vhosts[vhost] = self._opened.enter_context(_opened(self._directory, said))
+            self._vhosts[vhost] = self._opened.enter_context(_opened(self._directory, said, self._settings))
         home = self._vhosts[vhost]
         queue = home.queue(name)
         queue.set_mode("lazy")  # nothing of the backlog stays in memory

@@ -30,7 +30,11 @@ from queue_index.index_recovery import recover as recover_index
 from storage.errors import DataError
 
 if TYPE_CHECKING:
+    from actors.engines.topics.checkpoint_format import Checkpoint
     from actors.engines.topics.topic_store import TopicStore
+    from msg_store.commit_log import CommitLog
+    from storage.mapped_files import MappedFiles
+    from storage.topic_settings import TopicSettings
 
 _CLEAN_FILES: Final = 3
 """CommitLog files that are read after a clean stop."""
@@ -54,12 +58,50 @@ class Cut:
         return f"{where}: {self.what}"
 
 
+def reading_start(log: CommitLog, settings: TopicSettings, checkpoint: Checkpoint, *, was_clean: bool) -> int:
+    """From which of its files (there is one) on recovery reads a CommitLog."""
+    bases = log.mapped.bases
+    if was_clean:
+        return bases[max(len(bases) - _CLEAN_FILES, 0)]
+    bound = checkpoint.min_timestamp
+    if settings.message_index_enable and settings.message_index_safe:
+        bound = min(bound, checkpoint.index_msg_timestamp)
+    return next((base for base in reversed(bases) if _is_safe_before(log, base, bound)), bases[0])
+
+
+def _is_safe_before(log: CommitLog, base: int, bound_ms: int) -> bool:
+    """Whether everything before this file is known to be safe, and dispatched."""
+    data = log.mapped.read(base, _FIRST_BYTES)
+    if len(data) < _FIRST_BYTES or peek(data, 0)[1] != MESSAGE_MAGIC:
+        return False
+    stored_ms = decode_store_timestamp(data)
+    return stored_ms != 0 and stored_ms <= bound_ms
+
+
+def first_torn(mapped: MappedFiles, columns: RecordColumns) -> int | None:
+    """Where the first of these records lies of which the end never came to the disk: zeros stand there.
+
+    The CRC covers the body alone; of what comes behind it, nothing that is whole ends in a zero. A record that says
+    that it lies elsewhere is no better.
+    """
+    octets = np.frombuffer(mapped.read(columns.start, columns.stop - columns.start), np.uint8)
+    ends = columns.positions + columns.sizes - columns.start
+    topic_sizes = columns.body_starts + columns.body_sizes - columns.start
+    topic_ends = topic_sizes + 1 + octets[topic_sizes]
+    has_topic, has_properties = octets[topic_sizes] > 0, ends > topic_ends + 2
+    zeros = (has_topic & (octets[topic_ends - 1] == 0)) | (has_properties & (octets[ends - 1] == 0))
+    torn = np.flatnonzero(zeros | (columns.positions != columns.physical_offsets))
+    return int(columns.positions[torn[0]]) if len(torn) else None
+
+
 @attrs.define(eq=False)
 class Recovery:
     """One recovery of one store; :meth:`run` once."""
 
     store: TopicStore
     sync_failed: bool = attrs.field(default=False, kw_only=True)
+    good_until: int = attrs.field(default=0, kw_only=True)
+    """Where a record begins up to which every one is known to be good: reading begins there, if not behind it."""
 
     @property
     def _is_own(self) -> bool:
@@ -70,8 +112,10 @@ class Recovery:
         rebuilding = self._is_own and not store.was_clean
         furthest = self._recover_queues()
         if log.mapped.bases:
-            start = self._clean_start() if store.was_clean else self._dirty_start()
-            end = self._find_end(start, dispatching=not store.was_clean and not rebuilding, rebuilding=rebuilding)
+            start = reading_start(log, store.settings, store.checkpoint, was_clean=store.was_clean)
+            end = self._find_end(
+                max(start, self.good_until), dispatching=not store.was_clean and not rebuilding, rebuilding=rebuilding
+            )
             self._cut_commit_log(end)
             store.dispatched = store.indexed = log.end
             if rebuilding:
@@ -98,25 +142,6 @@ class Recovery:
 
     # ── the CommitLog's end ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _clean_start(self) -> int:
-        bases = self.store.commit_log.mapped.bases
-        return bases[max(len(bases) - _CLEAN_FILES, 0)]
-
-    def _dirty_start(self) -> int:
-        bases = self.store.commit_log.mapped.bases
-        return next((base for base in reversed(bases) if self._is_safe_before(base)), bases[0])
-
-    def _is_safe_before(self, base: int) -> bool:
-        """Whether everything before this file is known to be safe, and dispatched."""
-        data = self.store.commit_log.mapped.read(base, _FIRST_BYTES)
-        if len(data) < _FIRST_BYTES or peek(data, 0)[1] != MESSAGE_MAGIC:
-            return False
-        stored_ms = decode_store_timestamp(data)
-        bound = self.store.checkpoint.min_timestamp
-        if self.store.settings.message_index_enable and self.store.settings.message_index_safe:
-            bound = min(bound, self.store.checkpoint.index_msg_timestamp)
-        return stored_ms != 0 and stored_ms <= bound
-
     def _find_end(self, start: int, *, dispatching: bool, rebuilding: bool) -> int:
         store = self.store
         end = start
@@ -124,10 +149,10 @@ class Recovery:
         levels = store.settings.delay_levels_ms() if self._is_own else ()
         check_crc = store.settings.check_crc_on_recover
         bounds = store.commit_log.mapped
-        for item in store.commit_log.columns(start, check_crc=check_crc, delay_levels_ms=levels):
+        for item in store.commit_log.columns(start, check_crc=check_crc, delay_levels_ms=levels, with_keys=dispatching):
             match item:
                 case RecordColumns():
-                    if rebuilding and (torn := self._first_torn(item)) is not None:
+                    if rebuilding and (torn := first_torn(bounds, item)) is not None:
                         self._note_failure(
                             Failure(torn, "a record that ends in zeros was not written to its end", None)
                         )
@@ -146,21 +171,6 @@ class Recovery:
                     self._note_failure(item)
                     return item.physical_offset
         return end
-
-    def _first_torn(self, columns: RecordColumns) -> int | None:
-        """Where the first of these records lies of which the end never came to the disk: zeros stand there.
-
-        The CRC covers the body alone; of what comes behind it, nothing that is whole ends in a zero. A record that says
-        that it lies elsewhere is no better.
-        """
-        octets = np.frombuffer(self.store.commit_log.mapped.read(columns.start, columns.stop - columns.start), np.uint8)
-        ends = columns.positions + columns.sizes - columns.start
-        topic_sizes = columns.body_starts + columns.body_sizes - columns.start
-        topic_ends = topic_sizes + 1 + octets[topic_sizes]
-        has_topic, has_properties = octets[topic_sizes] > 0, ends > topic_ends + 2
-        zeros = (has_topic & (octets[topic_ends - 1] == 0)) | (has_properties & (octets[ends - 1] == 0))
-        torn = np.flatnonzero(zeros | (columns.positions != columns.physical_offsets))
-        return int(columns.positions[torn[0]]) if len(torn) else None
 
     def _note_failure(self, failure: Failure) -> None:
         """A failure is the usual end, unless something stands there."""

@@ -38,6 +38,7 @@ from msg_store.commit_log_format import BLANK_HEADER_BYTES, COMMIT, ROLLBACK, TR
 from msg_store.message_batch import measure
 from msg_store.record_columns import Failure, RecordColumns
 from queue_index.consume_queue import ConsumeQueue
+from queue_index.consume_queue_format import Ints, Longs
 from queue_index.index_file_format import Layout, is_file_name
 from queue_index.key_index import KeyIndex
 from storage.errors import DataError, StorageError
@@ -104,11 +105,14 @@ class TopicStore:
         new_index_name: Callable[[], str],
         writable: bool = True,
         sync_failed: bool = False,
+        good_until: int = 0,
     ) -> TopicStore:
         """The store in ``directory``, recovered; an empty directory is an empty store.
 
         ``new_index_name``: the present moment as 17 digits, local time. ``sync_failed``: on this machine, since it was
         started: what is read may not be on the disk, nor would a sync bring it there; so it is written anew.
+        ``good_until``: where a record begins up to which somebody has read the CommitLog as recovery does, and found
+        it good; after a dirty stop only for whoever does not ask for what is built from it.
         Raises :class:`DataError` where RocketMQ would refuse the whole store: a mapped file of another length than the
         settings say.
         """
@@ -138,7 +142,7 @@ class TopicStore:
             store.cuts += _strangers(files, mapped.directory)
         for name in sorted(there - set(files.list(f"{directory}/{INDEX}"))):
             store.cuts.append(Cut(f"{directory}/{INDEX}/{name}", None, "index file deleted: not known to be whole"))
-        Recovery(store, sync_failed=sync_failed).run()
+        Recovery(store, sync_failed=sync_failed, good_until=good_until).run()
         return store
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -291,8 +295,14 @@ class TopicStore:
         transaction = columns.sys_flags & TRANSACTION_MASK
         if to_queues:
             queued = (transaction == 0) | (transaction == COMMIT)
-            for (topic, queue_id), rows in _by_queue(columns, queued):
-                self._put_entries(topic, queue_id, columns, rows)
+            for key, rows in _by_queue(columns, queued):
+                self.put_entries(
+                    key,
+                    columns.queue_offsets[rows],
+                    columns.physical_offsets[rows],
+                    columns.sizes[rows],
+                    columns.tags_codes[rows],
+                )
             self._last_dispatched_ms = int(columns.store_timestamps[-1])
         if to_index and self.settings.message_index_enable:
             self.index.put_many(
@@ -305,20 +315,19 @@ class TopicStore:
             )
             self.skip_keys = 0
 
-    def _put_entries(
-        self, topic: str, queue_id: int, columns: RecordColumns, rows: npt.NDArray[np.intp] | slice
+    def put_entries(
+        self, key: QueueKey, queue_offsets: Longs, physical_offsets: Longs, sizes: Ints, tags_codes: Longs
     ) -> None:
+        """Make entries of a queue's next messages, at least one. A queue that cannot be is noted in ``cuts``."""
         try:
-            queue = self.queue(topic, queue_id)
+            queue = self.queue(*key)
         except DataError as error:
             self.cuts.append(Cut(error.path, error.offset, error.reason))
             return
-        self._touched.add(topic)
-        if queue.max_offset < int(columns.queue_offsets[rows][0]) and self._has_only_expired(queue):
+        self._touched.add(key[0])
+        if queue.max_offset < int(queue_offsets[0]) and self._has_only_expired(queue):
             queue.delete_all()  # a power loss took entries of expired messages, and the next would get their places
-        queue.put_many(
-            columns.queue_offsets[rows], columns.physical_offsets[rows], columns.sizes[rows], columns.tags_codes[rows]
-        )
+        queue.put_many(queue_offsets, physical_offsets, sizes, tags_codes)
 
     def _has_only_expired(self, queue: ConsumeQueue) -> bool:
         """Whether nothing that the queue has is in the CommitLog; warren's own question: RocketMQ puts all the same."""

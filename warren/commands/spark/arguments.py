@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,18 @@ Master = Annotated[
     typer.Option("--master", metavar="M", help="Where Spark runs, as spark://host:7077; default: local[*]."),
 ]
 Out = Annotated[str | None, typer.Option("--out", metavar="DIR", help="Write to DIR, whole or not at all.")]
+
+
+class TableFormat(enum.StrEnum):
+    """What a job's tables are written as."""
+
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+
+
+TableFormatOption = Annotated[
+    TableFormat, typer.Option("--format", help="With --out: Parquet files, or a JSON object on a line for each row.")
+]
 
 
 def job(name: str) -> Any:

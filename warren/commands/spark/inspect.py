@@ -2,12 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from rich import box
+from rich.console import RenderableType
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
 from warren.commands.opening import JsonOption
-from warren.commands.spark.arguments import Master, Paths, job
-from warren.salvage.commands import SetOption, parse_settings
-from warren.salvage.output import print_json
+from warren.commands.spark.arguments import Master, Out, Paths, TableFormat, TableFormatOption, job
+from warren.salvage.commands import EXIT_DAMAGE, SetOption, parse_settings
+from warren.salvage.names import from_text, printable, shown
+from warren.salvage.output import complain, print_json, print_text
 
 
-def inspect(paths: Paths, *, master: Master = None, setting: SetOption = None, as_json: JsonOption = False) -> None:
-    """Say what is in the directories of many brokers, in numbers: a row for each queue of each node."""
-    print_json(job("inspect").run(paths, master, parse_settings(setting)))
+def inspect(
+    paths: Paths,
+    *,
+    out: Out = None,
+    output_format: TableFormatOption = TableFormat.PARQUET,
+    master: Master = None,
+    setting: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what is in the directories of many brokers, in numbers: a row for each queue and topic of each node.
+
+    Exit code 1: a node's topics cannot be read; all else is said.
+    """
+    changes = parse_settings(setting)
+    inspected = job("inspect").run(paths, master, changes, out=out, output_format=output_format.value)
+    if not as_json:
+        print_text(_tables(inspected, out))
+    elif out is None:
+        rows = {"queues": inspected.queues, "topics": inspected.topics, "stores": inspected.stores}
+        print_json({**rows, "nodes": inspected.nodes})
+    else:
+        print_json({"out": out, "format": output_format.value, "nodes": inspected.nodes})
+    for node in inspected.nodes:
+        for problem in node["problems"]:
+            complain(problem)
+    if not inspected.is_whole:
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+def _tables(inspected: Any, out: str | None) -> Iterator[RenderableType]:
+    if inspected.queues:
+        shape = _table("node", "vhost", "queue", ready=True, payload=True, kind=False)
+        for queue in inspected.queues:
+            names = queue["node"], queue["vhost"]
+            ready = f"{queue['ready']:,}", decimal(queue["bytes"])
+            kind = Text(queue["unreadable"], "red") if "unreadable" in queue else Text(queue["kind"], "dim")
+            shape.add_row(*map(_plain, names), Text(shown(from_text(queue["name"]))), *ready, kind)
+        yield from (shape, "")
+    if inspected.topics:
+        shape = _table("node", "topic", queue=True, begin=True, end=True)
+        for queue in inspected.topics:
+            numbers = f"{queue['queue_id']}", f"{queue['min_offset']:,}", f"{queue['max_offset']:,}"
+            shape.add_row(_plain(queue["node"]), _plain(queue["topic"]), *numbers)
+        yield from (shape, "")
+    shape = _table("node", queues=True, ready=True, payload=True, **{"topics' queues": True, "records": True})
+    for node in inspected.nodes:
+        numbers = f"{node['queues']:,}", f"{node['ready']:,}", decimal(node["bytes"])
+        shape.add_row(_plain(node["node"]), *numbers, f"{node['topic_queues']:,}", f"{node['records']:,}")
+    yield shape
+    if out is not None:
+        yield Text(f"Tables in {printable(out)}")
+
+
+def _plain(text: str) -> Text:
+    return Text(printable(text))
+
+
+def _table(*names: str, **others: bool) -> Table:
+    """``others``: further columns, and whether they are numbers."""
+    shape = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    for name in names:
+        shape.add_column(name, style="bold" if name == "node" else None, overflow="fold")
+    for name, is_number in others.items():
+        shape.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    return shape

@@ -1,23 +1,190 @@
-"""``inspect``: the queues of all nodes in one table."""
+"""``inspect``: the queues and topics of all nodes, each with the numbers that ``warren inspect`` has for it.
+
+A node is one task's: most of what is counted stands in small files, and what of a store's bytes is needed takes all of
+its vhost's queues. What cannot be read of a node is its problem; the others are said.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from contextlib import closing
+from typing import Final
 
-from pyspark.sql import DataFrame
+import attrs
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from warren.pipeline.jobs.running import load, running
-from warren.salvage.names import Json
+from storage.errors import WarrenError
+from warren.pipeline.arrays import as_text
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.jobs.output import check_format, write_tables
+from warren.pipeline.jobs.running import running
+from warren.pipeline.jobs.spreading import Batches, apart, kept
+from warren.pipeline.places import Node
+from warren.salvage.inspect import Report, inspect_source
+from warren.salvage.names import to_json
+from warren.salvage.rocketmq.inspecting import inspect_store
+from warren.salvage.rocketmq.store import opened_store
+
+QUEUE, TOPIC, STORE_FILE, NODE = "queue", "topic", "store file", "node"
+
+_ROWS: Final = "number long, node string, what string, position long, report string"
+_COLUMNS: Final = {
+    QUEUE: "vhost string, name string, dir string, kind string, ready long, bytes long",
+    TOPIC: "topic string, queue_id int, min_offset long, max_offset long",
+    STORE_FILE: "vhost string, store string, number long, size long, messages long, valid_bytes long",
+    NODE: "vhosts long, queues long, ready long, bytes long, topic_queues long, records long, clean boolean, "
+    "problems array<string>",
+}
 
 
-def queues(queues: DataFrame) -> DataFrame:
-    """The rows of the table ``queues`` in order."""
-    return queues.orderBy("node", "vhost", "queue", "priority")
+@attrs.frozen
+class Given:
+    """What a task is given: a node, its number, and settings of topic stores."""
+
+    number: int
+    node: Node
+    settings: Mapping[str, str]
 
 
-def run(paths: list[str], master: str | None, settings: Mapping[str, str]) -> dict[str, Json]:
-    """The whole of the JSON."""
-    with running("Inspecting", master, paths) as (spark, nodes):
-        rows: list[Any] = queues(load(spark, "queues", nodes, settings)).collect()
-        return {"queues": [row.asDict() for row in rows]}
+def reports(spark: SparkSession, nodes: list[Node], settings: Mapping[str, str] | None = None) -> DataFrame:
+    """A row of JSON for each queue, each topic's queue, each file of a store, and each node: see :func:`table`."""
+    given = [Given(number, node, settings or {}) for number, node in enumerate(nodes)]
+    return apart(spark, given, inspect_node, _ROWS)
+
+
+def table(reports: DataFrame, what: str) -> DataFrame:
+    """Those rows that are about :data:`QUEUE`, :data:`TOPIC`, :data:`STORE_FILE` or :data:`NODE`, as columns."""
+    chosen = reports.where(F.col("what") == what).withColumn("said", F.from_json("report", _COLUMNS[what]))
+    columns = ["node", "said.*"] + (["report"] if what in (QUEUE, NODE) else [])
+    return chosen.orderBy("number", "position").select(*columns)
+
+
+def inspect_node(given: Given) -> Batches:
+    """All that is to be said of a node."""
+    found = _Found()
+    queues, topics = _read(given, found)
+    for vhost in queues.get("vhosts", ()):
+        for queue in vhost["queues"]:
+            found.add(QUEUE, {"vhost": vhost["name"], **queue})
+        for store, said in vhost["stores"].items():
+            for file in said["files"]:
+                found.add(STORE_FILE, {"vhost": vhost["name"], "store": store, **file})
+    for queue in topics.get("queues", ()):
+        found.add(TOPIC, queue)
+    found.add(NODE, _totals(queues, topics, found))
+    count = len(found.rows)
+    yield pa.RecordBatch.from_pydict(
+        {
+            "number": pa.array([given.number] * count, pa.int64()),
+            "node": pa.array([as_text(given.node.name)] * count, pa.string()),
+            "what": pa.array([what for what, _ in found.rows], pa.string()),
+            "position": pa.array(range(count), pa.int64()),
+            "report": pa.array([to_json(report).decode() for _, report in found.rows], pa.string()),
+        }
+    )
+
+
+@attrs.define
+class _Found:
+    rows: list[tuple[str, Report]] = attrs.Factory(list)
+    problems: list[str] = attrs.Factory(list)
+    is_unread: bool = False
+    """Whether something of the node cannot be read at all."""
+
+    def add(self, what: str, report: Report) -> None:
+        self.rows.append((what, report))
+
+    def complain(self, problem: object) -> None:
+        self.problems.append(" ".join(str(problem).split()))
+
+
+def _read(given: Given, found: _Found) -> tuple[Report, Report]:
+    """What ``warren inspect`` says of queues and of topics."""
+    place = given.node.place()
+    source, directory = place.both()
+    queues: Report = {}
+    if source is not None:
+        with closing(source):
+            queues = inspect_source(source)
+            for vhost in source.vhosts:
+                for problem in vhost.problems:
+                    if problem.severity == "damage":
+                        found.complain(problem)
+    if directory is None:
+        return queues, {}
+    try:
+        with opened_store(place.path, place.files, directory, given.settings) as store:
+            for note in store.notes:
+                found.complain(note)
+            return queues, inspect_store(store, found.complain, lambda _: None)
+    except WarrenError as error:
+        found.complain(error)
+        found.is_unread = True
+        return queues, {}
+
+
+def _totals(queues: Report, topics: Report, found: _Found) -> Report:
+    """A node in numbers, with all that is said of neither its queues nor its topics alone."""
+    every = [queue for vhost in queues.get("vhosts", ()) for queue in vhost["queues"]]
+    log = topics.get("commit_log")
+    rest = ("commit_log", "index_files", "groups", "checkpoint", "settings")
+    return {
+        "kinds": [report["kind"] for report in (queues, topics) if report],
+        "vhosts": len(queues.get("vhosts", ())),
+        "queues": len(every),
+        "ready": sum(queue["ready"] for queue in every),
+        "bytes": sum(queue["bytes"] for queue in every),
+        "topic_queues": len(topics.get("queues", ())),
+        "records": sum(file["records"] for file in log["files"]) if log else 0,
+        "clean": topics.get("clean"),
+        **{name: topics.get(name) for name in rest},
+        "problems": found.problems,
+        "unread": found.is_unread,
+    }
+
+
+# ── the job ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class Inspected:
+    """What is said of all nodes: queues, topics' queues, files of stores, and the nodes themselves.
+
+    Where they were written out, the nodes alone.
+    """
+
+    queues: list[Report]
+    topics: list[Report]
+    stores: list[Report]
+    nodes: list[Report]
+    is_whole: bool
+    """Whether all of every node could be read."""
+
+
+def run(
+    paths: list[str],
+    master: str | None,
+    settings: Mapping[str, str],
+    *,
+    out: str | None = None,
+    output_format: str = "parquet",
+) -> Inspected:
+    """For the command; raises :class:`PipelineError` where no node can be read."""
+    check_format(output_format)
+    with running("Inspecting", master, paths) as (spark, nodes), kept(reports(spark, nodes, settings)) as frame:
+        chosen = frame
+        if out is not None:
+            chosen = frame.where(F.col("what") == NODE)
+            names = {QUEUE: "queues", TOPIC: "topics", STORE_FILE: "stores", NODE: "nodes"}
+            write_tables({name: table(frame, what) for what, name in names.items()}, out, output_format, nodes)
+        rows = chosen.orderBy("number", "position").collect()
+    said: dict[str, list[Report]] = {what: [] for what in (QUEUE, TOPIC, STORE_FILE, NODE)}
+    for row in rows:
+        said[row["what"]].append({"node": row["node"], **json.loads(row["report"])})
+    unread = [node for node in said[NODE] if node.pop("unread")]
+    if len(unread) == len(nodes) and not any(node["kinds"] for node in unread):
+        raise PipelineError(unread[0]["problems"][-1])
+    return Inspected(said[QUEUE], said[TOPIC], said[STORE_FILE], said[NODE], not unread)

@@ -5,77 +5,143 @@ Errors come out as ours: what a task said of a file, or the first line of what S
 
 from __future__ import annotations
 
+import logging
 import os
-import re
 import shutil
+import signal
 import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from warren.pipeline.errors import PipelineError
+from warren.pipeline.jobs.surveys import SURVEYED, survey_option
+from warren.pipeline.launching import end_process
 from warren.pipeline.places import Node, find_nodes
-from warren.pipeline.session import session
+from warren.pipeline.sessions import active_session, session
+from warren.pipeline.spark_errors import said_by, spark_errors
+from warren.pipeline.tables import TABLES
 
-_OURS = re.compile(r"^(?:storage|warren|actors|queue_index|msg_store)\.[\w.]*Error: (.*)", re.MULTILINE)
-_PYTHONS = re.compile(r"^(?:[\w.]*Error|[\w.]*Exception): (.*)", re.MULTILINE)
+__all__ = ["check_out", "load", "running", "said_by", "spark_errors", "staged"]
+
 _AFTER_S: Final = 1.0
+
+
+_ours: SparkSession | None = None
+"""The session that was started here, while it runs."""
 
 
 @contextmanager
 def running(what: str, master: str | None, paths: Iterable[str] = ()) -> Iterator[tuple[SparkSession, list[Node]]]:
     """A session with a progress bar that says ``what``, and the nodes of the paths; errors become ours.
 
-    A session that was started here is stopped in the end.
+    A session that was started here is stopped in the end; at once, with all its tasks, where something went wrong or
+    the user interrupts.
     """
-    nodes = find_nodes(list(paths))
-    is_ours = SparkSession.getActiveSession() is None
-    spark = session(master)
-    try:
-        with spark_errors(), _bar(spark, what):
-            yield spark, nodes
-    finally:
-        if is_ours:
-            spark.stop()
+    given = list(paths)
+    nodes = find_nodes(given) if given else []
+    if (active := active_session()) is not None:
+        with spark_errors(), _bar(active, what):
+            yield active, nodes
+        return
+    with _spark_of_ours(master) as spark, spark_errors(), _bar(spark, what):
+        yield spark, nodes
 
 
 @contextmanager
-def spark_errors() -> Iterator[None]:
-    """What Spark raises within becomes a :class:`PipelineError` of one line."""
+def _spark_of_ours(master: str | None) -> Iterator[SparkSession]:
+    global _ours  # noqa: PLW0603
+    try:
+        with _interrupts(), _silence():
+            _ours = session(master, quiet=True)
+            yield _ours
+            _ours.stop()
+    except BaseException:
+        _end_ours()
+        raise
+    finally:
+        _ours = None
+
+
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    """An interrupt ends Spark first, so that nothing writes while we clean up."""
+    was_interrupted = False
+
+    def interrupted(*_: object) -> None:
+        nonlocal was_interrupted
+        was_interrupted = True
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _end_ours()
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, interrupted)
+    except ValueError:  # not in the main thread, where interrupts do not come
+        yield
+        return
     try:
         yield
-    except (PySparkException, Py4JError) as error:
-        raise PipelineError(said_by(error)) from error
+    except Exception as error:
+        if was_interrupted:  # on its way up, it met code that still wanted to talk to Spark
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
-def said_by(error: BaseException) -> str:
-    """The one line of an error of Spark's that matters: what our own code said in a task, if it did."""
-    text = str(error)
-    for pattern in (_OURS, _PYTHONS):
-        found = pattern.findall(text)
-        if found:
-            return str(found[-1]).strip()
-    return text.strip().partition("\n")[0]
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What the bridge to Java would log, stacks and all, comes as an exception too."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _end_ours() -> None:
+    """Idempotent."""
+    global _ours
+    spark, _ours = _ours, None
+    if spark is not None:
+        end_process(spark.sparkContext)
 
 
 def load(
-    spark: SparkSession, table: str, nodes: Iterable[Node], settings: Mapping[str, str] | None = None, **options: Any
+    spark: SparkSession,
+    table: str,
+    nodes: Iterable[Node],
+    settings: Mapping[str, str] | None = None,
+    *,
+    columns: Iterable[str] | None = None,
+    **options: Any,
 ) -> DataFrame:
-    """A table of these nodes."""
+    """A table of these nodes; of its columns only ``columns``, if they are said: the others are not made then.
+
+    Several topic stores are surveyed here first, unless option ``survey`` has it done.
+    """
+    nodes = list(nodes)
     reader = spark.read.format("warren").option("table", table)
+    if table in SURVEYED and len(nodes) > 1 and "survey" not in options:
+        reader = reader.option("survey", survey_option(spark, nodes, settings or {}))
+    if columns is not None:
+        reader = reader.schema(StructType([TABLES[table].schema[name] for name in columns]))
     if settings:
         reader = reader.option("set", ",".join(f"{name}={value}" for name, value in settings.items()))
     for name, value in options.items():
         reader = reader.option(name, value)
-    return reader.load([node.name for node in nodes])
+    return reader.load([node.path for node in nodes])
 
 
 @contextmanager
@@ -88,23 +154,36 @@ def staged(out: str, sources: Iterable[Node] = ()) -> Iterator[str]:
     check_out(out, sources)
     target = os.path.abspath(out)
     staging = f"{target}.partial-{uuid.uuid4().hex[:8]}"
+    made = _missing_above(target)
     try:
         os.makedirs(staging)
-    except OSError as error:
-        raise PipelineError(f"{out}: {error.strerror or error}") from error
-    try:
         yield staging
         if os.path.isdir(target):
             os.rmdir(target)
         os.rename(staging, target)
-    except OSError as error:
-        raise PipelineError(f"{out}: {error.strerror or error}") from error
-    finally:
+    except BaseException as error:
+        _end_ours()  # first: other tasks may still be writing
         shutil.rmtree(staging, ignore_errors=True)
+        for directory in made:
+            with suppress(OSError):
+                os.rmdir(directory)
+        if isinstance(error, OSError):
+            raise PipelineError(f"{out}: {error.strerror or error}") from error
+        raise
+
+
+def _missing_above(target: str) -> list[str]:
+    """The directories above that are not there, the innermost first."""
+    missing = []
+    while not os.path.lexists(target := os.path.dirname(target)):
+        missing.append(target)
+    return missing
 
 
 def check_out(out: str, sources: Iterable[Node] = ()) -> None:
     """Raises :class:`PipelineError` where ``out`` cannot be a new directory: see :func:`staged`."""
+    if "://" in out:
+        raise PipelineError(f"{out}: is no directory of a file system that this machine has")
     target = os.path.realpath(out)
     for node in sources:
         inside = os.path.realpath(node.directory)
@@ -128,20 +207,31 @@ class _SparkProgress(Progress):
             TimeElapsedColumn(),
         )
         super().__init__(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)
-        self._what = what
         self._task = self.add_task(what, total=None, stages="")
 
     def get_renderables(self) -> Iterable[RenderableType]:
         if time.monotonic() - self._begun < _AFTER_S:
             return [Group()]
-        done = total = 0
-        stages = self._tracker.getActiveStageIds()
-        for stage in stages:
-            if (info := self._tracker.getStageInfo(stage)) is not None:
-                done, total = done + info.numCompletedTasks, total + info.numTasks
-        said = f"{done:,} of {total:,} tasks, stage {', '.join(map(str, stages))}" if total else "planning"
-        self.update(self._task, completed=done, total=total or None, stages=said)
+        done, total, said = self._progress()
+        self.tasks[0].total = total or None
+        self.update(self._task, completed=done, stages=said)
         return super().get_renderables()
+
+    def _progress(self) -> tuple[int, int, str]:
+        """Tasks that are done, tasks there are, and what is said of them."""
+        done = total = active = 0
+        try:
+            stages = sorted(self._tracker.getActiveStageIds())
+            for info in filter(None, map(self._tracker.getStageInfo, stages)):
+                done, total = done + info.numCompletedTasks, total + info.numTasks
+                active += info.numActiveTasks
+        except (Py4JError, ConnectionError, OSError):  # Spark is gone, which whoever waits for it is told
+            return 0, 0, ""
+        if not total:
+            return 0, 0, "planning"
+        if not done and not active:
+            return 0, total, f"{total:,} tasks wait for executors"
+        return done, total, f"{done:,} of {total:,} tasks, stage {', '.join(map(str, stages))}"
 
 
 @contextmanager

@@ -5,6 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 from warren.pipeline.table import Table
-from warren.pipeline.tables import queues
+from warren.pipeline.tables import entries, findings, index, index_items, messages, offsets, queues, records, store
 
-TABLES: Final[dict[str, Table]] = {table.name: table for table in (queues.TABLE,)}
+TABLES: Final[dict[str, Table]] = {
+    table.name: table
+    for table in (
+        queues.TABLE,
+        index.TABLE,
+        store.TABLE,
+        messages.TABLE,
+        findings.TABLE,
+        records.TABLE,
+        entries.TABLE,
+        index_items.TABLE,
+        offsets.TABLE,
+    )
+}

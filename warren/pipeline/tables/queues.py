@@ -4,52 +4,63 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from contextlib import closing
+from typing import Any, Final
 
 import pyarrow as pa
 
-from warren.pipeline.arrays import as_text
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Kind, Node
 from warren.pipeline.schemas import QUEUES
 from warren.pipeline.table import Columns, Rows, Table, Task
-from warren.salvage.names import split_level, to_json, to_text
+from warren.pipeline.tables.damage import Damage
+from warren.pipeline.tables.queue_parts import plan_queues
+from warren.salvage.names import to_json
+
+_TYPES: Final = {"priority": pa.int32(), "ready": pa.int64(), "bytes": pa.int64()}
+_BATCH: Final = 1024
+"""Rows."""
 
 
 def plan(node: Node, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
-    """A task for each node."""
-    yield Task(node, None)
+    """Whole queues, small ones together; in order of their names as they are stored."""
+    return plan_queues(node, options, wanted, as_stored=True)
 
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
-    """All of a node's queues."""
-    found: dict[str, list[object]] = {name: [] for name in QUEUES.names}
-    with closing(task.node.place().queues()) as source:
-        for vhost in source.vhosts:
-            if not wanted.allows("vhost", as_text(to_text(vhost.name))):
-                continue
-            for queue in vhost.queues:
-                name, priority = split_level(queue.name)
-                if not wanted.allows("queue", as_text(to_text(name))):
-                    continue
-                summary = queue.summary()
-                row = (
-                    task.node.name,
-                    as_text(to_text(vhost.name)),
-                    as_text(to_text(name)),
-                    priority,
-                    posixpath.basename(queue.path),
-                    queue.kind,
-                    summary.ready,
-                    summary.payload_bytes,
-                    to_json(summary.details).decode(),
-                )
-                for column, value in zip(found.values(), row, strict=True):
-                    column.append(value)
-    kinds = {"priority": pa.int32(), "ready": pa.int64(), "bytes": pa.int64()}
-    arrays = {name: pa.array(values, kinds.get(name, pa.string())) for name, values in found.items()}
-    yield Columns(len(found["node"]), arrays)
+    """The queues of a task."""
+    files, damage = task.node.place().files, Damage(task.node, options)
+    rows: list[tuple[Any, ...]] = []
+    for part in task.work:
+        if part.unreadable is not None:
+            damage.found(part.path, None, f"unreadable queue: {part.unreadable}")
+        else:
+            damage.look_at(part.classic(files, task.node), part.segments)
+        queue = part.open(files, task.node)
+        summary = queue.summary()
+        rows.append(
+            (
+                task.node.name,
+                part.vhost_text,
+                part.queue_text,
+                part.priority,
+                posixpath.basename(queue.path),
+                queue.kind,
+                summary.ready,
+                summary.payload_bytes,
+                to_json(summary.details).decode(),
+            )
+        )
+        if len(rows) == _BATCH:
+            yield _columns(rows)
+            rows = []
+    if rows:
+        yield _columns(rows)
 
 
-TABLE = Table(name="queues", kinds=Kind.QUEUES, schema=QUEUES, plan=plan, read=read)
+def _columns(rows: list[tuple[Any, ...]]) -> Columns:
+    columns = zip(QUEUES.names, zip(*rows, strict=True), strict=True)
+    return Columns(len(rows), {name: pa.array(values, _TYPES.get(name, pa.string())) for name, values in columns})
+
+
+TABLE: Final = Table(name="queues", kinds=Kind.QUEUES, schema=QUEUES, plan=plan, read=read)

@@ -14,12 +14,14 @@ import attrs
 
 from actors.engines.topics.checkpoint_format import Checkpoint
 from actors.engines.topics.topic_store import CONSUME_QUEUES, INDEX, TopicStore
+from msg_store.commit_log import CommitLog
 from msg_store.commit_log_format import Blank
 from msg_store.record_columns import RecordColumns
 from queue_index.key_index import KeyIndex
 from storage.descriptors import descriptor_bound
 from storage.errors import StorageError
-from storage.filesystem import RealFileSystem
+from storage.filesystem import FileSystem, RealFileSystem
+from storage.topic_settings import TopicSettings
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.store import RocketmqStore, index_names
 from warren.salvage.rocketmq.walking import walk_columns
@@ -59,7 +61,7 @@ def rebuild(opened: RocketmqStore, out: str, advance: Callable[[int], object]) -
     """
     _check_out(opened.path, out)
     files = RealFileSystem(descriptor_bound())
-    rebuilt = Rebuilt(_empty_store(opened, files, out))
+    rebuilt = Rebuilt(empty_store(files, out, opened.settings, opened.store.commit_log))
     store, delays = rebuilt.store, opened.settings.delay_levels_ms()
     count = 0
     try:
@@ -79,8 +81,13 @@ def rebuild(opened: RocketmqStore, out: str, advance: Callable[[int], object]) -
     except BaseException:
         rebuilt.close()
         raise
-    rebuilt.damage += [Finding("queue not built", "damage", cut.path, None, cut.what) for cut in store.cuts]
+    rebuilt.damage += not_built(store)
     return rebuilt
+
+
+def not_built(store: TopicStore) -> list[Finding]:
+    """The queues that could not be built, each once."""
+    return [Finding("queue not built", "damage", cut.path, None, cut.what) for cut in dict.fromkeys(store.cuts)]
 
 
 def _check_out(path: str, out: str) -> None:
@@ -91,8 +98,8 @@ def _check_out(path: str, out: str) -> None:
         raise StorageError(f"{out}: is there and not an empty directory")
 
 
-def _empty_store(opened: RocketmqStore, files: RealFileSystem, out: str) -> TopicStore:
-    settings = opened.settings
+def empty_store(files: FileSystem, out: str, settings: TopicSettings, commit_log: CommitLog) -> TopicStore:
+    """A store in ``out`` without queues and index, to build those of a CommitLog that lies elsewhere."""
     files.make_directories(f"{out}/{CONSUME_QUEUES}")
     index = KeyIndex.load(
         files,
@@ -103,4 +110,4 @@ def _empty_store(opened: RocketmqStore, files: RealFileSystem, out: str) -> Topi
         is_clean=True,
         index_msg_timestamp=0,
     )
-    return TopicStore(files, out, settings, opened.store.commit_log, {}, index, Checkpoint(), was_clean=True)
+    return TopicStore(files, out, settings, commit_log, {}, index, Checkpoint(), was_clean=True)

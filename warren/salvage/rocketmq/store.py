@@ -72,14 +72,20 @@ def open_rocketmq(path: str, changes: Mapping[str, str], *, start: bool = False)
 
 @contextmanager
 def opened_store(
-    path: str, below: ReadOnlyFileSystem, directory: str, changes: Mapping[str, str], *, start: bool = False
+    path: str,
+    below: ReadOnlyFileSystem,
+    directory: str,
+    changes: Mapping[str, str],
+    *,
+    start: bool = False,
+    good_until: int = 0,
 ) -> Iterator[RocketmqStore]:
-    """The store in ``directory`` of ``below``."""
+    """The store in ``directory`` of ``below``; ``good_until``: see :meth:`TopicStore.load`."""
     directory = directory or "."
     settings, inferred, guesses = infer(below, directory, changes)
     files = OverlayFileSystem(below, now_ms=int(time.time() * 1000))
     try:
-        store = TopicStore.load(files, directory, settings, new_index_name=index_names())
+        store = TopicStore.load(files, directory, settings, new_index_name=index_names(), good_until=good_until)
         if start:
             store.start()
         notes = [*guesses, *map(str, store.cuts)]

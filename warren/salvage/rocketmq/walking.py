@@ -14,25 +14,25 @@ from warren.salvage.queue_directory import Finding
 
 def walk_records(log: CommitLog) -> Iterator[Record | Blank | Finding]:
     """Every record, one by one."""
-    for start, stop in _whole_stretches(log):
+    for start, stop in whole_stretches(log):
         for item in log.items(start, stop):
-            yield _bad_record(log, item) if isinstance(item, Failure) else item
+            yield bad_record(log, item) if isinstance(item, Failure) else item
         if stop < log.end:
-            yield _gap(log, stop)
+            yield gap(log, stop)
 
 
 def walk_columns(
     log: CommitLog, *, with_keys: bool = True, delay_levels_ms: tuple[int, ...] = ()
 ) -> Iterator[RecordColumns | Blank | Finding]:
     """Every record, many at a time."""
-    for start, stop in _whole_stretches(log):
+    for start, stop in whole_stretches(log):
         for item in log.columns(start, stop, with_keys=with_keys, delay_levels_ms=delay_levels_ms):
-            yield _bad_record(log, item) if isinstance(item, Failure) else item
+            yield bad_record(log, item) if isinstance(item, Failure) else item
         if stop < log.end:
-            yield _gap(log, stop)
+            yield gap(log, stop)
 
 
-def _whole_stretches(log: CommitLog) -> Iterator[tuple[int, int]]:
+def whole_stretches(log: CommitLog) -> Iterator[tuple[int, int]]:
     """Physical offsets between which no file is missing."""
     start = log.min_offset
     for before, after in pairwise(log.mapped.bases):
@@ -44,12 +44,14 @@ def _whole_stretches(log: CommitLog) -> Iterator[tuple[int, int]]:
         yield start, log.end
 
 
-def _gap(log: CommitLog, physical_offset: int) -> Finding:
+def gap(log: CommitLog, physical_offset: int) -> Finding:
+    """A file is missing there."""
     reason = f"no file holds what followed physical offset {physical_offset}"
     return Finding("missing file", "damage", log.mapped.directory, None, reason)
 
 
-def _bad_record(log: CommitLog, failure: Failure) -> Finding:
+def bad_record(log: CommitLog, failure: Failure) -> Finding:
+    """What is said of a failure."""
     base = log.mapped.holding(failure.physical_offset)
     if base is None:
         raise RuntimeError(f"a failure at {failure.physical_offset}, where no file is")

@@ -1,0 +1,79 @@
+"""``warren spark backlog``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from warren.commands.opening import JsonOption
+from warren.commands.spark.arguments import Master, Paths, job
+from warren.salvage.commands import SetOption, parse_settings
+from warren.salvage.names import printable
+from warren.salvage.output import print_json
+
+_SHOWN = 15
+
+
+class Format(StrEnum):
+    """How tables are written."""
+
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+
+
+def backlog(
+    paths: Paths,
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where to: a new directory, whole or not at all.")],
+    *,
+    format: Annotated[Format, typer.Option("--format", help="How the tables are written.")] = Format.PARQUET,
+    now: Annotated[
+        str | None,
+        typer.Option(
+            "--now",
+            metavar="MS|files",
+            help="From when ages are counted: milliseconds since 1970, or of each node when the newest of its files "
+            "was written; default: this moment.",
+        ),
+    ] = None,
+    master: Master = None,
+    setting: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Report what waits in the queues of many brokers: how much, how old, how it came, what is there twice.
+
+    DIR gets a table each of queues, groups, sizes, ages, rates, keys and repeated bodies, and index.html with plots.
+    """
+    found = job("backlog").run(paths, master, parse_settings(setting), out, format=format.value, now=now)
+    if as_json:
+        print_json({"out": out, "format": format.value, **found.to_json()})
+    else:
+        _print_table(found, out)
+
+
+def _print_table(found: Any, out: str) -> None:
+    plots = job("backlog_plots")
+    rows = found.tables["queues"].to_pylist()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("node", overflow="fold")
+    table.add_column("queue", overflow="fold")
+    for name in ("messages", "bytes", "oldest"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows[:_SHOWN]:
+        age = row["oldest_age_s"]
+        table.add_row(
+            printable(row["node"]),
+            printable(plots.queue_name(row)),
+            f"{row['messages']:,}",
+            plots.bytes_text(row["bytes"]),
+            "not known" if age is None else plots.duration_text(age),
+        )
+    console = Console(markup=False, emoji=False, highlight=False)
+    console.print(table)
+    said = found.to_json()
+    rest = f"; {len(rows) - _SHOWN:,} queues more" if len(rows) > _SHOWN else ""
+    console.print(f"{said['messages']:,} messages, {plots.bytes_text(said['bytes'])}, in {len(rows):,} queues{rest}")
+    console.print(f"tables and {job('backlog').PAGE} in {printable(out)}")

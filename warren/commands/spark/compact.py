@@ -1,0 +1,62 @@
+"""``warren spark compact``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import RenderableType
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from warren.commands.opening import JsonOption
+from warren.commands.spark.arguments import Master, Paths, job
+from warren.salvage.commands import EXIT_DAMAGE, parse_settings
+from warren.salvage.names import printable
+from warren.salvage.output import complain, print_json, print_text
+
+LimitOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="msg_store_file_size_limit (16777216 bytes) or msg_store_garbage_fraction (0.5). Can be repeated.",
+    ),
+]
+
+
+def compact(paths: Paths, *, master: Master = None, setting: LimitOption = None, as_json: JsonOption = False) -> None:
+    """Say which files of message stores a broker would combine, and how many bytes that frees. Nothing is changed.
+
+    Exit code 1: of a store it is not known what is needed, for a queue cannot be read.
+    """
+    compacting = job("compact").run(paths, master, parse_settings(setting))
+    if as_json:
+        print_json({"stores": compacting.stores, "frees": compacting.frees})
+    else:
+        print_text(_tables(compacting))
+    for problem in compacting.problems:
+        complain(problem)
+    if not all(store["known"] for store in compacting.stores):
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+def _tables(compacting: Any) -> Iterator[RenderableType]:
+    shape = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    for name in ("node", "vhost", "store"):
+        shape.add_column(name, style="bold" if name == "node" else None, overflow="fold")
+    for name in ("files", "size", "valid", "deleted", "combined", "frees"):
+        shape.add_column(name, justify="right")
+    for store in compacting.stores:
+        size = sum(file["size"] for file in store["files"])
+        valid = sum(file["valid_bytes"] for file in store["files"])
+        names = [Text(printable(str(store[name]))) for name in ("node", "vhost", "store")]
+        counts = [f"{len(store[name]):,}" for name in ("delete", "combine")] if store["known"] else ["?", "?"]
+        shape.add_row(
+            *names, f"{len(store['files']):,}", decimal(size), decimal(valid), *counts, decimal(store["frees"])
+        )
+    yield shape
+    yield Text(f"{compacting.frees:,} bytes could be freed.")

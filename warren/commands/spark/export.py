@@ -1,0 +1,60 @@
+"""``warren spark export``."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+from warren.commands.opening import JsonOption
+from warren.commands.spark.arguments import Master, Paths, job
+from warren.salvage.commands import EXIT_DAMAGE, SetOption, parse_settings
+from warren.salvage.export import Selection
+from warren.salvage.names import printable
+from warren.salvage.output import complain, print_json
+
+
+class Format(enum.StrEnum):
+    """What it writes."""
+
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+def export(
+    paths: Paths,
+    *,
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Write to DIR, whole or not at all.")],
+    output_format: Annotated[
+        Format, typer.Option("--format", help="A JSON object on a line for each message, or Parquet.")
+    ] = Format.JSONL,
+    vhost: Annotated[str | None, typer.Option(help="Only this vhost.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Only queues of this name.")] = None,
+    master: Master = None,
+    setting: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write out the messages of many brokers: what warren export and warren topic scan write, with node and position.
+
+    Exit code 1: some could not be read; stderr says which and why, and all the others are there.
+    """
+    export_job = job("export")
+    order = export_job.Order(
+        out=out,
+        format=output_format.value,
+        selection=Selection(vhost=vhost, queue=queue),
+        settings=parse_settings(setting),
+    )
+    exported = export_job.run(paths, order, master)
+    for note in exported.notes:
+        complain(note)
+    for _, finding in exported.problems:
+        complain(finding)
+    if as_json:
+        print_json(exported.to_json())
+    else:
+        size = f"{exported.payload_bytes:,} bytes of payload"
+        print(f"{exported.messages:,} messages, {size}, in {printable(out)}")
+    if exported.problems:
+        raise typer.Exit(EXIT_DAMAGE)

@@ -1,0 +1,52 @@
+"""``warren spark load``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from warren.commands.opening import JsonOption
+from warren.commands.spark.arguments import Master, job
+from warren.commands.spark.export import Format
+from warren.salvage.commands import parse_settings
+from warren.salvage.names import printable
+from warren.salvage.output import print_json
+
+ExportPaths = Annotated[
+    list[str],
+    typer.Argument(metavar="PATH...", help="What warren spark export wrote: directories, files, globs, URIs."),
+]
+InputFormat = Annotated[
+    Format | None, typer.Option("--format", help="Of what is read; default: as the files' names say.")
+]
+
+
+def load(
+    paths: ExportPaths,
+    *,
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Write to DIR, whole or not at all.")],
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="So many directories: DIR/node-0 and following.")],
+    input_format: InputFormat = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the new nodes. Can be repeated."),
+    ] = None,
+    master: Master = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put exported messages into new directories, each a node's, that warren and RabbitMQ can open."""
+    loaded = job("load").run(
+        paths,
+        out,
+        nodes,
+        master,
+        input_format=None if input_format is None else input_format.value,
+        settings=parse_settings(setting),
+    )
+    if as_json:
+        print_json(loaded.to_json())
+        return
+    for number, node in enumerate(loaded.nodes):
+        said = f"{node.messages:,} messages, {node.payload_bytes:,} bytes of payload, in {node.queues:,} queues"
+        print(f"{printable(out)}/node-{number}: {said}")

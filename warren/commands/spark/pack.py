@@ -1,0 +1,53 @@
+"""``warren spark pack``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import attrs
+import typer
+
+from warren.commands.opening import JsonOption
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.shipping import Packed, pack_environment
+from warren.pipeline.shipping import pack as pack_package
+from warren.salvage.output import print_json, print_text
+
+Out = Annotated[
+    str | None,
+    typer.Option(
+        "--out", metavar="FILE.zip", help="warren, and what it needs of pure Python, for --py-files of spark-submit."
+    ),
+]
+Environment = Annotated[
+    str | None,
+    typer.Option(
+        "--environment",
+        metavar="FILE.tar.gz",
+        help="All of it, what is compiled too (numpy, pyarrow), for --archives; fits this system and Python only.",
+    ),
+]
+
+
+def pack(*, out: Out = None, environment: Environment = None, as_json: JsonOption = False) -> None:
+    """Put warren into an archive that Spark hands to executors which do not have it."""
+    if out is None and environment is None:
+        raise PipelineError("which archive: --out FILE.zip or --environment FILE.tar.gz")
+    written = []
+    if out is not None:
+        written.append(pack_package(out))
+    if environment is not None:
+        written.append(pack_environment(environment))
+    if as_json:
+        print_json(
+            {"archives": [{**attrs.asdict(one), "brought": [*one.brought], "needed": [*one.needed]} for one in written]}
+        )
+    else:
+        print_text(line for one in written for line in _said_of(one))
+
+
+def _said_of(packed: Packed) -> Iterator[str]:
+    yield f"{packed.path}: {packed.size_bytes / 1e6:,.1f} MB: {', '.join(packed.brought)}"
+    if packed.needed:
+        yield f"the executors' Python must have: {', '.join(packed.needed)}"

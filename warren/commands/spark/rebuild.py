@@ -1,0 +1,52 @@
+"""``warren spark rebuild``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from warren.commands.opening import JsonOption
+from warren.commands.spark.arguments import Master, Paths, job
+from warren.salvage.commands import EXIT_DAMAGE, SetOption, parse_settings
+from warren.salvage.names import printable
+from warren.salvage.output import complain, print_json
+
+
+def rebuild(
+    paths: Paths,
+    out: Annotated[
+        str,
+        typer.Option("--out", metavar="DIR", help="Where to: a new directory that all of Spark's machines share."),
+    ],
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Compare with the files that are there.")] = False,
+    master: Master = None,
+    setting: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make ConsumeQueue and index files of many RocketMQ stores anew, from their CommitLogs alone.
+
+    One store's files lie directly in DIR, of several each has a folder there. Exit code 1: something differs from the
+    files that are there (--check), or of a CommitLog could not be read.
+    """
+    reports = job("rebuild").run(paths, master, parse_settings(setting), out, check=check)
+    for report in reports:
+        for note in report.notes:
+            complain(note)
+        for finding in report.damage:
+            complain(finding)
+    if as_json:
+        said = [report.to_json() for report in reports]
+        print_json(said[0] if len(said) == 1 else {"nodes": said})
+    else:
+        for report in reports:
+            where = printable(report.out)
+            print(f"{printable(report.node)}: {report.records:,} records: {len(report.files):,} files in {where}")
+            for one in report.differing:
+                where = "" if one.file_offset is None else f" from offset {one.file_offset:,} on"
+                print(f"{printable(report.node)}: {printable(one.name)}: {one.outcome}{where}")
+            if check and not report.differing:
+                print(f"{printable(report.node)}: {len(report.compared):,} files are as they were")
+    if any(report.differing or report.damage for report in reports):
+        raise typer.Exit(EXIT_DAMAGE)

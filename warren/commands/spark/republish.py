@@ -1,0 +1,53 @@
+"""``warren spark republish``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from warren.commands.opening import JsonOption
+from warren.commands.spark.arguments import Master, job
+from warren.commands.spark.load import InputFormat
+from warren.salvage.names import printable
+from warren.salvage.output import print_json
+
+
+def republish(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="What warren spark export wrote, or RabbitMQ's data directories."),
+    ],
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="The broker: amqp://user:password@host:port/vhost.")],
+    out: Annotated[
+        str, typer.Option("--out", metavar="DIR", help="The ledger of what was confirmed; go on with an earlier one.")
+    ],
+    vhost: Annotated[str | None, typer.Option(help="Only messages of this vhost.")] = None,
+    input_format: InputFormat = None,
+    connections: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Queues that are filled at once; default: one a core.")
+    ] = None,
+    as_published: Annotated[
+        bool, typer.Option("--as-published", help="To the exchanges that they were published to, not to their queues.")
+    ] = False,
+    master: Master = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish exported messages to a live RabbitMQ, each queue in order; run it again where it was cut off."""
+    republish_job = job("republish")
+    order = republish_job.Order(
+        to=to,
+        ledger=out,
+        vhost=vhost,
+        format=None if input_format is None else input_format.value,
+        connections=connections,
+        as_published=as_published,
+    )
+    done = republish_job.run(paths, order, master)
+    if as_json:
+        print_json(republish_job.to_json(order, done))
+        return
+    for one in done:
+        before = f", {one.already:,} were there already" if one.already else ""
+        print(f"{printable(one.queue)}: {one.messages:,} messages, {one.payload_bytes:,} bytes of payload{before}")

@@ -1,0 +1,76 @@
+"""``warren spark verify``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from warren.commands.opening import JsonOption
+from warren.commands.spark.arguments import Master, Out, Paths, TableFormat, TableFormatOption, job
+from warren.salvage.commands import EXIT_DAMAGE, SetOption, parse_settings
+from warren.salvage.names import printable, to_json
+from warren.salvage.output import complain, opened, print_json, print_text
+from warren.salvage.verify import Account, to_report
+
+
+def verify(
+    paths: Paths,
+    *,
+    out: Out = None,
+    output_format: TableFormatOption = TableFormat.PARQUET,
+    master: Master = None,
+    setting: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what in the directories of many brokers is damaged, and what is only left over.
+
+    Exit code 0: no damage, 1: damage, 2: nothing that can be read.
+    """
+    changes = parse_settings(setting)
+    with job("verify").verified(paths, master, changes, out=out, output_format=output_format.value) as verified:
+        for note in verified.notes:
+            complain(note)
+        counts = {"damage": verified.damage, "leftover": verified.leftover}
+        if out is not None and as_json:
+            print_json({"out": out, "format": output_format.value, **counts})
+        elif out is not None:
+            print(f"{verified.damage:,} damaged, {verified.leftover:,} left over, in {printable(out)}")
+        elif as_json:
+            _print_json(verified)
+        else:
+            print_text(_accounts(verified))
+        is_damaged = verified.damage > 0
+    if is_damaged:
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+def _print_json(verified: Any) -> None:
+    with opened(None, "") as write:
+        write(b'{"findings": [')
+        for number, (node, finding) in enumerate(verified.findings):
+            write((b", " if number else b"") + to_json({"node": node, **to_report(finding)}))
+        write(b'], "damage": %d, "leftover": %d}\n' % (verified.damage, verified.leftover))
+
+
+def _accounts(verified: Any) -> Iterator[RenderableType]:
+    """Each node that has any as on one machine, and what all of it comes to."""
+    nodes = 0
+    for node, found in groupby(verified.findings, key=itemgetter(0)):
+        account = Account()
+        for _, finding in found:
+            account.add(finding)
+        yield Text(printable(node), "bold reverse")
+        yield from account.printable()
+        yield ""
+        nodes += 1
+    style = "bold red" if verified.damage else "bold green"
+    said = (
+        f"{verified.damage:,} damaged, {verified.leftover:,} left over, in {nodes:,} nodes." if nodes else "No damage."
+    )
+    yield Text(said, style)

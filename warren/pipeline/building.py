@@ -1,0 +1,219 @@
+"""ConsumeQueues and index files built by the engine out of columns that were read in ranges.
+
+A task builds the queues of one bucket, or one index file, in a directory of its own; what it gives back says what is
+in there. Which keys an index file has follows from counting: each but the last is full. What a file begins with (the
+header of one that follows another) is in the key before its first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import attrs
+
+from actors.engines.topics.topic_store import CONSUME_QUEUES, INDEX, QueueKey
+from queue_index.consume_queue_format import ENTRY_BYTES
+from queue_index.index_file import IndexFile
+from queue_index.index_file_format import Header, Layout
+from storage.descriptors import descriptor_bound
+from storage.filesystem import RealFileSystem
+from storage.mapped_files import file_name
+from storage.topic_settings import TopicSettings
+from warren.pipeline.jobs.apart import attempt
+from warren.pipeline.log_columns import ColumnFiles, entries_of, keys_of
+from warren.pipeline.log_ranges import Lay
+from warren.salvage.queue_directory import Finding
+from warren.salvage.rocketmq.rebuilding import empty_store, not_built
+
+_KEYS_AT_ONCE: Final = 1 << 15
+
+
+@attrs.frozen(kw_only=True)
+class QueuesWork:
+    """The queues of one bucket of a node."""
+
+    lay: Lay
+    attempts: str
+    bucket: int
+    batches: tuple[tuple[str, int], ...]
+    """Files of entries in the order of the CommitLog, and the batch of each."""
+
+
+@attrs.frozen(kw_only=True)
+class BuiltQueue:
+    """One that was built: the numbers that no file tells, and its files."""
+
+    topic: str
+    queue_id: int
+    end_byte: int
+    min_byte: int
+    max_physical_offset: int
+    bases: tuple[int, ...]
+
+    @property
+    def key(self) -> QueueKey:
+        return self.topic, self.queue_id
+
+    @property
+    def directory(self) -> str:
+        """Below the store's."""
+        return f"{CONSUME_QUEUES}/{self.topic}/{self.queue_id}"
+
+    @property
+    def files(self) -> list[str]:
+        return [f"{self.directory}/{file_name(base)}" for base in self.bases]
+
+
+@attrs.frozen(kw_only=True)
+class BuiltQueues:
+    """What a bucket gave."""
+
+    directory: str
+    queues: tuple[BuiltQueue, ...]
+    damage: tuple[Finding, ...]
+
+
+def build_queues(work: QueuesWork) -> BuiltQueues:
+    """Build the queues of a bucket."""
+    out = attempt(work.attempts, f"queues-{work.bucket}")
+    log = work.lay.commit_log()
+    store = empty_store(RealFileSystem(descriptor_bound()), out, work.lay.settings, log)
+    try:
+        for path, batch in work.batches:
+            for key, columns in entries_of(path, batch):
+                store.put_entries(key, *columns)
+        for queue in store.queues.values():
+            queue.flush()
+        built = tuple(
+            BuiltQueue(
+                topic=topic,
+                queue_id=queue_id,
+                end_byte=queue.end_byte,
+                min_byte=queue.min_offset * ENTRY_BYTES,
+                max_physical_offset=queue.max_physical_offset,
+                bases=tuple(queue.mapped.bases),
+            )
+            for (topic, queue_id), queue in store.queues.items()
+        )
+    finally:
+        store.abandon()
+    return BuiltQueues(directory=out, queues=built, damage=tuple(not_built(store)))
+
+
+@attrs.frozen(kw_only=True)
+class IndexWork:
+    """One index file of a node."""
+
+    settings: TopicSettings
+    attempts: str
+    number: int
+    before: tuple[str, int] | None
+    """The file with the key before its first, and which of its keys that is; ``None``: the first index file."""
+    pieces: tuple[tuple[str, int, int], ...]
+    """Files of keys, and from which to which key."""
+
+
+def build_index_file(work: IndexWork) -> str:
+    """Build an index file; its path."""
+    layout = _layout(work.settings)
+    header = Header()
+    if work.before is not None:
+        path, last = work.before
+        _, offsets, timestamps = keys_of(path, last, last + 1)
+        end = Header(end_timestamp=int(timestamps[0]), end_physical_offset=int(offsets[0]))
+        header = end.follow()
+    built = attempt(work.attempts, f"index-{work.number}")
+    file = IndexFile.create(RealFileSystem(descriptor_bound()), built, layout, header)
+    try:
+        for path, first, stop in work.pieces:
+            hashes, offsets, timestamps = keys_of(path, first, stop)
+            for at in range(0, stop - first, _KEYS_AT_ONCE):
+                some = slice(at, at + _KEYS_AT_ONCE)
+                file.put(hashes[some], offsets[some], timestamps[some])
+        file.flush()
+    finally:
+        file.close()
+    return built
+
+
+def _layout(settings: TopicSettings) -> Layout:
+    return Layout(settings.max_hash_slot_num, settings.max_index_num)
+
+
+# ── what there is to build ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def queues_works(lay: Lay, attempts: str, parts: Sequence[ColumnFiles]) -> list[QueuesWork]:
+    """The buckets that have any entries. ``parts``: the ranges that count, in order."""
+    batches: dict[int, list[tuple[str, int]]] = {}
+    for part in parts:
+        for batch, bucket in enumerate(part.buckets):
+            if part.entries is not None:
+                batches.setdefault(bucket, []).append((part.entries, batch))
+    return [
+        QueuesWork(lay=lay, attempts=attempts, bucket=bucket, batches=tuple(found))
+        for bucket, found in sorted(batches.items())
+    ]
+
+
+def index_works(lay: Lay, attempts: str, parts: Sequence[ColumnFiles]) -> list[IndexWork]:
+    """The index files, oldest first.
+
+    A message makes the next file when the last one is full, whether it has a key or not; so the last may be empty.
+    """
+    if not lay.settings.message_index_enable or not any(part.records for part in parts):
+        return []
+    room = _layout(lay.settings).item_count - 1
+    cuts = list(_cut([(part.keys, part.key_count) for part in parts if part.keys is not None], room))
+    last = next(part for part in reversed(parts) if part.records)
+    if not cuts or (_count(cuts[-1]) == room and not last.ends_in_key):
+        cuts.append([])
+    works = []
+    before: tuple[str, int] | None = None
+    for number, pieces in enumerate(cuts):
+        works.append(
+            IndexWork(settings=lay.settings, attempts=attempts, number=number, before=before, pieces=tuple(pieces))
+        )
+        if pieces:
+            before = pieces[-1][0], pieces[-1][2] - 1
+    return works
+
+
+_Piece = tuple[str, int, int]
+
+
+def _cut(files: Sequence[tuple[str, int]], room: int) -> Iterator[list[_Piece]]:
+    """The keys of these files in portions of ``room``, the last perhaps smaller."""
+    portion: list[_Piece] = []
+    left = room
+    for path, count in files:
+        done = 0
+        while done < count:
+            stop = min(done + left, count)
+            portion.append((path, done, stop))
+            left -= stop - done
+            done = stop
+            if not left:
+                yield portion
+                portion, left = [], room
+    if portion:
+        yield portion
+
+
+def _count(pieces: Sequence[_Piece]) -> int:
+    return sum(stop - first for _, first, stop in pieces)
+
+
+def moved(built: Sequence[BuiltQueues], index_files: Sequence[str], names: Sequence[str], out: str) -> None:
+    """Put what was built apart together in ``out``."""
+    os.makedirs(f"{out}/{CONSUME_QUEUES}", exist_ok=True)
+    for part in built:
+        for queue in part.queues:
+            os.makedirs(os.path.dirname(f"{out}/{queue.directory}"), exist_ok=True)
+            os.rename(f"{part.directory}/{queue.directory}", f"{out}/{queue.directory}")
+    if index_files:
+        os.makedirs(f"{out}/{INDEX}", exist_ok=True)
+    for path, name in zip(index_files, names, strict=True):
+        os.rename(path, f"{out}/{INDEX}/{name}")

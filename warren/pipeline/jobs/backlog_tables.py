@@ -1,0 +1,281 @@
+"""The tables of the backlog: how much waits in the queues, how old it is, how it came, what of it is there twice.
+
+Every one is a function of DataFrames and gives a DataFrame. Two of them say of RabbitMQ's messages and of RocketMQ's
+records the same things under the same names (:func:`waiting_messages`, :func:`waiting_records`); the others start from
+there:
+
+=============  ====================================================================================================
+``queues``     a queue: messages, bytes, sizes, the oldest
+``groups``     a consumer group's part of a topic's queue: what it has not consumed yet
+``sizes``      how large the messages are, by powers of two
+``ages``       how old they are, by powers of ten of seconds
+``rates``      how many came in a minute
+``keys``       the routing keys (RocketMQ: the tags) with most messages
+``repeated``   bodies that are there more than once
+=============  ====================================================================================================
+
+*When a message came* is what its property ``timestamp`` says (seconds; numbers from 10^11 on are milliseconds, as some
+publishers write them), else the time of its latest entry in ``x-death``, which is when it was dead-lettered; else it is
+not known, and such messages are counted apart. RocketMQ says it of every record: ``store_timestamp``.
+
+*When a message went* no file says. So ``rates`` has what came; of RocketMQ also how much of that *every* group which
+reads the queue has consumed by now, whenever it was.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+WAITING: Final = (
+    "node",
+    "kind",
+    "vhost",
+    "queue",
+    "queue_id",
+    "number",
+    "bytes",
+    "body_bytes",
+    "came_ms",
+    "exchange",
+    "routing_key",
+    "body_sha256",
+)
+"""The columns of what waits: ``kind`` is rabbitmq or rocketmq; a topic is the ``queue`` and
+the ``exchange``, the tags are the ``routing_key``; ``number`` is the position in the queue, or the queue offset."""
+
+QUEUE: Final = ("node", "kind", "vhost", "queue", "queue_id")
+
+MESSAGE_COLUMNS: Final = (
+    "node",
+    "vhost",
+    "queue",
+    "position",
+    "size",
+    "exchange",
+    "routing_keys",
+    "properties",
+    "headers",
+    "body_sha256",
+)
+RECORD_COLUMNS: Final = (
+    "node",
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "size",
+    "store_timestamp",
+    "sys_flag",
+    "tags",
+    "body",
+)
+OFFSET_COLUMNS: Final = ("node", "group", "topic", "queue_id", "offset", "max_offset", "lag")
+"""What is read of the tables ``messages``, ``records`` and ``offsets``."""
+
+LEAST_MS: Final = 10**11
+"""Smaller timestamps are seconds."""
+
+MINUTE_MS: Final = 60_000
+_TRANSACTION_MASK: Final = 12
+_COMMIT: Final = 8
+_ACCURACY: Final = 10_000
+
+
+# ── what waits ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def waiting_messages(messages: DataFrame) -> DataFrame:
+    """The table ``messages`` as what waits."""
+    said = F.get_json_object("properties", "$.timestamp").cast("bigint")
+    died = F.get_json_object("headers", "$['x-death'][0].time").cast("bigint")
+    came = F.coalesce(said, died)
+    return messages.select(
+        "node",
+        F.lit("rabbitmq").alias("kind"),
+        "vhost",
+        "queue",
+        F.lit(None).cast("int").alias("queue_id"),
+        F.col("position").alias("number"),
+        F.col("size").cast("bigint").alias("bytes"),
+        F.col("size").cast("bigint").alias("body_bytes"),
+        F.when(came >= LEAST_MS, came).otherwise(came * 1000).alias("came_ms"),
+        "exchange",
+        F.try_element_at("routing_keys", F.lit(1)).alias("routing_key"),
+        "body_sha256",
+    )
+
+
+def waiting_records(records: DataFrame) -> DataFrame:
+    """The table ``records`` as what waits: those that are in a queue. ``bytes`` are the records', not the bodies'."""
+    transaction = F.col("sys_flag").bitwiseAND(_TRANSACTION_MASK)
+    return records.where((transaction == 0) | (transaction == _COMMIT)).select(
+        "node",
+        F.lit("rocketmq").alias("kind"),
+        F.lit(None).cast("string").alias("vhost"),
+        F.col("topic").alias("queue"),
+        "queue_id",
+        F.col("queue_offset").alias("number"),
+        F.col("size").cast("bigint").alias("bytes"),
+        F.length("body").cast("bigint").alias("body_bytes"),
+        F.col("store_timestamp").alias("came_ms"),
+        F.col("topic").alias("exchange"),
+        F.col("tags").alias("routing_key"),
+        F.sha2("body", 256).alias("body_sha256"),
+    )
+
+
+# ── of each queue ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def queues(waiting: DataFrame, now: DataFrame) -> DataFrame:
+    """A row for each queue with messages. ``now``: for each node the moment to count ages from, ``now_ms``."""
+    counted = waiting.groupBy(*QUEUE).agg(
+        F.count("*").alias("messages"),
+        F.sum("bytes").alias("bytes"),
+        F.min("bytes").alias("smallest_bytes"),
+        F.percentile_approx("bytes", 0.5, _ACCURACY).alias("median_bytes"),
+        F.percentile_approx("bytes", 0.99, _ACCURACY).alias("p99_bytes"),
+        F.max("bytes").alias("largest_bytes"),
+        F.count("came_ms").alias("timed"),
+        F.min("came_ms").alias("oldest_ms"),
+        F.max("came_ms").alias("newest_ms"),
+    )
+    aged = counted.join(F.broadcast(now), "node", "left").withColumn("oldest_age_s", _age_s("oldest_ms"))
+    return _in_order(aged.drop("now_ms"), F.desc("messages"), *QUEUE)
+
+
+def _in_order(few: DataFrame, *columns: str | Column) -> DataFrame:
+    """Few rows in order: Spark's own sort would first draw samples, to sort many."""
+    return few.repartition(1).sortWithinPartitions(*columns)
+
+
+def _age_s(column: str) -> Column:
+    """Whole seconds before ``now_ms``; a clock that was ahead makes no negative ages."""
+    age = F.floor((F.col("now_ms") - F.col(column)) / 1000).cast("bigint")
+    return F.when(age < 0, F.lit(0)).otherwise(age)
+
+
+def groups(offsets: DataFrame, waiting: DataFrame, now: DataFrame) -> DataFrame:
+    """A row for each consumer group and queue: the table ``offsets``, with what it lags behind by.
+
+    ``lag_bytes`` and ``oldest_ms`` count the messages that are there: of those that have expired they know nothing.
+    """
+    of_group = ["node", "group", "queue", "queue_id"]
+    read = offsets.withColumnRenamed("topic", "queue")
+    ahead = waiting.where("kind = 'rocketmq'").select("node", "queue", "queue_id", "number", "bytes", "came_ms")
+    behind = (
+        read.join(ahead, ["node", "queue", "queue_id"])
+        .where(F.col("number") >= F.col("offset"))
+        .groupBy(*of_group)
+        .agg(F.sum("bytes").alias("lag_bytes"), F.min("came_ms").alias("oldest_ms"))
+    )
+    lags = (
+        read.join(behind, of_group, "left")
+        .fillna(0, ["lag_bytes"])
+        .join(F.broadcast(now), "node", "left")
+        .withColumn("oldest_age_s", _age_s("oldest_ms"))
+        .select(*of_group, "offset", "max_offset", "lag", "lag_bytes", "oldest_ms", "oldest_age_s")
+    )
+    return _in_order(lags, F.desc("lag"), *of_group)
+
+
+# ── distributions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def sizes(waiting: DataFrame) -> DataFrame:
+    """Messages by size: from a power of two (or 0) to below the next."""
+    digits = F.length(F.bin("bytes"))
+    least = F.when(F.col("bytes") == 0, F.lit(0)).otherwise(F.pow(F.lit(2), digits - 1)).cast("bigint")
+    counted = (
+        waiting.groupBy("node", "kind", least.alias("from_bytes"))
+        .agg(F.count("*").alias("messages"), F.sum("bytes").alias("bytes"))
+        .withColumn("to_bytes", F.greatest(F.col("from_bytes") * 2, F.lit(1).cast("bigint")))
+        .select("node", "kind", "from_bytes", "to_bytes", "messages", "bytes")
+    )
+    return _in_order(counted, "node", "kind", "from_bytes")
+
+
+def ages(waiting: DataFrame, now: DataFrame) -> DataFrame:
+    """Messages by age: from a power of ten of seconds (or 0) to below the next; nulls: of those whose age is not
+    known."""
+    age = F.col("age_s")
+    digits = F.length(age.cast("string"))
+    least = F.when(age == 0, F.lit(0)).otherwise(F.pow(F.lit(10), digits - 1)).cast("bigint")
+    counted = (
+        waiting.join(F.broadcast(now), "node", "left")
+        .withColumn("age_s", _age_s("came_ms"))
+        .groupBy("node", "kind", least.alias("from_s"))
+        .agg(F.count("*").alias("messages"), F.sum("bytes").alias("bytes"))
+        .withColumn("to_s", F.greatest(F.col("from_s") * 10, F.when(F.col("from_s").isNotNull(), F.lit(1))))
+        .select("node", "kind", "from_s", "to_s", "messages", "bytes")
+    )
+    return _in_order(counted, "node", "kind", F.col("from_s").asc_nulls_last())
+
+
+def rates(waiting: DataFrame, offsets: DataFrame) -> DataFrame:
+    """Messages by the minute in which they came, of each vhost (RabbitMQ) or topic (RocketMQ, as ``queue``).
+
+    ``consumed``: how many of them every group that reads their queue has passed; null where none reads it.
+    """
+    passed = (
+        offsets.groupBy("node", F.col("topic").alias("queue"), "queue_id")
+        .agg(F.min("offset").alias("passed"))
+        .withColumn("kind", F.lit("rocketmq"))
+    )
+    minute = F.floor(F.col("came_ms") / MINUTE_MS).cast("bigint") * MINUTE_MS
+    of_topic = F.when(F.col("kind") == "rocketmq", F.col("queue"))
+    consumed = F.when(F.col("passed").isNotNull(), (F.col("number") < F.col("passed")).cast("bigint"))
+    counted = (
+        waiting.where("came_ms is not null")
+        .join(F.broadcast(passed), ["node", "kind", "queue", "queue_id"], "left")
+        .groupBy("node", "kind", "vhost", of_topic.alias("queue"), minute.alias("minute_ms"))
+        .agg(F.count("*").alias("messages"), F.sum("bytes").alias("bytes"), F.sum(consumed).alias("consumed"))
+    )
+    return _in_order(counted, "minute_ms", "node", "kind", "vhost", "queue")
+
+
+# ── what most of it is ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def keys(waiting: DataFrame, top: int = 100) -> DataFrame:
+    """The routing keys with most messages; of RocketMQ the tags."""
+    of_key = ["node", "kind", "vhost", "exchange", "routing_key"]
+    counted = waiting.groupBy(*of_key).agg(
+        F.count("*").alias("messages"), F.sum("bytes").alias("bytes"), F.countDistinct("queue").alias("queues")
+    )
+    return counted.orderBy(F.desc("messages"), *of_key).limit(top)
+
+
+def duplicates(waiting: DataFrame) -> DataFrame:
+    """A row for each body that is there more than once, wherever: its ``bytes``, and those of all but one."""
+    return (
+        waiting.where("body_sha256 is not null and body_bytes > 0")
+        .groupBy("body_sha256")
+        .agg(
+            F.count("*").alias("messages"),
+            F.max("body_bytes").alias("bytes"),
+            (F.sum("body_bytes") - F.max("body_bytes")).alias("repeated_bytes"),
+            F.countDistinct(*[F.coalesce(F.col(name).cast("string"), F.lit("")) for name in QUEUE]).alias("queues"),
+            F.min(F.struct("node", "vhost", "queue")).alias("first"),
+        )
+        .where("messages > 1")
+        .select(
+            "body_sha256", "messages", "bytes", "repeated_bytes", "queues", "first.node", "first.vhost", "first.queue"
+        )
+    )
+
+
+def repeated(duplicates: DataFrame, top: int = 100) -> DataFrame:
+    """Those of them that take most room."""
+    return duplicates.orderBy(F.desc("repeated_bytes"), F.desc("messages"), "body_sha256").limit(top)
+
+
+def repeated_total(duplicates: DataFrame) -> DataFrame:
+    """One row: different bodies that are there more than once, and what of them is behind the first."""
+    return duplicates.agg(
+        F.count("*").alias("bodies"),
+        F.coalesce(F.sum(F.col("messages") - 1), F.lit(0)).alias("messages"),
+        F.coalesce(F.sum("repeated_bytes"), F.lit(0)).alias("bytes"),
+    )

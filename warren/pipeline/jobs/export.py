@@ -1,0 +1,223 @@
+"""``export``: the messages of many nodes, in order, as lines of JSON or as Parquet.
+
+The rows are those of ``warren export`` for queues and of ``warren topic scan`` (without its blanks) for topics. Each
+has the ``node`` and its ``position`` in front, counted from 0 over the messages of one name in a vhost, or over a topic
+store. They are written sorted by node, vhost, queue (names by their bytes) and position, the records of a node behind
+its queues; the files' names are in the order of what they hold.
+
+Each part is written by one task, by the code of the single machine (:mod:`~warren.pipeline.jobs.export_parts`). A part
+that begins in the middle of a queue or a store has to know how much lies before it. That is counted first, from the
+index alone; a message that is there and cannot be read has a position, too, which no row has then. Should a count prove
+wrong, as it would for files that change, what lies behind it in its queue is written once more.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+
+from storage.errors import WarrenError
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.jobs.apart import Apart, attempts_in, each_apart
+from warren.pipeline.jobs.export_columns import MESSAGES, RECORDS, columns_of, empty_table
+from warren.pipeline.jobs.export_log import Chain, LogChunk, Walked
+from warren.pipeline.jobs.export_parts import Job, Problem, Written, count_chunk, write_part
+from warren.pipeline.jobs.export_plan import Chunk, NodeSurvey, Part, first_positions, pack, survey_node, uncounted
+from warren.pipeline.jobs.running import check_out, running, staged
+from warren.pipeline.options import DEFAULT_PARTITION_BYTES
+from warren.pipeline.places import Kind, Node
+from warren.salvage.export import Selection
+from warren.salvage.names import Json, to_json
+
+FORMATS: Final = ("jsonl", "parquet")
+
+_PARTS_PER_CORE: Final = 16
+"""More parts than cores, so that no core waits long for the last one."""
+
+_LEAST_PART_BYTES: Final = 4 << 20
+_FEW_NODES: Final = 2
+"""So many are surveyed at once, without tasks."""
+
+
+def rows(messages: DataFrame) -> DataFrame:
+    """The export's columns and order, of the table ``messages``."""
+    return messages.select(*MESSAGES).orderBy("node", "vhost", "queue", "position")
+
+
+def record_rows(records: DataFrame) -> DataFrame:
+    """The export's columns and order, of the table ``records``: positions are counted by a window over each node."""
+    in_store = Window.partitionBy("node").orderBy("file", "file_offset")
+    numbered = (
+        records.withColumn("position", F.row_number().over(in_store).cast("long") - F.lit(1))
+        .withColumn("body_sha256", F.sha2("body", 256))
+        .withColumn("properties", arrow_udf(_as_json, "string")("properties"))  # type: ignore[call-overload]
+    )
+    columns = [F.col(name).cast("long") if of == pa.int64() else F.col(name) for name, of in RECORDS.items()]
+    return numbered.select(*(column.alias(name) for column, name in zip(columns, RECORDS, strict=True))).orderBy(
+        "node", "position"
+    )
+
+
+def _as_json(properties: pa.Array) -> pa.Array:
+    """Maps of properties as the text that the export writes."""
+    return pa.array(
+        [None if one is None else to_json(dict(one)).decode() for one in properties.to_pylist()], pa.string()
+    )
+
+
+@attrs.define
+class Exported:
+    """What came of it."""
+
+    out: str
+    format: str
+    messages: int = 0
+    payload_bytes: int = 0
+    problems: list[Problem] = attrs.Factory(list)
+    notes: list[str] = attrs.Factory(list)
+    """What recovery of the topic stores has to say."""
+
+    def to_json(self) -> dict[str, Json]:
+        """The summary."""
+        return {
+            "out": self.out,
+            "format": self.format,
+            "messages": self.messages,
+            "bytes": self.payload_bytes,
+            "problems": len(self.problems),
+        }
+
+
+@attrs.frozen(kw_only=True)
+class Order:
+    """What is to be exported, and where to."""
+
+    out: str
+    format: str = "jsonl"
+    selection: Selection = attrs.Factory(Selection)
+    settings: Mapping[str, str] = attrs.Factory(dict)
+    """Of a RocketMQ, as ``--set`` has them."""
+    partition_bytes: int | None = None
+    """Of the nodes' files, about, for each file that is written; ``None``: as the cores want it."""
+
+
+def run(paths: Sequence[str], order: Order, master: str | None = None) -> Exported:
+    """Write it; raises :class:`WarrenError` where a vhost or queue is asked for that no node has."""
+    if order.format not in FORMATS:
+        raise PipelineError(f"--format {order.format}: is not {' or '.join(FORMATS)}")
+    with running("Exporting", master, paths) as (spark, nodes):
+        return export_nodes(nodes, order, partial(each_apart, spark), spark.sparkContext.defaultParallelism)
+
+
+def export_nodes(nodes: Sequence[Node], order: Order, apart: Apart, cores: int) -> Exported:
+    """The same, with whatever does pieces of work apart."""
+    check_out(order.out, nodes)
+    in_order = sorted(nodes, key=lambda node: os.fsencode(node.name))
+    survey = partial(survey_node, selection=order.selection, settings=dict(order.settings))
+    surveys = [survey(node) for node in in_order] if len(in_order) <= _FEW_NODES else apart(in_order, survey)
+    _check(in_order, surveys, order.selection)
+    exported, kinds = Exported(order.out, order.format), Kind(0)
+    for node, found in zip(in_order, surveys, strict=True):
+        kinds |= found.kinds
+        exported.notes += found.notes
+        exported.problems += [(node.name, one) for one in found.problems if one.severity == "damage"]
+    chunks = [chunk for found in surveys for chunk in found.chunks]
+    parts = pack(chunks, order.partition_bytes or _part_bytes(chunks, cores))
+    with staged(order.out, nodes) as staging, attempts_in(staging) as attempts:
+        job = Job(
+            run=uuid.uuid4().hex,
+            attempts=attempts,
+            format=order.format,
+            columns=tuple(columns_of(kinds)),
+            selection=order.selection,
+        )
+        written = _write(parts, job, apart)
+        _settle(written, staging, job)
+    for one in written:
+        exported.messages += one.messages
+        exported.payload_bytes += one.payload_bytes
+        exported.problems += one.problems
+    exported.problems = list(dict.fromkeys(exported.problems))
+    return exported
+
+
+def _check(nodes: Sequence[Node], surveys: Sequence[NodeSurvey], selection: Selection) -> None:
+    """Raises where what is asked for by name is nowhere."""
+    if selection.vhost is None and selection.queue is None:
+        return
+    for node, survey in zip(nodes, surveys, strict=True):
+        if not survey.kinds:
+            raise PipelineError(f"{node.name}: is a topic store; --vhost and --queue are for queues")
+    if any(survey.matches for survey in surveys):
+        return
+    where = nodes[0].name if len(nodes) == 1 else f"{len(nodes)} nodes"
+    if selection.queue is not None:
+        raise WarrenError(f"{where}: no queue {selection.queue!r} (one that was never written to has no directory)")
+    raise WarrenError(f"{where}: no vhost {selection.vhost!r}")
+
+
+def _part_bytes(chunks: Sequence[Chunk], cores: int) -> int:
+    share = sum(chunk.byte_count for chunk in chunks) // (_PARTS_PER_CORE * cores)
+    return min(max(share, _LEAST_PART_BYTES), DEFAULT_PARTITION_BYTES)
+
+
+def _write(parts: list[Part], job: Job, apart: Apart) -> list[Written]:
+    """Write all parts; those again whose first position was not what it was thought to be."""
+    parts, counts = _counted(parts, job, apart)
+    begins = first_positions(parts, counts)
+    written: dict[int, Written] = {}
+    wrong = list(range(len(parts)))
+    while wrong:
+        work = [(parts[number], begins[number]) for number in wrong]
+        for number, one in zip(wrong, apart(work, partial(write_part, job=job)), strict=True):
+            written[number] = one
+            counts |= zip(parts[number].chunks, one.counts, strict=True)
+        right = first_positions(parts, counts)
+        wrong = [number for number in range(len(parts)) if begins[number] != right[number]]
+        begins = right
+    return [written[number] for number in range(len(parts))]
+
+
+def _counted(parts: list[Part], job: Job, apart: Apart) -> tuple[list[Part], dict[Chunk, int]]:
+    """What parts in the middle of a queue or a store have to know: counts, and where a range's first record begins."""
+    unknown = uncounted(parts)
+    count: Callable[[Chunk], int | Walked] = partial(count_chunk, job=job)
+    found = dict(zip(unknown, apart(unknown, count), strict=True))
+    counts: dict[Chunk, int] = {chunk: one for chunk, one in found.items() if isinstance(one, int)}
+    walked = {chunk: one for chunk, one in found.items() if isinstance(chunk, LogChunk) and isinstance(one, Walked)}
+    ranges = [chunk for part in parts for chunk in part.chunks if isinstance(chunk, LogChunk)]
+    while (chain := Chain.of(ranges, walked)).wrong:
+        again = apart(chain.wrong, count)
+        walked |= {chunk: one for chunk, one in zip(chain.wrong, again, strict=True) if isinstance(one, Walked)}
+    begun = [
+        Part(part.number, tuple(chain.chunks[one] if isinstance(one, LogChunk) else one for one in part.chunks))
+        for part in parts
+    ]
+    for chunk, number in chain.counts.items():
+        counts[chunk] = number
+    return begun, counts
+
+
+def _settle(written: Sequence[Written], staging: str, job: Job) -> None:
+    """Give the files their names, in order; at least one is there."""
+    paths = [one.path for one in written if one.path]
+    width = max(5, len(str(len(paths) - 1)))
+    for number, path in enumerate(paths):
+        os.rename(path, os.path.join(staging, f"part-{number:0{width}d}.{job.format}"))
+    if not paths:
+        path = os.path.join(staging, f"part-{0:0{width}d}.{job.format}")
+        if job.format == "parquet":
+            pq.write_table(empty_table(job.columns), path)
+        else:
+            with open(path, "xb"):
+                pass

@@ -1,0 +1,155 @@
+"""What was confirmed of a queue: a file that only grows, so that a run that failed goes on where it was.
+
+::
+
+    {"warren": "republish ledger 1", "node", "vhost", "queue", "to"}
+    <first position> <last position>                               of messages that the broker has, a line each time
+
+A line is synced before the next messages go. A kill may leave half a line; it is cut off. Whoever writes holds the file
+locked: a second attempt at the same queue waits, and then finds what the first one did.
+"""
+
+from __future__ import annotations
+
+import bisect
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import IO, Final, Self
+
+import attrs
+
+from storage.errors import DataError
+from warren.pipeline.errors import PipelineError
+from warren.salvage.names import to_json
+
+_KIND: Final = "republish ledger 1"
+
+
+@attrs.frozen(kw_only=True)
+class Whose:
+    """Which messages, and where they go; names in their text form."""
+
+    node: str
+    vhost: str
+    queue: str
+    to: str
+
+    def path(self, directory: str) -> str:
+        """Its file."""
+        said = "\0".join((self.node, self.vhost, self.queue)).encode("utf-8", "surrogateescape")
+        return os.path.join(directory, f"{hashlib.sha256(said).hexdigest()[:32]}.ledger")
+
+    def head(self) -> bytes:
+        """The first line."""
+        return to_json({"warren": _KIND, **attrs.asdict(self)}) + b"\n"
+
+
+@attrs.define
+class Ledger:
+    """One queue's. Made by :meth:`open`."""
+
+    path: str
+    _file: IO[bytes]
+    _firsts: list[int]
+    _lasts: list[int]
+
+    @classmethod
+    @contextmanager
+    def open(cls, directory: str, whose: Whose) -> Iterator[Self]:
+        """The ledger in ``directory``, made where it is missing; waits for whoever has it.
+
+        Raises :class:`PipelineError` where it is about another broker, and :class:`DataError` where it is none.
+        """
+        path = whose.path(directory)
+        try:
+            with open(path, "a+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                file.seek(0)
+                said = _whole_lines(file)
+                if not said:
+                    _append(file, whose.head())
+                    _sync_directory(directory)
+                yield cls(path, file, *_merged(_ranges(path, said, whose)))
+        except OSError as error:
+            raise PipelineError(f"{path}: {error.strerror or error}") from error
+
+    def has(self, position: int) -> bool:
+        """Whether the broker has that message."""
+        at = bisect.bisect_right(self._firsts, position) - 1
+        return at >= 0 and position <= self._lasts[at]
+
+    def add(self, positions: Iterable[int]) -> None:
+        """The broker has these; written down when this returns."""
+        ranges = list(_runs(sorted(positions)))
+        _append(self._file, b"".join([b"%d %d\n" % one for one in ranges]))
+
+
+def _whole_lines(file: IO[bytes]) -> list[bytes]:
+    data = file.read()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        file.truncate(whole)
+    return data[:whole].splitlines()
+
+
+def _ranges(path: str, lines: list[bytes], whose: Whose) -> list[tuple[int, int]]:
+    if not lines:
+        return []
+    try:
+        head = json.loads(lines[0])
+        if head["warren"] != _KIND:
+            raise DataError(path, 0, f"is {head['warren']!r}, not {_KIND!r}")
+        to = head["to"]
+        found = []
+        for line in lines[1:]:
+            first, last = map(int, line.split())
+            found.append((first, last))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(path, None, f"is no ledger: {error!r}") from error
+    if to != whose.to:
+        raise PipelineError(f"{path}: is about messages that went to {to}; take another --out for {whose.to}")
+    return found
+
+
+def _merged(ranges: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    firsts: list[int] = []
+    lasts: list[int] = []
+    for first, last in sorted(ranges):
+        if lasts and first <= lasts[-1] + 1:
+            lasts[-1] = max(lasts[-1], last)
+        else:
+            firsts.append(first)
+            lasts.append(last)
+    return firsts, lasts
+
+
+def _runs(ascending: list[int]) -> Iterator[tuple[int, int]]:
+    first = last = None
+    for position in ascending:
+        if first is None or last is None:
+            first = last = position
+        elif position == last + 1:
+            last = position
+        else:
+            yield first, last
+            first = last = position
+    if first is not None and last is not None:
+        yield first, last
+
+
+def _append(file: IO[bytes], data: bytes) -> None:
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_directory(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

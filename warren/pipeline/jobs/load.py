@@ -1,0 +1,182 @@
+"""``load``: exported messages into new directories, as if a warren node had kept them: sharded by queue over N nodes.
+
+Which queue goes to which node is told by a hash of vhost and queue. Each node is built by one task: its rows come
+sorted by queue, node and position, and are written by the code that fills directories for ``warren shovel``. Queues of
+one name in several of the old nodes become one queue, node after node.
+
+Messages are persistent and take numbers and ids of their own. An export does not say of which level of a priority queue
+a message was, so these become plain queues that keep the order in which the messages were to be delivered; rows of the
+table ``messages`` do say it, in the column ``priority``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, Final
+
+import attrs
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from storage.errors import SettingsError, WarrenError
+from storage.settings import Settings
+from warren.config import Config
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.jobs.apart import attempt, attempts_in
+from warren.pipeline.jobs.rows_in import FORMATS, QueueName, exported_rows, format_of, letter_of, queue_of, rows_of
+from warren.pipeline.jobs.running import check_out, running, staged
+from warren.salvage.names import Json
+from warren.shovel.places import Intake
+from warren.shovel.writing import DirectoryDestination
+
+HELD_BYTES: Final = 16 << 20
+"""Of messages that are written and synced together."""
+
+HELD_MESSAGES: Final = 4096
+
+
+@attrs.frozen(kw_only=True)
+class Built:
+    """One node's directory."""
+
+    number: int
+    path: str
+    queues: int
+    messages: int
+    payload_bytes: int
+
+
+@attrs.frozen
+class Loaded:
+    """What came of it."""
+
+    out: str
+    nodes: tuple[Built, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """The summary."""
+        nodes: list[Json] = [
+            {
+                "node": os.path.join(self.out, f"node-{one.number}"),
+                "queues": one.queues,
+                "messages": one.messages,
+                "bytes": one.payload_bytes,
+            }
+            for one in self.nodes
+        ]
+        messages = sum(one.messages for one in self.nodes)
+        payload_bytes = sum(one.payload_bytes for one in self.nodes)
+        return {"out": self.out, "nodes": nodes, "messages": messages, "bytes": payload_bytes}
+
+
+def sharded(rows: DataFrame, nodes: int) -> DataFrame:
+    """The rows with the number of their node in front; a partition for each node, its queues in order."""
+    of_queue = F.pmod(F.xxhash64("vhost", "queue"), F.lit(nodes)).cast("int")
+    numbered = rows.select(of_queue.alias("shard"), "*").repartitionById(nodes, F.col("shard"))
+    return numbered.sortWithinPartitions("shard", "vhost", "queue", "node", "position")
+
+
+def run(
+    paths: Sequence[str],
+    out: str,
+    nodes: int,
+    master: str | None = None,
+    *,
+    input_format: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Load exports into ``nodes`` new directories below ``out``; ``settings``: of a warren node, by their names."""
+    if nodes < 1:
+        raise PipelineError("--nodes: at least 1")
+    if input_format not in (None, *FORMATS):
+        raise PipelineError(f"--format {input_format}: is not {' or '.join(FORMATS)}")
+    engine = engine_settings(settings or {})
+    with running("Loading", master) as (spark, _):
+        check_out(out)
+        rows = sharded(exported_rows(spark, paths, input_format or format_of(paths) or "parquet"), nodes)
+        with staged(out) as staging, attempts_in(staging) as attempts:
+            answers = rows.mapInArrow(partial(build, attempts=attempts, settings=engine), "answer binary").collect()
+            built: dict[int, Built] = {one.number: one for one in (pickle.loads(row[0]) for row in answers)}
+            for number in range(nodes):
+                if number in built:
+                    os.rename(built[number].path, os.path.join(staging, f"node-{number}"))
+                    continue
+                # a node without queues is one that can be opened
+                os.makedirs(os.path.join(staging, f"node-{number}", "msg_stores", "vhosts"))
+                built[number] = Built(number=number, path="", queues=0, messages=0, payload_bytes=0)
+        return Loaded(out, tuple(built[number] for number in range(nodes)))
+
+
+def engine_settings(changes: Mapping[str, str]) -> Settings:
+    """warren's settings with some changed; raises :class:`SettingsError`."""
+    try:
+        return Config.of(**{name: json.loads(value) for name, value in changes.items()}).engine
+    except (ValueError, TypeError) as error:
+        said = ", ".join(f"{name}={value}" for name, value in changes.items())
+        raise SettingsError(f"--set {said}: {error}") from error
+
+
+def build(
+    batches: Iterator[pa.RecordBatch], attempts: str, settings: Settings | None = None
+) -> Iterator[pa.RecordBatch]:
+    """What a task does: rows of nodes, one behind the other, into directories; answers with each of them."""
+    rows = (row for batch in batches for row in rows_of(batch))
+    for number, of_node in groupby(rows, key=lambda row: int(row["shard"])):
+        path = attempt(attempts, f"node-{number}")
+        answer = pickle.dumps(_built(number, path, of_node, settings))
+        yield pa.RecordBatch.from_pydict({"answer": [answer]})
+
+
+def _built(number: int, path: str, rows: Iterator[Mapping[str, Any]], settings: Settings | None) -> Built:
+    queues = messages = payload_bytes = 0
+    with DirectoryDestination.open(path, settings) as destination:
+        for queue, of_queue in groupby(rows, key=queue_of):
+            writer = _Writer(destination.intake(queue.vhost, queue.queue, _stored_name(queue)))
+            for row in of_queue:
+                writer.put(row)
+            writer.flush()
+            queues += 1
+            messages += writer.messages
+            payload_bytes += writer.payload_bytes
+    return Built(number=number, path=path, queues=queues, messages=messages, payload_bytes=payload_bytes)
+
+
+def _stored_name(queue: QueueName) -> bytes:
+    """The name of the directory's queue: of a level it ends in the level."""
+    return queue.queue if queue.priority is None else queue.queue + bytes([0, queue.priority])
+
+
+@attrs.define
+class _Writer:
+    """Fills one queue."""
+
+    _intake: Intake
+    messages: int = 0
+    payload_bytes: int = 0
+    _held: int = 0
+    _held_bytes: int = 0
+
+    def put(self, row: Mapping[str, Any]) -> None:
+        """The next message."""
+        letter = letter_of(row)
+        self._intake.put(letter)
+        self.messages += 1
+        self.payload_bytes += len(letter.body)
+        self._held += 1
+        self._held_bytes += len(letter.body)
+        if self._held >= HELD_MESSAGES or self._held_bytes >= HELD_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """All that was handed over is written, and synced."""
+        if self._held:
+            outcomes = self._intake.work(wait=True)
+            if len(outcomes) != self._held:
+                raise WarrenError(f"{len(outcomes)} of {self._held} messages were written")
+        self._held = self._held_bytes = 0

@@ -1,0 +1,36 @@
+"""Tables of a job's result, written below ``--out``: all of them, or nothing.
+
+Each is a directory of Parquet files, or of files with a JSON object on each line, in which nulls are said.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.jobs.running import staged
+from warren.pipeline.places import Node
+
+FORMATS: Final = ("parquet", "jsonl")
+
+
+def check_format(name: str) -> None:
+    """Raises :class:`PipelineError` for a format that there is not."""
+    if name not in FORMATS:
+        raise PipelineError(f"--format {name}: is not parquet or jsonl")
+
+
+def write_tables(tables: Mapping[str, DataFrame], out: str, output_format: str, sources: Iterable[Node]) -> None:
+    """Write each table into the directory of its name; the only one with an empty name into ``out`` itself."""
+    with staged(out, sources) as staging:
+        for name, frame in tables.items():
+            writer = frame.write.mode("overwrite")
+            target = os.path.join(staging, name) if name else staging
+            if output_format == "parquet":
+                writer.parquet(target)
+            else:
+                writer.option("ignoreNullFields", "false").json(target)

@@ -1,0 +1,322 @@
+"""``rebuild``: ConsumeQueues and index files made anew from CommitLogs alone, byte for byte as on one machine.
+
+1. The CommitLogs are read in ranges (:mod:`warren.pipeline.log_ranges`); what is to be built of each is written beside
+   ``--out`` (:mod:`warren.pipeline.log_columns`).
+2. The ranges are put in a chain; those that began in a wrong place are read again, until the chain holds.
+3. Recovery says where each log ends, and what it cuts off: as on one machine, but for the reading that is done.
+4. Queues and index files are built apart (:mod:`warren.pipeline.building`), and moved together.
+
+Driver and executors need to see the same ``--out``. One node's files lie directly in it; of several, each has a
+folder: the last names of its path, as many of them as tell it from all the others, with ``_`` between.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final
+
+import attrs
+
+from actors.engines.topics.topic_store import INDEX
+from queue_index.consume_queue import ConsumeQueue
+from queue_index.index_file_format import name_after
+from storage.descriptors import descriptor_bound
+from storage.filesystem import RealFileSystem
+from storage.mapped_files import MappedFiles
+from warren.pipeline.building import (
+    BuiltQueue,
+    BuiltQueues,
+    IndexWork,
+    QueuesWork,
+    build_index_file,
+    build_queues,
+    index_works,
+    moved,
+    queues_works,
+)
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.jobs.apart import attempts_in, each_apart
+from warren.pipeline.jobs.running import running, staged
+from warren.pipeline.log_columns import ColumnFiles, ReadingWork, read_range
+from warren.pipeline.log_ranges import Chain, Lay, Range, chain, lay_of, ranges, settled
+from warren.pipeline.places import Node
+from warren.salvage.names import Json
+from warren.salvage.queue_directory import Finding
+from warren.salvage.rocketmq.comparing import Compared, compare
+from warren.salvage.rocketmq.rebuilding import Rebuilt, empty_store
+from warren.salvage.rocketmq.store import index_names
+from warren.salvage.rocketmq.walking import bad_record, gap
+
+Each = Callable[[Sequence[Any], Callable[[Any], Any]], list[Any]]
+"""Pieces, and what is done with each → the answers."""
+
+_LEAST_RANGE_BYTES: Final = 16 << 20
+_MOST_RANGE_BYTES: Final = 128 << 20
+_RANGES_A_CORE: Final = 3
+_MOST_BUCKETS: Final = 64
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """What came of one node."""
+
+    node: str
+    out: str
+    records: int
+    files: tuple[str, ...]
+    damage: tuple[Finding, ...]
+    """What of the CommitLog could not be read, and which queues could not be built."""
+    notes: tuple[str, ...]
+    """For people: what recovery cut off, and what was guessed."""
+    compared: tuple[Compared, ...] | None
+
+    @property
+    def differing(self) -> list[Compared]:
+        return [one for one in self.compared or () if not one.is_good]
+
+    def to_json(self) -> dict[str, Json]:
+        """What ``warren topic rebuild`` says of one, with the node."""
+        said: dict[str, Json] = {
+            "node": self.node,
+            "out": self.out,
+            "records": self.records,
+            "files": list(self.files),
+        }
+        if self.compared is not None:
+            files: list[Json] = [one.to_json() for one in self.compared]
+            said["check"] = {"equal": not self.differing, "files": files}
+        return said
+
+
+def run(
+    paths: list[str], master: str | None, settings: Mapping[str, str], out: str, *, check: bool = False
+) -> list[Report]:
+    """Rebuild what the nodes of these paths have; a report for each."""
+    if "://" in out:
+        raise PipelineError(f"{out}: files are built in place, so --out is a directory that driver and executors share")
+    with running("Rebuilding", master, paths) as (spark, nodes), staged(out, nodes) as staging:
+        each = partial(each_apart, spark)
+        return rebuild(nodes, staging, out, settings, each, cores=spark.sparkContext.defaultParallelism, check=check)
+
+
+def rebuild(
+    nodes: Sequence[Node],
+    staging: str,
+    out: str,
+    changes: Mapping[str, str],
+    each: Each,
+    *,
+    cores: int,
+    check: bool = False,
+    range_bytes: int | None = None,
+) -> list[Report]:
+    """Build into ``staging``, which becomes ``out``. ``range_bytes``: how the logs are cut, if that is to be told."""
+    folders = folder_names(nodes)
+    with attempts_in(staging) as attempts:
+        lays = _for_each(nodes, partial(lay_of, changes=changes), each)
+        size = sum(len(lay.bases) * lay.settings.mapped_file_size_commit_log for lay in lays)
+        range_bytes = range_bytes or min(max(size // (_RANGES_A_CORE * cores), _LEAST_RANGE_BYTES), _MOST_RANGE_BYTES)
+        buckets = min(max(2 * cores // max(len(nodes), 1), 1), _MOST_BUCKETS)
+        logs = [_Log(lay, ranges(lay, range_bytes)) for lay in lays]
+        _read(logs, attempts, buckets, each)
+        ends = _for_each([(log.lay, log.chain.good_until) for log in logs], partial(_settle, changes=changes), each)
+        for log, end in zip(logs, ends, strict=True):
+            log.end = end
+        built = _build(logs, attempts, each)
+        for one, folder in zip(built, folders, strict=True):
+            moved(one.parts, one.index_files, one.names, os.path.join(staging, folder))
+    places = [os.path.join(staging, folder) for folder in folders]
+    compared: list[Any] = [None] * len(logs)
+    if check:
+        works = [
+            (log.lay, log.good_until, place, one.queues) for log, place, one in zip(logs, places, built, strict=True)
+        ]
+        compared = each(works, partial(_check, changes=changes))
+    return [
+        _report(log, one, os.path.join(out, folder) if folder else out, differing)
+        for log, one, folder, differing in zip(logs, built, folders, compared, strict=True)
+    ]
+
+
+def _for_each(pieces: Sequence[Any], work: Callable[[Any], Any], each: Each) -> list[Any]:
+    """One piece is not worth a task."""
+    return [work(piece) for piece in pieces] if len(pieces) == 1 else each(pieces, work)
+
+
+def folder_names(nodes: Sequence[Node]) -> list[str]:
+    """A folder for each of several nodes; of one: none."""
+    if len(nodes) == 1:
+        return [""]
+    paths = [[part for part in node.directory.split("/") if part] for node in nodes]
+    for count in range(1, max(map(len, paths), default=0) + 1):
+        names = ["_".join(path[-count:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{'_'.join(path)}_{number}" for number, path in enumerate(paths)]
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class _End:
+    """What recovery says of a node's log."""
+
+    end: int
+    bases: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+@attrs.define
+class _Log:
+    """A node's CommitLog, as it is put together."""
+
+    lay: Lay
+    parts: list[Range]
+    read: list[ColumnFiles] = attrs.Factory(list)
+    chain: Chain = attrs.field(factory=lambda: Chain((), {}, 0))
+    end: _End = attrs.field(factory=lambda: _End(0, (), ()))
+
+    @property
+    def kept(self) -> list[ColumnFiles]:
+        return [self.read[number] for number in self.chain.kept]
+
+    @property
+    def good_until(self) -> int:
+        """For whoever opens the store again. After a dirty stop recovery builds queues of what it reads."""
+        return self.chain.good_until if self.lay.was_clean and self.lay.checked_from is not None else 0
+
+    def wrong(self) -> dict[int, tuple[int | None, int]]:
+        """Ranges that have to be read again: number → where the first record is, and the last key before it."""
+        self.chain = chain(self.parts, [one.outcome for one in self.read])
+        found: dict[int, tuple[int | None, int]] = {}
+        floor = 0
+        for number in sorted({*self.chain.kept, *self.chain.wrong}):
+            one = self.read[number]
+            if number in self.chain.wrong:
+                found[number] = self.chain.wrong[number], floor
+                continue
+            if one.floor > floor or (one.first_key is not None and one.first_key < floor):
+                found[number] = one.outcome.start, floor
+            floor = max(floor, one.last_key)
+        return found
+
+    def damage(self) -> list[Finding]:
+        """Bad records and missing files, in order."""
+        log = attrs.evolve(self.lay, bases=self.end.bases, end=self.end.end).commit_log()
+        found = {
+            failure.physical_offset: bad_record(log, failure) for one in self.kept for failure in one.outcome.failures
+        }
+        for before, after in pairwise(self.end.bases):
+            behind = before + log.mapped.file_size
+            if behind < min(after, log.end):
+                found[behind] = gap(log, behind)
+        return [found[physical_offset] for physical_offset in sorted(found)]
+
+
+def _read(logs: Sequence[_Log], attempts: str, buckets: int, each: Each) -> None:
+    """Read all ranges, and again those that were read from a wrong place."""
+    wanted: list[tuple[_Log, int, int | None, int]] = [
+        (log, number, None, 0) for log in logs for number in range(len(log.parts))
+    ]
+    for log in logs:
+        log.read = [None] * len(log.parts)  # type: ignore[list-item]
+    while wanted:
+        works = [
+            ReadingWork(
+                lay=log.lay, part=log.parts[number], attempts=attempts, buckets=buckets, start=start, floor=floor
+            )
+            for log, number, start, floor in wanted
+        ]
+        for (log, number, _, _), answer in zip(wanted, each(works, read_range), strict=True):
+            log.read[number] = answer
+        wanted = [(log, number, *told) for log in logs for number, told in log.wrong().items()]
+
+
+def _settle(work: tuple[Lay, int], changes: Mapping[str, str]) -> _End:
+    lay, good_until = work
+    with settled(lay, changes, good_until if lay.checked_from is not None else 0) as opened:
+        log = opened.store.commit_log
+        return _End(log.end, tuple(log.mapped.bases), tuple(opened.notes))
+
+
+# ── building ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class _Built:
+    """What was built of a node."""
+
+    parts: tuple[BuiltQueues, ...]
+    index_files: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @property
+    def queues(self) -> list[BuiltQueue]:
+        return sorted((queue for part in self.parts for queue in part.queues), key=lambda queue: queue.key)
+
+
+def _build(logs: Sequence[_Log], attempts: str, each: Each) -> list[_Built]:
+    indexes = [index_works(log.lay, attempts, log.kept) for log in logs]
+    queues = [queues_works(log.lay, attempts, log.kept) for log in logs]
+    works = [*(work for of_node in indexes for work in of_node), *(work for of_node in queues for work in of_node)]
+    answers = iter(each(works, _build_one))  # index files first: one takes longer than some queues
+    index_files = [tuple(next(answers) for _ in of_node) for of_node in indexes]
+    parts = [tuple(next(answers) for _ in of_node) for of_node in queues]
+    return [_Built(part, files, _names(len(files))) for part, files in zip(parts, index_files, strict=True)]
+
+
+def _build_one(work: IndexWork | QueuesWork) -> str | BuiltQueues:
+    return build_index_file(work) if isinstance(work, IndexWork) else build_queues(work)
+
+
+def _names(count: int) -> tuple[str, ...]:
+    """Names for so many index files."""
+    found: list[str] = []
+    new_name = index_names()
+    for _ in range(count):
+        found.append(name_after(new_name(), found[-1] if found else None))
+    return tuple(found)
+
+
+def _check(work: tuple[Lay, int, str, Iterable[BuiltQueue]], changes: Mapping[str, str]) -> tuple[Compared, ...]:
+    """Beside the files that are there."""
+    lay, good_until, out, queues = work
+    files = RealFileSystem(descriptor_bound())
+    with settled(lay, changes, good_until) as opened:
+        store = empty_store(files, out, lay.settings, opened.store.commit_log)
+        for queue in queues:
+            size = lay.settings.mapped_file_size_consume_queue
+            store.queues[queue.key] = ConsumeQueue(
+                mapped=MappedFiles.load(files, f"{out}/{queue.directory}", size, writable=False),
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                end_byte=queue.end_byte,
+                max_physical_offset=queue.max_physical_offset,
+                min_byte=queue.min_byte,
+            )
+        rebuilt = Rebuilt(store)
+        try:
+            return tuple(compare(opened, rebuilt))
+        finally:
+            rebuilt.close()
+
+
+def _report(log: _Log, built: _Built, out: str, compared: tuple[Compared, ...] | None) -> Report:
+    not_built = [
+        attrs.evolve(finding, path=out + finding.path.removeprefix(part.directory))
+        for part in built.parts
+        for finding in part.damage
+    ]
+    return Report(
+        node=log.lay.node.name,
+        out=out,
+        records=sum(one.records for one in log.kept),
+        files=(*(file for queue in built.queues for file in queue.files), *(f"{INDEX}/{name}" for name in built.names)),
+        damage=(*log.damage(), *not_built),
+        notes=log.end.notes,
+        compared=compared,
+    )

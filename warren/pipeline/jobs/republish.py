@@ -1,0 +1,219 @@
+"""``republish``: exported messages to a live RabbitMQ, many queues at a time, each in order.
+
+The rows of one queue go to one task, sorted by node and position. It publishes as ``warren shovel`` does, into the
+queue of the message's own name, and waits for confirms with no more than a window of messages on the way. What was
+confirmed is written into a ledger before more goes (:mod:`~warren.pipeline.jobs.ledger`), and what a ledger has is
+left out: a run that was cut off is run again, with the same ``--out``. No message is lost then, and what comes twice is
+at most what was on the way and had not been written down.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import attrs
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from warren.pipeline.arrays import as_text
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.jobs.ledger import Ledger, Whose
+from warren.pipeline.jobs.rows_in import FORMATS, exported_rows, format_of, letter_of, name_of, of_table, rows_of
+from warren.pipeline.jobs.running import load, running
+from warren.pipeline.places import find_nodes
+from warren.salvage.names import Json, to_text
+from warren.shovel.address import Address
+from warren.shovel.broker_destination import BrokerDestination
+from warren.shovel.connection import Connection, Loop
+from warren.shovel.letter import Letter, Position
+from warren.shovel.pump import Moved, Pump
+
+WINDOW: int = 1000
+"""Messages of a queue that are on their way at once."""
+
+
+@attrs.frozen(kw_only=True)
+class Order:
+    """What is to be published, and how."""
+
+    to: str
+    """The broker, as amqp://user:password@host:port/vhost."""
+    ledger: str
+    """A directory; it may be one of an earlier run."""
+    vhost: str | None = None
+    """Of the rows; ``None``: they are all of one."""
+    format: str | None = None
+    """Of an export; ``None``: as the files' names say."""
+    connections: int | None = None
+    """Queues that are filled at the same time; ``None``: one for each core."""
+    as_published: bool = False
+    """To the exchange that each message was published to first, and not straight into its queue."""
+    window: int = WINDOW
+
+
+@attrs.frozen(kw_only=True)
+class Republished:
+    """What became of one queue of one node."""
+
+    node: str
+    queue: str
+    messages: int
+    """That this run brought."""
+    already: int
+    """That the ledger had."""
+    payload_bytes: int
+
+
+def to_json(order: Order, done: Sequence[Republished]) -> dict[str, Json]:
+    """The summary."""
+    return {
+        "to": str(Address.of(order.to)),
+        "out": order.ledger,
+        "queues": len(done),
+        "messages": sum(one.messages for one in done),
+        "already": sum(one.already for one in done),
+        "bytes": sum(one.payload_bytes for one in done),
+    }
+
+
+def run(paths: Sequence[str], order: Order, master: str | None = None) -> list[Republished]:
+    """Publish the rows of exports, or the messages of nodes."""
+    address = Address.of(order.to)  # says what is wrong with a URL before Spark starts
+    if order.format not in (None, *FORMATS):
+        raise PipelineError(f"--format {order.format}: is not {' or '.join(FORMATS)}")
+    try:
+        os.makedirs(order.ledger, exist_ok=True)
+    except OSError as error:
+        raise PipelineError(f"{order.ledger}: {error.strerror or error}") from error
+    with running("Publishing", master) as (spark, _):
+        rows = _one_vhost(_rows_of(spark, paths, order), order)
+        at_once = order.connections or spark.sparkContext.defaultParallelism
+        directory = os.path.abspath(order.ledger)
+        publish_all = partial(publish, order=attrs.evolve(order, ledger=directory), shown=str(address))
+        answers = by_queue(rows, at_once).mapInArrow(publish_all, "answer binary").collect()
+        return sorted((pickle.loads(row[0]) for row in answers), key=lambda one: (one.queue, one.node))
+
+
+def by_queue(rows: DataFrame, partitions: int) -> DataFrame:
+    """So many partitions; all rows of a queue in one of them, in order."""
+    return rows.repartition(partitions, "vhost", "queue").sortWithinPartitions("vhost", "queue", "node", "position")
+
+
+def _rows_of(spark: SparkSession, paths: Sequence[str], order: Order) -> DataFrame:
+    said = order.format or format_of(paths)
+    if said is not None:
+        return exported_rows(spark, paths, said)
+    return of_table(load(spark, "messages", find_nodes(list(paths))), ", ".join(paths))
+
+
+def _one_vhost(rows: DataFrame, order: Order) -> DataFrame:
+    """The rows of one vhost: a broker's URL names only one."""
+    if order.vhost is not None:
+        return rows.filter(F.col("vhost").eqNullSafe(as_text(order.vhost) or ""))
+    found = sorted(str(row[0]) for row in rows.select("vhost").distinct().limit(10).collect())
+    if len(found) > 1:
+        raise PipelineError(f"queues of several vhosts, {', '.join(found)}: say which with --vhost")
+    return rows
+
+
+def publish(batches: Iterable[pa.RecordBatch], order: Order, shown: str) -> Iterator[pa.RecordBatch]:
+    """What a task does: all rows of some queues, one queue behind the other; answers with each of them."""
+    rows = (row for batch in batches for row in rows_of(batch))
+    with ExitStack() as opened:
+        destination: BrokerDestination | None = None
+        for (vhost, queue, node), of_queue in groupby(rows, key=_whose):
+            if vhost is None or queue is None:
+                raise PipelineError(f"{node}: messages of topics, which go into no queue")
+            if destination is None:
+                loop = Loop()
+                opened.callback(loop.close)
+                connection = opened.enter_context(Connection.open(Address.of(order.to), loop, _notify))
+                destination = BrokerDestination(connection, as_published=order.as_published)
+            whose = Whose(node=node, vhost=to_text(name_of(vhost)), queue=to_text(name_of(queue)), to=shown)
+            with Ledger.open(order.ledger, whose) as ledger:
+                done = _publish_queue(_Rows(whose, ledger, of_queue), destination, order)
+            yield pa.RecordBatch.from_pydict({"answer": [pickle.dumps(done)]})
+
+
+def _publish_queue(source: _Rows, destination: BrokerDestination, order: Order) -> Republished:
+    vhost, queue = source.vhost, source.name
+    moved = Moved(to_text(vhost), to_text(queue), to_text(queue))
+    if source.has_letters():
+        intake = destination.intake(vhost, queue, queue)
+        Pump(source, intake, moved, order.window, _now_us, lambda _: None).run(sys.maxsize)
+    return Republished(
+        node=source.whose.node,
+        queue=moved.queue,
+        messages=moved.messages,
+        already=source.already,
+        payload_bytes=moved.payload_bytes,
+    )
+
+
+@attrs.define
+class _Rows:
+    """Rows of one queue, as the pump wants a source: settled is what the ledger has."""
+
+    whose: Whose
+    _ledger: Ledger
+    _left: Iterator[Mapping[str, Any]]
+    already: int = 0
+    _next: Letter | None = None
+
+    @property
+    def vhost(self) -> bytes:
+        return self.whose.vhost.encode("utf-8", "surrogateescape")
+
+    @property
+    def name(self) -> bytes:
+        return self.whose.queue.encode("utf-8", "surrogateescape")
+
+    def count(self) -> int:
+        """Not known before all rows are there."""
+        return 0
+
+    def has_letters(self) -> bool:
+        """Whether there is anything that the ledger does not have."""
+        self._next = next(self._unsent(), None)
+        return self._next is not None
+
+    def letters(self, limit: int) -> Iterator[Letter | None]:
+        """All that :meth:`has_letters` has looked for."""
+        if self._next is not None:
+            yield self._next
+        yield from self._unsent()
+
+    def _unsent(self) -> Iterator[Letter]:
+        for row in self._left:
+            if self._ledger.has(row["position"]):
+                self.already += 1
+            else:
+                yield letter_of(row)
+
+    def settle(self, positions: Sequence[Position]) -> None:
+        """The broker has them."""
+        self._ledger.add(position for _, position in positions)
+
+    def finish(self) -> None:
+        """All is written down."""
+
+
+def _whose(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return row["vhost"], row["queue"], row["node"]
+
+
+def _notify(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

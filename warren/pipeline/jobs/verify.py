@@ -1,0 +1,200 @@
+"""``verify``: the findings of all nodes, as ``warren verify`` has them; the join of index and store is Spark's.
+
+A task reads some queues' own files, and gives what is wrong in them and a row for each body that an unacked message
+needs from the store. Another reads some of a store's files, and gives what is wrong in them and a row for each record:
+the message is decoded there, and only what is compared goes on. Joined by vhost, store and msg_id they say
+
+* of a reference without a record, or with one that contradicts it: what is wrong with the message;
+* of a record without a reference: an orphan, where all that may refer to it can be read;
+* of a record that was not written whole: whether there is a good copy elsewhere.
+
+Spark picks out the rows of which something may be to say, and the rules of :mod:`warren.salvage.needed_body` say it.
+A topic store is one task's: its files are compared with each other while its CommitLog is read from front to back.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from storage.errors import UnknownMessageError
+from warren.pipeline.arrays import as_text
+from warren.pipeline.jobs.output import check_format, write_tables
+from warren.pipeline.jobs.running import running
+from warren.pipeline.jobs.spreading import Batches, done, kept, planned
+from warren.pipeline.jobs.verify_parts import (
+    FINDING,
+    KEY,
+    NOTE,
+    RECORD,
+    REFERENCE,
+    SAID,
+    SAID_NAMES,
+    SCHEMA,
+    TYPES,
+    do,
+    finding_columns,
+    plan,
+)
+from warren.pipeline.jobs.vhost_parts import Numbered, node_number
+from warren.pipeline.options import DEFAULT_PARTITION_BYTES
+from warren.pipeline.places import Node
+from warren.pipeline.schemas import FINDINGS
+from warren.salvage.needed_body import (
+    Contents,
+    Reference,
+    answered,
+    bad_record,
+    in_store,
+    orphan,
+    orphaned_message,
+    unanswered,
+)
+from warren.salvage.queue_directory import Finding
+
+# ── the join ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def joined(parts: DataFrame) -> DataFrame:
+    """The findings that need both, index and store, of the rows that the tasks gave."""
+    records = parts.where(F.col("what") == RECORD)
+    references = parts.where(F.col("what") == REFERENCE).select(*KEY, "seq_id", "size", "path", "offset")
+    first = F.struct("age", "offset", "path", "size", "judged")
+    last = F.struct("age", "offset", "detail", "found_id", "payload_bytes", "persistent")
+    bodies = records.where("good").groupBy(*KEY).agg(F.min(first).alias("first"), F.max(last).alias("last"))
+    pairs = references.join(bodies, list(KEY), "full_outer")
+    doubtful = pairs.where(_is_suspicious() | _is_orphaned()).mapInArrow(_rows_of(_pair_findings), SAID)
+    bad = records.where(~F.col("good")).select(*KEY, "path", "offset")
+    copies = bodies.select(*KEY, F.lit(True).alias("has_good_copy"))
+    torn = bad.join(copies, list(KEY), "left").mapInArrow(_rows_of(_bad_findings), SAID)
+    return doubtful.union(torn)
+
+
+def _is_suspicious() -> Column:
+    """A reference of which there may be something to say."""
+    last = F.col("last")
+    is_sound = (
+        last["detail"].isNull()
+        & (last["found_id"] == F.col("msg_id"))
+        & (last["payload_bytes"] == F.col("size"))
+        & last["persistent"]
+    )
+    return F.col("seq_id").isNotNull() & F.col("persistent_store") & ~F.coalesce(is_sound, F.lit(False))
+
+
+def _is_orphaned() -> Column:
+    return F.col("seq_id").isNull() & F.col("first")["judged"]
+
+
+def _rows_of(rule: Any) -> Any:
+    """What a rule says of rows, as rows."""
+
+    def saying(batches: Batches) -> Batches:
+        for batch in batches:
+            said = [(row["place"], finding) for row in batch.to_pylist() for finding in rule(row)]
+            if said:
+                columns = {"place": [place for place, _ in said], **finding_columns([one for _, one in said])}
+                arrays = [pa.array(columns[name], TYPES[name]) for name in SAID_NAMES]
+                yield pa.RecordBatch.from_arrays(arrays, names=list(SAID_NAMES))
+
+    return saying
+
+
+def _pair_findings(row: dict[str, Any]) -> Iterator[Finding]:
+    """Of a reference, a record, or both."""
+    msg_id, first, last = row["msg_id"], row["first"], row["last"]
+    found = None
+    if last is not None:
+        found = Contents(last["detail"], last["found_id"], last["payload_bytes"], last["persistent"])
+    if row["seq_id"] is not None:
+        reference = Reference(msg_id, True, row["seq_id"], row["size"], row["path"], row["offset"])
+        if found is None:
+            yield unanswered(reference, UnknownMessageError(msg_id.hex()))
+        else:
+            yield from answered(reference, found)
+        return
+    yield orphan(first["path"], first["offset"], msg_id, first["size"])
+    if row["persistent_store"] and found is not None:
+        yield from orphaned_message(first["path"], first["offset"], msg_id, found)
+
+
+def _bad_findings(row: dict[str, Any]) -> Iterator[Finding]:
+    has_good_copy = row["has_good_copy"] is not None
+    finding = bad_record(row["path"], row["offset"], row["msg_id"], has_good_copy=has_good_copy)
+    yield in_store(finding, is_persistent=row["persistent_store"])
+
+
+@contextmanager
+def findings(
+    spark: SparkSession,
+    nodes: list[Node],
+    settings: Mapping[str, str] | None = None,
+    *,
+    partition_bytes: int = DEFAULT_PARTITION_BYTES,
+) -> Iterator[tuple[DataFrame, list[str]]]:
+    """All findings of the nodes (:data:`warren.pipeline.schemas.FINDINGS`), and what was only guessed.
+
+    ``settings``: of topic stores, as ``--set`` has them. Within the context the frame may be asked for often: the files
+    are read once.
+    """
+    every = [Numbered(number, node) for number, node in enumerate(nodes)]
+    planning = functools.partial(plan, settings=settings or {}, partition_bytes=partition_bytes)
+    with planned(spark, every, planning, partition_bytes) as works, kept(done(works, do, SCHEMA)) as parts:
+        own = parts.where(F.col("what") == FINDING).select(*SAID_NAMES)
+        said = own.union(joined(parts)).withColumn("number", node_number(F.col("place")))
+        with kept(said.join(F.broadcast(_node_names(spark, every)), "number").select(*FINDINGS.names)) as frame:
+            notes = frame.where(F.col("severity") == NOTE).select("detail").collect()
+            yield frame.where(F.col("severity") != NOTE), [note.detail for note in notes]
+
+
+def _node_names(spark: SparkSession, every: list[Numbered]) -> DataFrame:
+    numbers = pa.array([one.number for one in every], pa.int64())
+    names = pa.array([as_text(one.node.name) for one in every], pa.string())
+    return spark.createDataFrame(pa.table({"number": numbers, "node": names}))
+
+
+# ── the job ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class Verified:
+    """What the command says."""
+
+    notes: list[str]
+    damage: int
+    leftover: int
+    findings: Iterator[tuple[str, Finding]]
+    """With their nodes, sorted by node, path and offset; none where they were written out. To be used while
+    :func:`verified` lasts."""
+
+
+@contextmanager
+def verified(
+    paths: list[str],
+    master: str | None,
+    settings: Mapping[str, str],
+    *,
+    out: str | None = None,
+    output_format: str = "parquet",
+) -> Iterator[Verified]:
+    """For the command."""
+    check_format(output_format)
+    with running("Verifying", master, paths) as (spark, nodes), findings(spark, nodes, settings) as (frame, notes):
+        counts = {row["severity"]: row["count"] for row in frame.groupBy("severity").count().collect()}
+        ordered = frame.orderBy("node", "path", "offset", "kind", "detail")
+        if out is not None:
+            write_tables({"": ordered}, out, output_format, nodes)
+        rows = iter(()) if out is not None else ordered.toLocalIterator(prefetchPartitions=True)
+        found = ((row["node"], _to_finding(row)) for row in rows)
+        yield Verified(notes, counts.get("damage", 0), counts.get("leftover", 0), found)
+
+
+def _to_finding(row: Any) -> Finding:
+    return Finding(row["kind"], row["severity"], row["path"], row["offset"], row["detail"])

@@ -1,0 +1,160 @@
+"""What there is to do where references and records of a vhost are to be joined: queues and store files, packed.
+
+A *place* is a number that stands for a vhost of a node wherever rows are joined. Plans are made by looking at a node's
+names and sizes, and at what is small; they hold no file, and go to whatever task does them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import Any, Final, TypeVar
+
+import attrs
+
+from msg_store.rdq_format import file_number
+from storage.errors import StorageError
+from warren.pipeline.arrays import as_text
+from warren.pipeline.places import Node
+from warren.salvage.names import to_text
+from warren.salvage.queue_directory import Finding, QueueDirectory
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.source import VhostPlace
+from warren.salvage.vhost import STORES, Vhost
+
+_VHOST_BITS: Final = 20
+"""Of a place: so many vhosts has no node."""
+
+_Item = TypeVar("_Item")
+
+
+@attrs.frozen
+class Numbered:
+    """A node and its number among those that were loaded."""
+
+    number: int
+    node: Node
+
+
+@attrs.frozen(kw_only=True)
+class QueuesWork:
+    """Some queues of a vhost."""
+
+    node: Node
+    place: int
+    weight: int
+    queues: tuple[QueueDirectory, ...]
+    """Without their files and bodies: see :func:`opened`."""
+
+
+@attrs.frozen(kw_only=True)
+class StoreWork:
+    """Some files of a vhost's store."""
+
+    node: Node
+    place: int
+    weight: int
+    vhost: str
+    """As text."""
+    store: str
+    directory: str
+    names: tuple[tuple[int, str], ...]
+    """How old among the store's files, 0 the oldest; and the file's name."""
+    knows_needs: bool
+    """Whether all that refers to the store can be read."""
+
+
+@attrs.frozen(kw_only=True)
+class SaidWork:
+    """What was found out while this was planned."""
+
+    node: Node
+    place: int
+    findings: tuple[Finding, ...]
+    weight: int = 0
+
+
+def place_number(numbered: Numbered, vhost: int) -> int:
+    """The place of a node's vhost by its number."""
+    return numbered.number << _VHOST_BITS | vhost
+
+
+def node_number(place: Any) -> Any:
+    """The number of its node, of a column of Spark's too."""
+    from pyspark.sql import functions  # noqa: PLC0415
+
+    return functions.shiftright(place, _VHOST_BITS)
+
+
+def plan_vhost(
+    numbered: Numbered, index: int, where: VhostPlace, partition_bytes: int, *, look: bool
+) -> Iterator[QueuesWork | StoreWork | SaidWork]:
+    """What there is to do in a vhost with all of its queues; ``look``: whether its stores' files can be opened."""
+    node, place = numbered.node, place_number(numbered, index)
+    files = node.place().files
+    with closing(Vhost.open(files, where.path)) as vhost:
+        weighed = ((_index_bytes(files, queue), _bare(queue)) for queue in vhost.queues)
+        for weight, queues in packed(weighed, partition_bytes):
+            yield QueuesWork(node=node, place=place, weight=weight, queues=tuple(queues))
+        for store in STORES:
+            directory = below(vhost.path, store)
+            names = vhost.store_files(store, look=look)
+            sized = ((files.size(below(directory, name)), (age, name)) for age, name in enumerate(names))
+            for weight, chosen in packed(sized, partition_bytes):
+                yield StoreWork(
+                    node=node,
+                    place=place,
+                    weight=weight,
+                    vhost=as_text(to_text(vhost.name)) or "",
+                    store=store,
+                    directory=directory,
+                    names=tuple(chosen),
+                    knows_needs=vhost.knows_needs,
+                )
+        yield SaidWork(node=node, place=place, findings=tuple(vhost.problems))
+
+
+def opened(queue: QueueDirectory, files: ReadOnlyFileSystem) -> QueueDirectory:
+    """A queue of a plan, to be read; its bodies cannot be asked for."""
+    found: QueueDirectory = _with(queue, files)
+    return found
+
+
+def packed(sized: Iterable[tuple[int, _Item]], most: int) -> Iterator[tuple[int, list[_Item]]]:
+    """Neighbours together and their bytes, up to so many; one that is larger alone."""
+    pack: list[_Item] = []
+    weight = 0
+    for size, item in sized:
+        if pack and weight + size > most:
+            yield weight, pack
+            pack, weight = [], 0
+        pack.append(item)
+        weight += size
+    if pack:
+        yield weight, pack
+
+
+def rdq_number(name: str) -> int | None:
+    """The number of an ``.rdq``; ``None`` for what a compaction left."""
+    number = file_number(name)
+    return number if number is not None and number >= 0 else None
+
+
+def _bare(queue: QueueDirectory) -> QueueDirectory:
+    bare: QueueDirectory = _with(queue, None)
+    return bare
+
+
+def _with(queue: Any, files: ReadOnlyFileSystem | None) -> Any:
+    """A queue's directory with these files and no store; a format that reads nothing stays as it is."""
+    names = {field.name for field in attrs.fields(type(queue))}
+    return attrs.evolve(
+        queue, **{name: files for name in ("files",) if name in names} | dict.fromkeys({"bodies"} & names)
+    )
+
+
+def _index_bytes(files: ReadOnlyFileSystem, queue: QueueDirectory) -> int:
+    try:
+        return sum(files.size(below(queue.path, name)) for name in files.list(queue.path))
+    except StorageError:  # whoever reads it says so
+        return 0

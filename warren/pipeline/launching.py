@@ -1,0 +1,137 @@
+"""How Spark's Java process is started: which Java, with what environment, and what it may write to the terminal.
+
+Spark says a lot while it starts, before anyone can tell it not to: a configuration of its log, handed to Java itself,
+leaves errors only. Where the user has one, in a ``conf`` folder of Spark's, that is used. A command keeps all that the
+process writes from the terminal; what matters of it comes as an exception.
+
+A process that cannot be talked to any more is ended with all that it started.
+
+The environment is changed while the process starts, and is then what it was.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, cast
+
+from py4j.clientserver import ClientServer
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.java import java_home, process_folder
+
+_END_TIMEOUT_S: Final = 3
+
+_LOG: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+"""The gateway's own level is named, for it sets the whole log's to its own, and would say so."""
+
+
+def launch(settings: Mapping[str, str], *, quiet: bool) -> ClientServer | None:
+    """A Java process for these settings of Spark's, or None where this Python has one already.
+
+    ``quiet``: nothing that it writes comes to the terminal. Raises :class:`PipelineError` where it does not start.
+    """
+    if getattr(SparkContext, "_gateway", None) is not None:
+        return None
+    conf = SparkConf(loadDefaults=False)
+    for name, value in settings.items():
+        conf.set(name, value)
+    with tempfile.TemporaryFile() as said:
+        try:
+            streams = {"stdout": subprocess.DEVNULL, "stderr": said} if quiet else None
+            return cast(ClientServer, launch_gateway(conf, streams))  # type: ignore[no-untyped-call]
+        except (PySparkException, OSError) as error:
+            raise PipelineError(f"Spark does not start: {_reason(said.fileno()) or error}") from error
+
+
+@contextmanager
+def launch_environment(*, at_home: bool, python: str | None) -> Iterator[None]:
+    """The environment in which Spark is started; ``at_home``: all of it runs on this machine.
+
+    ``python``: of the executors, where nothing else is said.
+    """
+    changed = {"JAVA_HOME": java_home(), "SPARK_SUBMIT_OPTS": _java_options()}
+    if python is not None:
+        changed["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or python
+    if at_home:  # asked for its own name, a machine may have no answer
+        changed["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1"
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def end_process(context: SparkContext) -> None:
+    """End Spark at once, and whatever its tasks run in on this machine, without another word with it.
+
+    For what cannot go on: an interrupt has broken off the conversation in the middle of an answer, and after a failure
+    other tasks may still be writing. Executors elsewhere end when they lose this process.
+    """
+    import psutil  # noqa: PLC0415 - executors that import this module may not have it
+
+    java = getattr(context._gateway, "proc", None)
+    context._jsc = None  # so that stopping asks Java nothing
+    context.stop()
+    if java is None or java.poll() is not None:
+        return
+    ours = psutil.Process(java.pid)
+    family = [ours, *ours.children(recursive=True)]
+    java.terminate()
+    _, alive = psutil.wait_procs(family, timeout=_END_TIMEOUT_S)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    java.wait()
+    SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+def _java_options() -> str:
+    """Options of Java that the environment says; the user's come last, and win."""
+    theirs = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    if _has_log_configuration():
+        return theirs
+    path = Path(process_folder(), "log4j2.properties")
+    if not path.exists():
+        path.write_text(_LOG, encoding="utf-8")
+    return f"{shlex.quote(f'-Dlog4j2.configurationFile={path.as_uri()}')} {theirs}".strip()
+
+
+def _has_log_configuration() -> bool:
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))
+    return bool(folder) and any(Path(str(folder)).glob("log4j2*.*"))
+
+
+def _reason(descriptor: int) -> str:
+    """What Java said last in the way of an error."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    with os.fdopen(os.dup(descriptor), encoding="utf-8", errors="replace") as file:
+        lines = [line.strip() for line in file]
+    errors = [line for line in lines if line.startswith(("Error", "Exception", "Unrecognized", "Could not"))]
+    return next(iter(errors), "")

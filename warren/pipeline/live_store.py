@@ -1,0 +1,281 @@
+"""A topic store that somebody else may be writing, read as far as what stands there is sure to stay.
+
+Nothing is opened for writing and no recovery is run: files are listed and read. Terms: the *log's end* is the first
+byte of the CommitLog that no recovery would go beyond; a queue's *end* is the number of its next message.
+
+*What may be read.* A message whose ConsumeQueue entry is there (whoever writes makes it when the record is whole) and
+whose record lies before the log's end. That end is found as recovery finds it: from where recovery would begin, record
+after record, each with its checksum; from then on only what is new is walked. What entries point at beyond it does not
+count, nor do old entries that a recovery of RocketMQ's leaves behind a queue's end.
+
+*Why it stays.* A process that is killed takes nothing back of what it wrote. A power loss takes what was not synced; so
+the CommitLog's files are synced by the reader before it tells anybody where the end is. A sync changes nothing in a
+file and may be made by whoever can read it. On other file systems than this machine's there is nothing to sync.
+
+*Ends may go back* for a moment: a node that starts after a crash cuts its queues and builds them anew from the log,
+with the same numbers. Whoever knows of a higher end waits.
+
+A :class:`View` is one look: its files are opened anew each time, for a file of the same name may be another one.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+from typing import Final
+
+import attrs
+
+from actors.engines.topics.checkpoint_format import read_checkpoint
+from actors.engines.topics.store_recovery import first_torn, reading_start
+from actors.engines.topics.topic_store import ABORT, CHECKPOINT, COMMIT_LOG, CONSUME_QUEUES, QueueKey
+from msg_store.commit_log import CommitLog
+from msg_store.commit_log_format import Blank
+from msg_store.record_columns import RecordColumns
+from queue_index.consume_queue import ConsumeQueue
+from queue_index.consume_queue_format import ENTRY_BYTES, are_good, is_filler
+from storage.errors import DataError, StorageError
+from storage.mapped_files import MappedFiles, parse_file_name
+from storage.topic_settings import ROCKETMQ_4_9, TopicSettings
+from warren.pipeline.places import Node
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.rocketmq.inference import mapped_file_size
+from warren.salvage.rocketmq.places import TOPICS
+
+_WARREN_LOCK: Final = "warren.lock"
+
+
+@attrs.frozen(eq=False)
+class View:
+    """One look at a store; :meth:`close` it. Its queues end where their entries do."""
+
+    log: CommitLog
+    queues: dict[QueueKey, ConsumeQueue]
+
+    def close(self) -> None:
+        """Close the files."""
+        self.log.close()
+        for queue in self.queues.values():
+            queue.close()
+
+    def first(self, key: QueueKey) -> int:
+        """The number of the first message of a queue that the CommitLog still has."""
+        return self.queues[key].first_offset(self.log.min_offset)
+
+    def at_time(self, key: QueueKey, timestamp_ms: int) -> int:
+        """The number of the first message of a queue that was stored then or later; its end where none was."""
+        queue, log = self.queues[key], self.log
+        return max(queue.first_offset_at(timestamp_ms, log.store_timestamp_of, log.min_offset), self.first(key))
+
+
+@attrs.define(eq=False)
+class LiveStore:
+    """One node's topic store; knows how far it was walked and synced."""
+
+    node: Node
+    changes: dict[str, str] = attrs.Factory(dict)
+    """Settings that the user gives."""
+    sync: bool = True
+    _log_end: int = 0
+    _synced: int = 0
+    _stuck_at: int = -1
+    """Where a walk from the log's end found nothing good, and so began anew."""
+    _known: dict[QueueKey, int] = attrs.Factory(dict)
+    """Ends that were told."""
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def view(self, topics: Collection[str] | None = None, only: Collection[QueueKey] | None = None) -> Iterator[View]:
+        """What is there now, of some topics or queues, or of all; queues without a file are left out."""
+        files, directory = self._place()
+        wanted = self._wanted(files, directory, topics) if only is None else only
+        # Queues first: what an entry points at was there before it.
+        queues = {
+            key: queue
+            for key in wanted
+            if (queue := _queue(files, below(directory, f"{CONSUME_QUEUES}/{key[0]}/{key[1]}"), key, self._known))
+        }
+        mapped, _ = _mapped(files, below(directory, COMMIT_LOG))
+        log = CommitLog(mapped, self._settings(), mapped.file_end, mapped.min_offset)
+        with closing(View(log, queues)) as view:
+            yield view
+
+    def ends(self, topics: Collection[str] | None = None) -> dict[QueueKey, tuple[int, int]]:
+        """By queue: the number of the first message, and of the one behind the last that may be read."""
+        with self.view(topics) as view:
+            return self.ends_of(view)
+
+    def ends_of(self, view: View) -> dict[QueueKey, tuple[int, int]]:
+        """The same, of a view of this store."""
+        furthest = max((_stop(queue, queue.max_offset - 1) for queue in view.queues.values()), default=0)
+        log_end = self._reach(view.log, furthest)
+        found = {}
+        for key in view.queues:
+            first = view.first(key)
+            end = self._end(view, key, first, log_end)
+            self._known[key] = end
+            found[key] = (min(first, end), end)
+        if self.sync and not self.node.is_remote:
+            self._make_safe(view.log, log_end)
+        return found
+
+    def _place(self) -> tuple[ReadOnlyFileSystem, str]:
+        place = self.node.place()
+        try:
+            return place.files, place.store()
+        except DataError:
+            if place.files.exists(below(place.directory, _WARREN_LOCK)):  # a node, of which nobody has a topic yet
+                return place.files, below(place.directory, TOPICS)
+            raise
+
+    def _settings(self) -> TopicSettings:
+        return ROCKETMQ_4_9.with_changes(self.changes)
+
+    @staticmethod
+    def _wanted(files: ReadOnlyFileSystem, directory: str, topics: Collection[str] | None) -> list[QueueKey]:
+        queues = below(directory, CONSUME_QUEUES)
+        found = []
+        for topic in files.list(queues) if topics is None else topics:
+            for name in files.list(below(queues, topic)) if files.is_directory(below(queues, topic)) else ():
+                if name.isascii() and name.isdecimal() and str(int(name)) == name:
+                    found.append((topic, int(name)))
+        return sorted(found)
+
+    # ── where queues end ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _end(self, view: View, key: QueueKey, first: int, log_end: int) -> int:
+        """Behind the last entry whose message lies before the log's end and is this queue's."""
+        queue, known = view.queues[key], self._known.get(key, 0)
+        end = queue.max_offset
+        if end <= first:
+            return end
+        if _stop(queue, end - 1) > log_end:
+            end = first + bisect_left(range(first, end), log_end + 1, key=lambda number: _stop(queue, number))
+        if end <= max(first, known) or _is_at_home(view.log, queue, end - 1):
+            return end
+        low = min(max(first, known), end)
+        return low + bisect_left(range(low, end), True, key=lambda number: not _is_at_home(view.log, queue, number))
+
+    # ── where the log ends ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _reach(self, log: CommitLog, wanted: int) -> int:
+        """The log's end, as far as it matters: not walked further than ``wanted``, where a message ends."""
+        if not log.mapped.bases:
+            return 0
+        files, directory = self._place()
+        is_clean = not files.exists(below(directory, ABORT))
+        checkpoint = read_checkpoint(files, below(directory, CHECKPOINT))
+        start = reading_start(log, log.settings, checkpoint, was_clean=is_clean)
+        mends = not is_clean and files.exists(below(posixpath.dirname(directory), _WARREN_LOCK))
+        if self._log_end > log.mapped.file_end:
+            self._log_end = self._synced = 0  # another store than the one that was walked
+        self._synced = max(self._synced, start)
+        at = max(self._log_end, start)
+        if wanted > at:
+            end = _walked(log, at, wanted, look_for_torn=mends)
+            if end == at > start and at != self._stuck_at:
+                self._stuck_at = at
+                end = _walked(log, start, wanted, look_for_torn=mends)
+            at = end
+        self._log_end = at
+        return at
+
+    def _make_safe(self, log: CommitLog, end: int) -> None:
+        """Sync what lies before ``end``; all of it, for what is behind a hole would be lost with it."""
+        if end <= self._synced:
+            return
+        mapped = log.mapped
+        for base in mapped.bases:
+            if base < end and base + mapped.file_size > self._synced:
+                with closing(mapped.files.open_read(mapped.path(base))) as handle:
+                    handle.sync()
+        self._synced = end
+
+
+def _walked(log: CommitLog, start: int, wanted: int, *, look_for_torn: bool) -> int:
+    """Where the good records from ``start`` on end: at ``wanted`` or before."""
+    end = start
+    for item in log.columns(start, wanted, check_crc=log.settings.check_crc_on_recover, with_keys=False):
+        match item:
+            case RecordColumns():
+                if look_for_torn and (torn := first_torn(log.mapped, item)) is not None:
+                    return torn
+                end = item.stop
+            case Blank():
+                base = log.mapped.holding(item.physical_offset)
+                following = None if base is None else log.mapped.after(base)
+                if following is None:
+                    return item.physical_offset
+                end = following
+            case _:
+                return end
+    return end
+
+
+# ── a directory of mapped files ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _mapped(files: ReadOnlyFileSystem, directory: str) -> tuple[MappedFiles, int]:
+    """Those that are there, and the size of the last: a file that is being made or deleted is none."""
+    sizes: dict[int, int] = {}
+    for name in files.list(directory):
+        if (base := parse_file_name(name)) is not None and (size := _size(files, below(directory, name))):
+            sizes[base] = size
+    bases = sorted(sizes)
+    size = mapped_file_size([sizes]) or 1
+    return MappedFiles(files, directory, size, bases, False), min(sizes[bases[-1]], size) if bases else 0
+
+
+def _size(files: ReadOnlyFileSystem, path: str) -> int:
+    try:
+        return files.size(path)
+    except StorageError:
+        return 0  # deleted meanwhile
+
+
+def _queue(files: ReadOnlyFileSystem, directory: str, key: QueueKey, known: dict[QueueKey, int]) -> ConsumeQueue | None:
+    mapped, last_size = _mapped(files, directory)
+    if not mapped.bases or mapped.file_size % ENTRY_BYTES:
+        return None
+    stop = mapped.bases[-1] + last_size - last_size % ENTRY_BYTES
+    queue = ConsumeQueue(mapped=mapped, topic=key[0], queue_id=key[1], end_byte=stop)
+    first, stop = mapped.bases[-1] // ENTRY_BYTES, stop // ENTRY_BYTES
+    at = known.get(key, first)
+    if first < at < stop and _is_good(queue, at - 1) and not _is_good(queue, at):
+        end = at
+    else:
+        end = first + bisect_left(range(first, stop), True, key=lambda number: not _is_good(queue, number))
+    queue.end_byte = end * ENTRY_BYTES
+    return queue
+
+
+def _is_good(queue: ConsumeQueue, number: int) -> bool:
+    return bool(are_good(queue.entries(number, 1)).all())
+
+
+def place_of(queue: ConsumeQueue, number: int) -> tuple[int, int]:
+    """Physical offset and size of the message with this number, which is there; of filler -1 and 0."""
+    entry = queue.entries(number, 1)
+    if not len(entry):
+        return -1, 0
+    physical_offset, size = int(entry["physical_offset"][0]), int(entry["size"][0])
+    return (-1, 0) if is_filler(physical_offset, size) else (physical_offset, size)
+
+
+def _stop(queue: ConsumeQueue, number: int) -> int:
+    physical_offset, size = place_of(queue, number)
+    return physical_offset + size
+
+
+def _is_at_home(log: CommitLog, queue: ConsumeQueue, number: int) -> bool:
+    """Whether the entry leads to a message of this queue."""
+    physical_offset, size = place_of(queue, number)
+    try:
+        record = log.record(physical_offset, size)
+    except DataError:
+        return False
+    found = (record.topic, record.queue_id, record.physical_offset)
+    return found == (queue.topic, queue.queue_id, physical_offset)

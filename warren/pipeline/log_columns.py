@@ -1,0 +1,233 @@
+"""What a ConsumeQueue and an index file are built from, read out of one range of a CommitLog and kept in two files.
+
+*entries*: queue offset, physical offset, size and tags code of each queued message. The queues are dealt into a number
+of *buckets*, by their names; a bucket is a batch, in which a queue's entries stand together and in their order.
+*keys*: hash, physical offset and store timestamp of each key that is put into the index, in their order.
+
+The files are Arrow's: a task that builds maps them and takes what it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from actors.engines.topics.topic_store import QueueKey
+from msg_store.commit_log_format import COMMIT, ROLLBACK, TRANSACTION_MASK
+from msg_store.gathering import stable_order
+from msg_store.record_columns import RecordColumns
+from queue_index.key_index import is_put
+from warren.pipeline.jobs.apart import attempt
+from warren.pipeline.log_ranges import Lay, Outcome, Range, RangeWalk
+
+_ENTRIES: Final = pa.schema(
+    [
+        ("queue", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("physical_offset", pa.int64()),
+        ("size", pa.int32()),
+        ("tags_code", pa.int64()),
+    ]
+)
+_KEYS: Final = pa.schema([("key_hash", pa.int32()), ("physical_offset", pa.int64()), ("store_timestamp", pa.int64())])
+_QUEUES: Final = b"queues"
+
+Column = npt.NDArray[Any]
+
+
+@attrs.frozen(kw_only=True)
+class ReadingWork:
+    """One range to be read."""
+
+    lay: Lay
+    part: Range
+    attempts: str
+    """The directory that the files go to."""
+    buckets: int
+    start: int | None = None
+    """Where its first record begins, if that is known."""
+    floor: int = 0
+    """Physical offset of the last message before the range that has a key in the index; 0 without."""
+
+
+@attrs.frozen(kw_only=True)
+class ColumnFiles:
+    """What a range gave."""
+
+    outcome: Outcome
+    floor: int
+    """As it was taken to be."""
+    records: int
+    entries: str | None
+    """The path of the file; ``None``: nothing is queued."""
+    buckets: tuple[int, ...]
+    """Of each of the file's batches, ascending."""
+    keys: str | None
+    key_count: int
+    first_key: int | None
+    """The physical offset of the first message whose keys are put."""
+    last_key: int
+    """And of the last; 0 without."""
+    ends_in_key: bool
+    """Its last record is that message."""
+
+
+def read_range(work: ReadingWork) -> ColumnFiles:
+    """Read a range and write its files."""
+    walk = RangeWalk(work.lay, work.part, work.start, with_keys=work.lay.settings.message_index_enable)
+    entries, keys = _Entries(work.buckets), _Keys(work.floor)
+    records = 0
+    for columns in walk.columns():
+        count = int(np.searchsorted(columns.positions, work.part.stop))
+        entries.add(columns, count)
+        keys.add(columns, count)
+        records += count
+    if walk.outcome is None:
+        raise RuntimeError("a walk without an outcome")
+    name = f"{work.part.start:020d}"
+    entries_path, buckets = entries.write(attempt(work.attempts, f"{name}.entries"))
+    return ColumnFiles(
+        outcome=walk.outcome,
+        floor=work.floor,
+        records=records,
+        entries=entries_path,
+        buckets=buckets,
+        keys=keys.write(attempt(work.attempts, f"{name}.keys")),
+        key_count=keys.count,
+        first_key=keys.first,
+        last_key=keys.last,
+        ends_in_key=keys.ends_in_key,
+    )
+
+
+def bucket_of(key: QueueKey, buckets: int) -> int:
+    """The bucket that a queue is in."""
+    topic, queue_id = key
+    return zlib.crc32(f"{queue_id} {topic}".encode("utf-8", "surrogatepass")) % buckets
+
+
+@attrs.define
+class _Entries:
+    """Entries of a range, as they are collected."""
+
+    buckets: int
+    _numbers: dict[QueueKey, int] = attrs.Factory(dict)
+    _parts: list[tuple[Column, ...]] = attrs.Factory(list)
+
+    def add(self, columns: RecordColumns, count: int) -> None:
+        """The queued ones of the first ``count`` records."""
+        transaction = columns.sys_flags[:count] & TRANSACTION_MASK
+        queued = (transaction == 0) | (transaction == COMMIT)
+        rows = slice(0, count) if queued.all() else np.flatnonzero(queued)
+        topic_of, queue_ids = columns.topic_of[rows], columns.queue_ids[rows]
+        if not len(topic_of):
+            return
+        pairs = pa.array((topic_of.astype(np.int64) << 32) + (queue_ids.astype(np.int64) & 0xFFFFFFFF))
+        distinct = pairs.dictionary_encode()
+        numbers = [self._number(columns.topics, pair) for pair in distinct.dictionary.to_pylist()]
+        self._parts.append(
+            (
+                np.array(numbers, np.int32)[distinct.indices.to_numpy()],
+                columns.queue_offsets[rows],
+                columns.physical_offsets[rows],
+                columns.sizes[rows],
+                columns.tags_codes[rows],
+            )
+        )
+
+    def _number(self, topics: tuple[str, ...], pair: int) -> int:
+        queue_id = (pair & 0xFFFFFFFF) - ((pair & 0x80000000) << 1)
+        return self._numbers.setdefault((topics[pair >> 32], queue_id), len(self._numbers))
+
+    def write(self, path: str) -> tuple[str | None, tuple[int, ...]]:
+        """The file's path, if there is anything for it, and the buckets of its batches."""
+        if not self._parts:
+            return None, ()
+        columns = [np.concatenate(part) for part in zip(*self._parts, strict=True)]
+        self._parts.clear()
+        of_queue = np.array([bucket_of(key, self.buckets) for key in self._numbers], np.int64)
+        ranked = np.argsort(of_queue, kind="stable")  # queues by bucket; those of one stay in the order of first sight
+        rank = np.empty(len(ranked), np.int32)
+        rank[ranked] = np.arange(len(ranked), dtype=np.int32)
+        if len(ranked) > 1:
+            order = stable_order(rank[columns[0]])
+            columns = [column[order] for column in columns]
+        found = of_queue[columns[0]]
+        edges = [0, *(np.flatnonzero(np.diff(found)) + 1).tolist(), len(found)]
+        schema = _ENTRIES.with_metadata({_QUEUES: json.dumps(list(self._numbers)).encode()})
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for first, stop in pairwise(edges):
+                arrays = [pa.array(column[first:stop]) for column in columns]
+                writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        return path, tuple(int(found[first]) for first in edges[:-1])
+
+
+@attrs.define
+class _Keys:
+    """Keys of a range, as they are collected."""
+
+    floor: int
+    first: int | None = None
+    last: int = 0
+    count: int = 0
+    ends_in_key: bool = False
+    _parts: list[tuple[Column, ...]] = attrs.Factory(list)
+
+    def add(self, columns: RecordColumns, count: int) -> None:
+        """Those of the first ``count`` records that the index takes."""
+        if not count:
+            return
+        key_counts, offsets = columns.key_counts[:count], columns.physical_offsets[:count]
+        is_rollback = columns.sys_flags[:count] & TRANSACTION_MASK == ROLLBACK
+        put = is_put(max(self.floor, self.last), offsets, (key_counts > 0) & ~is_rollback)
+        self.ends_in_key = bool(put[-1])
+        if not put.any():
+            return
+        owners = np.repeat(np.arange(count), key_counts)
+        hashes = columns.key_hashes[: len(owners)]
+        if not put.all():
+            wanted = put[owners]
+            owners, hashes = owners[wanted], hashes[wanted]
+        offsets = offsets[owners]
+        self._parts.append((hashes, offsets, columns.store_timestamps[owners]))
+        self.first = int(offsets[0]) if self.first is None else self.first
+        self.last = int(offsets[-1])
+        self.count += len(owners)
+
+    def write(self, path: str) -> str | None:
+        """The file's path, if there is anything for it."""
+        if not self._parts:
+            return None
+        columns = [np.concatenate(part) for part in zip(*self._parts, strict=True)]
+        self._parts.clear()
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, _KEYS) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=_KEYS))
+        return path
+
+
+# ── reading them again ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def entries_of(path: str, batch: int) -> Iterator[tuple[QueueKey, list[Column]]]:
+    """Of each queue in a batch: queue offsets, physical offsets, sizes and tags codes, in order."""
+    with pa.memory_map(path) as source, pa.ipc.open_file(source) as opened:
+        names = json.loads(opened.schema.metadata[_QUEUES])
+        numbers, *columns = (column.to_numpy() for column in opened.get_batch(batch).columns)
+        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        for first, stop in pairwise(edges):
+            topic, queue_id = names[numbers[first]]
+            yield (topic, queue_id), [column[first:stop] for column in columns]
+
+
+def keys_of(path: str, first: int, stop: int) -> list[Column]:
+    """Hashes, physical offsets and store timestamps of the keys from the ``first`` on, ``stop`` not among them."""
+    with pa.memory_map(path) as source, pa.ipc.open_file(source) as opened:
+        return [column.slice(first, stop - first).to_numpy() for column in opened.get_batch(0).columns]

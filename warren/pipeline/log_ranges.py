@@ -1,0 +1,255 @@
+"""A CommitLog cut into ranges of bytes that are read apart, as if one had read it from its first byte to its end.
+
+A range has the records that begin in it; the last one is read beyond the range's end. Where its first record begins
+nobody tells, unless the range is a file's first: it is *guessed*, by a message's magic code in front of the physical
+offset of that very place. Damage, or a body that is a piece of a CommitLog, makes wrong guesses. So afterwards the
+ranges of a file are put in a *chain*: each must begin where the one before it ended. One that does not is read again,
+from the right place (:func:`chain`).
+
+The end of the log is recovery's, and recovery reads the last files for it with their CRCs. Here that is done by the
+ranges too: behind :attr:`Lay.checked_from` every record's CRC is looked at, and the first failure there is the end.
+Recovery then only has to read on from the last good record (``good_until``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import attrs
+
+from actors.engines.topics.checkpoint_format import read_checkpoint
+from actors.engines.topics.store_recovery import reading_start
+from actors.engines.topics.topic_store import ABORT, CHECKPOINT, COMMIT_LOG
+from msg_store.commit_log import CommitLog
+from msg_store.commit_log_format import MESSAGE_MAGIC, Blank
+from msg_store.record_check import Failure, Read
+from msg_store.record_columns import RecordColumns, read_columns
+from storage.mapped_files import MappedFiles
+from storage.topic_settings import TopicSettings
+from warren.pipeline.places import Node
+from warren.salvage.rocketmq.inference import infer
+from warren.salvage.rocketmq.store import RocketmqStore, opened_store
+
+_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
+_MAGIC_AT: Final = 4
+_PHYSICAL_OFFSET_AT: Final = 28
+_BEGIN_BYTES: Final = _PHYSICAL_OFFSET_AT + 8
+_LOOK_BYTES: Final = 1 << 20
+
+
+@attrs.frozen(kw_only=True)
+class Lay:
+    """How a node's CommitLog lies, before recovery has found its end; small, and sent to every task."""
+
+    node: Node
+    directory: str
+    """The store's."""
+    settings: TopicSettings
+    bases: tuple[int, ...]
+    """Physical offsets of its files' first bytes."""
+    end: int
+    """Behind the last file; or the log's end, where that is known."""
+    was_clean: bool
+    checked_from: int | None
+    """From where on recovery reads with CRCs; ``None``: the end is known."""
+
+    def commit_log(self) -> CommitLog:
+        """It, to be read."""
+        place = f"{self.directory}/{COMMIT_LOG}"
+        size = self.settings.mapped_file_size_commit_log
+        mapped = MappedFiles(self.node.place().files, place, size, list(self.bases), writable=False)
+        return CommitLog(mapped, self.settings, self.end, mapped.min_offset)
+
+
+def lay_of(node: Node, changes: Mapping[str, str]) -> Lay:
+    """Raises :class:`DataError` where there is no store, or a CommitLog that RocketMQ would refuse."""
+    place = node.place()
+    directory = place.store()
+    settings, _, _ = infer(place.files, directory, changes)
+    if settings.rebuild_after_crash:  # its recovery may end the log for other reasons
+        with opened_store(node.name, place.files, directory, changes) as opened:
+            log = opened.store.commit_log
+            return Lay(
+                node=node,
+                directory=directory,
+                settings=settings,
+                bases=tuple(log.mapped.bases),
+                end=log.end,
+                was_clean=opened.store.was_clean,
+                checked_from=None,
+            )
+    log = CommitLog.load(place.files, f"{directory}/{COMMIT_LOG}", settings, writable=False)
+    was_clean = not place.files.exists(f"{directory}/{ABORT}")
+    start = None
+    if log.mapped.bases:
+        checkpoint = read_checkpoint(place.files, f"{directory}/{CHECKPOINT}")
+        start = reading_start(log, settings, checkpoint, was_clean=was_clean)
+    log.close()
+    return Lay(
+        node=node,
+        directory=directory,
+        settings=settings,
+        bases=tuple(log.mapped.bases),
+        end=log.end,
+        was_clean=was_clean,
+        checked_from=start,
+    )
+
+
+@contextmanager
+def settled(lay: Lay, changes: Mapping[str, str], good_until: int) -> Iterator[RocketmqStore]:
+    """The node's store after its recovery, which reads from ``good_until`` on."""
+    place = lay.node.place()
+    with opened_store(lay.node.name, place.files, lay.directory, changes, good_until=good_until) as opened:
+        yield opened
+
+
+# ── ranges ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen(kw_only=True)
+class Range:
+    """A part of one CommitLog file, in physical offsets."""
+
+    base: int
+    """The file's first byte."""
+    start: int
+    stop: int
+    file_stop: int
+    """Behind the last byte of the file that may belong to a record."""
+    is_checked: bool
+    """CRCs are looked at, and the first failure is the log's end."""
+
+
+def ranges(lay: Lay, range_bytes: int) -> list[Range]:
+    """The whole CommitLog, in ranges of about ``range_bytes``."""
+    found = []
+    for base in lay.bases:
+        file_stop = min(base + lay.settings.mapped_file_size_commit_log, lay.end)
+        is_checked = lay.checked_from is not None and base >= lay.checked_from
+        for start in range(base, file_stop, range_bytes):
+            stop = min(start + range_bytes, file_stop)
+            found.append(Range(base=base, start=start, stop=stop, file_stop=file_stop, is_checked=is_checked))
+    return found
+
+
+def first_record(read: Read, start: int, stop: int) -> int | None:
+    """Where the first record begins from ``start`` on and before ``stop``, as far as one look tells."""
+    for at in range(start, stop, _LOOK_BYTES):
+        here = min(_LOOK_BYTES, stop - at)
+        data = read(at, here + _BEGIN_BYTES)
+        found = data.find(_MAGIC, _MAGIC_AT)
+        while 0 <= found < here + _MAGIC_AT:
+            begin = found - _MAGIC_AT
+            said = data[begin + _PHYSICAL_OFFSET_AT : begin + _BEGIN_BYTES]
+            if int.from_bytes(said, "big") == at + begin:
+                return at + begin
+            found = data.find(_MAGIC, found + 1)
+    return None
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """How the reading of a range went."""
+
+    start: int | None
+    """Where its first record begins, or what was taken for it; ``None``: none was found."""
+    resume: int
+    """Where the first record behind it begins; where it :attr:`is_over`, what stands there is a blank or a failure."""
+    is_over: bool
+    """Nothing behind it in the file counts."""
+    is_end: bool
+    """Nothing behind it in the log counts."""
+    failures: tuple[Failure, ...]
+    """What is no good record, in order; the log's end is not one of them."""
+
+
+@attrs.define
+class RangeWalk:
+    """One reading of a range: :meth:`columns` once, then :attr:`outcome`."""
+
+    lay: Lay
+    part: Range
+    start: int | None
+    """Where its first record begins, if that is known."""
+    with_keys: bool = True
+    outcome: Outcome | None = None
+
+    def columns(self) -> Iterator[RecordColumns]:
+        """The good records, many at a time; among the last ones are perhaps some that begin behind the range."""
+        part, log = self.part, self.lay.commit_log()
+        start = part.start if part.start == part.base else self.start
+        if start is None:
+            start = first_record(log.read, part.start, part.stop)
+        failures: list[Failure] = []
+        resume, is_over, is_end = part.stop if start is None else start, False, False
+        items = iter(()) if start is None else self._items(log, start)
+        try:
+            for item in items:
+                if isinstance(item, RecordColumns):
+                    yield item
+                    inside = int((item.positions < part.stop).sum())
+                    resume = item.stop if inside == len(item) else int(item.positions[inside])
+                elif isinstance(item, Blank) or part.is_checked:
+                    resume, is_over, is_end = item.physical_offset, True, isinstance(item, Failure)
+                    break
+                else:
+                    failures.append(item)
+                    resume = item.physical_offset if item.resume_at is None else item.resume_at
+                    is_over = item.resume_at is None
+                if resume >= part.stop:
+                    break
+        finally:
+            log.close()
+        self.outcome = Outcome(start=start, resume=resume, is_over=is_over, is_end=is_end, failures=tuple(failures))
+
+    def _items(self, log: CommitLog, start: int) -> Iterator[RecordColumns | Blank | Failure]:
+        return read_columns(
+            log.mapped.read,
+            start,
+            self.part.file_stop,
+            check_crc=self.part.is_checked and self.lay.settings.check_crc_on_recover,
+            delay_levels_ms=self.lay.settings.delay_levels_ms(),
+            with_keys=self.with_keys,
+        )
+
+
+# ── the chain ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class Chain:
+    """What the ranges of a log come to, put together."""
+
+    kept: tuple[int, ...]
+    """Numbers of those that count, in order; the others have no record."""
+    wrong: Mapping[int, int]
+    """Numbers of those that have to be read again, and where the first record of each is."""
+    good_until: int
+    """Where a record begins up to which recovery would find nothing wrong."""
+
+
+def chain(parts: Sequence[Range], outcomes: Sequence[Outcome]) -> Chain:
+    """Put the ranges of one log together, in order.
+
+    Behind one that is wrong the next is believed for now: to be asked again when it has been read again.
+    """
+    kept: list[int] = []
+    wrong: dict[int, int] = {}
+    expected: int | None = None
+    is_over = is_end = False
+    good_until = 0
+    for number, (part, outcome) in enumerate(zip(parts, outcomes, strict=True)):
+        if part.start == part.base:
+            expected, is_over = part.base, False
+        if is_over or is_end or (expected is not None and expected >= part.stop):
+            continue
+        if expected is not None and outcome.start != expected:
+            wrong[number], expected = expected, None
+        elif outcome.start is not None:
+            kept.append(number)
+            is_over, is_end = outcome.is_over, outcome.is_end
+            expected = good_until = outcome.resume
+    return Chain(tuple(kept), wrong, good_until)

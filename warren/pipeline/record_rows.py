@@ -1,0 +1,126 @@
+"""Good records of a CommitLog as rows of the table ``records``: each column is made when it is asked for."""
+
+from __future__ import annotations
+
+import functools
+from binascii import hexlify
+from collections.abc import Callable
+from typing import Final, Self
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from msg_store.commit_log_format import Host
+from msg_store.record_fields import Hosts, RecordFields
+from msg_store.record_search import Stretch
+from warren.pipeline.arrays import chosen, repeated, rows_of, slices
+from warren.pipeline.property_maps import PropertyMaps
+from warren.salvage.rocketmq.message_lines import KEYS, TAGS
+
+
+@attrs.frozen
+class Whence:
+    """Where rows came from."""
+
+    node: str
+    file: str | None
+    begin: int
+    """The physical offset of the file's first byte."""
+
+
+@attrs.frozen(eq=False, slots=False)
+class RecordRows:
+    """Some records of one window of a file."""
+
+    fields: RecordFields
+    whence: Whence
+    bodies: bool
+
+    @classmethod
+    def of(cls, stretch: Stretch, rows: npt.NDArray[np.int64] | slice, whence: Whence, *, bodies: bool) -> Self:
+        """Those ``rows`` of a stretch's columns."""
+        return cls(RecordFields(stretch.data, stretch.base, stretch.columns, rows), whence, bodies)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def column(self, name: str) -> pa.Array:
+        found = _COLUMNS[name](self)
+        return found if isinstance(found, pa.Array) else pa.array(found)
+
+    def body(self) -> pa.Array:
+        if not self.bodies:
+            return pa.nulls(len(self), pa.binary())
+        return slices(self.fields.data, *self.fields.bodies())
+
+    def topic(self) -> pa.Array:
+        columns = self.fields.columns
+        return chosen(columns.topics, columns.topic_of[self.fields.rows])
+
+    def message_id(self) -> pa.Array:
+        """Store host and physical offset, in upper-case hexadecimal digits."""
+        offsets = np.ascontiguousarray(self.fields.physical_offsets, ">i8").view(np.uint8).reshape(-1, 8)
+        parts = []
+        for hosts, where in self.fields.store_hosts():
+            octets = np.concatenate((hosts, offsets[where]), axis=1)
+            digits = np.frombuffer(hexlify(octets.tobytes()).upper(), np.uint8)
+            parts.append((rows_of(digits.reshape(len(octets), -1), pa.string()), where))
+        return _put_together(parts)
+
+    @functools.cached_property
+    def properties(self) -> PropertyMaps:
+        return PropertyMaps(self.fields.data, *self.fields.properties())
+
+
+def _hosts(hosts: Hosts) -> pa.Array:
+    """``10.1.2.3:50123`` and the like; few are distinct."""
+    parts = []
+    for rows, where in hosts:
+        joined = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").reshape(-1)
+        if (rows == rows[0]).all():
+            distinct, which = joined[:1], np.zeros(len(rows), np.int64)
+        else:
+            distinct, which = np.unique(joined, return_inverse=True)
+        texts = [
+            str(Host(packed[:-4], int.from_bytes(packed[-4:], "big", signed=True)))
+            for packed in (one.tobytes() for one in distinct)
+        ]
+        parts.append((chosen(texts, which), where))
+    return _put_together(parts)
+
+
+def _put_together(parts: list[tuple[pa.Array, npt.NDArray[np.int64]]]) -> pa.Array:
+    """Columns of which it is said whose each value is."""
+    if len(parts) == 1:
+        return parts[0][0]
+    order = np.argsort(np.concatenate([where for _, where in parts]), kind="stable")
+    return pa.concat_arrays([values for values, _ in parts]).take(pa.array(order))
+
+
+_COLUMNS: Final[dict[str, Callable[[RecordRows], pa.Array | npt.NDArray[np.generic]]]] = {
+    "node": lambda rows: repeated(rows.whence.node, len(rows), pa.string()),
+    "topic": RecordRows.topic,
+    "queue_id": lambda rows: rows.fields.columns.queue_ids[rows.fields.rows],
+    "queue_offset": lambda rows: rows.fields.columns.queue_offsets[rows.fields.rows],
+    "physical_offset": lambda rows: rows.fields.physical_offsets,
+    "size": lambda rows: rows.fields.columns.sizes[rows.fields.rows],
+    "store_timestamp": lambda rows: rows.fields.columns.store_timestamps[rows.fields.rows],
+    "born_timestamp": lambda rows: rows.fields.columns.born_timestamps[rows.fields.rows],
+    "born_host": lambda rows: _hosts(rows.fields.born_hosts()),
+    "store_host": lambda rows: _hosts(rows.fields.store_hosts()),
+    "sys_flag": lambda rows: rows.fields.sys_flags,
+    "flag": lambda rows: rows.fields.flags(),
+    "reconsume_times": lambda rows: rows.fields.columns.reconsume_times[rows.fields.rows],
+    "prepared_transaction_offset": lambda rows: rows.fields.columns.prepared_transaction_offsets[rows.fields.rows],
+    "tags": lambda rows: rows.properties.named(TAGS),
+    "keys": lambda rows: rows.properties.named(KEYS),
+    "properties": lambda rows: rows.properties.maps(),
+    "body": RecordRows.body,
+    "body_crc": lambda rows: rows.fields.crcs().astype(np.int64),
+    "crc_ok": lambda rows: rows.fields.crcs_match(),
+    "message_id": RecordRows.message_id,
+    "file": lambda rows: repeated(rows.whence.file, len(rows), pa.string()),
+    "file_offset": lambda rows: rows.fields.columns.positions[rows.fields.rows] - rows.whence.begin,
+}

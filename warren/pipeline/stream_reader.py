@@ -1,0 +1,322 @@
+"""``spark.readStream.format("warren")``: topics of one node or many as a stream, in micro-batches.
+
+*Where a query is* is a number for each node, topic and queue: that of the next message. Spark keeps it in the query's
+checkpoint as JSON, ``{node: {topic: {queue: number}}}``. A queue that is not in it begins with its first message. So a
+micro-batch is a stretch of each queue, the same whenever it is asked for again, and a sink that writes each batch once
+has each message once.
+
+*How far it may go* is said by :mod:`warren.pipeline.live_store`; what a batch may have at most
+(``maxRecordsPerTrigger``) is shared out over the queues evenly, and what one does not need goes to the others.
+
+*How a batch is read.* Queues of a topic lie mixed in the CommitLog, so tasks are cut by physical offset: a task has of
+each queue the messages that lie in its part of the log, reads that part once, and its rows are in physical order, which
+keeps each queue's.
+
+*Messages that expired* before they were read stop the query, or are passed over (``failOnDataLoss``). A queue whose
+entries are being built anew, after the node's crash, is waited for.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from actors.engines.topics.topic_store import QueueKey
+from queue_index.consume_queue_format import ENTRY_BYTES
+from storage.errors import DataError, StorageError
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.live_store import LiveStore, View, place_of
+from warren.pipeline.places import Node, find_nodes
+from warren.pipeline.stream_options import EARLIEST, LATEST, Position, StreamOptions
+from warren.pipeline.stream_rows import read_rows
+from warren.pipeline.table import as_batch
+
+Offsets = dict[str, dict[str, dict[str, int]]]
+"""By node, topic and queue id: the number of the next message."""
+
+_Found = TypeVar("_Found")
+
+LEAST_TASK_BYTES: Final = 4 << 20
+_TASKS: Final = 16
+"""A small batch is cut into so many parts at most."""
+_LOOKS: Final = 3
+_POLL_S: Final = 0.05
+PATIENCE_S: Final = 60.0
+"""So long a batch waits for entries that were there before; a recovery of a large store takes a while."""
+
+
+@attrs.frozen
+class Stretch:
+    """Messages of a queue that follow one another: those from ``begin`` on, before ``stop``."""
+
+    topic: str
+    queue_id: int
+    begin: int
+    stop: int
+
+    @property
+    def key(self) -> QueueKey:
+        return self.topic, self.queue_id
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}, queue {self.queue_id}, messages {self.begin} to {self.stop - 1}"
+
+
+@attrs.frozen
+class StreamTask:
+    """What one task reads."""
+
+    node: Node
+    stretches: tuple[Stretch, ...]
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query's reading."""
+
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        self._stores: dict[str, LiveStore] | None = None
+        self._target: Offsets | None = None
+        self._latest: Offsets | None = None
+
+    # ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def initialOffset(self) -> Offsets:
+        return _insisting(self._initial)
+
+    def _initial(self) -> Offsets:
+        found: Offsets = {}
+        for name, store in self._nodes().items():
+            found[name] = {}
+            with store.view(self._options.topics) as view:
+                for key, ends in sorted(store.ends_of(view).items()):
+                    number = _placed(self._options.starting, name, key, ends, view)
+                    found[name].setdefault(key[0], {})[str(key[1])] = ends[0] if number is None else number
+        return found
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_records
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        self._latest = _insisting(self._available) if self._target is None else self._target
+        waiting = {
+            (node, topic, queue): number - _number(start, node, topic, queue)
+            for node, topics in self._latest.items()
+            for topic, queues in topics.items()
+            for queue, number in queues.items()
+        }
+        waiting = {place: count for place, count in waiting.items() if count > 0}
+        if isinstance(limit, ReadMaxRows):
+            waiting = rationed(waiting, limit.max_rows)
+        end: Offsets = {node: {t: dict(queues) for t, queues in topics.items()} for node, topics in start.items()}
+        for (node, topic, queue), count in waiting.items():
+            end.setdefault(node, {}).setdefault(topic, {})[queue] = _number(start, node, topic, queue) + count
+        return end
+
+    def reportLatestOffset(self) -> Offsets | None:
+        return self._latest
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = _insisting(self._available)
+
+    def _available(self) -> Offsets:
+        """Where queues end, or where the query is to end; queues that never had a message are not named."""
+        found: Offsets = {}
+        for name, store in self._nodes().items():
+            found[name] = {}
+            with store.view(self._options.topics) as view:
+                for key, (first, end) in sorted(store.ends_of(view).items()):
+                    limit = _placed(self._options.ending, name, key, (first, end), view)
+                    if end:
+                        last = end if limit is None else min(end, limit)
+                        found[name].setdefault(key[0], {})[str(key[1])] = last
+        return found
+
+    def _nodes(self) -> dict[str, LiveStore]:
+        if self._stores is None:
+            options = self._options
+            self._stores = {
+                node.name: LiveStore(node, dict(options.read.settings), options.sync)
+                for node in find_nodes(options.read.paths)
+            }
+        return self._stores
+
+    def commit(self, end: Offsets) -> None:
+        """Nothing is kept that could be given up: messages stay until they are old."""
+
+    def stop(self) -> None:
+        self._stores = None
+
+    # ── tasks ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        stores = self._nodes()
+        tasks: list[StreamTask] = []
+        for name, topics in end.items():
+            if name in stores:
+                stretches = [
+                    Stretch(topic, int(queue), begin, stop)
+                    for topic, queues in topics.items()
+                    for queue, stop in queues.items()
+                    if (begin := _number(start, name, topic, queue)) < stop
+                ]
+                tasks += _insisting(functools.partial(self._tasks, stores[name], stretches))
+            elif self._options.fail_on_data_loss:
+                raise PipelineError(
+                    f"the query's checkpoint has the node {name}, which is not loaded now; "
+                    "with failOnDataLoss=false it is left out"
+                )
+        return [InputPartition(task) for task in tasks]
+
+    def _tasks(self, store: LiveStore, stretches: list[Stretch]) -> list[StreamTask]:
+        if not stretches:
+            return []
+        with _waited_for(store, stretches, may_be_gone=not self._options.fail_on_data_loss) as view:
+            there = [part for one in stretches if (part := self._there(store.node, view, one)) is not None]
+            return list(_cut(store.node, view, there, self._options.read.partition_bytes))
+
+    def _there(self, node: Node, view: View, one: Stretch) -> Stretch | None:
+        """What has not expired of it; raises :class:`PipelineError` where some has and that must not be."""
+        first = view.first(one.key) if one.key in view.queues else one.stop
+        if first <= one.begin:
+            return one
+        if self._options.fail_on_data_loss:
+            last = min(first, one.stop) - 1
+            raise PipelineError(
+                f"{node.name}: topic {one.topic}, queue {one.queue_id}: messages {one.begin} to {last} have expired "
+                "before they were read; with failOnDataLoss=false the stream goes on behind them"
+            )
+        return attrs.evolve(one, begin=first) if first < one.stop else None
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        task: StreamTask = partition.value
+        options, arrow = self._options, to_arrow_schema(self._schema, timezone="UTC")
+        store = LiveStore(task.node, dict(options.read.settings), sync=False)
+        with _waited_for(store, task.stretches) as view:
+            positions, sizes = _places(view, task.stretches)
+            kept = positions >= view.log.min_offset
+            lost = sum(one.stop - one.begin for one in task.stretches) - int(kept.sum())
+            if lost and options.fail_on_data_loss:
+                raise PipelineError(
+                    f"{task.node.name}: {lost} messages expired while they were read; with "
+                    "failOnDataLoss=false the stream goes on behind them"
+                )
+            may_expire = not options.fail_on_data_loss
+            for rows in read_rows(
+                task.node, view.log, positions[kept], sizes[kept], options.read, may_expire=may_expire
+            ):
+                if len(rows):
+                    yield as_batch(rows, arrow)
+
+
+def _insisting(look: Callable[[], _Found]) -> _Found:
+    """What was seen; a file may have expired under the one who looks, who then looks again."""
+    for _ in range(_LOOKS - 1):
+        with suppress(StorageError, DataError):
+            return look()
+    return look()
+
+
+def _number(offsets: Offsets, node: str, topic: str, queue: str) -> int:
+    return offsets.get(node, {}).get(topic, {}).get(queue, 0)
+
+
+def _placed(position: Position, node: str, key: QueueKey, ends: tuple[int, int], view: View) -> int | None:
+    """Where a position is in a queue; ``None``: nothing is said."""
+    if position.timestamp_ms is not None:
+        return min(view.at_time(key, position.timestamp_ms), ends[1])
+    number = position.number(node, *key)
+    if number is None:
+        number = {"earliest": EARLIEST, "latest": LATEST, "never": None}[position.word]
+    return ends[0] if number == EARLIEST else ends[1] if number == LATEST else number
+
+
+def rationed(waiting: Mapping[Any, int], most: int) -> dict[Any, int]:
+    """``most`` records over those who wait: to each the same, but to none more than it has; what is left over, one by
+    one, to those who have the most waiting behind it, so that none is passed over for ever."""
+    shares: dict[Any, int] = {}
+    left = most
+    for place, count in sorted(waiting.items(), key=lambda entry: entry[1]):
+        shares[place] = min(count, left // (len(waiting) - len(shares)))
+        left -= shares[place]
+    for place in sorted(shares, key=lambda place: shares[place] - waiting[place])[:left]:
+        shares[place] += shares[place] < waiting[place]
+    return {place: share for place, share in shares.items() if share}
+
+
+# ── a task's part of the log ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _waited_for(store: LiveStore, stretches: Sequence[Stretch], *, may_be_gone: bool = False) -> Iterator[View]:
+    """A view in which the entries of these stretches are there, or have expired.
+
+    Raises :class:`PipelineError` where they do not come; ``may_be_gone``: not for a queue that is not there at all.
+    """
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        with store.view(only=[one.key for one in stretches]) as view:
+            missing = [one for one in stretches if not _is_there(view, one)]
+            is_late = time.monotonic() > until
+            if not missing or (is_late and may_be_gone and not any(one.key in view.queues for one in missing)):
+                yield view
+                return
+        if is_late:
+            raise PipelineError(
+                f"{store.node.name}: {missing[0]}: the entries that were there are gone; a node that crashed builds "
+                "them anew when it is opened"
+            )
+        time.sleep(_POLL_S)
+
+
+def _is_there(view: View, one: Stretch) -> bool:
+    queue = view.queues.get(one.key)
+    return queue is not None and queue.max_offset >= one.stop
+
+
+def _cut(node: Node, view: View, stretches: list[Stretch], partition_bytes: int) -> Iterator[StreamTask]:
+    """Tasks, each with a part of the CommitLog."""
+    if not stretches:
+        return
+    starts = [place_of(view.queues[one.key], one.begin)[0] for one in stretches]
+    stops = [place_of(view.queues[one.key], one.stop - 1)[0] + 1 for one in stretches]
+    low, high = min(starts), max(stops)
+    step = min(partition_bytes, max(LEAST_TASK_BYTES, -(-(high - low) // _TASKS)))
+    done = [one.begin for one in stretches]
+    for bound in range(low + step, high + step, step):
+        parts = []
+        for at, one in enumerate(stretches):
+            queue = view.queues[one.key]
+            stop = bisect_left(range(done[at], one.stop), bound, key=lambda number: place_of(queue, number)[0])
+            if stop:
+                parts.append(attrs.evolve(one, begin=done[at], stop=done[at] + stop))
+                done[at] += stop
+        if parts:
+            yield StreamTask(node, tuple(parts))
+
+
+def _places(view: View, stretches: Sequence[Stretch]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Physical offsets and sizes of the messages, ascending."""
+    entries = []
+    for one in stretches:
+        queue = view.queues[one.key]
+        begin = min(max(one.begin, queue.mapped.min_offset // ENTRY_BYTES), one.stop)  # files of entries expire, too
+        entries.append(queue.entries(begin, one.stop - begin))
+    positions = np.concatenate([part["physical_offset"].astype(np.int64) for part in entries])
+    sizes = np.concatenate([part["size"].astype(np.int64) for part in entries])
+    order = np.argsort(positions, kind="stable")
+    return positions[order], sizes[order]

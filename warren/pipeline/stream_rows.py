@@ -1,0 +1,83 @@
+"""The messages that ConsumeQueue entries point at, as rows of the table ``records``.
+
+Neighbours in the CommitLog are read together, and what lies between them as well, if that is little; the rest is the
+work of what decodes the table ``records``. An entry that leads to no good record is no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from msg_store.commit_log import CommitLog
+from msg_store.record_check import Failure
+from msg_store.record_search import RecordSearch
+from storage.errors import DataError
+from warren.pipeline.arrays import as_text
+from warren.pipeline.options import ReadOptions
+from warren.pipeline.places import Node
+from warren.pipeline.record_rows import RecordRows, Whence
+from warren.pipeline.table import Rows
+
+_GAP_BYTES: Final = 64 << 10
+"""Read in vain rather than a second read begun."""
+
+_Longs = npt.NDArray[np.int64]
+
+
+def read_rows(
+    node: Node, log: CommitLog, positions: _Longs, sizes: _Longs, options: ReadOptions, *, may_expire: bool
+) -> Iterator[Rows]:
+    """The messages at these physical offsets, which ascend.
+
+    ``may_expire``: those in a file that is not there any more are passed over. Raises :class:`StorageError` where they
+    may not, and :class:`DataError` for damage if that is asked for.
+    """
+    file_bytes = log.mapped.file_size
+    stops = positions + sizes
+    far = (positions[1:] - stops[:-1] > _GAP_BYTES) | (positions[1:] // file_bytes != positions[:-1] // file_bytes)
+    bounds = [0, *(np.flatnonzero(far) + 1).tolist(), len(positions)]
+    for first, stop in pairwise(bounds):
+        if first < stop:
+            base = log.mapped.holding(int(positions[first]))
+            if may_expire and (base is None or not log.mapped.files.exists(log.mapped.path(base))):
+                continue
+            yield from _neighbours(node, log, positions[first:stop], int(stops[stop - 1]), options)
+
+
+def _neighbours(node: Node, log: CommitLog, positions: _Longs, end: int, options: ReadOptions) -> Iterator[Rows]:
+    """Those of one file that lie near each other; the last ends at ``end``."""
+    start = int(positions[0])
+    base = log.mapped.holding(start)
+    if base is None:
+        raise DataError(log.mapped.directory, None, f"no file holds physical offset {start}")
+    path, seen = log.mapped.path(base), 0
+    whence = Whence(node.name, as_text(path), base)
+    with closing(log.mapped.files.open_read(path)) as handle:
+        search = RecordSearch(
+            read=lambda at, size: handle.pread(size, at - base),
+            begin=start,
+            end=end,
+            file_end=base + log.mapped.file_size,
+            lookback_bytes=0,
+            window_bytes=options.batch_bytes,
+        )
+        for item in search.records(start, end):
+            if isinstance(item, Failure):
+                continue
+            found = item.columns.positions[item.first : item.stop]
+            wanted = positions[slice(*positions.searchsorted((found[0], found[-1] + 1)))]
+            rows = np.flatnonzero(np.isin(found, wanted, assume_unique=True)) + item.first
+            seen += len(rows)
+            if len(rows):
+                whole = len(rows) == len(found)
+                yield RecordRows.of(
+                    item, slice(item.first, item.stop) if whole else rows, whence, bodies=options.bodies
+                )
+    if seen < len(positions) and options.mode == "failfast":
+        raise DataError(path, None, f"{len(positions) - seen} entries lead to no record, from {start - base} on")

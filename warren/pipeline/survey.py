@@ -1,0 +1,212 @@
+"""What planning has to know of a topic store: where its files end once it has been recovered.
+
+Nothing in RocketMQ's files says where the valid data ends; recovery finds it, and after a dirty stop it adds entries
+and index items. Here it runs as for the commands of one machine, in memory over the directory. What it found is small,
+can be pickled and written as JSON, and is enough to cut the reading of a store into tasks.
+
+A file that recovery left alone is read by the tasks as it lies. One that recovery *changed* is on no disk: whoever
+wants it runs the recovery again (:func:`recovered`).
+
+A recovery reads up to three CommitLog files, so the surveys of many nodes are better made by many tasks
+(:func:`warren.pipeline.jobs.running.load` does so) and handed over by the option ``survey``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+
+import attrs
+import pyarrow as pa
+
+from storage.mapped_files import file_name
+from storage.topic_settings import TopicSettings
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.options import ReadOptions
+from warren.pipeline.places import Kind, Node
+from warren.salvage.rocketmq.store import RocketmqStore, opened_store
+
+
+@attrs.frozen(kw_only=True)
+class LogExtent:
+    """What there is of the CommitLog."""
+
+    directory: str
+    bases: tuple[int, ...]
+    """Physical offsets of the files' first bytes."""
+    min_offset: int
+    end: int
+    """The physical offset behind the last record."""
+
+    def path(self, base: int) -> str:
+        """Of the file that begins there."""
+        return f"{self.directory}/{file_name(base)}"
+
+
+@attrs.frozen(kw_only=True)
+class QueueExtent:
+    """What there is of a ConsumeQueue."""
+
+    topic: str
+    queue_id: int
+    directory: str
+    bases: tuple[int, ...]
+    """Logical bytes at which the files begin."""
+    min_offset: int
+    """The queue offset of the first message."""
+    max_offset: int
+    """The queue offset of the next message."""
+    is_changed: bool
+    """Recovery has written into its files."""
+
+    def path(self, base: int) -> str:
+        """Of the file that begins there."""
+        return f"{self.directory}/{file_name(base)}"
+
+
+@attrs.frozen(kw_only=True)
+class IndexExtent:
+    """What there is of an index file."""
+
+    path: str | None
+    """``None``: the directory has no such file, only a recovery would make it."""
+    begin_timestamp: int
+    begin_physical_offset: int
+    end_physical_offset: int
+    index_count: int
+    """The number of the next item."""
+    is_changed: bool
+
+
+@attrs.frozen(kw_only=True)
+class Survey:
+    """A topic store after its recovery."""
+
+    node: str
+    directory: str
+    settings: TopicSettings
+    """The user's, and what the files tell."""
+    was_clean: bool
+    log: LogExtent
+    queues: tuple[QueueExtent, ...]
+    """Sorted by topic and queue id."""
+    index_files: tuple[IndexExtent, ...]
+    """Oldest first."""
+
+    @classmethod
+    def of(cls, opened: RocketmqStore) -> Self:
+        """What a store that is open tells."""
+        store, log, changed = opened.store, opened.store.commit_log, set(opened.files.changed)
+        queues = [
+            QueueExtent(
+                topic=topic,
+                queue_id=queue_id,
+                directory=queue.mapped.directory,
+                bases=tuple(queue.mapped.bases),
+                min_offset=queue.min_offset,
+                max_offset=queue.max_offset,
+                is_changed=any(queue.mapped.path(base) in changed for base in queue.mapped.bases),
+            )
+            for (topic, queue_id), queue in sorted(store.queues.items())
+        ]
+        index_files = [
+            IndexExtent(
+                path=file.path if opened.below.exists(file.path) else None,
+                begin_timestamp=file.header.begin_timestamp,
+                begin_physical_offset=file.header.begin_physical_offset,
+                end_physical_offset=file.header.end_physical_offset,
+                index_count=file.header.index_count,
+                is_changed=file.has_unflushed or file.path in changed,
+            )
+            for file in store.index.index_files
+        ]
+        return cls(
+            node=opened.path,
+            directory=opened.directory,
+            settings=opened.settings,
+            was_clean=store.was_clean,
+            log=LogExtent(
+                directory=log.mapped.directory, bases=tuple(log.mapped.bases), min_offset=log.min_offset, end=log.end
+            ),
+            queues=tuple(queues),
+            index_files=tuple(index_files),
+        )
+
+    def to_json(self) -> str:
+        """The other way round: :meth:`from_json`."""
+        return json.dumps(attrs.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Raises :class:`PipelineError` where the text is no survey."""
+        try:
+            said = json.loads(text)
+            return cls(
+                node=said["node"],
+                directory=said["directory"],
+                settings=TopicSettings(**said["settings"]),
+                was_clean=said["was_clean"],
+                log=LogExtent(**_with_tuple(said["log"])),
+                queues=tuple(QueueExtent(**_with_tuple(queue)) for queue in said["queues"]),
+                index_files=tuple(IndexExtent(**file) for file in said["index_files"]),
+            )
+        except (ValueError, TypeError, LookupError) as error:
+            raise PipelineError(f"option survey: no survey of a node ({type(error).__name__}: {error})") from error
+
+
+def _with_tuple(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {**said, "bases": tuple(said["bases"])}
+
+
+def survey(node: Node, settings: Mapping[str, str]) -> Survey:
+    """A node's store; ``settings``: what the user says that its files do not. Raises what opening the store raises."""
+    with recovered(node, settings) as opened:
+        return Survey.of(opened)
+
+
+@contextmanager
+def recovered(node: Node, settings: Mapping[str, str]) -> Iterator[RocketmqStore]:
+    """A node's store, recovered in memory."""
+    place = node.place()
+    with opened_store(node.name, place.files, place.store(), settings) as opened:
+        yield opened
+
+
+def to_option(surveys: Iterable[Survey]) -> str:
+    """The option ``survey`` that says these; it may also name a file with this text."""
+    return "\n".join(one.to_json() for one in surveys)
+
+
+def survey_of(node: Node, options: ReadOptions) -> Survey:
+    """A node's survey: the one that was handed over, or one that is made now."""
+    given = _given(options.survey).get(node.name) if options.survey else None
+    return survey(node, options.settings) if given is None else given
+
+
+@functools.lru_cache(maxsize=1)
+def _given(said: str) -> dict[str, Survey]:
+    if not said.lstrip().startswith("{"):
+        try:
+            with open(said, encoding="utf-8") as file:
+                said = file.read()
+        except (OSError, ValueError) as error:
+            raise PipelineError(f"option survey: {error}") from error
+    surveys = [Survey.from_json(line) for line in said.splitlines() if line]
+    return {one.node: one for one in surveys}
+
+
+def surveying(nodes: tuple[Node, ...], settings: Mapping[str, str]) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """What a task does that surveys nodes: record batches of their numbers → record batches of JSON. A node that has
+    no topic store is left out."""
+    said = dict(settings)
+
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            there = [nodes[number] for number in batch.column(0).to_pylist()]
+            texts = [survey(node, said).to_json() for node in there if Kind.TOPICS in node.kinds()]
+            yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["survey"])
+
+    return run

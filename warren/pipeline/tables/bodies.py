@@ -1,0 +1,118 @@
+"""The bodies in a vhost's store, for the tasks that need some of them.
+
+A store has no index that could be trusted: it is scanned, once for each Python worker, and the table of places that
+comes of it (36 bytes a message) is kept from one task to the next, as long as the files have the same names and sizes.
+The last few stores that were asked for are kept; a task that needs no body of a store scans none.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+from msg_store.rdq_format import file_number
+from msg_store.store_reader import StoreReader
+from queue_index.record_format import Bools, Octets
+from storage.errors import StorageError, WarrenError
+from warren.pipeline.places import Node
+from warren.salvage.queue_directory import MsgIds
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+
+MOST_STORES: Final = 4
+MOST_MESSAGES: Final = 32 << 20
+"""In all stores but the one asked for last: a gigabyte and some."""
+
+Fingerprint = tuple[tuple[str, int], ...]
+
+
+@attrs.define(eq=False)
+class _Kept:
+    fingerprint: Fingerprint
+    store: StoreReader
+    looked_by: ReadOnlyFileSystem
+    """Of the task that looked last whether the files are the same: each task looks once."""
+
+
+_kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+"""By node and directory, the last one asked for at the end."""
+
+
+def store_at(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreReader:
+    """What reads the store in that directory; one that cannot be scanned is empty, as on one machine.
+
+    Raises :class:`StorageError` where it is not on this machine: there Spark tries again.
+    """
+    key = (node.path, directory)
+    kept = _kept.pop(key, None)
+    if kept is None or kept.looked_by is not files:
+        fingerprint = _fingerprint(files, directory)
+        if kept is not None and kept.fingerprint != fingerprint:
+            kept.store.close()
+            kept = None
+        if kept is None:
+            kept = _Kept(fingerprint, _scanned(node, files, directory), files)
+        kept.looked_by = files
+    _kept[key] = kept
+    while len(_kept) > 1 and (
+        len(_kept) > MOST_STORES or sum(len(one.store) for one in _kept.values()) - len(kept.store) > MOST_MESSAGES
+    ):
+        _kept.popitem(last=False)[1].store.close()
+    return kept.store
+
+
+def forget() -> None:
+    """Close all stores that are kept."""
+    while _kept:
+        _kept.popitem()[1].store.close()
+
+
+def _fingerprint(files: ReadOnlyFileSystem, directory: str) -> Fingerprint:
+    names = [name for name in files.list(directory) if file_number(name) is not None]
+    return tuple((name, files.size(below(directory, name))) for name in names)
+
+
+def _scanned(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreReader:
+    try:
+        return StoreReader.open(files, directory)
+    except StorageError:
+        if node.is_remote:
+            raise
+        return StoreReader.open(files, below(directory, "missing"))
+
+
+@attrs.define
+class NodeBodies:
+    """Answers :class:`warren.salvage.queue_directory.BodySource`; looks for the store when it is first asked."""
+
+    _node: Node
+    _files: ReadOnlyFileSystem
+    _directory: str
+    _store: StoreReader | None = None
+
+    def contains(self, msg_id: bytes) -> bool:
+        return self.store.contains(msg_id)
+
+    def read(self, msg_id: bytes) -> bytes:
+        return self.store.read(msg_id)
+
+    def contains_each(self, msg_ids: MsgIds) -> Bools:
+        return self.store.contains_each(msg_ids)
+
+    def read_each(self, msg_ids: MsgIds) -> Iterator[bytes | WarrenError]:
+        for found in self.store.read_each(msg_ids):
+            if isinstance(found, StorageError) and self._node.is_remote:
+                raise found  # Spark tries again
+            yield found
+
+    def read_alike(self, msg_ids: MsgIds) -> Octets | None:
+        return self.store.read_alike(msg_ids)
+
+    @property
+    def store(self) -> StoreReader:
+        """The store, scanned."""
+        if self._store is None:
+            self._store = store_at(self._node, self._files, self._directory)
+        return self._store

@@ -1,0 +1,55 @@
+"""The table ``offsets``: a row for each queue that a consumer group has come to, as ``warren inspect`` has it.
+
+One task a node. Where ``consumerOffset.json`` and its backup are both damaged there are no rows; with
+``mode=failfast`` that is an error.
+
+Pushed down: ``group``, ``topic`` and ``queue_id`` leave out rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import pyarrow as pa
+
+from actors.engines.topics.topic_store import CONFIG
+from queue_index.consumer_offsets import ConsumerOffsets
+from storage.errors import DataError
+from warren.pipeline.arrays import as_text
+from warren.pipeline.filters import Wanted
+from warren.pipeline.options import ReadOptions
+from warren.pipeline.places import Kind, Node
+from warren.pipeline.schemas import OFFSETS
+from warren.pipeline.survey import survey_of
+from warren.pipeline.table import Columns, Rows, Table, Task
+
+
+def plan(node: Node, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+    """A task for each node."""
+    yield Task(node, survey_of(node, options) if options.survey else None)
+
+
+def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+    """All of a node's groups."""
+    found = survey_of(task.node, options) if task.work is None else task.work
+    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in found.queues}
+    try:
+        offsets = ConsumerOffsets.load(task.node.place().files, f"{found.directory}/{CONFIG}")
+    except DataError:
+        if options.mode == "failfast":
+            raise
+        return
+    rows = []
+    for position in sorted(offsets.positions(), key=attrs.astuple):
+        group, topic, queue_id = as_text(position.group), as_text(position.topic), position.queue_id
+        said = {"group": group, "topic": topic, "queue_id": queue_id}
+        if all(wanted.allows(name, value) for name, value in said.items()):
+            end = ends.get((position.topic, queue_id), 0)
+            rows.append((task.node.name, *said.values(), position.offset, end, end - position.offset))
+    kinds = {"queue_id": pa.int32(), "offset": pa.int64(), "max_offset": pa.int64(), "lag": pa.int64()}
+    columns = zip(OFFSETS.names, zip(*rows, strict=True), strict=True) if rows else ()
+    yield Columns(len(rows), {name: pa.array(values, kinds.get(name, pa.string())) for name, values in columns})
+
+
+TABLE = Table(name="offsets", kinds=Kind.TOPICS, schema=OFFSETS, plan=plan, read=read)

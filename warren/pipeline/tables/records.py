@@ -1,0 +1,178 @@
+"""The table ``records``: a row for each message in a CommitLog, with the values of ``warren topic scan``.
+
+Files are cut into ranges of ``partition_bytes``, small ones share a task; a range has the records that begin in it,
+wherever the cuts are (:mod:`msg_store.record_search`). Behind damage it goes on at the next record, within the same
+file too. What lies behind the end that recovery finds is no row, and neither is the filler at a file's end.
+
+Pushed down: ``physical_offset`` leaves out files and ranges (a record that says it lies elsewhere is looked for where
+it says); ``store_timestamp`` leaves out files whose messages were all stored earlier or later; those and ``topic``,
+``queue_id`` and ``queue_offset`` leave out rows before their columns are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from msg_store.record_check import Failure
+from msg_store.record_search import RecordSearch, Stretch, lookback_bytes
+from storage.errors import DataError
+from storage.filesystem import FileSystem
+from warren.pipeline.arrays import as_text
+from warren.pipeline.filters import Wanted
+from warren.pipeline.options import ReadOptions
+from warren.pipeline.packing import packed
+from warren.pipeline.places import Kind, Node
+from warren.pipeline.record_rows import RecordRows, Whence
+from warren.pipeline.row_filters import narrowed, within
+from warren.pipeline.schemas import RECORDS
+from warren.pipeline.survey import LogExtent, survey_of
+from warren.pipeline.table import Rows, Table, Task
+
+_CLOCK_SLACK_MS: Final = 3_600_000
+"""A broker's clock may be set back: a file is left out only where its neighbours' times say so by more than this."""
+
+_FIRST_BYTES: Final = 4096
+"""Read to learn when a file's first record was stored."""
+
+
+@attrs.frozen(kw_only=True)
+class LogRange:
+    """A part of a CommitLog file: physical offsets."""
+
+    path: str
+    begin: int
+    """Of the file."""
+    end: int
+    """Of the log in it."""
+    file_end: int
+    start: int
+    """The records that begin from here on …"""
+    stop: int
+    """… and ahead of here."""
+    lookback_bytes: int
+
+    def between(self, start: int, stop: int) -> LogRange:
+        """Another part of the file."""
+        return attrs.evolve(self, start=start, stop=stop)
+
+    def search(self, files: FileSystem, window_bytes: int) -> Iterator[Stretch | Failure]:
+        """What lies in it."""
+        handle = files.open_read(self.path)
+        try:
+            search = RecordSearch(
+                read=lambda at, size: handle.pread(size, at - self.begin),
+                begin=self.begin,
+                end=self.end,
+                file_end=self.file_end,
+                lookback_bytes=self.lookback_bytes,
+                window_bytes=window_bytes,
+            )
+            yield from search.records(self.start, self.stop)
+        finally:
+            handle.close()
+
+
+def plan(node: Node, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+    """A task for each ``partition_bytes``; small files share one."""
+    found = survey_of(node, options)
+    log, file_bytes = found.log, found.settings.mapped_file_size_commit_log
+    if options.mode == "failfast":
+        _check_gaps(log, file_bytes)
+    ranges = _ranges(log, file_bytes, lookback_bytes(found.settings.max_message_size))
+    if "store_timestamp" in wanted.bounds:
+        stored = _stored(node, ranges)
+        ranges = [one for one in ranges if wanted.overlaps("store_timestamp", *stored[one.begin])]
+    offsets = wanted.of_column("physical_offset")
+    ranges = [one.between(*narrowed(offsets, one.start, one.stop)) for one in ranges]
+    for group in packed(ranges, 1, options.partition_bytes):
+        yield Task(node, tuple(group))
+
+
+def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+    """The records of some ranges, a window at a time."""
+    files = task.node.place().files
+    for work in task.work:
+        whence = Whence(task.node.name, as_text(work.path), work.begin)
+        for item in work.search(files, options.batch_bytes):
+            if isinstance(item, Stretch):
+                rows = wanted_rows(item, wanted)
+                if isinstance(rows, slice) or len(rows):
+                    yield RecordRows.of(item, rows, whence, bodies=options.bodies)
+            elif options.mode == "failfast":
+                raise DataError(work.path, item.physical_offset - work.begin, item.reason)
+
+
+def _ranges(log: LogExtent, file_bytes: int, lookback: int) -> list[LogRange]:
+    """The files, as far as the log fills them."""
+    return [
+        LogRange(
+            path=log.path(base),
+            begin=base,
+            end=end,
+            file_end=base + file_bytes,
+            start=base,
+            stop=end,
+            lookback_bytes=lookback,
+        )
+        for base in log.bases
+        if (end := min(base + file_bytes, log.end)) > base
+    ]
+
+
+def _check_gaps(log: LogExtent, file_bytes: int) -> None:
+    for before, after in pairwise(log.bases):
+        if after > before + file_bytes:
+            reason = f"no file holds what followed physical offset {before + file_bytes}"
+            raise DataError(log.directory, None, reason)
+
+
+# ── what is wanted ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _stored(node: Node, ranges: list[LogRange]) -> dict[int, tuple[int | None, int | None]]:
+    """Between which times the messages of each file were stored: those of its first record and of the next file's.
+
+    Nothing is said where files do not follow each other, or their times do not ascend.
+    """
+    files, first = node.place().files, {}
+    for one in ranges:
+        item = next(one.between(one.begin, one.begin + 1).search(files, _FIRST_BYTES), None)
+        first[one.begin] = int(item.columns.store_timestamps[0]) if isinstance(item, Stretch) else None
+    times = [time for time in first.values() if time is not None]
+    are_known = all(before <= after for before, after in pairwise(times))
+    found: dict[int, tuple[int | None, int | None]] = {}
+    for one in ranges:
+        begun, following = first[one.begin], first.get(one.file_end)
+        found[one.begin] = (
+            begun - _CLOCK_SLACK_MS if are_known and begun is not None else None,
+            following + _CLOCK_SLACK_MS if are_known and following is not None else None,
+        )
+    return found
+
+
+def wanted_rows(stretch: Stretch, wanted: Wanted) -> npt.NDArray[np.int64] | slice:
+    """Which rows of the columns may be wanted."""
+    columns = stretch.columns
+    rows = slice(stretch.first, stretch.stop)
+    topics = wanted.of_column("topic")
+    mask = np.ones(stretch.stop - stretch.first, np.bool_)
+    if not all(allowed := [topics.allows(topic) for topic in columns.topics]):
+        mask &= np.array(allowed)[columns.topic_of[rows]]
+    for name, column in (
+        ("queue_id", columns.queue_ids),
+        ("queue_offset", columns.queue_offsets),
+        ("physical_offset", columns.physical_offsets),
+        ("store_timestamp", columns.store_timestamps),
+    ):
+        if name in wanted.bounds:
+            mask &= within(wanted.of_column(name), column[rows])
+    return rows if mask.all() else np.flatnonzero(mask) + stretch.first
+
+
+TABLE = Table(name="records", kinds=Kind.TOPICS, schema=RECORDS, plan=plan, read=read)

@@ -1,0 +1,393 @@
+"""``df.write.format("warren")`` and ``writeStream``: rows of a frame, appended to topics of a warren node.
+
+Tasks stage their rows as files (:mod:`warren.pipeline.staging`); when all are there, the driver opens the node and
+appends them, in the order of the partitions. So a task that fails or runs twice leaves nothing in the node. A stream
+has each of its batches in the node once, and so does a batch that says its ``query`` and ``epoch``: see
+:mod:`warren.pipeline.write_ledger`. Other batches are appended whenever they are written, and one that is killed while
+the driver appends is there in part.
+
+The staged files lie beside the node, in ``<path>.staging`` or where ``stagingPath`` says, which executors and driver
+must both reach; the node itself must be a directory of the driver's machine that nobody has open.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import uuid
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, Self
+
+import attrs
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+import warren
+from actors import topic_messages as tm
+from actors.engines.topics.names import check_user_topic
+from actors.engines.topics.routing import Part, Router
+from actors.engines.topics.schedule import to_scheduled
+from actors.future import Confirm
+from msg_store.commit_log import Batch
+from msg_store.commit_log_format import Record
+from storage.errors import DataError, WarrenError
+from storage.filesystem import RealFileSystem
+from warren.config import Config
+from warren.pipeline.errors import PipelineError
+from warren.pipeline.staging import WRITE_PROPERTY, Staged, check_columns, chunks, stage
+from warren.pipeline.write_ledger import Intent, Ledger
+from warren.salvage.read_only import ReadOnlyFileSystem
+from warren.salvage.rocketmq.places import store_at
+
+_KNOWN: Final = {
+    "path": "path",
+    "topic": "topic",
+    "queues": "queues",
+    "query": "query",
+    "epoch": "epoch",
+    "stagingpath": "stagingPath",
+    "config": "config",
+}
+_QUERY = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
+_STREAM_QUERY: Final = "sql.streaming.queryId"
+_STREAM_EPOCH: Final = "streaming.sql.batchId"
+"""Local properties of a task of a stream."""
+_AHEAD: Final = 4
+"""Chunks that are on their way to the disk at a time."""
+
+
+@attrs.frozen(kw_only=True)
+class WriteOptions:
+    """Where to, and how."""
+
+    path: str
+    topic: str | None = None
+    queues: int | None = None
+    query: str | None = None
+    epoch: int | None = None
+    staging: str
+    config: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
+        """Raises :class:`PipelineError` for an option that is not known, or has no such value."""
+        said = {name.lower(): value for name, value in options.items()}
+        if is_stream:
+            said.pop("checkpointlocation", None)  # Spark's own
+        for name in said.keys() - _KNOWN.keys():
+            raise PipelineError(f"option {name!r}: there is none to write; known are {', '.join(_KNOWN.values())}")
+        if "path" not in said:
+            raise PipelineError("no path to write to")
+        path = _local(said["path"])
+        topic, query = said.get("topic"), said.get("query")
+        if topic is not None:
+            check_user_topic(topic)
+        if query is not None and not _QUERY.fullmatch(query):
+            raise PipelineError(f"option query is {query!r}, not a name of letters, digits, '.', '_' and '-'")
+        epoch = _number(said, "epoch", 0)
+        if is_stream and epoch is not None:
+            raise PipelineError("option epoch: a stream's is its batch's number")
+        if not is_stream and (query is None) != (epoch is None):
+            raise PipelineError("options query and epoch: both, or none of them")
+        return cls(
+            path=path,
+            topic=topic,
+            queues=_number(said, "queues", 1),
+            query=query,
+            epoch=epoch,
+            staging=os.path.abspath(said.get("stagingpath", f"{path}.staging")),
+            config=said.get("config"),
+        )
+
+
+def _local(text: str) -> str:
+    """The path of a node that can be opened."""
+    path = text.removeprefix("file://")
+    if "://" in path:
+        raise PipelineError(f"{text}: a node to write to is a directory of this machine")
+    path = os.path.abspath(path)
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise PipelineError(f"{text}: is not a directory")
+    if store_at(ReadOnlyFileSystem(RealFileSystem()), path) == path:
+        raise PipelineError(f"{text}: is a RocketMQ store folder, and not the directory of a warren node")
+    return path
+
+
+def _number(said: Mapping[str, str], name: str, least: int) -> int | None:
+    text = said.get(name)
+    if text is not None and not (text.isascii() and text.isdecimal() and int(text) >= least):
+        raise PipelineError(f"option {name} is {text!r}, not a whole number from {least} on")
+    return None if text is None else int(text)
+
+
+# ── what Spark calls ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Writer:
+    """What batches and streams have in common."""
+
+    _is_stream = False
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise PipelineError("a topic cannot be overwritten, only appended to: mode append")
+        check_columns(schema, has_topic=options.topic is not None)
+        self._options = options
+        self._name = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        options, context = self._options, TaskContext.get()
+        query, epoch = options.query, options.epoch
+        if self._is_stream and context is not None:  # a batch may be written by a stream's foreachBatch
+            query = query or context.getLocalProperty(_STREAM_QUERY)
+            epoch = int(context.getLocalProperty(_STREAM_EPOCH) or 0)
+        return stage(
+            iterator,
+            os.path.join(options.staging, self._name if query is None else f"{query}-{epoch}"),
+            partition=0 if context is None else context.partitionId(),
+            query=query,
+            topic=options.topic,
+            sync=query is not None,
+        )
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], epoch: int | None) -> None:
+        staged = sorted((one for one in messages if isinstance(one, Staged)), key=lambda one: one.partition)
+        if not any(one.rows for one in staged):
+            _discard(self._options, staged, epoch)
+            return
+        if epoch is not None and _query_of(staged) is None:
+            raise PipelineError("the stream does not say which query it is: option query")
+        try:
+            append_all(self._options, staged, epoch)
+        except BaseException:
+            _discard(self._options, staged, epoch)
+            raise
+        _clean(self._options, staged)
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None], epoch: int | None) -> None:
+        staged = [one for one in messages if isinstance(one, Staged)]
+        _discard(self._options, staged, epoch)
+        shutil.rmtree(os.path.join(self._options.staging, self._name), ignore_errors=True)
+        _remove_empty(self._options.staging)
+
+
+class TopicWriter(_Writer, DataSourceArrowWriter):
+    """A batch's writing."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._commit(messages, self._options.epoch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._abort(messages, self._options.epoch)
+
+
+class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """A stream's writing of one batch."""
+
+    _is_stream = True
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._abort(messages, batchId)
+
+
+def _discard(options: WriteOptions, staged: Sequence[Staged], epoch: int | None) -> None:
+    """Delete what was staged, unless it is decided that it will be appended."""
+    kept: tuple[str, ...] = ()
+    query = _query_of(staged)
+    if query is not None:
+        with suppress(WarrenError):  # the first error is what matters
+            intent = Ledger.load(RealFileSystem(), options.path, query).intent
+            kept = intent.files if intent is not None and intent.epoch == epoch else ()
+    for one in staged:
+        if one.path is not None and one.path not in kept:
+            with suppress(OSError):
+                os.unlink(one.path)
+        _remove_empty(one.directory)
+    _remove_empty(options.staging)
+
+
+def _clean(options: WriteOptions, staged: Sequence[Staged]) -> None:
+    """Delete what was staged for batches that are there, by attempts that were given up as well."""
+    directories = {one.directory for one in staged}
+    query = _query_of(staged)
+    if query is not None and os.path.isdir(options.staging):
+        ledger = Ledger.load(RealFileSystem(), options.path, query)
+        for name in os.listdir(options.staging):
+            owner, _, epoch = name.rpartition("-")
+            if owner == query and epoch.isdecimal() and ledger.is_done(int(epoch)):
+                directories.add(os.path.join(options.staging, name))
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)
+    _remove_empty(options.staging)
+
+
+def _remove_empty(directory: str) -> None:
+    with suppress(OSError):
+        os.rmdir(directory)
+
+
+def _query_of(staged: Sequence[Staged]) -> str | None:
+    return next((one.query for one in staged), None)
+
+
+# ── appending ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def append_all(options: WriteOptions, staged: Sequence[Staged], epoch: int | None) -> None:
+    """Append what was staged, unless it is there; an epoch that was begun before is finished first."""
+    config = Config.of(options.config, attach=False)
+    query = _query_of(staged)
+    with warren.open(options.path, config) as node:
+        ledger = None if query is None or epoch is None else Ledger.load(RealFileSystem(), options.path, query)
+        if ledger is not None and ledger.intent is not None:
+            _Appending(node, options, ledger.intent, ledger.query).run(again=True)
+            ledger.finish()
+        if ledger is not None and epoch is not None and ledger.is_done(epoch):
+            return
+        _check(node, options, staged)
+        files = [one.path for one in staged if one.path is not None]
+        rows = sum(one.rows for one in staged)
+        if ledger is None or epoch is None:
+            _Appending(node, options, Intent(0, 0, rows, tuple(files)), None).run(again=False)
+            return
+        log = node.running_topics().log
+        log.actor_ref.ask(tm.SyncLog())
+        intent = ledger.begin(epoch, node.running_topics().store.commit_log.end, rows, files)
+        _Appending(node, options, intent, ledger.query).run(again=False)
+        ledger.finish()
+
+
+def _check(node: warren.Node, options: WriteOptions, staged: Sequence[Staged]) -> None:
+    """Raise :class:`PipelineError` for what the node would refuse, before anything is appended; topics are made."""
+    highest: Counter[str] = Counter()
+    for one in staged:
+        for name, queue_id in one.queue_ids.items():
+            highest[name] = max(highest.get(name, -1), queue_id)
+    for name, queue_id in highest.items():
+        queues = node.topic(name, queues=options.queues).queues
+        if queue_id >= queues:
+            raise PipelineError(f"topic {name}: a row is for queue {queue_id}, and there are {queues}: option queues")
+    settings = node.config.topics
+    most = min(settings.max_message_size, settings.mapped_file_size_commit_log)
+    largest = max(one.largest_bytes for one in staged)
+    if largest > most:
+        raise PipelineError(f"a message of {largest} bytes with all that is around it; {most} at most")
+
+
+@attrs.define
+class _Appending:
+    """The rows of an intent, on their way; :meth:`run` once."""
+
+    node: warren.Node
+    options: WriteOptions
+    intent: Intent
+    query: str | None
+    """``None``: rows are not named."""
+    _topics: dict[str, tuple[warren.Topic, Router]] = attrs.Factory(dict)
+    _on_their_way: deque[Confirm] = attrs.Factory(deque)
+
+    def run(self, *, again: bool) -> None:
+        """Append all rows, but for those that are there (``again``); they are safe when this returns."""
+        there: set[int] = self._found() if again else set()
+        first = 0
+        for chunk in chunks(self.intent.files) if len(there) < self.intent.rows else ():
+            missing = [row for row in range(chunk.num_rows) if first + row not in there]
+            if missing:
+                self._append(chunk.take(pa.array(missing, pa.int64())), [first + row for row in missing])
+            first += chunk.num_rows
+        while self._on_their_way:
+            self._on_their_way.popleft().wait()
+        self.node.running_topics().log.actor_ref.ask(tm.SyncLog())  # rows that were found, too
+
+    def _found(self) -> set[int]:
+        """Numbers of the rows that are in the CommitLog."""
+        log = self.node.running_topics().store.commit_log
+        if log.min_offset > self.intent.log_end:
+            raise PipelineError(
+                f"{self.options.path}: epoch {self.intent.epoch} of {self.query} was begun, and what was written then "
+                "has expired; nobody can tell what is missing"
+            )
+        mark, found = self._mark(), set()
+        for item in log.items(self.intent.log_end):
+            if isinstance(item, Record) and (row := _row_of(item.properties, mark)) is not None:
+                found.add(row)
+        return found
+
+    def _mark(self) -> bytes:
+        return f"{WRITE_PROPERTY}\x01{self.query}/{self.intent.epoch}/".encode()
+
+    def _append(self, chunk: pa.RecordBatch, rows: Sequence[int]) -> None:
+        log = self.node.running_topics().log
+        log.admit()
+        confirm = Confirm(log)
+        log.hand_over(tm.AppendBatches(list(self._batches(chunk, rows)), confirm), chunk.num_rows)
+        self._on_their_way.append(confirm)
+        if len(self._on_their_way) > _AHEAD:
+            self._on_their_way.popleft().wait()
+
+    def _topic(self, name: str) -> tuple[warren.Topic, Router]:
+        if name not in self._topics:
+            topic = self.node.topic(name, queues=self.options.queues)
+            self._topics[name] = topic, Router(topic.queues)
+        return self._topics[name]
+
+    def _batches(self, chunk: pa.RecordBatch, rows: Sequence[int]) -> Iterator[Batch]:
+        """A chunk's messages in their order, as far as that can be told: within each queue."""
+        columns: dict[str, list[Any]] = {name: chunk.column(name).to_pylist() for name in chunk.schema.names}
+        properties = columns["properties"]
+        if self.query is not None:
+            mark = self._mark()
+            properties = [
+                b"%b%b%b%d" % (own, b"\x02" if own else b"", mark, row)
+                for own, row in zip(properties, rows, strict=True)
+            ]
+        kinds = [
+            (topic, bool(level), 0 if queue_id is not None else 1 if key is not None else 2)
+            for topic, level, queue_id, key in zip(
+                columns["topic"], columns["delay_level"], columns["queue_id"], columns["key"], strict=True
+            )
+        ]
+        start = 0
+        for stop in range(1, len(kinds) + 1):
+            if stop < len(kinds) and kinds[stop] == kinds[start]:
+                continue
+            run = slice(start, stop)
+            part = {name: values[run] for name, values in columns.items()}
+            yield from self._alike(kinds[start], part, properties[run])
+            start = stop
+
+    def _alike(
+        self, kind: tuple[str, bool, int], columns: Mapping[str, list[Any]], properties: list[bytes]
+    ) -> Iterator[Batch]:
+        """Messages of one topic that find their queue in the same way."""
+        name, is_delayed, how = kind
+        (topic, router), bodies = self._topic(name), columns["body"]
+        if how == 0:
+            parts = router.by_choice(len(bodies), columns["queue_id"].__getitem__)
+        else:
+            parts = router.by_keys(columns["key"]) if how == 1 else router.in_turn(len(bodies))
+        for part in parts:
+            if not is_delayed:
+                yield topic.batch(part, bodies, properties)
+                continue
+            for at in part.positions:
+                one = topic.batch(Part(part.queue_id, range(1)), [bodies[at]], properties[at])
+                yield to_scheduled(one, columns["delay_level"][at], self.node.config.topics)
+
+
+def _row_of(properties: bytes, mark: bytes) -> int | None:
+    at = properties.find(mark)
+    if at < 0 or (at and properties[at - 1] != 2):
+        return None
+    digits = properties[at + len(mark) :].partition(b"\x02")[0]
+    if not digits.isdigit():
+        raise DataError(WRITE_PROPERTY, None, f"a row's number is {digits!r}")
+    return int(digits)

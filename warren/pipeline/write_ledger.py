@@ -1,0 +1,120 @@
+"""What was written to a node's topics under which epoch, so that nothing is written twice: a file for each query.
+
+An *epoch* is a number that a query gives to a batch of rows: of a stream Spark's batch id. The *ledger* of a query lies
+in the node's directory, ``writes/<query>.json``::
+
+    {"version": 1, "query": "…", "done": [[0, 41]], "intent": {"epoch": 42, "log_end": 123456, "rows": 1000,
+     "files": ["…"]}}
+
+``done`` are the epochs that are there, as stretches from and to. An *intent* is written before the first row of an
+epoch is appended: from then on that is decided, and whoever comes next finishes it. ``log_end`` is the end of the
+CommitLog at that time; what is before it is synced. Each message bears query, epoch and row number as a property.
+
+1. The staged files are synced (by the tasks), then the intent is written.
+2. The rows are appended, in order, and are safe.
+3. The epoch is done, the intent gone; then the staged files are deleted.
+
+A crash in 1 leaves nothing. One in 2, or before 3, leaves an intent: the CommitLog is read from ``log_end`` on, rows
+that are found there are left out, the others are appended. Rows are those of the intent's files, whatever the retry
+has staged: it may have cut its rows into other partitions. A node has one owner at a time, so no two do this at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, Self
+
+import attrs
+
+from storage.errors import DataError
+from storage.filesystem import FileSystem, write_file
+
+DIRECTORY: Final = "writes"
+_VERSION: Final = 1
+
+
+@attrs.frozen
+class Intent:
+    """An epoch whose rows are being appended."""
+
+    epoch: int
+    log_end: int
+    rows: int
+    files: tuple[str, ...]
+
+
+@attrs.define
+class Ledger:
+    """One query's; :meth:`load` it."""
+
+    files: FileSystem
+    node: str
+    query: str
+    done: list[tuple[int, int]] = attrs.Factory(list)
+    intent: Intent | None = None
+
+    @property
+    def path(self) -> str:
+        return f"{self.node}/{DIRECTORY}/{self.query}.json"
+
+    @classmethod
+    def load(cls, files: FileSystem, node: str, query: str) -> Self:
+        """An empty one where there is none. Raises :class:`DataError` where the file says nothing."""
+        ledger = cls(files, node, query)
+        if not files.exists(ledger.path):
+            return ledger
+        try:
+            said: dict[str, Any] = json.loads(files.read(ledger.path))
+            if said["version"] != _VERSION or said["query"] != query:
+                raise DataError(ledger.path, None, "is of another version, or another query's")
+            ledger.done = [(int(first), int(last)) for first, last in said["done"]]
+            if (intent := said["intent"]) is not None:
+                ledger.intent = Intent(
+                    int(intent["epoch"]), int(intent["log_end"]), int(intent["rows"]), tuple(intent["files"])
+                )
+        except (ValueError, TypeError, LookupError) as error:
+            raise DataError(ledger.path, None, f"is no ledger of a query: {error}") from error
+        return ledger
+
+    def is_done(self, epoch: int) -> bool:
+        """Whether all rows of the epoch are there."""
+        return any(first <= epoch <= last for first, last in self.done)
+
+    def begin(self, epoch: int, log_end: int, rows: int, files: Sequence[str]) -> Intent:
+        """Rows are about to be appended; safe when this returns."""
+        self.intent = intent = Intent(epoch, log_end, rows, tuple(files))
+        self._save()
+        return intent
+
+    def finish(self) -> None:
+        """The intent's rows are there, and safe."""
+        if self.intent is None:
+            raise RuntimeError("nothing was begun")
+        self.done = _with(self.done, self.intent.epoch)
+        self.intent = None
+        self._save()
+
+    def _save(self) -> None:
+        directory = f"{self.node}/{DIRECTORY}"
+        if not self.files.is_directory(directory):
+            self.files.make_directories(directory)
+            self.files.sync_directory(self.node)
+        said = {
+            "version": _VERSION,
+            "query": self.query,
+            "done": self.done,
+            "intent": None if self.intent is None else attrs.asdict(self.intent),
+        }
+        write_file(self.files, self.path, json.dumps(said).encode(), sync=True)
+
+
+def _with(done: list[tuple[int, int]], epoch: int) -> list[tuple[int, int]]:
+    """The stretches, and this epoch; stretches that touch are one."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted([*done, (epoch, epoch)]):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return found
