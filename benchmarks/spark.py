@@ -43,8 +43,12 @@ class Ran:
 
 def run(master: str, case: str, repeats: int, *arguments: str) -> Ran:
     """One case in a fresh process, its workers' memory sampled."""
-    command = [sys.executable, "-m", "benchmarks.spark_cases", master, case, str(repeats), *arguments]
-    peak = 0
+    with tempfile.TemporaryDirectory(prefix="warren-bench-") as scratch:
+        return _run([master, case, str(repeats), scratch, *arguments])
+
+
+def _run(arguments: list[str]) -> Ran:
+    command, peak = [sys.executable, "-m", "benchmarks.spark_cases", *arguments], 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         watched = psutil.Process(process.pid)
         while process.poll() is None:
@@ -52,7 +56,7 @@ def run(master: str, case: str, repeats: int, *arguments: str) -> Ran:
             time.sleep(_SAMPLE_S)
         printed, errors = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"{case} {arguments}: {errors[-2000:]}")
+        raise RuntimeError(f"{arguments}: {errors[-2000:]}")
     return Ran(json.loads(printed.strip().splitlines()[-1]), peak / 1e6)
 
 

@@ -1,7 +1,7 @@
 """What is measured on Spark: each case takes turns with what stands beside it, in one session.
 
-``python -m benchmarks.spark_cases MASTER CASE PATHS`` is a process of its own (a master can be chosen once a process);
-it prints a line of JSON: lists of seconds by name.
+``python -m benchmarks.spark_cases MASTER CASE REPEATS SCRATCH ARGUMENT...`` is a process of its own (a master can be
+chosen once a process); it prints a line of JSON: lists of seconds by name.
 """
 
 from __future__ import annotations
@@ -11,16 +11,24 @@ import os
 import shutil
 import struct
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import attrs
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.measure import seconds_of
 from warren import pipeline
+from warren.pipeline.jobs.export import Exported, Order
+from warren.pipeline.jobs.export import run as run_export
+from warren.pipeline.jobs.rebuild import run as run_rebuild
+from warren.salvage.export import Selection, export_source
+from warren.salvage.output import opened
+from warren.salvage.rocketmq.rebuilding import rebuild
+from warren.salvage.rocketmq.store import open_rocketmq
+from warren.salvage.source import open_source
 
 Times = dict[str, list[float]]
 
@@ -60,35 +68,79 @@ def in_turn(repeats: int, **works: Callable[[], object]) -> Times:
     return times
 
 
-def scan(spark: SparkSession, repeats: int, name: str, paths: list[str], scratch: str) -> Times:
+def scan(spark: SparkSession, repeats: int, scratch: str, arguments: Sequence[str]) -> Times:
     """A table with its bodies, beside Spark reading the same rows from Parquet."""
-    frame = table(spark, name, paths, partition_bytes="32m")
+    name, *paths = arguments
+    frame = table(spark, name, paths, partition_bytes=_PARTITION_BYTES)
     kept = os.path.join(scratch, "parquet")
     frame.write.option("compression", "none").parquet(kept)
     return in_turn(repeats, warren=lambda: drain(frame), parquet=lambda: drain(spark.read.parquet(kept)))
 
 
-def beside_binary_file(spark: SparkSession, repeats: int, name: str, paths: list[str]) -> Times:
+def beside_binary_file(spark: SparkSession, repeats: int, scratch: str, arguments: Sequence[str]) -> Times:
     """A table with its bodies, beside Spark's own source of whole files with a decoder in plain Python."""
-    decoders = {
-        "records": (_records_of, _RECORDS, "commitlog/*"),
-        "store": (_stored_of, _STORED, "msg_store_persistent/*.rdq"),
-    }
-    decode, schema, pattern = decoders[name]
-    files = [os.path.join(path, pattern) for path in paths]
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
-    whole = spark.read.format("binaryFile").load(files).select("path", "content")
-    decoded = whole.repartition(spark.sparkContext.defaultParallelism).mapInPandas(partial(_decoded, decode), schema)
-    frame = table(spark, name, paths, partition_bytes="32m")
+    name, *paths = arguments
+    decoder = _DECODERS[name]
+    files = [os.path.join(path, decoder.pattern) for path in paths]
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")  # a whole file is a row
+    whole = spark.read.format("binaryFile").load(files).select("content")
+    decoded = whole.repartition(_FILES_APART).mapInPandas(partial(_decoded, decoder), decoder.schema)
+    frame = table(spark, name, paths, partition_bytes=_PARTITION_BYTES)
     if frame.count() != decoded.count():
         raise RuntimeError("the plain decoder found another number of rows")
     return in_turn(repeats, warren=lambda: drain(frame), udf=lambda: drain(decoded))
 
 
-def only(spark: SparkSession, repeats: int, name: str, paths: list[str]) -> Times:
+def only(spark: SparkSession, repeats: int, scratch: str, arguments: Sequence[str]) -> Times:
     """A table with its bodies, alone."""
-    frame = table(spark, name, paths, partition_bytes="32m")
+    name, *paths = arguments
+    frame = table(spark, name, paths, partition_bytes=_PARTITION_BYTES)
     return in_turn(repeats, warren=lambda: drain(frame))
+
+
+def exporting(spark: SparkSession, repeats: int, scratch: str, paths: Sequence[str]) -> Times:
+    """``warren spark export``, beside ``warren export`` of one node after the other."""
+    ours, single = os.path.join(scratch, "ours"), os.path.join(scratch, "single")
+    if not {_export(ours, paths).messages} == {_export_alone(single, paths)}:
+        raise RuntimeError("the two exports differ in their number of messages")
+    return in_turn(repeats, warren=lambda: _export(ours, paths), single=lambda: _export_alone(single, paths))
+
+
+def _export(out: str, paths: Sequence[str]) -> Exported:
+    shutil.rmtree(out, ignore_errors=True)
+    return run_export(paths, Order(out=out))
+
+
+def _export_alone(out: str, paths: Sequence[str]) -> int:
+    shutil.rmtree(out, ignore_errors=True)
+    os.makedirs(out)
+    messages = 0
+    for number, path in enumerate(paths):
+        target = os.path.join(out, f"{number}.jsonl")
+        with open_source(path) as source, opened(target, path) as write:
+            messages += export_source(source, Selection(), write, lambda problem: None).messages
+    return messages
+
+
+def rebuilding(spark: SparkSession, repeats: int, scratch: str, paths: Sequence[str]) -> Times:
+    """``warren spark rebuild``, beside ``warren topic rebuild`` of one store after the other."""
+    ours, single = os.path.join(scratch, "ours"), os.path.join(scratch, "single")
+
+    def on_spark() -> None:
+        shutil.rmtree(ours, ignore_errors=True)
+        run_rebuild(list(paths), None, {}, ours)
+
+    def alone() -> None:
+        shutil.rmtree(single, ignore_errors=True)
+        for number, path in enumerate(paths):
+            with open_rocketmq(path, {}) as store:
+                rebuild(store, os.path.join(single, str(number)), lambda _: None).close()
+
+    return in_turn(repeats, warren=on_spark, single=alone)
+
+
+_PARTITION_BYTES = "32m"
+_FILES_APART = 8
 
 
 _RECORDS = "topic string, queue_id int, queue_offset long, physical_offset long, stored long, born long, body binary"
@@ -97,18 +149,24 @@ _HEAD = struct.Struct(">iIIiiqqiq8sq8siqi")
 _RECORD_MAGIC = 0xDAA320A7
 
 
-def _decoded(
-    decode: Callable[[bytes], Iterator[tuple[Any, ...]]], frames: Iterable[pd.DataFrame]
-) -> Iterator[pd.DataFrame]:
+@attrs.frozen
+class Decoder:
+    """What one writes in an afternoon: a loop over a whole file."""
+
+    rows: Callable[[bytes], Iterator[tuple[Any, ...]]]
+    schema: str
+    pattern: str
+    """Of the files, below a node's directory."""
+
+
+def _decoded(decoder: Decoder, frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    names = [part.split()[0] for part in decoder.schema.split(", ")]
     for frame in frames:
         for content in frame["content"]:
-            rows = list(decode(content))
-            names = [part.split()[0] for part in (_RECORDS if decode is _records_of else _STORED).split(", ")]
-            yield pd.DataFrame(rows, columns=names)
+            yield pd.DataFrame(list(decoder.rows(content)), columns=names)
 
 
 def _records_of(content: bytes) -> Iterator[tuple[Any, ...]]:
-    """The decoder that one writes in an afternoon: a loop over the file."""
     at = 0
     while at + _HEAD.size <= len(content):
         (size, magic, _, queue_id, _, queue_offset, physical_offset, _, born, _, stored, _, _, _, body_size) = (
@@ -134,19 +192,28 @@ def _stored_of(content: bytes) -> Iterator[tuple[Any, ...]]:
         at += size + 9
 
 
-def main(master: str, case: str, repeats: str, *arguments: str) -> None:
+_DECODERS = {
+    "records": Decoder(_records_of, _RECORDS, "commitlog/*"),
+    "store": Decoder(_stored_of, _STORED, "msg_store_persistent/*.rdq"),
+}
+
+Case = Callable[[SparkSession, int, str, Sequence[str]], Times]
+"""Session, repeats, a directory to work in, arguments."""
+
+CASES: dict[str, Case] = {
+    "scan": scan,
+    "binary": beside_binary_file,
+    "only": only,
+    "export": exporting,
+    "rebuild": rebuilding,
+}
+
+
+def main(master: str, case: str, repeats: str, scratch: str, *arguments: str) -> None:
     """One case, in a fresh session."""
     spark = session(master)
     spark.range(1000).count()
-    with tempfile.TemporaryDirectory(prefix="warren-bench-") as scratch:
-        cases: dict[str, Callable[[], Times]] = {
-            "scan": lambda: scan(spark, int(repeats), arguments[0], list(arguments[1:]), scratch),
-            "binary": lambda: beside_binary_file(spark, int(repeats), arguments[0], list(arguments[1:])),
-            "only": lambda: only(spark, int(repeats), arguments[0], list(arguments[1:])),
-        }
-        print(json.dumps(cases[case]()), flush=True)
-        shutil.rmtree(scratch, ignore_errors=True)
-        os.makedirs(scratch)
+    print(json.dumps(CASES[case](spark, int(repeats), scratch, arguments)), flush=True)
     spark.stop()
 
 

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.hookimpl(tryfirst=True)  # ahead of what makes groups of the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that run Spark run in one process, for they share its session."""
+    """Tests that run Spark run in one process, for they share its session; those that start their own in another."""
     for item in items:
-        if item.get_closest_marker("spark") is not None:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        for name in ("spark", "cluster"):
+            if item.get_closest_marker(name) is not None:
+                item.add_marker(pytest.mark.xdist_group(name))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 import pytest
@@ -20,7 +21,8 @@ from queue_index.directory import queue_directory_name
 from queue_index.message_format import encode_many
 from storage.errors import DirectoryLockedError
 from warren.cli import app
-from warren.demo import acts, command, run
+from warren.demo import acts, command, fleet, run
+from warren.demo.acts import Stage
 from warren.demo.checking import Faults, NumberedCheck, compare_taken_over
 from warren.demo.command import FEWEST_MESSAGES
 from warren.demo.killing import Killed, PublisherError, publish_until_killed
@@ -29,8 +31,12 @@ from warren.demo.numbered import LARGE_BYTES, SMALL_BYTES, body_of, envelope_of,
 from warren.demo.publisher import Plan, open_directory
 from warren.demo.screen import Act, Screen
 from warren.demo.shipped import BUSY_QUEUE, Shipped, digest_of, open_shipped, read_shipped, take_over
+from warren.demo.shipped_store import load_oracle
 from warren.demo.summary import Check, Summary
 from warren.embedded import vhost_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 VHOST = b"/"
 ENVELOPES = [envelope_of(VHOST, BUSY_QUEUE, publisher) for publisher in (1, 2)]
@@ -140,6 +146,22 @@ def test_the_dead_brokers_store_and_the_topic_are_in_the_sum(played: tuple[Summa
     assert "its recovery loses 647 of 763 keys, rebuilding none" in text
 
 
+@pytest.mark.spark
+def test_spark_reads_both_dead_brokers_as_they_read_themselves(spark: SparkSession, tmp_path: Path) -> None:
+    screen, text = new_screen(Clock())
+    with open_shipped() as source:
+        shipped = read_shipped(source)
+    stage = Stage(str(tmp_path), Plan(FEWEST_MESSAGES), screen)
+    played = fleet.play(stage, shipped, load_oracle())
+    assert played is not None
+    assert all(check.held for check in played.checks())
+    assert played.messages == shipped.count + sum(topic.messages for topic in load_oracle().topics.values())
+    assert spark.range(3).count() == 3  # the session that was there still is
+    played = fleet.compared(played, {"nonsense": [b"body"]})
+    assert [check.held for check in played.checks()] == [False, True]
+    assert "Both dead brokers in one load" in text.getvalue()
+
+
 def test_memory_is_limited_and_the_rest_is_on_disk(played: tuple[Summary, str, Path]) -> None:
     summary, _, _ = played
     assert summary.most_on_disk_only > FEWEST_MESSAGES // 2
@@ -173,7 +195,7 @@ def test_a_loss_on_disk_is_found_and_named(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(acts, "publish_and_kill", then_lose_a_segment)
     screen, text = new_screen(Clock())
-    summary = run.run(str(tmp_path), FEWEST_MESSAGES, screen)
+    summary = run.run(str(tmp_path), FEWEST_MESSAGES, screen, with_spark=False)
     (lost,) = [check for check in summary.checks if "lost" in check.name]
     assert not summary.held
     in_front = 18

@@ -83,11 +83,12 @@ def anchors(page: Path) -> set[str]:
     return {title.strip().replace(" ", "-") for title in titles}
 
 
-def runnable() -> Iterator[Any]:
+def runnable() -> list[Any]:
     """The pages, those marked that have a session of Spark's."""
-    for page in RUNNABLE:
-        has_spark = "from warren import pipeline" in page.read_text(encoding="utf-8")
-        yield pytest.param(page, marks=[pytest.mark.spark] if has_spark else [], id=name_of(page))
+    has_spark = {page: "from warren import pipeline" in page.read_text(encoding="utf-8") for page in RUNNABLE}
+    return [
+        pytest.param(page, marks=[pytest.mark.spark] if has_spark[page] else [], id=name_of(page)) for page in RUNNABLE
+    ]
 
 
 @pytest.mark.parametrize("page", runnable())

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import runpy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import rocketmq_golden as golden
+from pipeline_tools import rabbitmq_node
 
 import warren
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -173,3 +177,16 @@ def test_a_dead_rocketmqs_messages_go_on_in_a_node(tmp_path: Path, capsys: pytes
         assert {(one["queueId"], one["bodySha256"]) for one in records} == {
             (record.queue_id, hashlib.sha256(record.body).hexdigest()) for record in brought
         }
+
+
+@pytest.mark.spark
+def test_spark_says_what_is_on_dead_brokers_disks(
+    spark: SparkSession, dead_node: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(dead_node)
+    example("spark_dead_brokers.py")([str(dead_node), rabbitmq_node("03-clean-fanout-refcount")])
+    assert capsys.readouterr().out.splitlines() == [
+        "vhost /: 81 messages, 737653 bytes",
+    ]
+    assert contents(dead_node) == before
+    assert spark.range(1).count() == 1  # it was there before, and still is

@@ -25,7 +25,7 @@ DRIVER = [sys.executable, str(Path(__file__).parent / "spark_faults.py")]
 NODES = [rabbitmq_node(scenario) for scenario in RABBITMQ[:2]]
 
 
-@pytest.mark.spark
+@pytest.mark.cluster
 def test_an_interrupt_ends_a_job_and_leaves_nothing(tmp_path: Path) -> None:
     command = [*DRIVER, "slow", str(tmp_path), NODES[0]]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT)

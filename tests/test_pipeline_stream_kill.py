@@ -1,6 +1,6 @@
 """A topic that a live node is writing, streamed into Parquet and killed ten times: each record is there exactly once.
 
-Two of the kills take all of it: the driver, its Java and its Python processes. The others take a Python process of a
+One of the kills takes all of it: the driver, its Java and its Python processes. The others take a Python process of a
 session that goes on, one at random: the one that says how far there is something to read, the one that others are
 forked from, or one that reads; the query fails, or not, and is started again from its checkpoint.
 """
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-DRIVER_KILLS = 2
-WORKER_KILLS = 8
+DRIVER_KILLS = 1
+WORKER_KILLS = 9
 PATIENCE_S = 300.0
 ATTEMPTS = 5
 LATEST_S = 0.4
@@ -102,6 +102,21 @@ def run_to_its_end(start: Callable[[], StreamingQuery]) -> None:
     insisting(run)
 
 
+def heal(spark: SparkSession, node: str) -> None:
+    """Let the session, which others use after us, find out which of its Python processes are gone."""
+    fine = 0
+    for _ in range(4 * ATTEMPTS):
+        try:
+            spark.read.format("warren").option("table", "offsets").load(node).count()
+        except (PySparkException, Py4JError):
+            fine = 0
+        else:
+            fine += 1
+        if fine == ATTEMPTS:
+            return
+    raise AssertionError("the session does not recover")
+
+
 def has_failed(query: StreamingQuery) -> bool:
     return not query.isActive
 
@@ -131,6 +146,7 @@ def test_a_stream_that_is_killed_ten_times_has_each_record_once(spark: SparkSess
         if not has_failed(query):
             query.stop()
     run_to_its_end(lambda: start(until_its_end=True))
+    heal(spark, node)
     print("restarts", restarts)
     assert restarts
     with warren.open(node, attach=False, mapped_file_size_commit_log=1 << 18) as opened:
@@ -175,7 +191,7 @@ def test_a_node_that_is_killed_while_it_is_followed_takes_nothing_back(tmp_path:
     while follow():  # what was in the log, and had no entry yet
         pass
     assert sorted(seen) == sorted(expected)
-    assert len(seen) > 1200
+    assert len(seen) >= 1200
 
 
 @pytest.mark.spark

@@ -9,7 +9,7 @@ import hashlib
 import importlib.util
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import as_file, files
 from typing import Any, Final
 
@@ -91,21 +91,27 @@ def _read(stage: Stage, spark: Any, paths: list[str], played: FleetPlayed) -> Fl
     began_at = time.monotonic()
     queues = _bodies(spark, "messages", paths[0], "queue", "position")
     topics = _bodies(spark, "records", paths[1], "topic", "queue_id", "queue_offset")
-    expected = {name.decode(): one for name, one in played.queues.items()} | dict(played.topics)
     found = queues | topics
+    compared(played, found)
     table = stage.table("queue or topic", "messages")
-    for name in sorted({*found, *expected}):
-        bodies, said = found.get(name, []), expected.get(name)
-        digest = hashlib.sha256(b"".join(bodies)).hexdigest()
-        if said is None or (len(bodies), digest) != (said.messages, said.sha256):
-            played.differing.add(f"{printable(name)}: {len(bodies):,} messages, or not in order, or not the same")
-        if bodies:
-            table.add_row(printable(name), f"{len(bodies):,}")
+    for name, bodies in sorted(found.items()):
+        table.add_row(printable(name), f"{len(bodies):,}")
     findings = spark.read.format("warren").option("table", "findings").load(paths)
     played.damage = findings.filter("severity = 'damage'").count()
     played.messages, played.elapsed_s = sum(map(len, found.values())), time.monotonic() - began_at
     stage.screen.put(table)
     stage.screen.say(f"{played.messages:,} messages of two brokers, as tables, in {played.elapsed_s:.1f} s.")
+    return played
+
+
+def compared(played: FleetPlayed, found: Mapping[str, Sequence[bytes]]) -> FleetPlayed:
+    """Note where queues and topics are not what the brokers read; ``found``: digests of the bodies, in order."""
+    expected = {name.decode(): one for name, one in played.queues.items()} | dict(played.topics)
+    for name in sorted({*found, *expected}):
+        bodies, said = found.get(name, []), expected.get(name)
+        digest = hashlib.sha256(b"".join(bodies)).hexdigest()
+        if said is None or (len(bodies), digest) != (said.messages, said.sha256):
+            played.differing.add(f"{printable(name)}: {len(bodies):,} messages, or not in order, or not the same")
     return played
 
 

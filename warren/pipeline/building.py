@@ -211,6 +211,8 @@ def moved(built: Sequence[BuiltQueues], index_files: Sequence[str], names: Seque
     os.makedirs(f"{out}/{CONSUME_QUEUES}", exist_ok=True)
     for part in built:
         for queue in part.queues:
+            if not queue.bases:
+                continue  # its messages were put at no place that a file has
             os.makedirs(os.path.dirname(f"{out}/{queue.directory}"), exist_ok=True)
             os.rename(f"{part.directory}/{queue.directory}", f"{out}/{queue.directory}")
     if index_files:

@@ -13,7 +13,6 @@ A recovery reads up to three CommitLog files, so the surveys of many nodes are b
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +24,6 @@ import pyarrow as pa
 from storage.mapped_files import file_name
 from storage.topic_settings import TopicSettings
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Kind, Node
 from warren.salvage.rocketmq.store import RocketmqStore, opened_store
 
@@ -178,24 +176,6 @@ def recovered(node: Node, settings: Mapping[str, str]) -> Iterator[RocketmqStore
 def to_option(surveys: Iterable[Survey]) -> str:
     """The option ``survey`` that says these; it may also name a file with this text."""
     return "\n".join(one.to_json() for one in surveys)
-
-
-def survey_of(node: Node, options: ReadOptions) -> Survey:
-    """A node's survey: the one that was handed over, or one that is made now."""
-    given = _given(options.survey).get(node.name) if options.survey else None
-    return survey(node, options.settings) if given is None else given
-
-
-@functools.lru_cache(maxsize=1)
-def _given(said: str) -> dict[str, Survey]:
-    if not said.lstrip().startswith("{"):
-        try:
-            with open(said, encoding="utf-8") as file:
-                said = file.read()
-        except (OSError, ValueError) as error:
-            raise PipelineError(f"option survey: {error}") from error
-    surveys = [Survey.from_json(line) for line in said.splitlines() if line]
-    return {one.node: one for one in surveys}
 
 
 def surveying(nodes: tuple[Node, ...], settings: Mapping[str, str]) -> Callable[[Iterable[Any]], Iterator[Any]]:

@@ -27,7 +27,8 @@ from warren.pipeline.packing import counts, packed
 from warren.pipeline.places import Kind, Node
 from warren.pipeline.row_filters import narrowed, within
 from warren.pipeline.schemas import ENTRIES
-from warren.pipeline.survey import QueueExtent, Survey, recovered, survey_of
+from warren.pipeline.survey import QueueExtent, Survey, recovered
+from warren.pipeline.survey_memory import survey_of
 from warren.pipeline.table import Columns, Rows, Table, Task
 
 _FIELDS: Final = {"physical_offset": np.int64, "size": np.int32, "tags_code": np.int64}

@@ -26,7 +26,8 @@ from warren.pipeline.packing import counts, packed
 from warren.pipeline.places import Kind, Node
 from warren.pipeline.row_filters import within
 from warren.pipeline.schemas import INDEX_ITEMS
-from warren.pipeline.survey import Survey, recovered, survey_of
+from warren.pipeline.survey import Survey, recovered
+from warren.pipeline.survey_memory import survey_of
 from warren.pipeline.table import Columns, Rows, Table, Task
 
 

@@ -21,7 +21,7 @@ from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Kind, Node
 from warren.pipeline.schemas import OFFSETS
-from warren.pipeline.survey import survey_of
+from warren.pipeline.survey_memory import survey_of
 from warren.pipeline.table import Columns, Rows, Table, Task
 
 

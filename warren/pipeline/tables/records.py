@@ -31,7 +31,8 @@ from warren.pipeline.places import Kind, Node
 from warren.pipeline.record_rows import RecordRows, Whence
 from warren.pipeline.row_filters import narrowed, within
 from warren.pipeline.schemas import RECORDS
-from warren.pipeline.survey import LogExtent, survey_of
+from warren.pipeline.survey import LogExtent
+from warren.pipeline.survey_memory import survey_of
 from warren.pipeline.table import Rows, Table, Task
 
 _CLOCK_SLACK_MS: Final = 3_600_000
