@@ -187,6 +187,12 @@ def test_spark_says_what_is_on_dead_brokers_disks(
     example("spark_dead_brokers.py")([str(dead_node), rabbitmq_node("03-clean-fanout-refcount")])
     assert capsys.readouterr().out.splitlines() == [
         "vhost /: 81 messages, 737653 bytes",
+        "leftover: 5",
+        "the deepest queue is fa: 32 messages",
+        "1 with the routing key rk.12",
+        "1 with the routing key rk.13",
+        "1 with the routing key rk.14",
+        "6 of them have a body that another one has, too",
     ]
     assert contents(dead_node) == before
     assert spark.range(1).count() == 1  # it was there before, and still is
