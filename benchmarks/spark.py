@@ -31,6 +31,8 @@ from benchmarks.spark_nodes import fleet_of, queue_nodes, size_of, topic_store
 PROJECT = Path(__file__).parent.parent
 GIB = 1 << 30
 _SAMPLE_S = 0.2
+_CASE = "import sys; from benchmarks.spark_cases import main; main(*sys.argv[1:])"
+"""Not as a program of its own: its functions would then be sent to Spark's workers piece by piece."""
 
 
 @attrs.frozen
@@ -48,7 +50,7 @@ def run(master: str, case: str, repeats: int, *arguments: str) -> Ran:
 
 
 def _run(arguments: list[str]) -> Ran:
-    command, peak = [sys.executable, "-m", "benchmarks.spark_cases", *arguments], 0
+    command, peak = [sys.executable, "-c", _CASE, *arguments], 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         watched = psutil.Process(process.pid)
         while process.poll() is None:
@@ -82,6 +84,12 @@ class Bench:
     tick: Progress
     figures: list[Figure] = attrs.Factory(list)
 
+    def say(self, figure: Figure) -> None:
+        """Keep a figure, and show it at once: all of them take a while."""
+        self.figures.append(figure)
+        ratio = "" if figure.ratio is None else f" ({figure.ratio.median:.2f} × {figure.counterpart_name})"
+        self.tick.console.print(f"{figure.title}: {figure.ours.median:,.1f} {figure.unit}{ratio}")
+
     def bytes_of(self, gib: float) -> int:
         """So many bytes at this scale."""
         return max(32 << 20, int(gib * GIB * self.scale))
@@ -97,7 +105,7 @@ class Bench:
         """A figure in MB/s of files, with its counterpart's."""
         mine = [size / 1e6 / seconds for seconds in ran.times[ours]]
         theirs = [size / 1e6 / seconds for seconds in ran.times[other]]
-        self.figures.append(
+        self.say(
             Figure(
                 group="spark",
                 title=f"spark, {title}",
@@ -117,11 +125,11 @@ def scans(bench: Bench) -> None:
     log = bench.bytes_of(1)
     store = topic_store(bench.place("log"), log_bytes=log, file_bytes=max(log, 64 << 20), size=1024, keyed=True)
     small = topic_store(bench.place("logs"), log_bytes=bench.bytes_of(0.25), file_bytes=64 << 20, size=1024, keyed=True)
-    nodes = queue_nodes(bench.place("stores"), nodes=2, queues=2, bytes_each=bench.bytes_of(0.5), size=8192)
-    few = queue_nodes(bench.place("fewer"), nodes=1, queues=2, bytes_each=bench.bytes_of(0.25), size=8192)
+    nodes = queue_nodes(bench.place("stores"), nodes=2, queues=2, bytes_each=bench.bytes_of(0.5), size=4200)
+    few = queue_nodes(bench.place("fewer"), nodes=1, queues=2, bytes_each=bench.bytes_of(0.25), size=4200)
     for name, whole, part, note in (
         ("records", [store], [small], "1 KiB bodies, a key each, every column"),
-        ("store", nodes, few, "8 KiB bodies, every column"),
+        ("store", nodes, few, "bodies of 4,200 B, every column"),
     ):
         ran = run("local[2]", "scan", bench.repeats, name, *whole)
         bar = Bar("at least", 0.25)
@@ -146,7 +154,7 @@ def memory(bench: Bench, store: str, log: int) -> None:
     """The workers' memory on one store, and on sixteen."""
     fleet = fleet_of(store, bench.place("fleet"), 16)
     alone, many = (run("local[2]", "only", 1, "records", *paths) for paths in ([store], fleet))
-    bench.figures.append(
+    bench.say(
         Figure(
             group="spark",
             title=f"spark, memory of a Python worker, {16 * log / GIB:.3g} GiB of input",

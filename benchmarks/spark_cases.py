@@ -1,7 +1,7 @@
 """What is measured on Spark: each case takes turns with what stands beside it, in one session.
 
-``python -m benchmarks.spark_cases MASTER CASE REPEATS SCRATCH ARGUMENT...`` is a process of its own (a master can be
-chosen once a process); it prints a line of JSON: lists of seconds by name.
+:func:`main` is run in a process of its own (a master can be chosen once a process); it prints a line of JSON: lists of
+seconds by name.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import struct
-import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -71,7 +72,7 @@ def in_turn(repeats: int, **works: Callable[[], object]) -> Times:
 def scan(spark: SparkSession, repeats: int, scratch: str, arguments: Sequence[str]) -> Times:
     """A table with its bodies, beside Spark reading the same rows from Parquet."""
     name, *paths = arguments
-    frame = table(spark, name, paths, partition_bytes=_PARTITION_BYTES)
+    frame = table(spark, name, paths)
     kept = os.path.join(scratch, "parquet")
     frame.write.option("compression", "none").parquet(kept)
     return in_turn(repeats, warren=lambda: drain(frame), parquet=lambda: drain(spark.read.parquet(kept)))
@@ -84,8 +85,8 @@ def beside_binary_file(spark: SparkSession, repeats: int, scratch: str, argument
     files = [os.path.join(path, decoder.pattern) for path in paths]
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")  # a whole file is a row
     whole = spark.read.format("binaryFile").load(files).select("content")
-    decoded = whole.repartition(_FILES_APART).mapInPandas(partial(_decoded, decoder), decoder.schema)
-    frame = table(spark, name, paths, partition_bytes=_PARTITION_BYTES)
+    decoded = whole.repartition(_FILES_APART).mapInPandas(partial(_decoded, decoder), decoder.schema.replace(";", ","))
+    frame = table(spark, name, paths)
     if frame.count() != decoded.count():
         raise RuntimeError("the plain decoder found another number of rows")
     return in_turn(repeats, warren=lambda: drain(frame), udf=lambda: drain(decoded))
@@ -94,7 +95,7 @@ def beside_binary_file(spark: SparkSession, repeats: int, scratch: str, argument
 def only(spark: SparkSession, repeats: int, scratch: str, arguments: Sequence[str]) -> Times:
     """A table with its bodies, alone."""
     name, *paths = arguments
-    frame = table(spark, name, paths, partition_bytes=_PARTITION_BYTES)
+    frame = table(spark, name, paths)
     return in_turn(repeats, warren=lambda: drain(frame))
 
 
@@ -139,12 +140,16 @@ def rebuilding(spark: SparkSession, repeats: int, scratch: str, paths: Sequence[
     return in_turn(repeats, warren=on_spark, single=alone)
 
 
-_PARTITION_BYTES = "32m"
 _FILES_APART = 8
 
 
-_RECORDS = "topic string, queue_id int, queue_offset long, physical_offset long, stored long, born long, body binary"
-_STORED = "msg_id string, size long, message binary"
+_RECORDS = (
+    "topic string, queue_id int, queue_offset long, physical_offset long, size int, store_timestamp long, "
+    "born_timestamp long, born_host string, store_host string, sys_flag int, flag int, reconsume_times int, "
+    "prepared_transaction_offset long, tags string, keys string, properties map<string;string>, body binary, "
+    "body_crc long, crc_ok boolean, message_id string, file_offset long"
+)
+_STORED = "msg_id string, size long, good boolean, message binary, file_offset long"
 _HEAD = struct.Struct(">iIIiiqqiq8sq8siqi")
 _RECORD_MAGIC = 0xDAA320A7
 
@@ -167,19 +172,48 @@ def _decoded(decoder: Decoder, frames: Iterable[pd.DataFrame]) -> Iterator[pd.Da
 
 
 def _records_of(content: bytes) -> Iterator[tuple[Any, ...]]:
+    """IPv4 hosts only."""
     at = 0
     while at + _HEAD.size <= len(content):
-        (size, magic, _, queue_id, _, queue_offset, physical_offset, _, born, _, stored, _, _, _, body_size) = (
-            _HEAD.unpack_from(content, at)
+        size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born, *rest = _HEAD.unpack_from(
+            content, at
         )
+        born_host, stored, store_host, reconsumed, prepared, body_size = rest
         if magic != _RECORD_MAGIC:
             return
         body_at = at + _HEAD.size
-        body = content[body_at : body_at + body_size]
         topic_at = body_at + body_size + 1
-        topic = content[topic_at : topic_at + content[topic_at - 1]].decode()
-        yield topic, queue_id, queue_offset, physical_offset, stored, born, body
+        topic_end = topic_at + content[topic_at - 1]
+        body, text = content[body_at : topic_at - 1], content[topic_end + 2 : at + size].decode()
+        properties = dict(entry.split("\x01", 1) for entry in text.split("\x02") if entry)
+        yield (
+            content[topic_at:topic_end].decode(),
+            queue_id,
+            queue_offset,
+            physical_offset,
+            size,
+            stored,
+            born,
+            _host(born_host),
+            _host(store_host),
+            sys_flag,
+            flag,
+            reconsumed,
+            prepared,
+            properties.get("TAGS"),
+            properties.get("KEYS"),
+            properties,
+            body,
+            crc,
+            zlib.crc32(body) & 0x7FFFFFFF == crc,
+            (store_host + physical_offset.to_bytes(8, "big")).hex().upper(),
+            at,
+        )
         at += size
+
+
+def _host(packed: bytes) -> str:
+    return f"{socket.inet_ntoa(packed[:4])}:{int.from_bytes(packed[4:], 'big')}"
 
 
 def _stored_of(content: bytes) -> Iterator[tuple[Any, ...]]:
@@ -188,8 +222,9 @@ def _stored_of(content: bytes) -> Iterator[tuple[Any, ...]]:
         size = int.from_bytes(content[at : at + 8], "big")
         if size < 16:
             return
-        yield content[at + 8 : at + 24].hex(), size + 9, content[at + 24 : at + 8 + size]
-        at += size + 9
+        end = at + 8 + size
+        yield content[at + 8 : at + 24].hex(), size + 9, content[end] == 0xFF, content[at + 24 : end], at
+        at = end + 1
 
 
 _DECODERS = {
@@ -215,7 +250,3 @@ def main(master: str, case: str, repeats: str, scratch: str, *arguments: str) ->
     spark.range(1000).count()
     print(json.dumps(CASES[case](spark, int(repeats), scratch, arguments)), flush=True)
     spark.stop()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -7,11 +7,12 @@ reads it, so many nodes; for the disk, one.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from pathlib import Path
 
 import warren
-from benchmarks.scenarios import BATCH, PERSISTENT, bodies_of_sizes, open_vhost
+from benchmarks.scenarios import BATCH, PERSISTENT, open_vhost
 from storage.filesystem import RealFileSystem
 
 COMMIT_LOG_FILE = "0" * 20
@@ -19,7 +20,7 @@ COMMIT_LOG_FILE = "0" * 20
 
 def queue_nodes(directory: str, *, nodes: int, queues: int, bytes_each: int, size: int) -> list[str]:
     """``nodes`` directories of ``queues`` queues, each node with ``bytes_each`` of bodies of ``size`` bytes."""
-    bodies = bodies_of_sizes([size] * BATCH)
+    fresh = random.Random(1)
     batches = max(1, bytes_each // (queues * size * BATCH))
     paths = []
     for number in range(nodes):
@@ -29,7 +30,7 @@ def queue_nodes(directory: str, *, nodes: int, queues: int, bytes_each: int, siz
             queue = vhost.queue(b"queue-%03d" % name)
             queue.state.target_ram_count = 0
             for _ in range(batches):
-                queue.publish_many(PERSISTENT, vhost.msg_ids.many(BATCH), bodies)
+                queue.publish_many(PERSISTENT, vhost.msg_ids.many(BATCH), _bodies(fresh, size))
                 vhost.sync()
         vhost.close()
         paths.append(path)
@@ -39,15 +40,21 @@ def queue_nodes(directory: str, *, nodes: int, queues: int, bytes_each: int, siz
 def topic_store(directory: str, *, log_bytes: int, file_bytes: int, size: int, keyed: bool, queues: int = 4) -> str:
     """A topic store with ``log_bytes`` of CommitLog in files of ``file_bytes``; returns its folder."""
     path = os.path.join(directory, "topic-node")
-    bodies = bodies_of_sizes([size] * BATCH)
+    fresh = random.Random(1)
     with warren.open(path, sync="os", attach=False, mapped_file_size_commit_log=file_bytes) as node:
         topic, written, number = node.topic("bench", queues=queues), 0, 0
         while written + 2 * BATCH * (size + 200) < log_bytes:
             keys = [f"order-{number + one:09d}" for one in range(BATCH)] if keyed else None
-            last = topic.append_many(bodies, keys=keys).wait()[-1]
+            last = topic.append_many(_bodies(fresh, size), keys=keys).wait()[-1]
             written, number = last.physical_offset + last.size, number + BATCH
         topic.sync()
     return os.path.join(path, "topics")
+
+
+def _bodies(fresh: random.Random, size: int) -> list[bytes]:
+    """A batch of bodies that come nowhere else: where some come again, Parquet keeps them once."""
+    octets = fresh.randbytes(size * BATCH)
+    return [octets[at : at + size] for at in range(0, len(octets), size)]
 
 
 def fleet_of(store: str, directory: str, nodes: int) -> list[str]:

@@ -27,7 +27,7 @@ class ReadOptions:
     table: str
     partition_bytes: int = DEFAULT_PARTITION_BYTES
     """Of files, about, that one task reads."""
-    batch_bytes: int = 4 << 20
+    batch_bytes: int = 8 << 20
     """Of files, about, that one Arrow batch is made of."""
     mode: Mode = "permissive"
     """``failfast``: damage stops the job. Else rows go on behind it, and the table ``findings`` says what was lost."""
@@ -55,7 +55,7 @@ class ReadOptions:
             paths=paths,
             table=said.get("table", ""),
             partition_bytes=_byte_count(said, "partition_bytes", DEFAULT_PARTITION_BYTES),
-            batch_bytes=_byte_count(said, "batch_bytes", 4 << 20),
+            batch_bytes=_byte_count(said, "batch_bytes", 8 << 20),
             mode=cast(Mode, mode),
             bodies=_yes_or_no(said, "bodies", default=True),
             settings=_settings(said.get("set", "")),
