@@ -18,6 +18,8 @@ from benchmarks.plot import draw, draw_topics
 from benchmarks.scenarios import FETCH, PLANS, PUBLISH, PublishAndFetch, bodies_of_sizes
 from benchmarks.tape import Player, RecordingFileSystem
 
+pytestmark = pytest.mark.xdist_group("benchmarks")  # what they share is measured once
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
