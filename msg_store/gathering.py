@@ -6,6 +6,7 @@ indexing operation, which copies an item in about 10 ns.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -49,3 +50,19 @@ def by_value(column: Longs | Ints) -> list[tuple[int, Longs]]:
     ordered = column[order]
     cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     return [(int(column[where[0]]), where) for where in np.split(order, cuts)]
+
+
+def alike_stretch(data: bytes, at: int, size: int, limit: int) -> int:
+    """How many records of ``size`` bytes each, from ``at`` on and up to ``limit``, begin with the same 8 bytes as the one
+    right before them: with their size, or with that and what stands behind it."""
+    most = (limit - at) // size
+    begins: Longs = np.ndarray((most,), np.int64, data, at, (size,)) if most else np.empty(0, np.int64)
+    like = int.from_bytes(data[at - size : at - size + 8], sys.byteorder, signed=True)
+    done, step = 0, 64
+    while done < most:
+        alike = begins[done : done + step] == like
+        if not alike.all():
+            return done + int(alike.argmin())
+        done += len(alike)
+        step *= 8
+    return most

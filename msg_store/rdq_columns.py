@@ -11,7 +11,6 @@ Memory: a window. A record that is longer is read as a whole where messages are 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final
@@ -19,7 +18,7 @@ from typing import Final
 import attrs
 import numpy as np
 
-from msg_store.gathering import Bytes, Longs, Mask, gather_rows
+from msg_store.gathering import Bytes, Longs, Mask, alike_stretch, gather_rows
 from msg_store.rdq_format import (
     END_MARKER,
     HEADER,
@@ -142,26 +141,11 @@ def _find(data: bytes) -> tuple[Longs, int]:
         alike += 1
         if alike == _STRETCH:
             alike = 0
-            if count := _stretch(data, at, size):
+            if count := alike_stretch(data, at, size, len(data)):
                 parts += [np.array(single, np.int64), at + size * np.arange(count)]
                 single.clear()
                 at += size * count
     return np.concatenate([*parts, np.array(single, np.int64)]), at
-
-
-def _stretch(data: bytes, at: int, size: int) -> int:
-    """How many records from ``at`` on are as long as the one before it."""
-    most = (len(data) - at) // size
-    begins: Longs = np.ndarray((most,), np.int64, data, at, (size,)) if most else np.empty(0, np.int64)
-    like = int.from_bytes(data[at - size : at - size + SIZE_BYTES], sys.byteorder, signed=True)
-    done, step = 0, 64
-    while done < most:
-        alike = begins[done : done + step] == like
-        if not alike.all():
-            return done + int(alike.argmin())
-        done += len(alike)
-        step *= 8
-    return most
 
 
 def _columns(data: bytes, base: int, starts: Longs, behind: int) -> RdqColumns:

@@ -11,7 +11,6 @@ out not to be good, all of this is dropped; :mod:`msg_store.record_check` says w
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Iterator
 from typing import Final
 
@@ -21,7 +20,7 @@ import numpy as np
 from msg_store.columns import ColumnRequest, RecordColumns
 from msg_store.commit_log_format import FIXED_BYTES, MESSAGE_MAGIC, Blank
 from msg_store.few_records import MOST_FEW_RECORDS, columns_of_few
-from msg_store.gathering import Longs
+from msg_store.gathering import Longs, alike_stretch
 from msg_store.many_records import gather_columns
 from msg_store.record_check import Failure, Outline, Read, check
 
@@ -133,24 +132,9 @@ def _walk(data: bytes, at: int, limit: int) -> tuple[Longs, int]:
         alike += 1
         if alike == _STRETCH:
             alike = 0
-            count = _stretch(data, at, size, limit)
+            count = alike_stretch(data, at, size, limit)
             if count:
                 parts += [np.array(single, np.int64), at + size * np.arange(count)]
                 single.clear()
                 at += size * count
     return np.concatenate([*parts, np.array(single, np.int64)]), at
-
-
-def _stretch(data: bytes, at: int, size: int, limit: int) -> int:
-    """How many records from ``at`` on begin like the one before it: with that size, and a message's magic."""
-    most = (limit - at) // size
-    begins: Longs = np.ndarray((most,), np.int64, data, at, (size,)) if most else np.empty(0, np.int64)
-    like = int.from_bytes(data[at - size : at - size + 8], sys.byteorder, signed=True)
-    done, step = 0, 64
-    while done < most:
-        alike = begins[done : done + step] == like
-        if not alike.all():
-            return done + int(alike.argmin())
-        done += len(alike)
-        step *= 8
-    return most

@@ -119,12 +119,15 @@ def deepest(rows: Rows) -> Figure | None:
     if rest:
         names.append(f"{len(rest):,} more")
         colours.append(REST)
-        ages = [row["oldest_age_s"] for row in rest if row["oldest_age_s"] is not None]
-        for (_, values, _), value in zip(
-            columns, (_sum(rest, "messages"), _sum(rest, "bytes"), max(ages, default=None)), strict=True
-        ):
+        for (_, values, _), value in zip(columns, _summed(rest, "messages", "bytes"), strict=True):
             values.append(value)
     return _bars("Deepest queues", names, colours, columns)
+
+
+def _summed(rest: Sequence[Row], count: str, size: str) -> tuple[Any, Any, Any]:
+    """What the line of all that is not shown says: sums, and the oldest age that is known."""
+    ages = [row["oldest_age_s"] for row in rest if row["oldest_age_s"] is not None]
+    return _sum(rest, count), _sum(rest, size), max(ages, default=None)
 
 
 def lagging(rows: Rows) -> Figure | None:
@@ -143,10 +146,7 @@ def lagging(rows: Rows) -> Figure | None:
     if rest:
         names.append(f"{len(rest):,} more")
         colours.append(REST)
-        ages = [row["oldest_age_s"] for row in rest if row["oldest_age_s"] is not None]
-        for (_, values, _), value in zip(
-            columns, (_sum(rest, "lag"), _sum(rest, "lag_bytes"), max(ages, default=None)), strict=True
-        ):
+        for (_, values, _), value in zip(columns, _summed(rest, "lag", "lag_bytes"), strict=True):
             values.append(value)
     return _bars("Lag of consumer groups", names, colours, columns)
 

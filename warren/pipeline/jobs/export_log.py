@@ -17,11 +17,12 @@ import attrs
 import numpy as np
 
 from msg_store.commit_log import CommitLog
-from msg_store.commit_log_format import MESSAGE_MAGIC, Blank, Record
+from msg_store.commit_log_format import Blank, Record
 from msg_store.record_check import Failure
 from msg_store.record_columns import RecordColumns
 from storage.mapped_files import MappedFiles
 from storage.topic_settings import TopicSettings
+from warren.pipeline.log_ranges import first_record
 from warren.pipeline.places import Node
 from warren.pipeline.survey import recovered
 from warren.salvage.queue_directory import Finding
@@ -29,12 +30,6 @@ from warren.salvage.rocketmq.walking import bad_record, gap, whole_stretches
 
 FINEST_BYTES: Final = 16 << 20
 """Of a range: what a part is put together from."""
-
-_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
-_MAGIC_AT: Final = 4
-_PHYSICAL_OFFSET_AT: Final = 28
-_BEGIN_BYTES: Final = _PHYSICAL_OFFSET_AT + 8
-_LOOK_BYTES: Final = 1 << 20
 
 
 @attrs.frozen
@@ -208,14 +203,9 @@ class Chain:
 
 def _guess(log: CommitLog, chunk: LogChunk) -> int:
     """Where the first record of a range begins, as far as one look tells; the range's end: none does."""
-    for at in range(chunk.start, chunk.stop, _LOOK_BYTES):
-        here = min(_LOOK_BYTES, chunk.stop - at)
-        data = log.mapped.read(at, min(here + _BEGIN_BYTES, chunk.file_stop - at))
-        found = data.find(_MAGIC, _MAGIC_AT)
-        while 0 <= found < here + _MAGIC_AT:
-            begin = found - _MAGIC_AT
-            said = data[begin + _PHYSICAL_OFFSET_AT : begin + _BEGIN_BYTES]
-            if int.from_bytes(said, "big") == at + begin:
-                return at + begin
-            found = data.find(_MAGIC, found + 1)
-    return chunk.stop
+
+    def read(at: int, size: int) -> bytes:
+        return log.mapped.read(at, min(size, chunk.file_stop - at))
+
+    found = first_record(read, chunk.start, chunk.stop)
+    return chunk.stop if found is None else found
