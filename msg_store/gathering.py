@@ -53,8 +53,8 @@ def by_value(column: Longs | Ints) -> list[tuple[int, Longs]]:
 
 
 def alike_stretch(data: bytes, at: int, size: int, limit: int) -> int:
-    """How many records of ``size`` bytes each, from ``at`` on and up to ``limit``, begin with the same 8 bytes as the one
-    right before them: with their size, or with that and what stands behind it."""
+    """How many records of ``size`` bytes each, from ``at`` on and up to ``limit``, begin with the same 8 bytes as the
+    one right before them: with their size, or with that and what stands behind it."""
     most = (limit - at) // size
     begins: Longs = np.ndarray((most,), np.int64, data, at, (size,)) if most else np.empty(0, np.int64)
     like = int.from_bytes(data[at - size : at - size + 8], sys.byteorder, signed=True)
