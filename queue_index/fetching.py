@@ -46,6 +46,12 @@ class Fetched:
         return self._run.msg_ids()
 
     @property
+    def ids(self) -> bytes:
+        """The messages' ids, 16 bytes each, one behind the other."""
+        run = self._run
+        return bytes(run.batch.ids[16 * run.low : 16 * run.high])
+
+    @property
     def terms(self) -> list[bytes]:
         """The encoded messages."""
         return self._run.terms() if self._terms is None else list(self._terms)

@@ -1,0 +1,59 @@
+"""Simulation: a node under a workload, in virtual time, with the very engines that page for real.
+
+    from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Scenario, simulate
+
+    result = simulate(Scenario(
+        length="10min",
+        node=NodeSpec(memory="1GB"),
+        queues=[QueueSpec(name="orders")],
+        publishers=[PublisherSpec(queue="orders", rate=2000, body="2kB")],
+        consumers=[ConsumerSpec(queue="orders", rate=1500)],
+    ))
+    result.timeline, result.node, result.summary
+
+SimPy drives the time (``pip install "warren[sim]"``). What is real and what is modelled: :mod:`warren.simulation.node`.
+"""
+
+from __future__ import annotations
+
+from warren.simulation.rates import Bursts, Constant, Daily, Trace
+from warren.simulation.result import Result
+from warren.simulation.running import Simulation, simulate
+from warren.simulation.scenario import (
+    RABBITMQ_MEMORY,
+    ConsumerSpec,
+    Disk,
+    Event,
+    MessageMemory,
+    NodeSpec,
+    Outage,
+    PublisherSpec,
+    QueueSpec,
+    Scenario,
+)
+from warren.simulation.sizes import ConstantSize, EmpiricalSize, LognormalSize
+from warren.simulation.units import ScenarioError
+
+__all__ = [
+    "RABBITMQ_MEMORY",
+    "Bursts",
+    "Constant",
+    "ConstantSize",
+    "ConsumerSpec",
+    "Daily",
+    "Disk",
+    "EmpiricalSize",
+    "Event",
+    "LognormalSize",
+    "MessageMemory",
+    "NodeSpec",
+    "Outage",
+    "PublisherSpec",
+    "QueueSpec",
+    "Result",
+    "Scenario",
+    "ScenarioError",
+    "Simulation",
+    "Trace",
+    "simulate",
+]

@@ -1,0 +1,37 @@
+"""How long a disk takes, and who has to wait for whom: one operation at a time, in the order in which they came."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import simpy
+
+from storage.counted import DiskAccount
+from warren.simulation.scenario import Disk
+from warren.simulation.units import NS, ns
+
+
+class DiskTime:
+    """The disk of one node."""
+
+    def __init__(self, env: simpy.Environment, disk: Disk) -> None:
+        self._env = env
+        self._disk = disk
+        self._latency_ns, self._fsync_ns = ns(disk.latency), ns(disk.fsync)
+        self._free_at_ns = 0
+        self.busy_ns = 0
+        """How long it has worked in all."""
+
+    def cost_ns(self, work: DiskAccount) -> int:
+        """How long it takes for what an owner has done."""
+        size = work.read_bytes + work.written_bytes
+        transfer_ns = size * NS // self._disk.bandwidth
+        return transfer_ns + work.reads * self._latency_ns + work.syncs * self._fsync_ns
+
+    def use(self, cost_ns: int) -> Generator[Any, Any, None]:
+        """Wait until it is free, and then as long as it takes."""
+        now = int(self._env.now)
+        self._free_at_ns = max(now, self._free_at_ns) + cost_ns
+        self.busy_ns += cost_ns
+        yield self._env.timeout(self._free_at_ns - now)

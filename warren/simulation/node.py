@@ -1,0 +1,254 @@
+"""A simulated node: its queues, its stores, its memory monitor and alarms, and the gate where publishers wait.
+
+The rules are the runtime's own objects (:mod:`actors.engines.memory_monitor`, ``alarms``); what the memory monitor's
+actor does with them is done here in virtual time. Memory is what the scenario says a message takes in each state
+(:class:`~warren.simulation.scenario.MessageMemory`), accounted queue by queue at the end of each turn.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import attrs
+
+from actors.engines.alarms import AlarmEvent, Alarms, DiskMonitor, disk_limit_bytes
+from actors.engines.arguments import QueueDeclaration
+from actors.engines.memory_monitor import MemoryMonitor
+from actors.engines.memory_readings import AllocatedReading, memory_limit_bytes
+from actors.engines.node_settings import NodeSettings
+from actors.memory_monitor_actor import ALARM_INTERVAL_MS
+from actors.running_vhost import stored_name
+from actors.surroundings import MAX_SYNC_DELAY_MS
+from actors.vhost_files import VhostFiles
+from queue_index.body_store import StoreClient
+from queue_index.msg_ids import MsgIds
+from queue_index.recovery_terms import RecoveryTerms
+from queue_index.variable_queue import QueueFiles, VariableQueue
+from storage.counted import CountedFileSystem, DiskAccount
+from warren.simulation.disk_time import DiskTime
+from warren.simulation.scenario import NodeSpec, QueueSpec, Scenario
+from warren.simulation.simulated_queue import NO_TIME, SimulatedQueue
+from warren.simulation.sizes import bodies
+from warren.simulation.store import SimulatedStore, StoreLink
+from warren.simulation.units import NS
+from warren.simulation.virtual_time import Bell, VirtualTime
+from warren.simulation.workload import envelope
+
+_VHOST: Final = "/"
+_DIRECTORY: Final = "/node/vhost"
+_FILL_AT_ONCE: Final = 16384
+MarkKind = Literal[
+    "paging-starts", "paging-ends", "memory-alarm", "memory-alarm-ends", "disk-alarm", "disk-alarm-ends",
+    "event", "event-ends",
+]  # fmt: skip
+
+
+@attrs.frozen
+class Mark:
+    """A moment worth a line in a picture."""
+
+    at_s: float
+    kind: MarkKind
+    text: str
+    queue: str | None = None
+
+
+class SimulatedNode:
+    """One node. Its processes start with it; :attr:`time` drives them."""
+
+    def __init__(self, scenario: Scenario, *, check_invariants: bool = False) -> None:
+        spec = scenario.node
+        self.spec: NodeSpec = spec
+        self.time = VirtualTime(scenario.start)
+        self.files = CountedFileSystem()
+        self.settings: NodeSettings = spec.node_settings
+        self.disk = DiskTime(self.time.env, spec.disk)
+        self.wakes_idle_queues = spec.wakes_idle_queues
+        self.check_invariants = check_invariants
+        self.monitor = MemoryMonitor(
+            memory_limit_bytes(self.settings.vm_memory_high_watermark, spec.memory),
+            self.settings.vm_memory_high_watermark_paging_ratio,
+        )
+        self.alarms = Alarms()
+        self.disk_monitor = DiskMonitor(disk_limit_bytes(self.settings.disk_free_limit, spec.memory))
+        self.allocated = AllocatedReading()
+        self.used_bytes = 0
+        self.syncing: set[str] = set()
+        self.gate = Bell(self.time.env)
+        """Rung when the last alarm is over."""
+        self.marks: list[Mark] = []
+        self.alarm_ns = 0
+        """How long publishers were blocked."""
+        self._alarm_since_ns: int | None = None
+        self._paged: set[str] = set()
+        vhost = VhostFiles.open(self.files, _DIRECTORY, _VHOST.encode(), settings=spec.engine)
+        self._vhost = vhost
+        self.persistent = SimulatedStore(vhost.persistent_store, self.files, self.time, self.disk, self.settings)
+        self.transient = SimulatedStore(vhost.transient_store, self.files, self.time, self.disk, self.settings)
+        self.queues: dict[str, SimulatedQueue] = {}
+        for queue_spec in scenario.queues:
+            for declaration in queue_spec.declarations:
+                self.queues[declaration.name] = self._new_queue(declaration, queue_spec)
+        self.files.account = DiskAccount()
+        self._disk_round()
+        self._monitor_round()
+        self.time.after(ALARM_INTERVAL_MS * NS // 1000, self._alarm_check)
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _new_queue(self, declaration: QueueDeclaration, spec: QueueSpec) -> SimulatedQueue:
+        credit = self.spec.engine.msg_store_credit_disc_bound
+        queue: SimulatedQueue
+
+        def progress(unblocked: bool) -> None:
+            queue.tell(SimulatedQueue.store_progress, unblocked)
+
+        links = [StoreLink(store, credit, progress) for store in (self.persistent, self.transient)]
+        persistent, transient = (StoreClient(link, link.credit) for link in links)
+
+        def wait_for_grant() -> None:
+            for link in links:
+                if link.credit.blocked:
+                    link.wait_until_taken()
+
+        def parts_of(level: int | None) -> QueueFiles:
+            parts = self._vhost.parts(
+                stored_name(declaration, level),
+                clock=self.time.now_ns,
+                persistent_store=persistent if declaration.durable else None,
+                transient_store=transient,
+            )
+            return attrs.evolve(parts, wait_for_grant=wait_for_grant)
+
+        terms = self._filled(parts_of, spec, links) if spec.messages else None
+        queue = SimulatedQueue(
+            self, declaration, parts_of=parts_of, links=links, durable=declaration.durable, terms=terms
+        )
+        self.account(queue, asleep=True)
+        return queue
+
+    def _filled(self, parts_of: Any, spec: QueueSpec, links: list[StoreLink]) -> RecoveryTerms:
+        """Put messages where a restart would find them; they cost no time."""
+        import numpy as np  # noqa: PLC0415
+
+        parts: QueueFiles = parts_of(None)
+        queue, ids, rng = VariableQueue.create(parts), MsgIds(NO_TIME), np.random.default_rng(0)
+        kind = envelope(parts.queue.decode(), persistent=True)
+        for low in range(0, spec.messages, _FILL_AT_ONCE):
+            count = min(_FILL_AT_ONCE, spec.messages - low)
+            queue.publish_many(kind, ids.many(count), bodies(spec.body.draw(count, rng)))
+            queue.set_ram_duration_target(0.0)
+            for link in links:
+                link.wait_until_taken()
+            queue.resume()
+        return queue.close(bytes(16))
+
+    def account(self, queue: SimulatedQueue, *, asleep: bool = False) -> None:
+        """Take in how much memory a queue needs now."""
+        memory = self.spec.memory_of_messages
+        total = memory.queue_asleep if asleep else memory.queue_awake
+        paged = 0
+        for _, level in queue.process.backing.awake():
+            state = level.state
+            on_disk = state.length - state.ram_msg_count
+            paged += on_disk
+            total += state.ram_bytes
+            total += memory.alpha * state.ram_msg_count + memory.unacked * state.ram_ack_count
+            total += memory.beta * (on_disk - state.delta.count) + memory.delta * state.delta.count
+            total += memory.unacked_on_disk * len(state.disk_pending)
+        self.allocated.account(queue.name, total)
+        if bool(paged) != (queue.name in self._paged):
+            self._note_paging(queue, begins=bool(paged))
+
+    def _note_paging(self, queue: SimulatedQueue, *, begins: bool) -> None:
+        if begins:
+            self._paged.add(queue.name)
+        else:
+            self._paged.discard(queue.name)
+        if queue.declaration.queue_mode != "lazy":  # which has everything on disk anyway
+            self.mark("paging-starts" if begins else "paging-ends", queue.name, queue.name)
+
+    def mark(self, kind: MarkKind, text: str, queue: str | None = None) -> None:
+        """Keep a moment for the pictures."""
+        self.marks.append(Mark(self.time.now_ns() / NS, kind, text, queue))
+
+    def sync_delay_ns(self) -> int:
+        """As :meth:`actors.surroundings.Surroundings.sync_delay_ns`."""
+        many_ms = min(len(self.syncing), MAX_SYNC_DELAY_MS)
+        return max(self.settings.sync_interval_ms, many_ms) * 1_000_000
+
+    # ── memory and disk ─────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def blocked(self) -> bool:
+        """Whether an alarm keeps publishers from publishing."""
+        return self._alarm_since_ns is not None
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes free on its disk."""
+        disk = self.spec.disk
+        return 1 << 62 if disk.size is None else disk.size - disk.used - self.files.used_bytes
+
+    def read_memory(self) -> int:
+        """Bytes in use now."""
+        memory = self.spec.memory_of_messages
+        stored = self._stored_bodies() if memory.store_entry else 0
+        return memory.node + memory.store_entry * stored + self.allocated.read()
+
+    def _stored_bodies(self) -> int:
+        return sum(one.store.status().messages for one in (self.persistent, self.transient))
+
+    def _monitor_round(self) -> None:
+        self._round()
+        self.time.after(self.settings.memory_monitor_interval * NS // 1000, self._monitor_round)
+
+    def _round(self) -> None:
+        self._check_memory()
+        for queue, duration_s in self.monitor.round(self.used_bytes, disk_alarm="disk" in self.alarms.active):
+            if isinstance(queue, SimulatedQueue):
+                queue.tell(SimulatedQueue.duration_target, duration_s)
+        if self.check_invariants:
+            self.monitor.check_invariants()
+
+    def _alarm_check(self) -> None:
+        self._check_memory()
+        self.time.after(ALARM_INTERVAL_MS * NS // 1000, self._alarm_check)
+
+    def _check_memory(self) -> None:
+        self.used_bytes = self.read_memory()
+        self._note(self.alarms.update("memory", alarmed=self.used_bytes > self.monitor.limit_bytes))
+
+    def _disk_round(self) -> None:
+        event = self.alarms.update("disk", alarmed=self.disk_monitor.check(self.free_bytes))
+        self._note(event)
+        self.time.after(self.disk_monitor.next_check_ms * NS // 1000, self._disk_round)
+        if event is not None:
+            self._round()
+
+    def set_watermark(self, watermark: float) -> None:
+        """Another high watermark from now on; it counts from the next round."""
+        self.monitor.limit_bytes = memory_limit_bytes(watermark, self.spec.memory)
+
+    def _note(self, event: AlarmEvent | None) -> None:
+        if event is None:
+            return
+        begins = event.change == "set"
+        if event.resource == "memory":
+            self.mark("memory-alarm" if begins else "memory-alarm-ends", "memory alarm")
+        else:
+            self.mark("disk-alarm" if begins else "disk-alarm-ends", "disk alarm")
+        now = self.time.now_ns()
+        if event.publishers_blocked and self._alarm_since_ns is None:
+            self._alarm_since_ns = now
+        elif not event.publishers_blocked and self._alarm_since_ns is not None:
+            self.alarm_ns += now - self._alarm_since_ns
+            self._alarm_since_ns = None
+            self.gate.ring()
+
+    def finish(self) -> None:
+        """The simulation is over."""
+        if self._alarm_since_ns is not None:
+            self.alarm_ns += self.time.now_ns() - self._alarm_since_ns
+        for queue in self.queues.values():
+            queue.finish()

@@ -1,0 +1,214 @@
+"""Running a scenario: the node, who works with it, what happens to it, and what came of it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Generator
+from typing import Any, Final
+
+import numpy as np
+
+from storage.errors import SettingsError
+from warren.simulation.node import SimulatedNode
+from warren.simulation.rates import Curve
+from warren.simulation.result import Result
+from warren.simulation.scenario import Event, PublisherSpec, Scenario
+from warren.simulation.simulated_queue import SimulatedQueue
+from warren.simulation.summary import summarize
+from warren.simulation.timeline import Line, Timeline
+from warren.simulation.units import ScenarioError, moment, ns
+from warren.simulation.workload import SimulatedConsumer, SimulatedPublisher
+
+Progress = Callable[[float], None]
+"""Told the share of the simulated time that has passed, once a step."""
+
+_FACTOR_EVENTS: Final = {"publishers-down", "publishers-factor"}
+
+
+class Simulation:
+    """One scenario in motion. :func:`simulate` is what most want; step by step: :meth:`advance`."""
+
+    def __init__(self, scenario: Scenario, *, check_invariants: bool = False) -> None:
+        self.scenario = scenario
+        self.node = SimulatedNode(scenario, check_invariants=check_invariants)
+        queues = self.node.queues
+        lines: list[Line] = []
+        for spec in scenario.queues:
+            if spec.summed:
+                lines.append(Line(spec.name, [queues[name] for name in spec.names]))
+            else:
+                lines += [Line(name, [queues[name]]) for name in spec.names]
+        self.timeline = Timeline(self.node, lines)
+        self._line_of = {queue.name: line for line in lines for queue in line.queues}
+        self.publishers: list[SimulatedPublisher] = []
+        self.consumers: dict[str, list[SimulatedConsumer]] = {}
+        self._add_publishers()
+        self._add_consumers()
+        for event in scenario.events:
+            self._add_event(event)
+        self.node.time.env.process(self._sample())
+
+    # ── who works with it ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _rng(self, *names: object) -> np.random.Generator:
+        """A generator of its own for each publisher and consumer, whatever else the scenario has."""
+        words = [zlib.crc32(str(name).encode()) for name in names]
+        return np.random.default_rng([self.scenario.seed, *words])
+
+    def _moment(self, key: str, value: float | str) -> float:
+        return moment(key, value, self.scenario.start)
+
+    def _add_publishers(self) -> None:
+        scenario = self.scenario
+        for number, spec in enumerate(scenario.publishers):
+            for name in scenario.queues_of(spec.queue):
+                curve = self._curve(spec, name)
+                for which in range(spec.count):
+                    self.publishers.append(
+                        SimulatedPublisher(
+                            self.node,
+                            self.node.queues[name],
+                            spec,
+                            curve,
+                            self._rng("publisher", number, name, which),
+                            granularity_s=scenario.granularity,
+                        )
+                    )
+
+    def _curve(self, spec: PublisherSpec, queue: str) -> Curve:
+        scenario = self.scenario
+        spans: list[tuple[float, float, float]] = []
+        start = self._moment("start", spec.start)
+        end = scenario.length if spec.end is None else self._moment("end", spec.end)
+        if end <= start:
+            raise ScenarioError(
+                f"publishers of {spec.queue!r}: their end ({end} s) is not after their start ({start} s)"
+            )
+        spans += [(0.0, start, 0.0), (end, scenario.length, 0.0)]
+        for event in scenario.events:
+            if event.what in _FACTOR_EVENTS and queue in scenario.queues_of(event.queue):
+                factor = 0.0 if event.what == "publishers-down" else float(event.value or 0.0)
+                spans.append((*self._span(event), factor))
+        return spec.rate.curve(scenario.start, scenario.length).scaled(spans)
+
+    def _span(self, event: Event) -> tuple[float, float]:
+        at = self._moment("at", event.at)
+        until = self.scenario.length if event.until is None else self._moment("until", event.until)
+        if until <= at:
+            raise ScenarioError(f"events: {event.what} until {event.until} is not after {event.at}")
+        return at, min(until, self.scenario.length)
+
+    def _add_consumers(self) -> None:
+        scenario = self.scenario
+        for number, spec in enumerate(scenario.consumers):
+            for name in scenario.queues_of(spec.queue):
+                for which in range(spec.count):
+                    consumer = SimulatedConsumer(
+                        self.node,
+                        self.node.queues[name],
+                        spec,
+                        f"consumer-{number}-{which}",
+                        self._rng("consumer", number, name, which),
+                        granularity_s=scenario.granularity,
+                        latencies=self._line_of[name].latencies.add,
+                    )
+                    self.consumers.setdefault(name, []).append(consumer)
+                    for outage in spec.outages:
+                        at = self._moment("outages.at", outage.at)
+                        self._span_calls(at, at + outage.lasting, consumer.go_down, consumer.come_back)
+
+    # ── what happens to it ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _at(self, at_s: float, call: Callable[[], object]) -> None:
+        if at_s <= self.scenario.length:
+            self.node.time.after(ns(at_s), call)
+
+    def _span_calls(self, at: float, until: float, begin: Callable[[], object], end: Callable[[], object]) -> None:
+        self._at(at, begin)
+        self._at(until, end)
+
+    def _add_event(self, event: Event) -> None:
+        node = self.node
+        at, until = self._span(event)
+        names = self.scenario.queues_of(event.queue)
+        text = event.what if event.queue == "*" else f"{event.what}: {event.queue}"
+        self._at(at, lambda: node.mark("event", text))
+        if event.what != "purge" and until < self.scenario.length:
+            self._at(until, lambda: node.mark("event-ends", text))
+        consumers = [consumer for name in names for consumer in self.consumers.get(name, [])]
+        if event.what == "consumers-down":
+            for consumer in consumers:
+                self._span_calls(at, until, consumer.go_down, consumer.come_back)
+        elif event.what == "consumers-factor":
+            for consumer in consumers:
+                self._span_calls(at, until, _Factor(consumer, float(event.value or 1)), _Factor(consumer, 1.0))
+        elif event.what == "purge":
+            for name in names:
+                self._at(at, _Purge(node.queues[name]))
+        elif event.what == "watermark":
+            before, after = node.settings.vm_memory_high_watermark, event.value
+            try:
+                new = type(node.settings)(vm_memory_high_watermark=after).vm_memory_high_watermark
+            except SettingsError as error:
+                raise ScenarioError(f"events: value: {error}") from None
+            self._span_calls(at, until, lambda: node.set_watermark(new), lambda: node.set_watermark(before))
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _sample(self) -> Generator[Any, Any, None]:
+        scenario = self.scenario
+        for step in range(1, scenario.steps + 1):
+            at_ns = ns(min(step * scenario.step, scenario.length))
+            yield self.node.time.env.timeout(at_ns - self.node.time.now_ns())
+            self.timeline.take()
+
+    def advance(self, until_s: float) -> None:
+        """Let the simulation go on until a moment, everything that happens at it included."""
+        env, until_ns = self.node.time.env, ns(until_s)
+        while env.peek() <= until_ns:
+            env.step()
+
+    def run(self, progress: Progress | None = None) -> Result:
+        """To the end."""
+        scenario = self.scenario
+        for step in range(1, scenario.steps + 1):
+            self.advance(min(step * scenario.step, scenario.length))
+            if progress is not None:
+                progress(step / scenario.steps)
+        self.node.finish()
+        return Result(
+            scenario=scenario,
+            timeline_columns=self.timeline.queue_columns,
+            node_columns=self.timeline.node_columns,
+            marks=tuple(self.node.marks),
+            summary=summarize(scenario, self.node, self.timeline),
+        )
+
+
+class _Factor:
+    """Let a consumer have another rate."""
+
+    def __init__(self, consumer: SimulatedConsumer, factor: float) -> None:
+        self._consumer = consumer
+        self._factor = factor
+
+    def __call__(self) -> None:
+        self._consumer.factor = self._factor
+
+
+class _Purge:
+    """Purge a queue."""
+
+    def __init__(self, queue: SimulatedQueue) -> None:
+        self._queue = queue
+
+    def __call__(self) -> None:
+        self._queue.tell(SimulatedQueue.purge)
+
+
+def simulate(scenario: Scenario, *, progress: Progress | None = None, check_invariants: bool = False) -> Result:
+    """Run a scenario to its end. The same scenario, seed included, gives the same result, byte for byte.
+
+    ``check_invariants``: every engine's checker after every turn; slow.
+    """
+    return Simulation(scenario, check_invariants=check_invariants).run(progress)

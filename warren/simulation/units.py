@@ -1,0 +1,70 @@
+"""Times and sizes as a person writes them in a scenario: ``"250ms"``, ``"10min"``, ``"09:30"``, ``"2GB"``."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+from actors.engines.information_units import parse_information_unit
+from storage.errors import SettingsError
+
+NS: Final = 1_000_000_000
+DAY_S: Final = 86_400.0
+
+_SECONDS_OF_UNIT: Final = {
+    "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": DAY_S,
+}  # fmt: skip
+_PERIOD: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zµ]+)")
+_CLOCK: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+LONGEST_S: Final = 366 * DAY_S
+
+
+class ScenarioError(SettingsError):
+    """A scenario that cannot be: which key, and why."""
+
+
+def seconds(key: str, value: object) -> float:
+    """A period: a number of seconds, or a text with its unit. At most a year, never negative."""
+    if isinstance(value, str) and (matched := _PERIOD.fullmatch(value.strip())) and matched[2] in _SECONDS_OF_UNIT:
+        period = float(matched[1]) * _SECONDS_OF_UNIT[matched[2]]
+    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        period = float(value)
+    else:
+        raise ScenarioError(f"{key} must be a time such as 2.5, '250ms' or '10min', not {value!r}")
+    if not 0.0 <= period <= LONGEST_S:
+        raise ScenarioError(f"{key} must be 0 s … 366 days, not {value!r}")
+    return period
+
+
+def clock(key: str, value: object) -> float:
+    """A time of day, ``"HH:MM"`` or ``"HH:MM:SS"``: seconds since midnight."""
+    matched = _CLOCK.fullmatch(value.strip()) if isinstance(value, str) else None
+    if matched is not None:
+        hour, minute, second = int(matched[1]), int(matched[2]), int(matched[3] or 0)
+        if hour <= 24 and minute < 60 and second < 60 and hour * 3600 + minute * 60 + second <= DAY_S:
+            return float(hour * 3600 + minute * 60 + second)
+    raise ScenarioError(f"{key} must be a time of day such as '09:30', not {value!r}")
+
+
+def moment(key: str, value: object, start_of_day_s: float) -> float:
+    """When something happens, in seconds since the simulation's start: a period, or a time of day.
+
+    A time of day is the next one after the start: what begins at 22:00 reaches 01:00 after three hours.
+    """
+    if isinstance(value, str) and ":" in value:
+        return (clock(key, value) - start_of_day_s) % DAY_S
+    return seconds(key, value)
+
+
+def size_bytes(key: str, value: object) -> int:
+    """An amount of memory, of disk, or of a body: bytes, or a text with RabbitMQ's units."""
+    try:
+        return parse_information_unit(key, value)
+    except SettingsError as error:
+        raise ScenarioError(str(error)) from None
+
+
+def ns(period_s: float) -> int:
+    """Whole nanoseconds."""
+    return round(period_s * NS)
