@@ -14,7 +14,7 @@ BACKLOG = Scenario(
     length=30,
     node=NodeSpec(memory="50MB", monitor_interval=0.5, report_interval=1),
     queues=[QueueSpec(name="orders")],
-    publishers=[PublisherSpec(queue="orders", rate=500, body="2kB")],
+    publishers=[PublisherSpec(queue="orders", rate=500, body="5kB")],
     consumers=[ConsumerSpec(queue="orders", rate=100)],
 )
 

@@ -151,7 +151,7 @@ class SimulatedNode:
         for _, level in queue.process.backing.awake():
             state = level.state
             on_disk = state.length - state.ram_msg_count
-            paged += on_disk
+            paged += state.length - len(state.q1) - len(state.q4)
             total += state.ram_bytes
             total += memory.alpha * state.ram_msg_count + memory.unacked * state.ram_ack_count
             total += memory.beta * (on_disk - state.delta.count) + memory.delta * state.delta.count
