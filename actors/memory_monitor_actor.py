@@ -22,9 +22,11 @@ from actors.messages import (
     DiskRound,
     GetMemory,
     LeaveMonitor,
+    MemorySampled,
     MonitorFailed,
     MonitorRound,
     ReportDuration,
+    SampleMemory,
     SetDurationTarget,
     StartTimer,
 )
@@ -91,6 +93,9 @@ class MemoryMonitorActor(PooledActor):
                 self._disk_round()
             case GetMemory():
                 return self._numbers()
+            case SampleMemory():
+                if (recorder := self._around.recorder) is not None:
+                    tell(recorder, MemorySampled(message.step, self._around.clock.now_ns(), self._numbers()))
             case _:
                 raise RuntimeError(f"a memory monitor cannot handle {message!r}")
         return None

@@ -8,7 +8,7 @@ messages.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -286,6 +286,13 @@ class SetDurationTarget(Control):
 
 
 @attrs.frozen
+class SampleQueue(Control):
+    """Recorder → queue. Tell. The answer is :class:`QueueSampled`; it wakes nothing, and keeps nobody from its rest."""
+
+    step: int
+
+
+@attrs.frozen
 class MonitorRound(Control):
     """Timer → memory monitor. Tell. Read the memory, decide."""
 
@@ -303,6 +310,50 @@ class DiskRound(Control):
 @attrs.frozen
 class GetMemory:
     """User → memory monitor. Ask; the reply is a dict: used, limit, ratio, alarms."""
+
+
+@attrs.frozen
+class SampleMemory(Control):
+    """Recorder → memory monitor. Tell. The answer is :class:`MemorySampled`."""
+
+    step: int
+
+
+# ── recorder ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class RecordDue:
+    """Timer → recorder. Tell. The next step's moment has come."""
+
+
+@attrs.frozen
+class QueueSampled:
+    """Queue → recorder. Tell. How it stands (:func:`actors.sampling.sample_queue`), what came since it last said so.
+
+    ``step``: whose message it answers; ``None``: its last word. ``turns``: how many it has had in all.
+    """
+
+    urn: str
+    step: int | None
+    at_ns: int
+    turns: int
+    ram_bytes: int
+    row: Mapping[str, Any]
+
+
+@attrs.frozen
+class MemorySampled:
+    """Memory monitor → recorder. Tell. What :class:`GetMemory` answers."""
+
+    step: int
+    at_ns: int
+    numbers: Mapping[str, Any]
+
+
+@attrs.frozen
+class CloseRecord:
+    """Node → recorder. Ask; answered when all that came before is written and the record is closed."""
 
 
 # ── node ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ from actors.inbox import Inbox
 from actors.memory_monitor_actor import MemoryMonitorActor
 from actors.pool import ActorStoppedError, PooledActor
 from actors.queue_actor import QueueActor
+from actors.recorder_actor import Record, RecorderActor
 from actors.running_topics import TOPICS_DIRECTORY, RunningTopics
 from actors.running_vhost import QueueCell, RunningVhost
 from actors.surroundings import Surroundings
@@ -98,8 +99,10 @@ class NodeActor(PooledActor):
         owner: str,
         adopt: bool = False,
         topic_settings: TopicSettings | None = None,
+        record: Record | None = None,
     ) -> None:
         super().__init__(around.pool)
+        self._record = record
         around.node = self.actor_ref
         self._around = around
         self._path = path
@@ -141,6 +144,9 @@ class NodeActor(PooledActor):
 
     def on_start(self) -> None:
         around, files = self._around, self._around.files
+        if self._record is not None:
+            self._record.check()
+            around.counting = True
         found = self._vhosts_on_disk()
         self._owns_directory = files.exists(f"{self._path}/{DEFINITIONS_FILE}")
         if found and not self._owns_directory and not self._adopt:
@@ -150,6 +156,8 @@ class NodeActor(PooledActor):
             )
         files.make_directories(self._path)
         self._lock = files.lock(f"{self._path}/{LOCK_FILE}", self._owner)
+        if self._record is not None:
+            self._record.open(self._about())
         around.timer = TimerActor.start(around.pool, around.clock)
         self._start_monitor()
         self._definitions = Definitions.open(files, self._path)
@@ -162,6 +170,25 @@ class NodeActor(PooledActor):
         self._definitions.save()
         if files.is_directory(self._topics_path):
             self._try_to_open_topics()
+        if self._record is not None:
+            around.recorder = RecorderActor.start(around, self._record, self._queue_actors)
+
+    def _queue_actors(self) -> Iterator[QueueActor]:
+        """Those that live at the moment; any thread may ask."""
+        for vhost in list(self.vhosts.values()):
+            for cell in list(vhost.cells.values()):
+                if (actor := cell.running) is not None:
+                    yield actor
+
+    def _about(self) -> dict[str, Any]:
+        """What a record says of its node."""
+        around = self._around
+        return {
+            "began_us": around.clock.wall_us(),
+            "total_memory_bytes": self._probes.total_memory_bytes,
+            "node": attrs.asdict(around.settings),
+            "engine": attrs.asdict(around.engine),
+        }
 
     def _vhosts_on_disk(self) -> list[str]:
         files, root = self._around.files, f"{self._path}/{VHOSTS_DIRECTORY}"
@@ -532,6 +559,9 @@ class NodeActor(PooledActor):
             raise failures[0]
 
     def _end(self) -> None:
+        if (recorder := self._around.recorder) is not None:  # behind the last words of the queues
+            with contextlib.suppress(Exception):
+                recorder.ask(m.CloseRecord())
         for ref in (self._around.monitor, self._around.timer):
             ref.stop(block=False)
         if self._lock is not None:
@@ -548,6 +578,11 @@ class NodeActor(PooledActor):
         traceback: TracebackType | None,
     ) -> None:
         self._error = exception_value
+        if self._around.recorder is not None:
+            tell(self._around.recorder, m.CloseRecord())
+        elif self._record is not None:  # it was not even begun
+            with contextlib.suppress(Exception):
+                self._record.close()
         for ref in (getattr(self._around, "monitor", None), getattr(self._around, "timer", None)):
             if ref is not None:
                 ref.stop(block=False)

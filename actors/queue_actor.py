@@ -49,6 +49,7 @@ from actors.handing_over import (
 from actors.inbox import Gathering
 from actors.looking import allocated_bytes, browse, is_pageable
 from actors.queue_door import QueueDoor
+from actors.sampling import sample_queue
 from actors.store_actor import RemoteStore
 from actors.surroundings import Surroundings
 from actors.timer import tell
@@ -98,6 +99,7 @@ class QueueActor(QueueDoor):
         "_worked",
         "msg_ids",
         "rest_number",
+        "turns",
     )
 
     def __init__(
@@ -119,6 +121,8 @@ class QueueActor(QueueDoor):
         self._last_work_ns = 0
         self.rest_number = 0
         """Another one in each rest, 0 at work: while it stays the same the queue's numbers do too."""
+        self.turns = 0
+        """How many of its turns had something to do."""
         self._reporting = False
         self._worked = self._unused_told = self._bump_told = False
         self._recovered: Callable[[], None] | None = None
@@ -135,6 +139,7 @@ class QueueActor(QueueDoor):
         opened = self._open_process(self)
         self._process, self._stores, self._recovered = opened.process, opened.stores, opened.recovered
         self._recover_on()
+        self._account()  # ten thousand that were just found take memory too
         if not self.process.recovering:  # a queue that nobody ever uses expires, too
             self._arm_deadline(self._next_deadline_us())
 
@@ -163,6 +168,7 @@ class QueueActor(QueueDoor):
             if self.actor_stopped.is_set():
                 raise self.stopped_error()
         self._carry_out()
+        self._say_last_word()
         terms = self.process.close(self._around.random)
         self._recover_on()
         confirms, self._confirms = list(self._confirms), set()  # safe once the stores are closed, too
@@ -172,6 +178,7 @@ class QueueActor(QueueDoor):
     def _on_delete(self, message: m.DeleteQueue) -> int:
         process = self.process
         deleted = process.delete(if_empty=message.if_empty, if_unused=message.if_unused)
+        self._say_last_word()
         self._recover_on()
         self._carry_out()
         for store in self._stores:
@@ -344,7 +351,13 @@ class QueueActor(QueueDoor):
 
     def _on_duration_target(self, message: m.SetDurationTarget) -> None:
         self.process.set_ram_duration_target(message.duration_s)
-        self._around.allocated.account(self.actor_urn, allocated_bytes(self.process))
+        self._account()
+
+    def _account(self) -> None:
+        """Say how much memory the queue needs now."""
+        process = self.process
+        size_bytes = IDLE_BYTES if process.is_asleep else allocated_bytes(process)
+        self._around.allocated.account(self.actor_urn, size_bytes)
 
     def _on_report_due(self, _: m.ReportDue) -> None:
         self._report_armed = True
@@ -366,10 +379,10 @@ class QueueActor(QueueDoor):
             return
         self._worked = False
         deadline_us = self._next_deadline_us()
-        asleep = self.process.hibernate()
+        self.process.hibernate()
         self.actor_inbox.rest()
         self.rest_number = next(_rest_numbers)
-        self._around.allocated.account(self.actor_urn, IDLE_BYTES if asleep else allocated_bytes(self.process))
+        self._account()
         self._sync_armed = self._report_armed = self._reporting = False
         self._deadline_us = None
         tell(self._around.timer, m.CancelTimers(self.actor_ref))
@@ -389,6 +402,33 @@ class QueueActor(QueueDoor):
         expires_at_us = self.process.expires_at_us()
         if expires_at_us is not None and expires_at_us <= self._around.clock.wall_us():
             tell(self._around.node, m.QueueUnused(self.actor_ref))
+
+    # ── being recorded ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def has_changed(self, turns: int) -> bool:
+        """Whether it did anything since it had had so many turns. Any thread may ask."""
+        counts = None if self._process is None else self._process.counts
+        return self.turns != turns or (counts is not None and counts.published > 0)  # past the queue: without a turn
+
+    def _on_sample(self, message: m.SampleQueue) -> None:
+        self._sample(message.step)
+        if self.rest_number:
+            self.actor_inbox.rest()
+
+    def _sample(self, step: int | None) -> None:
+        recorder = self._around.recorder
+        if recorder is None:
+            return
+        unbounded = any(deliveries.more is not None for deliveries in list(self.deliveries.values()))
+        prefetch = 0 if unbounded else max((one.prefetch for one in self.process.consumers), default=0)
+        ram_bytes = self._around.allocated.by_owner.get(self.actor_urn, 0)
+        row = sample_queue(self.process, prefetch=prefetch)
+        tell(recorder, m.QueueSampled(self.actor_urn, step, self._around.clock.now_ns(), self.turns, ram_bytes, row))
+
+    def _say_last_word(self) -> None:
+        """To the recorder, if there is one and it does not know all there is."""
+        if self._around.recorder is not None and (not self.process.is_asleep or self.process.has_counted):
+            self._sample(None)
 
     # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -411,10 +451,11 @@ class QueueActor(QueueDoor):
             self._let_publishers_in()
         if self._worked:
             self._worked = False
+            self.turns += 1
             self.rest_number = 0
             self._last_work_ns = self._around.clock.now_ns()
             self._arm_timers()
-            self._around.allocated.account(self.actor_urn, allocated_bytes(process))
+            self._account()
         while self._abandoned:  # behind what was sent through the channel
             self.actor_inbox.put(Letter(m.CloseChannel(self._abandoned.popleft())))
         if self._around.check_invariants:
@@ -474,8 +515,10 @@ class QueueActor(QueueDoor):
                 if not is_cycle(letter.headers, name):
                     confirms.append(confirm := Future())
                     message = m.Publish(letter.envelope, msg_id, [letter.body], None, letter.priority, confirm)
-                    if target is None or not tell(target, message):
+                    if target is None or target.actor_stopped.is_set():
                         confirm.fail(QueueDownError(f"queue '{name}' is down"))
+                    else:  # they weigh like others, but whoever sends them does not wait for room
+                        target.actor_inbox.put(Letter(message), 1)  # type: ignore[call-arg]
         CountDown(confirms).on_done(lambda done: self._dead_lettered(batch.number, done))
 
     def _dead_lettered(self, number: int, done: Future) -> None:
@@ -525,7 +568,7 @@ def _is_future(token: object) -> TypeGuard[Future]:
     return isinstance(token, Future)
 
 
-_NO_WORK: Final = frozenset({m.GetStats, m.GetMany, m.ReportDue, m.SetDurationTarget})
+_NO_WORK: Final = frozenset({m.GetStats, m.GetMany, m.ReportDue, m.SetDurationTarget, m.SampleQueue})
 """Messages that keep no queue from its rest; a get that finds nothing is one, however often somebody asks."""
 
 _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
@@ -548,6 +591,7 @@ _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
     m.Purge: QueueActor._on_purge,
     m.Browse: lambda actor, message: browse(actor.process, message.limit, message.after),
     m.GetStats: lambda actor, _: actor.process.stats(),
+    m.SampleQueue: QueueActor._on_sample,
     m.Sync: QueueActor._on_sync,
     m.Touch: lambda actor, _: actor.process.touch(),
     m.SetMode: lambda actor, message: actor.process.set_mode(message.mode),

@@ -24,6 +24,7 @@ from pykka import ActorRef
 from actors import messages as m
 from actors.engines.arguments import QueueDeclaration
 from actors.engines.backing import Backing
+from actors.engines.counts import Counts
 from actors.engines.queue_process import QueueProcess
 from actors.engines.vhost_definitions import VhostDefinitions
 from actors.future import Future
@@ -250,7 +251,13 @@ class RunningVhost:
             else:
                 opened[level] = self._recover(parts, known, entry, counted)
         backing = Backing(parts_of, durable=durable, max_priority=top, opened=opened, terms=terms)
-        process = QueueProcess(declaration, backing, wall_clock=around.clock.wall_us, msg_ids=actor.msg_ids)
+        process = QueueProcess(
+            declaration,
+            backing,
+            wall_clock=around.clock.wall_us,
+            msg_ids=actor.msg_ids,
+            counts=Counts() if around.counting else None,
+        )
         return OpenedQueue(process, clients, lambda: self._tell_counted(counted))
 
     def _recover(

@@ -79,6 +79,10 @@ class Surroundings:
     """Numbers of store clients."""
     _id_prefix: bytes = attrs.field(init=False)
     _id_numbers: Iterator[int] = attrs.Factory(lambda: itertools.count(1))
+    recorder: ActorRef[Any] | None = None
+    """Who records the node; ``None``: nobody, or nobody any more."""
+    counting: bool = False
+    """Whether queues count what happens to them, for a recorder that is there or will be."""
     timer: ActorRef[Any] = attrs.field(init=False)
     monitor: ActorRef[Any] = attrs.field(init=False)
     node: ActorRef[Any] = attrs.field(init=False)

@@ -1,6 +1,7 @@
 """``python -m benchmarks``: measure everything, say it, and bring docs/ up to date.
 
-``--quick``: a twentieth of the messages, one pair each, nothing written but to the terminal.
+The simulation comes last (:mod:`benchmarks.simulation`), with a page of its own. ``--quick``: a twentieth of the
+messages, one pair each, nothing written but to the terminal.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from benchmarks.recovery import killed_backlog, recovery
 from benchmarks.report import table, write_into
 from benchmarks.runtime import runtime
 from benchmarks.scenarios import PLANS, publish_and_fetch
+from benchmarks.simulation import measure as measure_simulation
 from benchmarks.topic_index import topic_index
 from benchmarks.topics import PLANS as TOPIC_PLANS
 from benchmarks.topics import append_and_read
@@ -95,6 +97,7 @@ def main(
         draw_topics(results, PROJECT / "docs" / "benchmarks-topics.png")
     for figure in results.missed:
         console.print(f"not reached: {figure.title}")
+    measure_simulation(console, quick=quick)
 
 
 if __name__ == "__main__":

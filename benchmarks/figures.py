@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
-Unit = Literal["messages/s", "MB/s", "s", "MB", "µs", "KB", "threads", "files"]
+Unit = Literal["messages/s", "MB/s", "scenarios/s", "s", "MB", "µs", "KB", "threads", "files"]
 
 
 @attrs.frozen

@@ -391,6 +391,11 @@ class MessageStore:
             unreadable=tuple(self.unreadable),
         )
 
+    @property
+    def growing_bytes(self) -> int:
+        """Bytes of the file that grows, with those that wait in the buffer."""
+        return self._current.size_bytes + self._buffer.size_bytes
+
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` where the store contradicts itself. Walks all of it."""
         self._buffer.check_invariants()

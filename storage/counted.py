@@ -5,25 +5,20 @@ A :class:`CountedFileSystem` keeps what is written, for an engine reads it back,
 refused; a file system that does that is :mod:`storage.memory`.
 
 Simulated bodies are zeros, and a backlog of them on a simulated disk would take as much real memory as it has bytes.
-So a write above :data:`PACKED_FROM_BYTES` is kept compressed. Nobody sees it but for the memory.
+So what was written long ago is kept compressed (:mod:`storage.packed_content`). Nobody sees it but for the memory.
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import posixpath
 from collections.abc import Iterator
-from typing import Final
 
 import attrs
-from zlib_ng import zlib_ng
 
 from storage.errors import DirectoryLockedError, StorageError
 from storage.filesystem import File, Lock
-
-PACKED_FROM_BYTES: Final = 4096
-_LEVEL: Final = 1
+from storage.packed_content import PackedContent, PlainBlocks
 
 
 @attrs.define(eq=False)
@@ -59,65 +54,16 @@ class DiskAccount:
         self.syncs += other.syncs
 
 
-class _Content:
-    """A file's bytes, in the pieces in which they were written."""
+class _Content(PackedContent):
+    """A file, whatever its name is."""
 
-    __slots__ = ("_last", "_pieces", "_starts", "modified_ms", "size")
+    __slots__ = ("linked", "modified_ms")
 
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._pieces: list[tuple[bool, bytes]] = []
-        self._last: tuple[int, bytes] | None = None  # the piece that was unpacked last
-        self.size = 0
+    def __init__(self, plain: PlainBlocks) -> None:
+        super().__init__(plain)
         self.modified_ms = 0
-
-    def append(self, data: bytes) -> None:
-        if not data:
-            return
-        packed = len(data) >= PACKED_FROM_BYTES
-        self._starts.append(self.size)
-        self._pieces.append((packed, zlib_ng.compress(data, _LEVEL) if packed else data))
-        self.size += len(data)
-
-    def _piece(self, index: int) -> bytes:
-        packed, data = self._pieces[index]
-        if not packed:
-            return data
-        if self._last is None or self._last[0] != index:
-            self._last = index, zlib_ng.decompress(data)
-        return self._last[1]
-
-    def read(self, size: int, offset: int) -> bytes:
-        end = min(offset + size, self.size)
-        if offset >= end:
-            return b""
-        parts: list[bytes] = []
-        index = bisect.bisect_right(self._starts, offset) - 1
-        while index < len(self._starts) and self._starts[index] < end:
-            start = self._starts[index]
-            parts.append(self._piece(index)[max(offset - start, 0) : end - start])
-            index += 1
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def write(self, data: bytes, offset: int) -> None:
-        if offset == self.size:
-            self.append(data)
-            return
-        whole = bytearray(self.read(self.size, 0))
-        whole.extend(bytes(max(0, offset - len(whole))))
-        whole[offset : offset + len(data)] = data
-        self._replace(bytes(whole))
-
-    def truncate(self, size: int) -> None:
-        if size == 0:
-            self._replace(b"")
-        elif size != self.size:
-            whole = self.read(min(size, self.size), 0)
-            self._replace(whole + bytes(size - len(whole)))
-
-    def _replace(self, whole: bytes) -> None:
-        self._starts, self._pieces, self._last, self.size = [], [], None, 0
-        self.append(whole)
+        self.linked = True
+        """Whether it has a name; what only has handles takes no room on the disk."""
 
 
 class CountedFile:
@@ -139,9 +85,10 @@ class CountedFile:
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         self._check(offset >= 0 and self._writable, "write")
-        before = self._content.size
-        self._content.write(bytes(data), offset)
-        self._files.wrote(self._content, len(data), self._content.size - before)
+        content, before = self._content, self._content.size
+        written = bytes(data)
+        content.write(written, offset)
+        self._files.wrote(content, len(written), content.size - before)
 
     def pread(self, size: int, offset: int) -> bytes:
         self._check(offset >= 0 and size >= 0, "read")
@@ -158,6 +105,7 @@ class CountedFile:
         self._files.wrote(self._content, 0, size - before)
 
     def size(self) -> int:
+        self._check(True, "size")
         return self._content.size
 
     def sync(self) -> None:
@@ -174,11 +122,11 @@ class CountedFile:
 
 @attrs.frozen
 class _CountedLock:
-    _held: set[str]
+    _held: dict[str, str]
     _path: str
 
     def release(self) -> None:
-        self._held.discard(self._path)
+        self._held.pop(self._path, None)
 
 
 @attrs.define(eq=False)
@@ -192,7 +140,9 @@ class CountedFileSystem:
     _contents: dict[str, _Content] = attrs.Factory(dict)
     _directories: dict[str, dict[str, None]] = attrs.Factory(lambda: {"/": {}})
     """Names in each directory, in no order."""
-    _locked: set[str] = attrs.Factory(set)
+    _locked: dict[str, str] = attrs.Factory(dict)
+    """Who holds the lock, by its path."""
+    _plain: PlainBlocks = attrs.Factory(PlainBlocks)
 
     @contextlib.contextmanager
     def charging(self, account: DiskAccount) -> Iterator[None]:
@@ -207,7 +157,8 @@ class CountedFileSystem:
         """A write was issued: ``size`` bytes, by which its file grew as much or less."""
         self.account.writes += 1
         self.account.written_bytes += size
-        self.used_bytes += growth
+        if content.linked:
+            self.used_bytes += growth
         content.modified_ms += 1
 
     # Files
@@ -217,7 +168,7 @@ class CountedFileSystem:
         content = self._contents.get(path)
         if content is None:
             self._enter(path)
-            content = self._contents[path] = _Content()
+            content = self._contents[path] = _Content(self._plain)
         return CountedFile(self, path, content, writable=True)
 
     def open_read(self, path: str) -> File:
@@ -230,28 +181,32 @@ class CountedFileSystem:
         return content.read(content.size, 0)
 
     def rename(self, source: str, target: str) -> None:
-        content = self._file(source)
+        self._file(source)
         source, target = _whole(source), _whole(target)
-        if source == target:
-            return
-        if target in self._contents:
-            self.delete(target)
+        if target in self._contents and source != target:
+            self._unlink(target)
         self._enter(target)
-        self._leave(source)
-        self._contents[target] = self._contents.pop(source)
+        if source != target:
+            self._leave(source)
+            self._contents[target] = self._contents.pop(source)
         self.account.writes += 1
-        del content
 
     def delete(self, path: str) -> None:
-        content = self._file(path)
-        path = _whole(path)
-        self._leave(path)
-        del self._contents[path]
-        self.used_bytes -= content.size
+        self._file(path)
+        self._unlink(_whole(path))
         self.account.writes += 1
+
+    def _unlink(self, path: str) -> None:
+        """Take a file's name away; handles keep the file."""
+        content = self._contents.pop(path)
+        content.linked = False
+        self.used_bytes -= content.size
+        self._leave(path)
 
     def delete_tree(self, path: str) -> None:
         path = _whole(path)
+        if path in self._contents:
+            raise StorageError(f"{path}: is not a directory")
         if path not in self._directories:
             return
         for name in list(self._directories[path]):
@@ -292,20 +247,35 @@ class CountedFileSystem:
         if path in self._contents:
             raise StorageError(f"{path}: is a file")
         self.make_directories(posixpath.dirname(path))
-        self._directories[path] = {}
         self._enter(path)
+        self._directories[path] = {}
         self.account.writes += 1
 
     def sync_directory(self, path: str) -> None:
+        if _whole(path) not in self._directories:
+            raise StorageError(f"{path}: no such directory")
         self.account.syncs += 1
 
     def lock(self, path: str, owner: str) -> Lock:
         path = _whole(path)
         if path in self._locked:
-            raise DirectoryLockedError(f"{path}: in use")
-        self.open_append(path).truncate(0)
-        self._locked.add(path)
+            raise DirectoryLockedError(f"{path}: in use by {self._locked[path]}")
+        handle = self.open_append(path)
+        handle.truncate(0)
+        handle.append(owner.encode())
+        self._locked[path] = owner
         return _CountedLock(self._locked, path)
+
+    def check_invariants(self) -> None:
+        """Raise ``RuntimeError`` where names, files and the bytes counted contradict each other."""
+        for content in self._contents.values():
+            content.check_invariants()
+        used = sum(content.size for content in self._contents.values())
+        if used != self.used_bytes or not all(content.linked for content in self._contents.values()):
+            raise RuntimeError(f"{self.used_bytes} bytes counted, {used} in files")
+        entries = {posixpath.join(path, name) for path, names in self._directories.items() for name in names}
+        if entries != self._contents.keys() | self._directories.keys() - {"/"}:
+            raise RuntimeError("directories name what is not there, or files have no name")
 
     def _file(self, path: str) -> _Content:
         content = self._contents.get(_whole(path))
@@ -317,6 +287,8 @@ class CountedFileSystem:
         parent, name = posixpath.split(path)
         if parent not in self._directories:
             raise StorageError(f"{path}: no such directory")
+        if path in self._directories:
+            raise StorageError(f"{path}: is a directory")
         self._directories[parent][name] = None
 
     def _leave(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""What every file system promises, held by the real one and by the one in memory alike.
+"""What every file system promises, held by the real one and by those in memory alike.
 
 *Bounded* is the real one with one descriptor for all of its files: each of them is evicted all the time.
 """
@@ -14,15 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage.counted import CountedFileSystem
 from storage.errors import DirectoryLockedError, StorageError
 from storage.filesystem import FileSystem, RealFileSystem, write_file
 from storage.memory import MemoryFileSystem
 
 
-@pytest.fixture(params=["real", "bounded", "memory"])
+@pytest.fixture(params=["real", "bounded", "memory", "counted"])
 def files(request: pytest.FixtureRequest) -> FileSystem:
     if request.param == "memory":
         return MemoryFileSystem(0)
+    if request.param == "counted":
+        return CountedFileSystem()
     return RealFileSystem(max_open_files=1 if request.param == "bounded" else None)
 
 
@@ -276,10 +279,13 @@ def perform(files: FileSystem, root: str, kind: str, name: str, *rest: object) -
         return "refused"
 
 
+@pytest.mark.parametrize("kind", [MemoryFileSystem, CountedFileSystem])
 @settings(max_examples=150, deadline=None)
-@given(_steps)
-def test_memory_answers_as_the_real_file_system_does(steps: list[tuple[str, str]]) -> None:
-    memory, real = MemoryFileSystem(0), RealFileSystem()
+@given(steps=_steps)
+def test_memory_answers_as_the_real_file_system_does(
+    kind: type[MemoryFileSystem] | type[CountedFileSystem], steps: list[tuple[str, str]]
+) -> None:
+    memory, real = kind(), RealFileSystem()
     with tempfile.TemporaryDirectory() as root:
         memory.make_directories(root)
         for step in steps:

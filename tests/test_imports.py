@@ -36,10 +36,10 @@ HOMES = {
 """Libraries that only one package or module may know."""
 
 EXTRAS = {
-    "spark": "warren.pipeline",
-    "sim": "warren.simulation",
-    "kombu": "warren.kombu",
-    "prometheus": "warren.metrics",
+    "spark": ("warren.pipeline",),
+    "sim": ("warren.simulation", "warren.recording", "warren.parquet_log"),
+    "kombu": ("warren.kombu",),
+    "prometheus": ("warren.metrics",),
 }
 """Optional dependencies, and who may import them."""
 
@@ -76,7 +76,7 @@ def imported(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
 def declared(module: str) -> set[str]:
     """Import names of the dependencies that pyproject.toml declares for this module."""
     project = PYPROJECT["project"]
-    extras = [extra for extra, home in EXTRAS.items() if is_within(module, home)]
+    extras = [extra for extra, homes in EXTRAS.items() if any(is_within(module, home) for home in homes)]
     requirements = project["dependencies"] + [
         requirement for extra in extras for requirement in project["optional-dependencies"][extra]
     ]

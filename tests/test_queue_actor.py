@@ -564,3 +564,13 @@ def test_an_unknown_tag_is_refused_and_the_queue_goes_on(scene: HandNode) -> Non
 def test_tags_that_came_one_by_one_are_ranges() -> None:
     assert tag_ranges([1, 2, 3, 7, 9, 10]) == [range(1, 4), range(7, 8), range(9, 11)]
     assert tag_ranges([5]) == [range(5, 6)]
+
+
+def test_dead_letters_that_were_taken_in_leave_no_weight_behind(scene: HandNode) -> None:
+    target = scene.node.queue("target")
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "target", "x-max-length": 1}
+    source = scene.node.queue("source", arguments=dead)
+    source.publish_many([b"m"] * 20)
+    scene.advance(1)
+    assert len(target) == 19
+    assert actor_of(target).actor_inbox.weight == actor_of(source).actor_inbox.weight == 0

@@ -10,7 +10,7 @@ from runtime_tools import HandNode, hand_node
 from actors.future import Confirm
 from storage.faults import SimulatedCrash
 from storage.memory import MemoryFileSystem
-from warren import PublishRefusedError, Queue
+from warren import PreconditionFailedError, PublishRefusedError, Queue
 
 
 def bodies(queue: Queue) -> list[bytes]:
@@ -104,3 +104,15 @@ def test_what_is_due_behind_the_head_of_a_full_queue_expires_though_a_batch_woul
     assert reasons == [(b"0", "maxlen"), (b"1", "maxlen"), (b"2", "expired"), (b"3", "expired"),
                        (b"4", "maxlen"), (b"5", "maxlen")]  # fmt: skip
     assert bodies(full) == [b"6", b"7", b"8", b"9"]
+
+
+@pytest.mark.parametrize("count", [-3, 2.5, "3", None])
+def test_a_get_of_no_number_of_messages_is_refused_and_the_queue_serves(count: object) -> None:
+    """A negative one took too many, and the queue down with the next."""
+    hand = hand_node()
+    queue = hand.node.queue("q")
+    queue.publish_many([b"1", b"2"])
+    with pytest.raises(PreconditionFailedError, match="is no number of messages that can be taken"):
+        queue.get_many(count)  # type: ignore[arg-type]
+    assert [one.body for one in queue.get_many(0)] == []
+    assert [one.body for one in queue.get_many(2)] == [b"1", b"2"]

@@ -2,7 +2,7 @@
 
 Every command has ``--json``. What goes wrong is one line on stderr and exit code 2; other codes are a command's own.
 A command is a function in a module of its own, with its arguments as Typer has them; a new one is a line below. Those
-of ``warren topic`` are a group.
+of ``warren topic``, ``warren spark`` and ``warren simulate`` are groups.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from warren.commands.consume import consume
 from warren.commands.definitions import definitions
 from warren.commands.publish import publish
 from warren.commands.queues import purge, queues
+from warren.commands.scenario_group import ScenarioGroup
+from warren.commands.simulate import COMMANDS as SIMULATE_COMMANDS
 from warren.commands.spark import COMMANDS as SPARK_COMMANDS
 from warren.commands.topic import COMMANDS as TOPIC_COMMANDS
 from warren.demo.command import demo
@@ -50,10 +52,19 @@ topics = typer.Typer(
 )
 app.add_typer(topics, name="topic")
 spark = typer.Typer(
-    help='The directories of many brokers at once, read and written by Spark (pip install "warren[spark]").',
+    help='The directories of many brokers at once, read and written by Spark (pip install "warren\\[spark]").',
     no_args_is_help=True,
 )
 app.add_typer(spark, name="spark")
+simulation = typer.Typer(
+    cls=ScenarioGroup,
+    help="Simulate a node under a workload, with the code that pages for real: what will memory do?\n\n"
+    "SCENARIO.toml says which node, queues, publishers and consumers; --example prints one to begin with. It needs "
+    'pip install "warren\\[sim]".',
+    no_args_is_help=True,
+    subcommand_metavar="SCENARIO.toml | COMMAND",
+)
+app.add_typer(simulation, name="simulate")
 
 
 def main() -> NoReturn:
@@ -102,6 +113,8 @@ for _name, _function in TOPIC_COMMANDS.items():
     command(_function, _name, topics)
 for _name, _function in SPARK_COMMANDS.items():
     command(_function, _name, spark)
+for _name, _function in SIMULATE_COMMANDS.items():
+    command(_function, _name, simulation)
 
 
 if __name__ == "__main__":

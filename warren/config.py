@@ -33,6 +33,11 @@ class Config:
     engine: Settings = attrs.Factory(Settings)
     topics: TopicSettings = attrs.Factory(TopicSettings)
 
+    @property
+    def record(self) -> str | None:
+        """The file that the node is recorded in (:mod:`warren.recording`)."""
+        return self.node.record
+
     @classmethod
     def of(cls, config: Config | str | os.PathLike[str] | None = None, **settings: Any) -> Config:
         """A config, or a TOML file's, or the defaults, with ``settings`` put in their places.

@@ -52,6 +52,7 @@ from warren.exchange import Exchange, hand_over
 from warren.messages import PublishArguments, as_body, publish_key
 from warren.process_bound import ProcessBound, WrongProcessError
 from warren.queue import Queue
+from warren.recording import RecordFile
 from warren.top.snapshots import Snapshots
 from warren.topic import Topic, declare
 from warren.topic_stats import topic_stats, topics_down
@@ -303,6 +304,7 @@ class Node(Vhost):
             owner=owner,
             adopt=adopt,
             topic_settings=config.topics,
+            record=None if config.record is None else RecordFile(files, os.path.abspath(config.record), clock.wall_us),
         )
         actor = ref.actor_inbox.owner  # type: ignore[attr-defined]
         self.actor: NodeActor = actor

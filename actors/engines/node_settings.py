@@ -153,6 +153,17 @@ def _restart_limit(value: object) -> RestartLimit:
     return RestartLimit(_whole(key, max_restarts, 0), within_s)
 
 
+def _record(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value) or not isinstance(os.fspath(value), str):
+        raise SettingsError(f"record must be the path of a file, such as 'run.parquet', not {value!r}")
+    path = str(os.fspath(value))
+    if not path.endswith(".parquet") or "\0" in path:
+        raise SettingsError(f"record must be the path of a .parquet file, not {value!r}")
+    return path
+
+
 # ── the settings ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -202,6 +213,12 @@ class NodeSettings:
 
     attach: bool = attrs.field(default=True, validator=_yes_or_no)
     """Whether other processes of the same user may look at the node: ``warren top``. Only in a real directory."""
+
+    record: str | None = attrs.field(default=None, converter=_record)
+    """The Parquet file that the node is recorded in; ``None``: it is not."""
+
+    record_interval_ms: int = attrs.field(default=1000, validator=_at_least(1))
+    """Time between two rows of a queue in the record."""
 
     sync: SyncMode = attrs.field(default="group", validator=_one_of("os", "group", "always"))
     """What a confirm promises: written; fsynced with others; fsynced at once."""

@@ -22,11 +22,12 @@ what dead letters are on their way, each once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from actors.engines.arguments import QueueDeclaration
 from actors.engines.backing import Backing, RandomBytes
 from actors.engines.consumers import Consumer, Consumers, ConsumerState, Run
+from actors.engines.counts import Counts
 from actors.engines.effects import DeadLetterBatch, Delivered, Effects
 from actors.engines.errors import PreconditionFailedError
 from actors.engines.promises import Promises
@@ -51,6 +52,7 @@ class QueueProcess:
     __slots__ = (
         "_backing",
         "_consumers",
+        "_counts",
         "_effects",
         "_msg_ids",
         "_plain",
@@ -61,10 +63,24 @@ class QueueProcess:
         "declaration",
     )
 
+    single_below_bytes: ClassVar[int] = 1 << 62
+    """A message that comes alone joins the one before it, encoded, if its body is smaller than this.
+
+    So it takes the least memory, unless bodies are one object that many messages share, as simulated ones are.
+    """
+
     def __init__(
-        self, declaration: QueueDeclaration, backing: Backing, *, wall_clock: WallClock, msg_ids: MsgIds
+        self,
+        declaration: QueueDeclaration,
+        backing: Backing,
+        *,
+        wall_clock: WallClock,
+        msg_ids: MsgIds,
+        counts: Counts | None = None,
     ) -> None:
+        """``counts``: where to count what happens; ``None``: nowhere."""
         self.declaration = declaration
+        self._counts = counts
         self._backing = backing
         self._wall_clock = wall_clock
         self._msg_ids = msg_ids
@@ -103,11 +119,16 @@ class QueueProcess:
         queue = self._backing.single
         if queue is None:
             queue = self._backing.level(0)
+        counts = self._counts
+        size_before = 0 if counts is None else queue.state.bytes
         confirm = token is not None and envelope.persistent and self._backing.durable
-        if len(bodies) == 1:
+        if len(bodies) == 1 and len(bodies[0]) < self.single_below_bytes:
             queue.publish(envelope, msg_ids, bodies[0], confirm=confirm)
         else:
             queue.publish_many(envelope, msg_ids, bodies, confirm=confirm)
+        if counts is not None:
+            size_bytes = queue.state.bytes - size_before
+            counts.note_published(len(bodies), size_bytes, envelope.persistent)
         if token is not None:
             self._promise(0, token, confirm=confirm)
 
@@ -131,6 +152,8 @@ class QueueProcess:
         token: object | None,
     ) -> None:
         self.tick()
+        if self._counts is not None:
+            self._counts.note_published(len(bodies), sum(map(len, bodies)), envelope.persistent)
         level = self._backing.level_of(priority)
         expiry_us = self._reaper.expiry_us(expiration_ms)
         confirm = token is not None and envelope.persistent and self._backing.durable
@@ -164,6 +187,8 @@ class QueueProcess:
             at_once = min(self._consumers.room, len(bodies))
         refused = limits.refused(self._backing, bodies, at_once) if limits is not None and limits.refuses else []
         if refused:
+            if self._counts is not None:
+                self._counts.refused += len(refused)
             self._reaper.refuse(envelope, [bodies[index] for index in refused])
             taken = sorted(set(range(len(bodies))) - set(refused))
             msg_ids = b"".join([msg_ids[16 * index : 16 * index + 16] for index in taken])
@@ -180,8 +205,8 @@ class QueueProcess:
         self.tick()
         return not refused
 
-    @staticmethod
     def _put(
+        self,
         queue: VariableQueue,
         envelope: Envelope,
         msg_ids: bytes,
@@ -192,7 +217,7 @@ class QueueProcess:
         confirm: bool,
     ) -> None:
         low, high = part.start, part.stop
-        if high - low == 1:
+        if high - low == 1 and len(bodies[low]) < self.single_below_bytes:
             msg_id = msg_ids[16 * low : 16 * high]
             queue.publish(envelope, msg_id, bodies[low], expiry_us=expiry_us, confirm=confirm)
         else:
@@ -203,18 +228,25 @@ class QueueProcess:
     # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
 
     def get_many(self, channel: str, count: int, *, ack_required: bool) -> list[Delivered]:
-        """At most ``count`` messages from the head for one who asks. They do not show in the effects."""
+        """At most ``count`` messages from the head for one who asks. They do not show in the effects.
+
+        Raises :class:`~actors.engines.errors.PreconditionFailedError` where that is no number of messages.
+        """
+        if not hasattr(count, "__index__") or count < 0:
+            raise PreconditionFailedError(f"{count!r} is no number of messages that can be taken")
         self._used_at_us = self._wall_clock()
         delivered: list[Delivered] = []
         for level, fetched in self._take(count, ack_required=ack_required):
             first = self._consumers.channel(channel).give(level, fetched.seq_ids, None) if ack_required else 0
+            if self._counts is not None:
+                self._counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
             delivered.append(Delivered(None, channel, first, fetched))
         return delivered
 
     def hand_off(self, envelope: Envelope, body: bytes) -> Delivered | None:
         """Give a message straight to a consumer that acks unseen, past the empty queue; ``None``: publish it.
 
-        It is done with as soon as it was there: nothing is written, and nothing counted.
+        It is done with as soon as it was there: nothing is written, and no rate counts it.
         """
         chosen = self._consumers.next() if not len(self._backing) else None
         if chosen is None or not chosen[0].consumer.acks_unseen or self.recovering:
@@ -224,6 +256,9 @@ class QueueProcess:
             return None
         self._consumers.pass_turn(chosen[0])
         consumer = chosen[0].consumer
+        if self._counts is not None:
+            self._counts.note_published(1, len(body), envelope.persistent)
+            self._counts.note_delivered(1, False, False)
         ids = bytes(16)
         batch = Batch(1, ids, len(body), 0, UnencodedTerms(envelope, ids, (body,)))
         return Delivered(
@@ -259,6 +294,8 @@ class QueueProcess:
         ack_required, room = turns
         deliveries, given = self.effects.deliveries, 0
         for fetched in single.fetch_many(min(limit, room, _ROUND_MESSAGES), ack_required=ack_required):
+            if self._counts is not None:
+                self._counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
             for offset in range(fetched.count):
                 chosen = consumers.next()
                 if chosen is None:
@@ -277,6 +314,8 @@ class QueueProcess:
         for level, fetched in taken:
             seq_ids = fetched.seq_ids
             first = self._consumers.give(state, level, seq_ids)
+            if self._counts is not None:
+                self._counts.note_delivered(len(seq_ids), fetched.redelivered, consumer.ack_required)
             deliveries.append(Delivered(consumer.tag, consumer.channel, first, fetched))
             given += len(seq_ids)
         return given
@@ -345,11 +384,15 @@ class QueueProcess:
 
     def ack(self, channel: str, tags: Sequence[range]) -> None:
         """Done with: messages by their delivery tags. Raises :class:`~actors.engines.errors.UnknownTagError`."""
-        self._ack(self._consumers.settle(channel, tags))
+        runs = self._ack(self._consumers.settle(channel, tags))
+        if self._counts is not None:
+            self._counts.note_acked(runs)
 
     def ack_up_to(self, channel: str, tag: int) -> None:
         """Done with everything up to a tag; 0: everything."""
-        self._ack(self._consumers.settle_up_to(channel, tag))
+        runs = self._ack(self._consumers.settle_up_to(channel, tag))
+        if self._counts is not None:
+            self._counts.note_acked(runs)
 
     def nack(self, channel: str, tags: Sequence[range], *, requeue: bool) -> None:
         """Not done with: back to their old places, or away: dead letters, where the queue has an exchange for them."""
@@ -359,22 +402,29 @@ class QueueProcess:
         """As :meth:`nack`, everything up to a tag; 0: everything."""
         self._nack(self._consumers.settle_up_to(channel, tag), requeue=requeue)
 
-    def _ack(self, runs: Sequence[Run]) -> None:
+    def _ack(self, runs: Sequence[Run]) -> Sequence[Run]:
         for level, seq_ids in _by_level(runs).items():
             self._backing.level(level).ack(seq_ids)
+        return runs
 
     def _nack(self, runs: list[Run], *, requeue: bool) -> None:
         if requeue:
             self._requeue(runs)
-        elif not self._reaper.reject([(run.level, run.seq_ids) for run in runs]):
+            return
+        if self._counts is not None:
+            self._counts.rejected += sum(run.count for run in runs)
+        if not self._reaper.reject([(run.level, run.seq_ids) for run in runs]):
             self._ack(runs)
 
     def _requeue(self, runs: Sequence[Run]) -> int:
         for level, seq_ids in _by_level(runs).items():
             self._backing.level(level).requeue(seq_ids)
+        requeued = sum(run.count for run in runs)
+        if self._counts is not None:
+            self._counts.requeued += requeued
         if runs:
             self.tick()
-        return sum(run.count for run in runs)
+        return requeued
 
     # ── death and time ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -406,7 +456,10 @@ class QueueProcess:
 
     def purge(self) -> int:
         """Do away with every ready message, for good; returns how many."""
-        return self._backing.purge()
+        purged = self._backing.purge()
+        if self._counts is not None:
+            self._counts.purged += purged
+        return purged
 
     def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Do away with the queue; returns how many messages were ready. It must not be used again.
@@ -518,6 +571,8 @@ class QueueProcess:
         return self._effects
 
     def _send_dead_letters(self, batch: DeadLetterBatch) -> None:
+        if self._counts is not None:
+            self._counts.dead_lettered += len(batch.publications)
         self.effects.dead_letters.append(batch)
 
     def drain_effects(self) -> Effects:
@@ -568,6 +623,16 @@ class QueueProcess:
     @property
     def is_asleep(self) -> bool:
         return self._backing.asleep
+
+    @property
+    def counts(self) -> Counts | None:
+        """What has happened since somebody took them; ``None``: nobody counts."""
+        return self._counts
+
+    @property
+    def has_counted(self) -> bool:
+        """Whether anything has happened since somebody took the counts."""
+        return self._counts is not None and self._counts.any
 
     @property
     def backing(self) -> Backing:

@@ -57,7 +57,7 @@ def load_settings(data: bytes, path: str) -> tuple[NodeSettings, Settings, Topic
             if key not in _TABLES[name]:
                 raise SettingsError(f"{path}: [{name}] {_unknown(key, name)}")
     node = _made(path, "node", lambda: NodeSettings(**tables.get("node", {})))
-    engine = _made(path, "engine", lambda: _engine_settings(tables.get("engine", {})))
+    engine = _made(path, "engine", lambda: engine_settings(tables.get("engine", {})))
     return node, engine, _made(path, "topics", lambda: topic_settings(tables.get("topics", {})))
 
 
@@ -89,7 +89,8 @@ def _unknown(key: str, table: str) -> str:
 # ── settings whose classes leave the kinds of values to the type checker ────────────────────────────────────────────
 
 
-def _engine_settings(table: Mapping[str, Any]) -> Settings:
+def engine_settings(table: Mapping[str, Any]) -> Settings:
+    """The settings of a table, ``profile`` in it or the default one; raises :class:`SettingsError`."""
     profile = table.get(_PROFILE, "default")
     if not isinstance(profile, str) or profile not in PROFILES:
         raise SettingsError(f"{_PROFILE} must be one of {', '.join(map(repr, PROFILES))}, not {profile!r}")

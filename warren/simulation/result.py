@@ -84,9 +84,8 @@ class Result:
             tables: dict[str, dict[str, Any]] = {}
             for name, columns in ((TIMELINE_FILE, QUEUE_COLUMNS), (NODE_FILE, NODE_COLUMNS)):
                 path = os.path.join(folder, name)
-                tables[name] = pq.read_table(path, columns=list(columns)).to_pydict()
-                if set(tables[name]) != set(columns):
-                    raise DataError(path, None, f"without the column {min(set(columns) - set(tables[name]))!r}")
+                table = pq.read_table(path, columns=list(columns))
+                tables[name] = {each: table.column(each).to_numpy() for each in columns}
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise DataError(path, None, f"not the answer of a simulation: {error}") from None
         return cls(

@@ -9,8 +9,10 @@ from typing import Any, Final
 import numpy as np
 
 from storage.errors import SettingsError
+from warren.simulation.consumption import Consumption
 from warren.simulation.node import SimulatedNode
 from warren.simulation.rates import Curve
+from warren.simulation.replayed_consumer import ReplayedConsumer
 from warren.simulation.result import Result
 from warren.simulation.scenario import Event, PublisherSpec, Scenario
 from warren.simulation.simulated_queue import SimulatedQueue
@@ -41,7 +43,7 @@ class Simulation:
         self.timeline = Timeline(self.node, lines)
         self._line_of = {queue.name: line for line in lines for queue in line.queues}
         self.publishers: list[SimulatedPublisher] = []
-        self.consumers: dict[str, list[SimulatedConsumer]] = {}
+        self.consumers: dict[str, list[SimulatedConsumer | ReplayedConsumer]] = {}
         self._add_publishers()
         self._add_consumers()
         for event in scenario.events:
@@ -102,6 +104,9 @@ class Simulation:
         scenario = self.scenario
         for number, spec in enumerate(scenario.consumers):
             for name in scenario.queues_of(spec.queue):
+                if spec.record is not None:
+                    self._add_replayed(spec.record, name, f"consumer-{number}")
+                    continue
                 for which in range(spec.count):
                     consumer = SimulatedConsumer(
                         self.node,
@@ -116,6 +121,14 @@ class Simulation:
                     for outage in spec.outages:
                         at = self._moment("outages.at", outage.at)
                         self._span_calls(at, at + outage.lasting, consumer.go_down, consumer.come_back)
+            for outage in spec.outages if spec.record is None else ():
+                at = self._moment("outages.at", outage.at)
+                self._mark_span(at, at + outage.lasting, f"consumers-down: {spec.queue}")
+
+    def _add_replayed(self, record: Consumption, name: str, tag: str) -> None:
+        queue, latencies = self.node.queues[name], self._line_of[name].latencies.add
+        consumer = ReplayedConsumer(self.node, queue, record, tag, latencies=latencies)
+        self.consumers.setdefault(name, []).append(consumer)
 
     # ── what happens to it ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -126,6 +139,9 @@ class Simulation:
     def _span_calls(self, at: float, until: float, begin: Callable[[], object], end: Callable[[], object]) -> None:
         self._at(at, begin)
         self._at(until, end)
+
+    def _mark_span(self, at: float, until: float, text: str) -> None:
+        self._span_calls(at, until, lambda: self.node.mark("event", text), lambda: self.node.mark("event-ends", text))
 
     def _add_event(self, event: Event) -> None:
         node = self.node
@@ -188,7 +204,7 @@ class Simulation:
 class _Factor:
     """Let a consumer have another rate."""
 
-    def __init__(self, consumer: SimulatedConsumer, factor: float) -> None:
+    def __init__(self, consumer: SimulatedConsumer | ReplayedConsumer, factor: float) -> None:
         self._consumer = consumer
         self._factor = factor
 

@@ -1,9 +1,11 @@
 """One simulated queue: the runtime's :class:`~actors.engines.queue_process.QueueProcess` in virtual time.
 
 What the queue's actor is in the runtime, this is here, and just as thin: it turns work into calls, and what the calls
-brought about into work for others. A turn: work off what waits; hand out what consumers have room for; make safe what
-somebody waits for; then wait as long as the disk takes for what was done, and only then tell everybody. Timers,
-reports to the memory monitor, grouped syncs and rest follow :mod:`actors.queue_actor`, number for number.
+brought about into work for others. A turn: work off what waits, control before data; hand out what consumers have room
+for; make safe what somebody waits for; then wait as long as the disk takes for what was done, and only then tell
+everybody, set the timers and account for memory. Timers, reports to the memory monitor, grouped syncs, credit and rest
+follow :mod:`actors.queue_actor` and :mod:`actors.door`, number for number; ``tests/test_simulation_runtime.py`` holds
+both to the same states.
 
 A message's id holds the nanosecond at which it was to be published, and so its latency travels with it through RAM,
 disk and requeues.
@@ -12,95 +14,48 @@ disk and requeues.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, Protocol
-
-import attrs
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.deliveries import BUFFER
 from actors.engines.arguments import QueueDeclaration
 from actors.engines.backing import Backing
 from actors.engines.consumers import Consumer
 from actors.engines.dead_letters import is_cycle
-from actors.engines.effects import DeadLetterBatch, Delivered
+from actors.engines.effects import DeadLetterBatch, Delivered, Effects
 from actors.engines.queue_process import QueueProcess
 from actors.looking import is_pageable
-from queue_index.message_format import Envelope
 from queue_index.msg_ids import MsgIds
 from queue_index.recovery_terms import RecoveryTerms
 from queue_index.variable_queue import QueueFiles
 from storage.counted import DiskAccount
-from warren.simulation.units import NS, ns
+from warren.simulation.publication import (
+    NO_TIME,
+    Counters,
+    DeadLettersLeft,
+    DeadLetterToken,
+    Nobody,
+    Progress,
+    Publication,
+    Receiver,
+    Token,
+)
+from warren.simulation.queue_timers import QueueTimers
+from warren.simulation.units import NS
 from warren.simulation.virtual_time import Bell
 
 if TYPE_CHECKING:
     from warren.simulation.node import SimulatedNode
     from warren.simulation.store import StoreLink
 
-NO_TIME: Final = b"\xff" * 8
-"""In the place of a message's time: it was there before the simulation began."""
+_MS: Final = NS // 1000
 
 
-class Receiver(Protocol):
-    """A consumer, as its queue knows it."""
+class _Process(QueueProcess):
+    """Simulated bodies of one size are one object: encoded, each would take memory of its own."""
 
-    @property
-    def buffered(self) -> int:
-        """Messages that it was handed and has not taken up."""
-
-    def take(self, delivered: Delivered) -> None: ...
-
-
-class Token(Protocol):
-    """A publisher's, for one publish; answered once."""
-
-    def confirmed(self) -> None: ...
-
-    def refused(self) -> None: ...
-
-
-@attrs.define(eq=False)
-class Counters:
-    """What has happened to a queue, in messages; ``turns``: how often it had work to do."""
-
-    published: int = 0
-    delivered: int = 0
-    acked: int = 0
-    requeued: int = 0
-    refused: int = 0
-    dead_lettered: int = 0
-    turns: int = 0
-    held_ns: int = 0
-    """How long its publishers, all together, could not publish."""
-
-
-@attrs.frozen
-class Publication:
-    """Messages on their way into a queue. ``ids``: 16 bytes each."""
-
-    envelope: Envelope
-    ids: bytes
-    bodies: list[bytes]
-    expiration_ms: int | None = None
-    priority: int = 0
-    token: Token | None = None
-
-
-@attrs.frozen
-class _DeadLettersLeft:
-    """Dead letters that are on their way; their queue forgets them when the last is safe."""
-
-    queue: SimulatedQueue
-    number: int
-    left: list[int]
-
-    def confirmed(self) -> None:
-        self.left[0] -= 1
-        if not self.left[0]:
-            self.queue.tell(SimulatedQueue.dead_letters_safe, self.number)
-
-    refused = confirmed
-    """By a full queue: lost, as in the runtime."""
+    __slots__ = ()
+    single_below_bytes = 512
 
 
 Work = tuple[Callable[["SimulatedQueue", Any], None], Any]
@@ -118,7 +73,9 @@ class SimulatedQueue:
         links: list[StoreLink],
         durable: bool,
         terms: RecoveryTerms | None = None,
+        messages: int = 0,
     ) -> None:
+        """``terms`` and ``messages``: what is there at the start, as a clean stop left it."""
         self.name = declaration.name
         self.declaration = declaration
         self.account = DiskAccount()
@@ -130,6 +87,7 @@ class SimulatedQueue:
         """Messages times nanoseconds."""
         self._node = node
         self._time = node.time
+        node.changed[self] = None
         self._settings = node.settings
         self._links = links
         backing = Backing(
@@ -138,11 +96,17 @@ class SimulatedQueue:
             max_priority=declaration.max_priority,
             terms=None if terms is None else {0: terms},
         )
+        limited = declaration.max_length is not None or declaration.max_length_bytes is not None
+        self._refuses = limited and declaration.overflow != "drop-head"
+        self._messages_at_start = messages
         self.msg_ids = MsgIds(NO_TIME)
-        self.process = QueueProcess(declaration, backing, wall_clock=node.time.wall_us, msg_ids=self.msg_ids)
+        self.process = _Process(declaration, backing, wall_clock=node.time.wall_us, msg_ids=self.msg_ids)
+        self._control: deque[Work] = deque()
         self._inbox: deque[Work] = deque()
         self.weight = 0
         """Messages in the inbox."""
+        self._limit, more_after = node.settings.credit_flow_default_credit
+        self._room_at = self._limit - more_after
         self.room = Bell(node.time.env)
         """Rung when publishers may look again whether there is room."""
         self._bell = Bell(node.time.env)
@@ -152,41 +116,64 @@ class SimulatedQueue:
         self._paid = DiskAccount()
         self._settled = self._hurry = self._worked = False
         self._sync_armed = self._report_armed = self._idle_armed = self._reporting = self._bump_told = False
-        self._timers = 0
-        """Timers of before the last rest mean nothing."""
+        self._resting = True
+        self._timers = QueueTimers(node.time)
         self._deadline_us: int | None = None
         self._last_work_ns = 0
         self._area_at_ns = 0
+        self._arm_deadline(self._next_deadline_us())
         node.time.env.process(self._live())
 
     # ── work, and turns ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def tell(self, work: Callable[[SimulatedQueue, Any], None], what: Any = None) -> None:
-        """Give it something to do in its next turn."""
-        self._inbox.append((work, what))
+    def tell(self, work: Callable[[SimulatedQueue, Any], None], what: Any = None, *, control: bool = False) -> None:
+        """Give it something to do in its next turn; ``control`` overtakes what else waits."""
+        (self._control if control else self._inbox).append((work, what))
         self._bell.ring()
 
+    def hurry_up(self) -> None:
+        """Somebody waits for a confirm: make safe at once what waits to be."""
+        if self._tokens or self._inbox:
+            self._hurry = True
+            self._bell.ring()
+
+    @property
+    def asleep(self) -> bool:
+        """Whether it rests with nothing in RAM. Where idle queues are woken, its process is awake until it rests."""
+        rests = self._resting and not self.process.depth
+        return rests or (self.process.is_asleep and not self._node.wakes_idle_queues)
+
+    @property
+    def full(self) -> bool:
+        """Whether publishers have to wait: too much waits already, or a store is behind."""
+        return self.weight >= self._limit or self._held_up
+
+    @property
+    def _held_up(self) -> bool:
+        return any(link.credit.blocked for link in self._links)
+
     def _live(self) -> Generator[Any, Any, None]:
-        files, disk = self._node.files, self._node.disk
+        files, disk, account = self._node.files, self._node.disk, self.account
         while True:
-            if not self._inbox:
+            if not (self._inbox or self._control or self._hurry):
                 yield self._bell.wait()
                 continue
-            with files.charging(self.account):
-                self._turn()
-            cost_ns = disk.cost_ns(self.account.since(self._paid))
+            files.account = account
+            effects = self._turn()
+            cost_ns = disk.cost_ns(account.since(self._paid))
             if cost_ns:
-                self._paid = self.account.copy()
+                self._paid = account.copy()
                 yield from disk.use(cost_ns)
-            self._carry_out()
-            self.room.ring()
+                files.account = account
+            self._end_turn(effects)
 
-    def _turn(self) -> None:
+    def _turn(self) -> Effects:
         self._measure()
+        self._node.changed[self] = None
         self.counters.turns += 1
-        inbox = self._inbox
-        while inbox:
-            work, what = inbox.popleft()
+        control, inbox = self._control, self._inbox
+        while control or inbox:
+            work, what = (control or inbox).popleft()
             work(self, what)
         process = self.process
         if self._receivers:
@@ -197,11 +184,25 @@ class SimulatedQueue:
         hurry, self._hurry = self._hurry, False
         if self._tokens or self._settled:
             self._make_safe(hurry=hurry)
+        effects = process.drain_effects()
+        for delivered in effects.deliveries:
+            self.counters.delivered += delivered.count
+            if not delivered.first_tag:
+                self.counters.acked += delivered.count
+                self._worked = True
+        return effects
+
+    def _end_turn(self, effects: Effects) -> None:
+        process = self.process
+        self._node.changed[self] = None
+        self._carry_out(effects)
         if process.wants_bump and not self._bump_told:
             self._bump_told = True
             self.tell(SimulatedQueue._resume)
+        if self.weight <= self._room_at and not self._held_up:
+            self.room.ring()
         if self._worked:
-            self._worked = False
+            self._worked = self._resting = False
             self._last_work_ns = self._time.now_ns()
             self._arm_timers()
             self._node.account(self)
@@ -234,14 +235,18 @@ class SimulatedQueue:
             self._node.syncing.discard(self.name)
         elif not self._sync_armed:
             self._sync_armed = True
-            self._start_timer(self._node.sync_delay_ns(), SimulatedQueue._sync_due)
+            self._start_timer("sync", self._node.sync_delay_ns(), SimulatedQueue._sync_due)
             self._node.syncing.add(self.name)
         process.drain_confirms()
 
-    def _carry_out(self) -> None:
-        effects = self.process.drain_effects()
+    @property
+    def dropped(self) -> int:
+        """Messages that are gone and were not acked: expired, one too many, purged; dead letters that are safe."""
+        counters = self.counters
+        return self._messages_at_start + counters.published - counters.refused - counters.acked - self.process.depth
+
+    def _carry_out(self, effects: Effects) -> None:
         for delivered in effects.deliveries:
-            self.counters.delivered += delivered.count
             receiver = self._receivers.get(delivered.consumer or "")
             if receiver is not None:
                 receiver.take(delivered)
@@ -271,16 +276,39 @@ class SimulatedQueue:
         count = len(publication.bodies)
         self.weight -= count
         self.counters.published += count
-        if publication.token is not None:
-            self._tokens[publication.token] = None
+        token = publication.token
+        if token is None and self._node.promises_to_all:
+            token = Nobody()
+        if token is not None:
+            self._tokens[token] = None
+        backing = self.process.backing
+        level = backing.level(backing.level_of(publication.priority)) if self._refuses else None
+        first = 0 if level is None else level.state.next_seq_id
+        if self._node.calls_by_message:
+            backing.level(backing.level_of(publication.priority)).state.calls_since_reduce += count - 1
         self.process.publish_many(
             publication.envelope,
             publication.ids,
             publication.bodies,
             expiration_ms=publication.expiration_ms,
             priority=publication.priority,
-            token=publication.token,
+            token=token,
         )
+        if level is not None:
+            self.counters.refused += count - (level.state.next_seq_id - first)
+
+    def get(self, what: tuple[str, int, bool, Callable[[list[Delivered]], object]]) -> None:
+        """Asked for messages: channel, how many at most, whether they will be acked; who takes them, in this turn."""
+        channel, count, ack_required, take = what
+        found = self.process.get_many(channel, count, ack_required=ack_required)
+        got = sum(delivered.count for delivered in found)
+        self.counters.delivered += got
+        if found:
+            self._worked = True
+        if found and not ack_required:
+            self._settled = True
+            self.counters.acked += got
+        take(found)
 
     def subscribe(self, what: tuple[Consumer, Receiver]) -> None:
         """Let a consumer in."""
@@ -288,7 +316,7 @@ class SimulatedQueue:
         consumer, receiver = what
         self.process.add_consumer(consumer)
         self._receivers[consumer.tag] = receiver
-        self._prefetches[consumer.tag] = consumer.prefetch
+        self._prefetches[consumer.tag] = consumer.prefetch if consumer.ack_required else 0
 
     def close_channel(self, what: tuple[str, str]) -> None:
         """A consumer is gone with its channel (tag, channel): what it has unacked comes back."""
@@ -298,7 +326,7 @@ class SimulatedQueue:
         self._prefetches.pop(tag, None)
         self.counters.requeued += self.process.close_channel(channel)
 
-    def settle(self, what: tuple[str, list[range], bool]) -> None:
+    def settle(self, what: tuple[str, Sequence[range], bool]) -> None:
         """Acked, or given back: channel, delivery tags, whether acked."""
         self._worked = self._settled = True
         channel, tags, acked = what
@@ -310,18 +338,20 @@ class SimulatedQueue:
             self.counters.requeued += sum(map(len, tags))
 
     def more(self, _: None) -> None:
-        """A consumer without a prefetch has taken half of what it had."""
-        self._worked = True
+        """A consumer without a prefetch has taken half of what it had: a turn is all that it wants."""
 
     def purge(self, _: None) -> None:
         """Do away with every ready message."""
         self._worked = self._settled = True
         self.process.purge()
 
-    def store_progress(self, unblocked: bool) -> None:
+    def store_progress(self, progress: Progress) -> None:
         """A store has gone on; perhaps paging can."""
         self._worked = True
-        if unblocked:
+        link = progress.link
+        was_blocked = link.credit.blocked
+        link.progress(progress.taken, progress.safe)
+        if was_blocked and not link.credit.blocked:
             self.process.resume()
 
     def _resume(self, _: None) -> None:
@@ -329,8 +359,13 @@ class SimulatedQueue:
         self._bump_told = False
         self.process.resume()
 
+    def told_duration(self, duration_s: float | None) -> None:
+        """What the memory monitor says in a round. Where it wakes idle queues this is work, after which they rest."""
+        self._worked = self._worked or self._node.wakes_idle_queues
+        self.duration_target(duration_s)
+
     def duration_target(self, duration_s: float | None) -> None:
-        """What the memory monitor says; pages at once if it fell."""
+        """What the memory monitor answers a report with; pages at once if it fell."""
         self.process.set_ram_duration_target(duration_s)
         self._node.account(self)
 
@@ -338,19 +373,20 @@ class SimulatedQueue:
 
     def _send_dead_letters(self, batch: DeadLetterBatch) -> None:
         targets: list[tuple[SimulatedQueue, Publication]] = []
-        left = _DeadLettersLeft(self, batch.number, [0])
+        left = DeadLettersLeft(0, lambda: self.tell(SimulatedQueue.dead_letters_safe, batch.number, control=True))
         for letter in batch.publications:
+            msg_id = self.msg_ids.one()
             for name in letter.routing_keys:
                 target = self._node.queues.get(name)
                 if target is not None and not is_cycle(letter.headers, name):
                     publication = Publication(
-                        letter.envelope, self.msg_ids.one(), [letter.body], None, letter.priority, _Part(left)
+                        letter.envelope, msg_id, [letter.body], None, letter.priority, DeadLetterToken(left)
                     )
                     targets.append((target, publication))
         self.counters.dead_lettered += len(batch.publications)
-        left.left[0] = len(targets)
+        left.left = len(targets)
         if not targets:
-            self.tell(SimulatedQueue.dead_letters_safe, batch.number)
+            self.tell(SimulatedQueue.dead_letters_safe, batch.number, control=True)
         for target, publication in targets:
             target.publish(publication)
 
@@ -361,35 +397,33 @@ class SimulatedQueue:
     # ── timers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _arm_timers(self) -> None:
-        self._arm_deadline(self.process.next_deadline_us())
+        settings = self._settings
+        self._arm_deadline(self._next_deadline_us())
         if not self._report_armed:
             self._report_armed = True
-            self._start_timer(self._settings.queue_ram_report_interval_ms * NS // 1000, SimulatedQueue._report_due)
+            self._start_timer("report", settings.queue_ram_report_interval_ms * _MS, SimulatedQueue._report_due, True)
             if not self._reporting:
                 self._report()
         if not self._idle_armed:
             self._idle_armed = True
-            self._start_timer(self._settings.hibernate_after_ms * NS // 1000, SimulatedQueue._idle_due)
+            self._start_timer("idle", settings.hibernate_after_ms * _MS, SimulatedQueue._idle_due)
 
-    def _start_timer(self, delay_ns: int, work: Callable[[SimulatedQueue, Any], None]) -> None:
-        generation = self._timers
+    def _start_timer(
+        self, key: str, delay_ns: int, work: Callable[[SimulatedQueue, Any], None], control: bool = False
+    ) -> None:
+        self._timers.start(key, delay_ns, lambda: self.tell(work, control=control))
 
-        def due() -> None:
-            if generation == self._timers:
-                self.tell(work)
-
-        self._time.after(delay_ns, due)
+    def _next_deadline_us(self) -> int | None:
+        deadline_us, declaration = self.process.next_deadline_us(), self.declaration
+        if deadline_us == 0 and declaration.message_ttl_ms is None and declaration.dead_letter_exchange is None:
+            return None  # as in the runtime: nobody has looked, and what is only dropped can wait
+        return deadline_us
 
     def _arm_deadline(self, deadline_us: int | None) -> None:
         if deadline_us is not None and deadline_us != self._deadline_us:
             self._deadline_us = deadline_us
             wait_us = max(0, deadline_us - self._time.wall_us())
-
-            def due() -> None:
-                if self._deadline_us == deadline_us:
-                    self.tell(SimulatedQueue._deadline_due)
-
-            self._time.after(wait_us * 1000, due)
+            self._start_timer("deadline", wait_us * 1000, SimulatedQueue._deadline_due, True)
 
     def _deadline_due(self, _: None) -> None:
         self._worked = True
@@ -397,32 +431,41 @@ class SimulatedQueue:
         self.process.tick()
 
     def _sync_due(self, _: None) -> None:
+        self._worked = True
         self._sync_armed = False
         self._hurry = True
 
     def _report_due(self, _: None) -> None:
         self._report_armed = True
-        self._start_timer(self._settings.queue_ram_report_interval_ms * NS // 1000, SimulatedQueue._report_due)
+        interval_ns = self._settings.queue_ram_report_interval_ms * _MS
+        self._start_timer("report", interval_ns, SimulatedQueue._report_due, True)
         self._report()
 
     def _report(self) -> None:
         self._reporting = True
+        self._tell_monitor(self.process.ram_duration())
+
+    def _tell_monitor(self, duration_s: float | None) -> None:
+        """Report; the answer comes as any message does."""
         monitor = self._node.monitor
-        if self not in monitor:
-            monitor.register(self)
         pageable = self._node.wakes_idle_queues or is_pageable(self.process)
-        self.duration_target(monitor.report(self, self.process.ram_duration(), pageable=pageable))
+
+        def report() -> None:
+            if self not in monitor:
+                monitor.register(self)
+            answer_s = monitor.report(self, duration_s, pageable=pageable)
+            self.tell(SimulatedQueue.duration_target, answer_s, control=True)
+
+        self._node.tell_monitor(report)
 
     def _idle_due(self, _: None) -> None:
         self._idle_armed = False
+        self._worked = True  # unless it rests now, the turn's end sets the timer again
         now = self._time.now_ns()
-        if now - self._last_work_ns < self._settings.hibernate_after_ms * NS // 1000 or self._inbox:
-            self._idle_armed = True
-            self._start_timer(self._settings.hibernate_after_ms * NS // 1000, SimulatedQueue._idle_due)
+        if now - self._last_work_ns < self._settings.hibernate_after_ms * _MS or self._inbox:
             return
         if self._tokens or self._settled:
             self._last_work_ns = now
-            self._worked = True
             return
         self._worked = False
         if self._node.wakes_idle_queues:
@@ -432,42 +475,27 @@ class SimulatedQueue:
 
     def _rest(self) -> None:
         """As the runtime's queues do: what is all on disk leaves memory, and the memory monitor's list."""
-        deadline_us = self.process.next_deadline_us()
-        asleep = self.process.hibernate()
-        self._node.account(self, asleep=asleep)
-        self._timers += 1
-        self._sync_armed = self._report_armed = self._reporting = False
-        self._deadline_us = None
-        self._arm_deadline(deadline_us)
-        monitor = self._node.monitor
+        deadline_us = self._next_deadline_us()
+        self.process.hibernate()
+        self._node.account(self)
+        self._forget_timers()
+        self._arm_deadline(deadline_us)  # what expires does so while its queue rests, too
         if is_pageable(self.process):
-            if self not in monitor:
-                monitor.register(self)
-            self.duration_target(monitor.report(self, None, pageable=True))
-        elif self in monitor:
-            monitor.deregister(self)
+            self._tell_monitor(None)
+        else:
+            self._node.tell_monitor(lambda: self._node.monitor.deregister(self))
 
     def _rest_as_rabbitmq(self) -> None:
         """As RabbitMQ's do: it reports a last time, keeps what it has, and can be told again at any time."""
+        deadline_us = self._next_deadline_us()
         self._report()
         self.process.flush()
-        self._timers += 1
+        self._resting = True
+        self._node.account(self)
+        self._forget_timers()
+        self._arm_deadline(deadline_us)
+
+    def _forget_timers(self) -> None:
+        self._timers.cancel()
         self._sync_armed = self._report_armed = self._reporting = False
-        self._node.account(self, asleep=not self.process.depth)
-
-
-@attrs.frozen(eq=False)
-class _Part:
-    """The token of one dead letter."""
-
-    whole: _DeadLettersLeft
-
-    def confirmed(self) -> None:
-        self.whole.confirmed()
-
-    refused = confirmed
-
-
-def expiration_ms(expiration_s: float | None) -> int | None:
-    """As a publish has it."""
-    return None if expiration_s is None else ns(expiration_s) // 1_000_000
+        self._deadline_us = None

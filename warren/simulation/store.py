@@ -38,7 +38,7 @@ class SimulatedStore:
         self._bell = Bell(time.env)
         self._touched: dict[StoreLink, None] = {}
         self._unsafe: dict[StoreLink, None] = {}
-        self._hurry = self._sync_armed = False
+        self._hurry = self._sync_armed = self._compacting = self._shrunk = False
         self._paid = DiskAccount()
         time.env.process(self._live())
 
@@ -50,7 +50,8 @@ class SimulatedStore:
 
     def shrunk(self) -> None:
         """Bodies were removed: there may be something to combine."""
-        if self.store.needs_compaction():
+        if not self._shrunk and self.store.needs_compaction():
+            self._shrunk = True
             self._bell.ring()
 
     def hurry(self) -> None:
@@ -62,38 +63,48 @@ class SimulatedStore:
         """For what a queue makes it do: the store's own work."""
         return self._files.charging(self.account)
 
+    def begin(self) -> None:
+        """What was handed over until now was there before the simulation: it is safe, and cost nothing."""
+        if self.store.synced_ticket < self.store.written_ticket:
+            self.store.sync()
+        self._touched, self._unsafe = {}, {}
+        self.account = DiskAccount()
+
     def _live(self) -> Generator[Any, Any, None]:
         store = self.store
         while True:
-            compacting = store.needs_compaction()
-            if not (self._touched or self._hurry or compacting):
+            if not (self._touched or self._hurry or self._compacting or self._shrunk):
                 yield self._bell.wait()
-            touched, self._touched = self._touched, {}
-            ticket = None
+                continue
             with self.charging():
-                if store.needs_compaction():
+                if self._compacting and store.needs_compaction():
                     store.compact(max_steps=1)
-                if store.synced_ticket < store.written_ticket:
-                    if self._hurry or self._sync != "group":
-                        store.sync()
-                        ticket = store.synced_ticket
-                    elif not self._sync_armed:
-                        self._sync_armed = True
-                        self._time.after(SYNC_DELAY_NS, self._sync_due)
-            self._hurry = False
-            safe: dict[StoreLink, int] = {}
-            if ticket is not None:
-                unsafe, self._unsafe = self._unsafe, {}
-                safe = {link: link.written_ticket for link in unsafe}
-            taken = {link: link.written_ticket for link in touched}
+                synced = self._sync_if_due()
+                self._compacting = store.needs_compaction()
+            self._hurry = self._shrunk = False
+            told, self._touched = self._touched, {}
+            if synced:
+                told |= self._unsafe
+                self._unsafe = {}
+            tickets = [(link, link.written_ticket) for link in told]
             cost_ns = self._disk.cost_ns(self.account.since(self._paid))
-            self._paid = self.account.copy()
             if cost_ns:
+                self._paid = self.account.copy()
                 yield from self._disk.use(cost_ns)
-            for link, upto in taken.items():
-                link.take_back(upto)
-            for link, upto in safe.items():
-                link.made_safe(upto)
+            for link, ticket in tickets:
+                link.tell(ticket, ticket if synced else 0)
+
+    def _sync_if_due(self) -> bool:
+        store = self.store
+        if store.synced_ticket == store.written_ticket:
+            return False
+        if self._hurry or self._sync != "group":
+            store.sync()
+            return True
+        if not self._sync_armed:
+            self._sync_armed = True
+            self._time.after(SYNC_DELAY_NS, self._sync_due)
+        return False
 
     def _sync_due(self) -> None:
         self._sync_armed = False
@@ -103,12 +114,12 @@ class SimulatedStore:
 class StoreLink:
     """One queue's way into one store; what :class:`queue_index.body_store.BodyStore` asks for."""
 
-    __slots__ = ("_progress", "_store", "_taken", "credit", "synced_ticket", "written_ticket")
+    __slots__ = ("_store", "_taken", "credit", "synced_ticket", "tell", "written_ticket")
 
-    def __init__(self, store: SimulatedStore, credit: tuple[int, int], progress: Callable[[bool], None]) -> None:
-        """``progress`` is called as the store goes on, with whether credit that was used up has come back."""
+    def __init__(self, store: SimulatedStore, credit: tuple[int, int]) -> None:
         self._store = store
-        self._progress = progress
+        self.tell: Callable[[int, int], None] = self.progress
+        """How the queue hears, as the store goes on, up to which tickets it has taken bodies and has them safe."""
         self._taken = 0
         self.credit = GrantedCredit(*credit)
         self.written_ticket = 0
@@ -138,19 +149,11 @@ class StoreLink:
 
     def wait_until_taken(self) -> None:
         """Let all that was written be taken: a change of mode does not end before."""
-        self.credit.take_back(self.written_ticket - self._taken)
-        self._taken = self.written_ticket
+        self.progress(self.written_ticket, 0)
 
-    def take_back(self, upto: int) -> None:
-        """The store has taken bodies up to a ticket."""
-        if upto > self._taken:
-            was_blocked = self.credit.blocked
-            self.credit.take_back(upto - self._taken)
-            self._taken = upto
-            self._progress(was_blocked and not self.credit.blocked)
-
-    def made_safe(self, upto: int) -> None:
-        """Bodies up to a ticket are safe."""
-        if upto > self.synced_ticket:
-            self.synced_ticket = upto
-            self._progress(False)
+    def progress(self, taken: int, safe: int) -> None:
+        """The store is so far, perhaps later than :meth:`wait_until_taken` found out; in the queue's turn."""
+        self.synced_ticket = max(self.synced_ticket, safe)
+        if taken > self._taken:
+            self.credit.take_back(taken - self._taken)
+            self._taken = taken

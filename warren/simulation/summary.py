@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from warren.simulation.node import SimulatedNode
 from warren.simulation.scenario import Scenario
-from warren.simulation.timeline import Line, Timeline
+from warren.simulation.timeline import Timeline
 from warren.simulation.units import NS
 
 
@@ -23,8 +25,10 @@ def summarize(scenario: Scenario, node: SimulatedNode, timeline: Timeline) -> di
     alarms = [mark.at_s for mark in node.marks if mark.kind == "memory-alarm"]
     return {
         "name": scenario.name,
+        "description": scenario.description,
         "seed": scenario.seed,
         "length_s": scenario.length,
+        "start_s": scenario.start,
         "node": {
             "limit_bytes": node.monitor.limit_bytes,
             "paging_from_bytes": int(node.monitor.limit_bytes * node.monitor.paging_ratio),
@@ -41,39 +45,43 @@ def summarize(scenario: Scenario, node: SimulatedNode, timeline: Timeline) -> di
             "disk_busy": node.disk.busy_ns / NS / scenario.length,
             "turns": sum(columns["turns"]),
         },
-        "queues": {line.name: _of_line(line, timeline, scenario) for line in timeline.lines},
+        "queues": _of_lines(scenario, timeline),
     }
 
 
-def _of_line(line: Line, timeline: Timeline, scenario: Scenario) -> dict[str, Any]:
-    columns = timeline.queue_columns
-    rows = [number for number, name in enumerate(columns["queue"]) if name == line.name]
+_COUNTED = ("published", "delivered", "acked", "requeued", "refused", "dead_lettered")
+_MOST = {
+    "max_ready": "len",
+    "max_ram_msg_count": "ram_msg_count",
+    "max_ram_bytes": "ram_bytes",
+    "max_waiting_messages": "waiting_messages",
+}
 
-    def most(name: str) -> Any:
-        return max(columns[name][row] for row in rows)
 
-    counters, latencies = line.counters, line.latencies
-    length_ns = scenario.length * NS
+def _of_lines(scenario: Scenario, timeline: Timeline) -> dict[str, dict[str, Any]]:
+    columns, lines, length_ns = timeline.queue_columns, timeline.lines, scenario.length * NS
+    by_step = {name: np.reshape(columns[name], (-1, len(lines))) for name in {"unacked", *_MOST.values()}}
+    most = {name: by_step[column].max(axis=0).tolist() for name, column in _MOST.items()}
+    ready, unacked = by_step["len"][-1].tolist(), by_step["unacked"][-1].tolist()
+    counted = {name: timeline.total(name) for name in (*_COUNTED, "held_ns", "turns")}
     return {
-        "queues": len(line.queues),
-        "published": counters.published,
-        "delivered": counters.delivered,
-        "acked": counters.acked,
-        "requeued": counters.requeued,
-        "refused": counters.refused,
-        "dead_lettered": counters.dead_lettered,
-        "ready": columns["len"][rows[-1]],
-        "unacked": columns["unacked"][rows[-1]],
-        "max_ready": most("len"),
-        "mean_ready": sum(queue.ready_area for queue in line.queues) / length_ns,
-        "mean_unacked": sum(queue.unacked_area for queue in line.queues) / length_ns,
-        "max_ram_msg_count": most("ram_msg_count"),
-        "max_ram_bytes": most("ram_bytes"),
-        "publishers_held_s": counters.held_ns / NS,
-        "max_waiting_messages": most("waiting_messages"),
-        "latency_mean_s": finite(latencies.mean_s),
-        "latency_p50_s": finite(latencies.quantile(0.5)),
-        "latency_p99_s": finite(latencies.quantile(0.99)),
-        "latency_max_s": latencies.largest_ns / NS,
-        "turns": counters.turns,
+        line.name: {
+            "queues": len(line.queues),
+            **{name: counted[name][number] for name in _COUNTED},
+            "ready": ready[number],
+            "unacked": unacked[number],
+            "max_ready": most["max_ready"][number],
+            "mean_ready": sum(queue.ready_area for queue in line.queues) / length_ns,
+            "mean_unacked": sum(queue.unacked_area for queue in line.queues) / length_ns,
+            "max_ram_msg_count": most["max_ram_msg_count"][number],
+            "max_ram_bytes": most["max_ram_bytes"][number],
+            "publishers_held_s": counted["held_ns"][number] / NS,
+            "max_waiting_messages": most["max_waiting_messages"][number],
+            "latency_mean_s": finite(line.latencies.mean_s),
+            "latency_p50_s": finite(line.latencies.quantile(0.5)),
+            "latency_p99_s": finite(line.latencies.quantile(0.99)),
+            "latency_max_s": line.latencies.largest_ns / NS,
+            "turns": counted["turns"][number],
+        }
+        for number, line in enumerate(lines)
     }

@@ -2,6 +2,9 @@
 
 Counts in a row are of the row's moment; rates, reads, writes and latencies are of the step that ends there. What queues
 of a group share a row for is added up; of durations and latencies it is the group's as a whole.
+
+Of ten thousand queues few have anything to do in a step. So what was last seen of each is kept in a matrix, a row for
+each queue; a queue that had a turn, or publishers that were held, is looked at again, and the columns are added up.
 """
 
 from __future__ import annotations
@@ -15,13 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.counted import DiskAccount
+from warren.simulation.latencies import Latencies
 from warren.simulation.node import SimulatedNode
-from warren.simulation.simulated_queue import Counters, SimulatedQueue
+from warren.simulation.simulated_queue import SimulatedQueue
 from warren.simulation.units import NS
-
-_BUCKETS_A_DECADE: Final = 200
-_SMALLEST_S: Final = 1e-6
-_DECADES: Final = 12
 
 QUEUE_COLUMNS: Final = {
     "time_s": "f8", "queue": "str", "queues": "i8",
@@ -44,46 +44,22 @@ NODE_COLUMNS: Final = {
 }  # fmt: skip
 """node.parquet. ``disk_busy``: the share of the step in which the disk worked."""
 
+_NOW: Final = (
+    "q1", "q2", "delta", "q3", "q4", "len", "unacked", "ram_msg_count", "ram_ack_count",
+    "message_bytes", "message_bytes_ram", "ram_bytes", "blocked_publishers", "waiting_messages", "asleep",
+)  # fmt: skip
+"""What a queue has, as it is at a row's moment."""
+_COUNTED: Final = ("published", "delivered", "acked", "requeued", "refused", "dead_lettered", "turns", "held_ns")
+_DISK: Final = ("disk_reads", "disk_read_bytes", "disk_writes", "disk_write_bytes", "disk_syncs")
+_WHOLE: Final = (*_NOW, *_COUNTED, *_DISK)
+"""The columns of a matrix of integers; behind :data:`_NOW` they are counted since the start."""
+_ADDED: Final = ("target_ram_count", "ingress_rate", "egress_rate", "ack_ingress_rate", "ack_egress_rate")
+_FLOATS: Final = (*_ADDED, "duration_s", "latency_p50_s", "latency_p99_s")
+_AT: Final = {name: number for number, name in enumerate(_WHOLE)}
+_FROM_COUNTED: Final = len(_NOW)
 
-@attrs.define(eq=False)
-class Latencies:
-    """How long messages waited: buckets, 200 a decade, so each is known to 1.2 %; their sum and largest exactly."""
-
-    counts: npt.NDArray[np.int64] = attrs.Factory(lambda: np.zeros(_DECADES * _BUCKETS_A_DECADE + 1, np.int64))
-    count: int = 0
-    sum_ns: int = 0
-    largest_ns: int = 0
-    step: list[npt.NDArray[np.int64]] = attrs.Factory(list)
-    """Those of the step so far, as they are."""
-
-    def add(self, latencies_ns: npt.NDArray[np.int64]) -> None:
-        """Messages that were taken up."""
-        self.step.append(latencies_ns)
-
-    def end_step(self) -> tuple[float, float]:
-        """p50 and p99 (seconds) of the step; NaN where nothing was taken up."""
-        if not self.step:
-            return math.nan, math.nan
-        values, self.step = np.concatenate(self.step), []
-        self.count += len(values)
-        self.sum_ns += int(values.sum())
-        self.largest_ns = max(self.largest_ns, int(values.max()))
-        decades = np.log10(np.maximum(values / NS, _SMALLEST_S) / _SMALLEST_S)
-        buckets = np.minimum(np.ceil(decades * _BUCKETS_A_DECADE), len(self.counts) - 1).astype(np.int64)
-        self.counts += np.bincount(buckets, minlength=len(self.counts))
-        p50, p99 = np.percentile(values, (50, 99)) / NS
-        return float(p50), float(p99)
-
-    def quantile(self, share: float) -> float:
-        """Seconds within which that share of all messages was taken up; NaN where there were none."""
-        if not self.count:
-            return math.nan
-        bucket = int(np.searchsorted(np.cumsum(self.counts), share * self.count))
-        return 0.0 if not bucket else _SMALLEST_S * 10 ** ((bucket - 0.5) / _BUCKETS_A_DECADE)
-
-    @property
-    def mean_s(self) -> float:
-        return self.sum_ns / self.count / NS if self.count else math.nan
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 
 @attrs.define(eq=False)
@@ -93,13 +69,28 @@ class Line:
     name: str
     queues: list[SimulatedQueue]
     latencies: Latencies = attrs.Factory(Latencies)
-    disk: DiskAccount = attrs.Factory(DiskAccount)
-    counters: Counters = attrs.Factory(Counters)
-    """Both as they were at the last row."""
 
 
-def _infinite(value: float | None) -> float:
-    return math.inf if value is None else float(value)
+class _Rows:
+    """A matrix that grows by rows."""
+
+    __slots__ = ("_room", "count")
+
+    def __init__(self, width: int, dtype: type) -> None:
+        self._room: npt.NDArray[Any] = np.empty((64, width), dtype)
+        self.count = 0
+
+    def add(self, rows: npt.NDArray[Any]) -> None:
+        end = self.count + len(rows)
+        if end > len(self._room):
+            larger = np.empty((max(end, 2 * len(self._room)), self._room.shape[1]), self._room.dtype)
+            larger[: self.count] = self._room[: self.count]
+            self._room = larger
+        self._room[self.count : end] = rows
+        self.count = end
+
+    def column(self, number: int) -> npt.NDArray[Any]:
+        return self._room[: self.count, number]
 
 
 class Timeline:
@@ -107,120 +98,135 @@ class Timeline:
 
     def __init__(self, node: SimulatedNode, lines: Sequence[Line]) -> None:
         self.lines = list(lines)
-        self.queue_columns: dict[str, list[Any]] = {name: [] for name in QUEUE_COLUMNS}
         self.node_columns: dict[str, list[Any]] = {name: [] for name in NODE_COLUMNS}
         self._node = node
+        queues = [queue for line in self.lines for queue in line.queues]
+        self._place = {queue: number for number, queue in enumerate(queues)}
+        sizes = [len(line.queues) for line in self.lines]
+        self._begins = np.cumsum([0, *sizes[:-1]])
+        self._sizes = np.asarray(sizes, np.int64)
+        self._whole: Ints = np.zeros((len(queues), len(_WHOLE)), np.int64)
+        self._floats: Floats = np.zeros((len(queues), len(_ADDED) + 1))
+        self._sums: Ints = np.zeros((len(self.lines), len(_WHOLE)), np.int64)
+        self._line_floats: Floats = np.zeros((len(self.lines), len(_ADDED) + 1))
+        self._times: list[float] = []
+        self._whole_rows = _Rows(len(_WHOLE), np.int64)
+        self._float_rows = _Rows(len(_FLOATS), np.float64)
         self._disk_busy_ns = 0
         self._at_ns = 0
-        self._turns = 0
-        self._store_disk = DiskAccount()
+        self._disk = DiskAccount()
+
+    @property
+    def queue_columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Every column of the queues' rows until now."""
+        steps, count = len(self._times), len(self.lines)
+        names = np.empty(count, object)
+        names[:] = [line.name for line in self.lines]
+        made: dict[str, npt.NDArray[Any]] = {
+            "time_s": np.repeat(np.asarray(self._times, np.float64), count),
+            "queue": np.tile(names, steps),
+            "queues": np.tile(self._sizes, steps),
+        }
+        made |= {name: self._whole_rows.column(number) for number, name in enumerate(_WHOLE)}
+        made |= {name: self._float_rows.column(number) for number, name in enumerate(_FLOATS)}
+        return {name: made[name] for name in QUEUE_COLUMNS}
+
+    def total(self, name: str) -> list[int]:
+        """What was counted in all until the last row, for each line."""
+        totals: list[int] = self._sums[:, _AT[name]].tolist()
+        return totals
 
     def take(self) -> None:
         """Add the rows of now."""
-        node = self._node
-        now_s = node.time.now_ns() / NS
-        total, blocked, waiting, turns, awake = DiskAccount(), 0, 0, 0, 0
-        for line in self.lines:
-            row = self._row(line, now_s)
-            for name, column in self.queue_columns.items():
-                column.append(row[name])
-            blocked += row["blocked_publishers"]
-            waiting += row["waiting_messages"]
-            turns += row["turns"]
-            awake += row["queues"] - row["asleep"]
-            total.add(line.disk)
+        self._look()
+        before = self._sums
+        if len(self._begins) == len(self._whole):
+            self._sums, self._line_floats = self._whole.copy(), self._floats.copy()
+        else:
+            self._sums = np.add.reduceat(self._whole, self._begins, axis=0)
+            added = np.add.reduceat(self._floats, self._begins, axis=0)
+            added[:, -1] = np.minimum.reduceat(self._floats[:, -1], self._begins)
+            self._line_floats = added
+        rows = self._sums.copy()
+        rows[:, _FROM_COUNTED:] -= before[:, _FROM_COUNTED:]
+        latencies = [line.latencies.end_step() for line in self.lines]
+        self._times.append(self._node.time.now_ns() / NS)
+        self._whole_rows.add(rows)
+        self._float_rows.add(np.column_stack([self._line_floats, np.asarray(latencies, np.float64)]))
+        self._take_node(rows.sum(axis=0))
+
+    def _look(self) -> None:
+        """Look again at the queues that something has happened to."""
+        node, places, owners = self._node, self._place, self._node.allocated.by_owner
+        changed, node.changed = node.changed, {}
+        for queue in changed:
+            place = places.get(queue)
+            if place is not None:
+                whole, floats = _seen(queue, owners.get(queue.name, 0))
+                self._whole[place] = whole
+                self._floats[place] = floats
+
+    def _take_node(self, step: Ints) -> None:
+        node, now_ns = self._node, self._node.time.now_ns()
+        disk = DiskAccount(*(int(self._sums[:, _AT[name]].sum()) for name in _DISK))
         for store in (node.persistent, node.transient):
-            total.add(store.account)
-        step = total.since(self._store_disk)
-        self._store_disk = total.copy()
-        elapsed_ns = max(node.time.now_ns() - self._at_ns, 1)
+            disk.add(store.account)
+        of_step, self._disk = disk.since(self._disk), disk
+        elapsed_ns, self._at_ns = max(now_ns - self._at_ns, 1), now_ns
         busy_ns, self._disk_busy_ns = node.disk.busy_ns - self._disk_busy_ns, node.disk.busy_ns
-        self._at_ns = node.time.now_ns()
         used, monitor = node.read_memory(), node.monitor
         values = {
-            "time_s": now_s,
+            "time_s": now_ns / NS,
             "used_bytes": used,
             "limit_bytes": monitor.limit_bytes,
             "ratio": used / monitor.limit_bytes if monitor.limit_bytes else math.inf,
             "desired_duration_s": _infinite(monitor.desired_duration),
             "memory_alarm": "memory" in node.alarms.active,
             "disk_alarm": "disk" in node.alarms.active,
-            "blocked_publishers": blocked,
-            "waiting_messages": waiting,
+            "blocked_publishers": int(step[_AT["blocked_publishers"]]),
+            "waiting_messages": int(step[_AT["waiting_messages"]]),
             "disk_bytes": node.files.used_bytes,
-            "disk_reads": step.reads,
-            "disk_read_bytes": step.read_bytes,
-            "disk_writes": step.writes,
-            "disk_write_bytes": step.written_bytes,
-            "disk_syncs": step.syncs,
+            "disk_reads": of_step.reads,
+            "disk_read_bytes": of_step.read_bytes,
+            "disk_writes": of_step.writes,
+            "disk_write_bytes": of_step.written_bytes,
+            "disk_syncs": of_step.syncs,
             "disk_busy": min(busy_ns / elapsed_ns, 1.0),
-            "turns": turns,
-            "queues_awake": awake,
+            "turns": int(step[_AT["turns"]]),
+            "queues_awake": len(self._whole) - int(step[_AT["asleep"]]),
         }
         for name, column in self.node_columns.items():
             column.append(values[name])
 
-    def _row(self, line: Line, now_s: float) -> dict[str, Any]:
-        row: dict[str, Any] = dict.fromkeys(QUEUE_COLUMNS, 0)
-        row |= {"time_s": now_s, "queue": line.name, "queues": len(line.queues)}
-        targets: list[float] = []
-        durations: list[float] = []
-        disk, counters = DiskAccount(), Counters()
-        for queue in line.queues:
-            _add_queue(row, queue, targets, durations)
-            disk.add(queue.account)
-            for name in _COUNTED:
-                setattr(counters, name, getattr(counters, name) + getattr(queue.counters, name))
-            row["ram_bytes"] += self._node.allocated.by_owner.get(queue.name, 0)
-        row["target_ram_count"] = sum(targets) if targets else math.inf
-        row["duration_s"] = min(durations, default=math.inf)
-        step = disk.since(line.disk)
-        row |= {
-            "disk_reads": step.reads,
-            "disk_read_bytes": step.read_bytes,
-            "disk_writes": step.writes,
-            "disk_write_bytes": step.written_bytes,
-            "disk_syncs": step.syncs,
-        }
-        for name in _COUNTED:
-            row[name] = getattr(counters, name) - getattr(line.counters, name)
-        row["latency_p50_s"], row["latency_p99_s"] = line.latencies.end_step()
-        line.disk, line.counters = disk, counters
-        return row
+
+def _infinite(value: float | None) -> float:
+    return math.inf if value is None else float(value)
 
 
-_COUNTED: Final = ("published", "delivered", "acked", "requeued", "refused", "dead_lettered", "turns", "held_ns")
-
-
-def _add_queue(row: dict[str, Any], queue: SimulatedQueue, targets: list[float], durations: list[float]) -> None:
-    """Add what one queue has to a row."""
-    process = queue.process
-    row["blocked_publishers"] += queue.blocked_publishers
-    row["waiting_messages"] += queue.waiting_messages
-    row["len"] += len(process)
-    row["unacked"] += process.unacked
+def _seen(queue: SimulatedQueue, ram_bytes: int) -> tuple[list[int], list[float]]:
+    """A queue's rows of both matrices."""
+    process, counters, disk = queue.process, queue.counters, queue.account
     backing = process.backing
+    q1 = q2 = delta = q3 = q4 = ram = ram_acks = size = size_in_ram = 0
+    ingress = egress = ack_ingress = ack_egress = 0.0
+    target, duration = (math.inf if backing.asleep else 0.0), math.inf
     if backing.asleep:
-        row["asleep"] += 1
-        row["delta"] += len(process)
-        row["message_bytes"] += backing.ready_bytes
-        targets.append(math.inf)
-        return
+        delta, size = len(process), backing.ready_bytes
     for _, level in backing.awake():
-        s = level.state
-        row["q1"] += len(s.q1)
-        row["q2"] += len(s.q2)
-        row["delta"] += s.delta.count
-        row["q3"] += len(s.q3)
-        row["q4"] += len(s.q4)
-        row["ram_msg_count"] += s.ram_msg_count
-        row["ram_ack_count"] += s.ram_ack_count
-        row["ingress_rate"] += s.rates.ingress
-        row["egress_rate"] += s.rates.egress
-        row["ack_ingress_rate"] += s.rates.ack_ingress
-        row["ack_egress_rate"] += s.rates.ack_egress
-        row["message_bytes"] += s.bytes + s.unacked_bytes
-        row["message_bytes_ram"] += s.ram_bytes
-        targets.append(_infinite(s.target_ram_count))
-        if not s.rates.idle:
-            durations.append((s.ram_msg_count + s.ram_ack_count) / s.rates.total)
+        s, rates = level.state, level.state.rates
+        q1, q2, delta, q3, q4 = q1 + len(s.q1), q2 + len(s.q2), delta + s.delta.count, q3 + len(s.q3), q4 + len(s.q4)
+        ram, ram_acks = ram + s.ram_msg_count, ram_acks + s.ram_ack_count
+        ingress, egress = ingress + rates.ingress, egress + rates.egress
+        ack_ingress, ack_egress = ack_ingress + rates.ack_ingress, ack_egress + rates.ack_egress
+        size, size_in_ram = size + s.bytes + s.unacked_bytes, size_in_ram + s.ram_bytes
+        target += _infinite(s.target_ram_count)
+        if not rates.idle:
+            duration = min(duration, (s.ram_msg_count + s.ram_ack_count) / rates.total)
+    whole = [
+        q1, q2, delta, q3, q4, len(process), process.unacked, ram, ram_acks,
+        size, size_in_ram, ram_bytes, queue.blocked_publishers, queue.waiting_messages, queue.asleep,
+        counters.published, counters.delivered, counters.acked, counters.requeued, counters.refused,
+        counters.dead_lettered, counters.turns, counters.held_ns,
+        disk.reads, disk.read_bytes, disk.writes, disk.written_bytes, disk.syncs,
+    ]  # fmt: skip
+    return whole, [target, ingress, egress, ack_ingress, ack_egress, duration]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Final
 
@@ -18,22 +17,34 @@ _SECONDS_OF_UNIT: Final = {
 _PERIOD: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zµ]+)")
 _CLOCK: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 LONGEST_S: Final = 366 * DAY_S
+MOST_BYTES: Final = 1 << 62
+"""More than any machine has; what is beyond it is a slip of the hand."""
+_BEYOND: Final = 1e300  # infinities, what is no number, and whole numbers too large for a float
 
 
 class ScenarioError(SettingsError):
     """A scenario that cannot be: which key, and why."""
 
 
+def shown(value: object) -> str:
+    """A wrong value, for an error: its beginning, where it is long."""
+    try:
+        said = repr(value)
+    except (ValueError, RecursionError):  # a number of more digits than Python writes; nested without end
+        return f"a very large {type(value).__name__}"
+    return said if len(said) <= 100 else f"{said[:97]}..."
+
+
 def seconds(key: str, value: object) -> float:
     """A period: a number of seconds, or a text with its unit. At most a year, never negative."""
     if isinstance(value, str) and (matched := _PERIOD.fullmatch(value.strip())) and matched[2] in _SECONDS_OF_UNIT:
-        period = float(matched[1]) * _SECONDS_OF_UNIT[matched[2]]
-    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        period = round(float(matched[1]) * _SECONDS_OF_UNIT[matched[2]], 9)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _BEYOND:
         period = float(value)
     else:
-        raise ScenarioError(f"{key} must be a time such as 2.5, '250ms' or '10min', not {value!r}")
+        raise ScenarioError(f"{key} must be a time such as 2.5, '250ms' or '10min', not {shown(value)}")
     if not 0.0 <= period <= LONGEST_S:
-        raise ScenarioError(f"{key} must be 0 s … 366 days, not {value!r}")
+        raise ScenarioError(f"{key} must be 0 s … 366 days, not {shown(value)}")
     return period
 
 
@@ -44,7 +55,7 @@ def clock(key: str, value: object) -> float:
         hour, minute, second = int(matched[1]), int(matched[2]), int(matched[3] or 0)
         if hour <= 24 and minute < 60 and second < 60 and hour * 3600 + minute * 60 + second <= DAY_S:
             return float(hour * 3600 + minute * 60 + second)
-    raise ScenarioError(f"{key} must be a time of day such as '09:30', not {value!r}")
+    raise ScenarioError(f"{key} must be a time of day such as '09:30', not {shown(value)}")
 
 
 def moment(key: str, value: object, start_of_day_s: float) -> float:
@@ -59,10 +70,15 @@ def moment(key: str, value: object, start_of_day_s: float) -> float:
 
 def size_bytes(key: str, value: object) -> int:
     """An amount of memory, of disk, or of a body: bytes, or a text with RabbitMQ's units."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value <= MOST_BYTES:
+        raise ScenarioError(f"{key} must be 0 … {MOST_BYTES} bytes, not {shown(value)}")
     try:
-        return parse_information_unit(key, value)
+        size = parse_information_unit(key, value)
     except SettingsError as error:
         raise ScenarioError(str(error)) from None
+    if size > MOST_BYTES:
+        raise ScenarioError(f"{key} must be 0 … {MOST_BYTES} bytes, not {shown(value)}")
+    return size
 
 
 def ns(period_s: float) -> int:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -20,9 +21,10 @@ from actors.engines.consumers import Consumer
 from actors.engines.effects import Delivered
 from queue_index.message_format import Envelope
 from queue_index.properties import Properties, encode_properties
+from warren.simulation.publication import Publication, expiration_ms
 from warren.simulation.scenario import ConsumerSpec, PublisherSpec
-from warren.simulation.simulated_queue import NO_TIME, Publication, SimulatedQueue, expiration_ms
-from warren.simulation.sizes import bodies
+from warren.simulation.simulated_queue import SimulatedQueue
+from warren.simulation.sizes import ConstantSize, Sizes, bodies, body
 from warren.simulation.units import NS, ns
 from warren.simulation.virtual_time import Bell
 
@@ -30,9 +32,10 @@ if TYPE_CHECKING:
     from warren.simulation.node import SimulatedNode
     from warren.simulation.rates import Curve
 
+CATCH_UP_RATE: Final = 50_000
+"""Messages a second at which a publisher sends what was held back, unless its own rate is half of that or more."""
 Times = npt.NDArray[np.int64]
 _DRAWN_AT_ONCE: Final = 1024
-_FOREVER: Final = np.uint64(int.from_bytes(NO_TIME, "big"))
 
 
 @functools.cache
@@ -50,11 +53,16 @@ def _ids(times: Times, first: int) -> bytes:
     return columns.tobytes()
 
 
-def published_at(ids: bytes) -> Times:
-    """The moments (ns) of messages, by their ids; what was there before the start is left out."""
-    times = np.frombuffer(ids, ">u8")[::2].astype(np.uint64)
-    known: Times = times[times != _FOREVER].astype(np.int64)
-    return known
+@attrs.frozen
+class _Group:
+    """Messages that are handed over together: windows on what was drawn at once."""
+
+    last_ns: int
+    low: int
+    high: int
+    ids: bytes
+    """Of all that was drawn, as the sizes are."""
+    sizes: Sizes
 
 
 class SimulatedPublisher:
@@ -77,38 +85,50 @@ class SimulatedPublisher:
         self._rng = rng
         self._granularity_ns = ns(granularity_s)
         self._number = int(rng.integers(1 << 62))
+        self._expiration_ms = expiration_ms(spec.expiration)
         self._unconfirmed = 0
         self._held_until_ns = -1
+        highest = float(np.max(np.diff(curve.messages) / np.diff(curve.at_s), initial=0.0))
+        self._catch_up_ns = round(NS / max(CATCH_UP_RATE, 2 * highest))
         self._bell = Bell(node.time.env)
         self._limit = node.settings.credit_flow_default_credit[0]
         node.time.env.process(self._live())
 
     def _live(self) -> Generator[Any, Any, None]:
         env, skips = self._node.time.env, self._spec.when_blocked == "skip"
-        for times in self._groups():
-            wait_ns = int(times[-1]) - int(env.now)
+        for group in self._groups():
+            wait_ns = group.last_ns - int(env.now)
             if wait_ns > 0:
                 yield env.timeout(wait_ns)
-            elif skips and times[-1] <= self._held_until_ns:
+            elif skips and group.last_ns <= self._held_until_ns:
                 continue  # it stood still, with others in its hands
-            for low in range(0, len(times), self._limit):
+            for low in range(group.low, group.high, self._limit):
                 if not self._free:
-                    yield from self._wait_until_free(len(times) - low)
-                self._publish(times[low : low + self._limit])
+                    yield from self._wait_until_free(group.high - low)
+                high = min(low + self._limit, group.high)
+                self._publish(group, low, high)
+                if group.last_ns < env.now:  # behind: it catches up as fast as a publisher can, which is not at once
+                    yield env.timeout((high - low) * self._catch_up_ns)
 
-    def _groups(self) -> Iterator[Times]:
-        granularity = self._granularity_ns
-        for moments in self._curve.moments(self._spec.arrivals, self._rng):
+    def _groups(self) -> Iterator[_Group]:
+        spec, rng = self._spec, self._rng
+        for moments in self._curve.moments(spec.arrivals, rng):
             times = np.rint(moments * NS).astype(np.int64)
-            if not granularity:
-                yield from np.split(times, len(times))
-                continue
-            edges = np.flatnonzero(np.diff(times // granularity)) + 1
-            yield from np.split(times, edges)
+            ids, sizes = _ids(times, self._number), spec.body.draw(len(times), rng)
+            self._number += len(times)
+            ends = np.arange(1, len(times))
+            if self._granularity_ns:
+                ends = np.flatnonzero(np.diff(times // self._granularity_ns)) + 1
+            highs = [*ends.tolist(), len(times)]
+            lasts_ns = times[np.asarray(highs) - 1].tolist()
+            low = 0
+            for high, last_ns in zip(highs, lasts_ns, strict=True):
+                yield _Group(last_ns, low, high, ids, sizes)
+                low = high
 
     @property
     def _free(self) -> bool:
-        if self._node.blocked or self._queue.weight >= self._limit:
+        if self._node.blocked or self._queue.full:
             return False
         return not self._spec.confirms or self._unconfirmed < self._spec.confirms
 
@@ -117,39 +137,44 @@ class SimulatedPublisher:
         began_ns = int(env.now)
         queue.blocked_publishers += 1
         queue.waiting_messages += waiting
+        self._node.changed[queue] = None
         while not self._free:
             if self._node.blocked:
                 yield self._node.gate.wait()
-            elif queue.weight >= self._limit:
+            elif queue.full:
                 yield queue.room.wait()
             else:
+                queue.hurry_up()
                 yield self._bell.wait()
         queue.blocked_publishers -= 1
         queue.waiting_messages -= waiting
         queue.counters.held_ns += int(env.now) - began_ns
         self._held_until_ns = int(env.now)
+        self._node.changed[queue] = None
 
-    def _publish(self, times: Times) -> None:
-        spec, rng, count = self._spec, self._rng, len(times)
+    def _publish(self, group: _Group, low: int, high: int) -> None:
+        spec, count = self._spec, high - low
         persistent = count
         if spec.persistent < 1.0:
-            persistent = int(rng.binomial(count, spec.persistent)) if spec.persistent else 0
-        sizes = spec.body.draw(count, rng)
-        ids = _ids(times, self._number)
-        self._number += count
-        for low, high, kind in ((0, persistent, True), (persistent, count, False)):
-            if low == high:
+            persistent = int(self._rng.binomial(count, spec.persistent)) if spec.persistent else 0
+        middle = low + persistent
+        for start, end, kind in ((low, middle, True), (middle, high, False)):
+            if start == end:
                 continue
             token = None
             if spec.confirms:
-                self._unconfirmed += high - low
-                token = _Confirm(self, high - low)
+                self._unconfirmed += end - start
+                token = _Confirm(self, end - start)
+            if isinstance(spec.body, ConstantSize):
+                made = [body(spec.body.size)] * (end - start)
+            else:
+                made = bodies(group.sizes[start:end])
             self._queue.publish(
                 Publication(
                     envelope(self._queue.name, persistent=kind),
-                    ids[16 * low : 16 * high],
-                    bodies(sizes[low:high]),
-                    expiration_ms(spec.expiration),
+                    group.ids[16 * start : 16 * end],
+                    made,
+                    self._expiration_ms,
                     spec.priority,
                     token,
                 )
@@ -158,8 +183,6 @@ class SimulatedPublisher:
     def answered(self, count: int, *, refused: bool) -> None:
         """So many of its messages are safe, or were refused."""
         self._unconfirmed -= count
-        if refused:
-            self._queue.counters.refused += count
         self._bell.ring()
 
 
@@ -191,9 +214,9 @@ class SimulatedConsumer:
         rng: np.random.Generator,
         *,
         granularity_s: float,
-        latencies: Callable[[npt.NDArray[np.int64]], None],
+        latencies: Callable[[bytes, Times], None],
     ) -> None:
-        """``latencies`` is told, in nanoseconds, how long messages waited until it took them up."""
+        """``latencies`` is told the ids of messages and the moments (ns) at which it took them up."""
         self._node = node
         self._queue = queue
         self._spec = spec
@@ -201,13 +224,17 @@ class SimulatedConsumer:
         self._rng = rng
         self._granularity_ns = ns(granularity_s)
         self._latencies = latencies
-        self._buffer: deque[Delivered] = deque()
+        self._buffer: deque[tuple[bytes, int, int]] = deque()
+        """Messages, as they were delivered: their ids, the first one's tag (0: none has one), and how many."""
+        self._taken_of_first = 0
         self.buffered = 0
         self.factor = 1.0
         """What its rate is multiplied by."""
         self._downs = 0
         self._epoch = 0
         self._drawn: npt.NDArray[np.float64] = np.empty(0)
+        self._even: tuple[tuple[int, float], Times] = (0, 0.0), np.empty(0, np.int64)
+        """What a constant rate came to last: for so many messages, of so long each."""
         self._bell = Bell(node.time.env)
         self._subscribe()
         node.time.env.process(self._live())
@@ -220,7 +247,8 @@ class SimulatedConsumer:
 
     def _subscribe(self) -> None:
         spec = self._spec
-        consumer = Consumer(self._channel, self._tag, prefetch=spec.prefetch, ack_required=not spec.no_ack)
+        prefetch = 0 if spec.no_ack else spec.prefetch
+        consumer = Consumer(self._channel, self._tag, prefetch=prefetch, acks_unseen=spec.no_ack)
         self._queue.tell(SimulatedQueue.subscribe, (consumer, self))
 
     def go_down(self) -> None:
@@ -230,7 +258,7 @@ class SimulatedConsumer:
             self._queue.tell(SimulatedQueue.close_channel, (self._tag, self._channel))
             self._epoch += 1
             self._buffer.clear()
-            self.buffered = 0
+            self._taken_of_first = self.buffered = 0
 
     def come_back(self) -> None:
         """Be there again, unless something else keeps it down."""
@@ -242,7 +270,7 @@ class SimulatedConsumer:
         """Messages from the queue."""
         if self._downs or delivered.channel != self._channel:
             return  # on their way when it went down; the queue has them back
-        self._buffer.append(delivered)
+        self._buffer.append((delivered.fetched.ids, delivered.first_tag, delivered.count))
         self.buffered += delivered.count
         self._bell.ring()
 
@@ -258,11 +286,12 @@ class SimulatedConsumer:
             ends_ns = self._service_ends()
             count = len(ends_ns)
             ids, tags = self._take_up(count)
-            published_ns = published_at(ids)
-            if len(published_ns):
-                starts_ns = np.empty(count, np.int64)
-                starts_ns[0], starts_ns[1:] = 0, ends_ns[:-1]
-                self._latencies(starts_ns[count - len(published_ns) :] + int(env.now) - published_ns)
+            taken_ns = np.empty(count, np.int64)
+            taken_ns[0] = env.now
+            np.add(ends_ns[:-1], taken_ns[0], out=taken_ns[1:])
+            self._latencies(ids, taken_ns)
+            if self._spec.no_ack and tags:  # as the runtime has it: acked as it is taken up
+                self._queue.tell(SimulatedQueue.settle, (self._channel, tags, True))
             if ends_ns[-1]:
                 yield env.timeout(int(ends_ns[-1]))
             if epoch == self._epoch:
@@ -274,15 +303,19 @@ class SimulatedConsumer:
         if self._spec.rate is None:
             return np.zeros(most, np.int64)
         mean_ns = NS / (self._spec.rate * self.factor)
+        in_granule = self._granularity_ns / mean_ns
         if self._spec.service == "constant":
-            most = max(1, min(most, int(self._granularity_ns / mean_ns)))
-            return np.asarray(np.rint(np.arange(1, most + 1) * mean_ns), np.int64)
-        if len(self._drawn) < min(most, _DRAWN_AT_ONCE):
+            most = max(1, min(most, int(in_granule)))
+            if self._even[0] != (most, mean_ns):
+                self._even = (most, mean_ns), np.rint(np.arange(1, most + 1) * mean_ns).astype(np.int64)
+            return self._even[1]
+        most = min(most, int(1.5 * in_granule) + 16, _DRAWN_AT_ONCE)  # seldom more, and then in two parts
+        if len(self._drawn) < most:
             self._drawn = np.concatenate([self._drawn, self._rng.exponential(size=_DRAWN_AT_ONCE)])
         if not self._granularity_ns:
             ends = self._drawn[:1] * mean_ns
         else:
-            ends = np.cumsum(self._drawn[: min(most, _DRAWN_AT_ONCE)]) * mean_ns
+            ends = np.cumsum(self._drawn[:most]) * mean_ns
             ends = ends[: max(1, int(np.searchsorted(ends, self._granularity_ns)))]
         self._drawn = self._drawn[len(ends) :]
         rounded: Times = np.rint(ends).astype(np.int64)
@@ -291,33 +324,28 @@ class SimulatedConsumer:
     def _take_up(self, count: int) -> tuple[bytes, list[range]]:
         """Take messages out of the buffer: their ids and their tags."""
         self.buffered -= count
+        buffer, at = self._buffer, self._taken_of_first
         ids: list[bytes] = []
         tags: list[range] = []
         while count:
-            delivered = self._buffer[0]
-            part = min(count, delivered.count)
-            first, rest = delivered, None
-            if part < delivered.count:
-                first = Delivered(
-                    delivered.consumer, delivered.channel, delivered.first_tag, delivered.fetched.part(0, part)
-                )
-                rest = Delivered(
-                    delivered.consumer,
-                    delivered.channel,
-                    delivered.first_tag + part if delivered.first_tag else 0,
-                    delivered.fetched.part(part, delivered.count - part),
-                )
-            ids.append(first.fetched.ids)
-            tags.append(first.tags)
-            self._buffer.popleft()
-            if rest is not None:
-                self._buffer.appendleft(rest)
-            count -= part
-        return b"".join(ids), [part for part in tags if part]
+            some, first_tag, held = buffer[0]
+            end = min(at + count, held)
+            ids.append(some[16 * at : 16 * end])
+            if first_tag and tags and tags[-1].stop == first_tag + at:
+                tags[-1] = range(tags[-1].start, first_tag + end)
+            elif first_tag:
+                tags.append(range(first_tag + at, first_tag + end))
+            count -= end - at
+            at = end
+            if end == held:
+                buffer.popleft()
+                at = 0
+        self._taken_of_first = at
+        return b"".join(ids), tags
 
     def _done(self, tags: list[range]) -> None:
         spec = self._spec
-        if not spec.prefetch and self.buffered <= BUFFER // 2:
+        if (spec.no_ack or not spec.prefetch) and self.buffered <= BUFFER // 2:
             self._queue.tell(SimulatedQueue.more)
         if spec.no_ack or not tags:
             return

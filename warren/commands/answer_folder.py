@@ -1,0 +1,122 @@
+"""``--out`` of the simulation's commands: a folder that gets an answer, all of it or nothing.
+
+It is a new one, an empty one, or one that has an earlier answer of the same kind, which one file tells: the *mark*.
+An answer is written beside the folder and moved into it when it is whole. Of what is there, only the earlier answer's
+own files are replaced, or deleted where the new one has none of that name; others stay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+
+import attrs
+
+from storage.errors import StorageError
+
+
+@attrs.frozen
+class Kind:
+    """What an answer of one kind is known by."""
+
+    mark: str
+    """A file of JSON that every answer has."""
+    keys: frozenset[str]
+    """That the file's object has, besides others."""
+    others: Collection[str] = ()
+    """Names of further files."""
+
+    def is_in(self, folder: str) -> bool:
+        """Whether a folder has an answer of this kind."""
+        try:
+            with open(os.path.join(folder, self.mark), encoding="utf-8") as file:
+                said = json.load(file)
+        except (OSError, ValueError):
+            return False
+        return isinstance(said, dict) and self.keys <= said.keys()
+
+
+@contextmanager
+def answer_folder(out: str, kind: Kind) -> Iterator[str]:
+    """A folder to write to, whose files become those of ``out`` when this ends well.
+
+    Raises :class:`StorageError`, before anything is computed, where ``out`` cannot be such a folder.
+    """
+    _check(out, kind)
+    target = os.path.abspath(out)
+    partial = f"{target}.partial-{uuid.uuid4().hex[:8]}"
+    made = _missing_above(target)
+    try:
+        with writing(out):
+            os.makedirs(partial)
+        yield partial
+        with writing(out):
+            _move(partial, target, kind)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        for directory in made:
+            with suppress(OSError):  # there is something in it
+                os.rmdir(directory)
+
+
+@contextmanager
+def writing(out: str) -> Iterator[None]:
+    """What the system says of writing becomes a :class:`StorageError` that names ``out``."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{out}: {error.strerror or error}") from error
+
+
+def write_json(path: str, said: object) -> None:
+    """A file of JSON for people to read."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(said, file, indent=2, ensure_ascii=False, allow_nan=False)
+        file.write("\n")
+
+
+def _missing_above(target: str) -> list[str]:
+    """The directories above that are not there, the innermost first."""
+    missing = []
+    while not os.path.lexists(target := os.path.dirname(target)):
+        missing.append(target)
+    return missing
+
+
+def _check(out: str, kind: Kind) -> None:
+    if "\0" in out or not out:
+        raise StorageError("--out: wants the name of a directory")
+    if "://" in out:
+        raise StorageError(f"{out}: is no directory of a file system that this machine has")
+    if not os.path.lexists(out):
+        return
+    if not os.path.isdir(out):
+        raise StorageError(f"{out}: is there, and is no directory")
+    try:
+        is_empty = not os.listdir(out)
+    except OSError as error:
+        raise StorageError(f"{out}: {error.strerror or error}") from error
+    if not is_empty and not kind.is_in(out):
+        raise StorageError(
+            f"{out}: there is something in it, and no {kind.mark} of an earlier answer; --out wants a new directory, "
+            "an empty one, or one with an earlier answer"
+        )
+
+
+def _move(partial: str, target: str, kind: Kind) -> None:
+    """The mark comes last: a folder without it has no whole answer."""
+    os.makedirs(target, exist_ok=True)
+    written = sorted(os.listdir(partial), key=lambda name: (name == kind.mark, name))
+    for name in written:
+        if os.path.isdir(os.path.join(target, name)):
+            raise StorageError(f"{os.path.join(target, name)}: is a directory, and an answer has a file of that name")
+    for name in written:
+        os.replace(os.path.join(partial, name), os.path.join(target, name))
+    for name in kind.others:
+        stale = os.path.join(target, name)
+        if name not in written and os.path.isfile(stale):
+            os.unlink(stale)

@@ -1,0 +1,296 @@
+"""The commands of ``warren simulate``: a scenario, two beside each other, a grid of them, one on a real directory.
+
+The simulation, and what it needs (SimPy, pandas, pyarrow, matplotlib), is looked for when one of them runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import attrs
+import typer
+
+from storage.errors import WarrenError
+from warren.commands.answer_folder import Kind, answer_folder, write_json, writing
+from warren.commands.opening import JsonOption, UsageError
+from warren.commands.scenario_group import SCENARIO
+from warren.commands.simulate_text import Summary, bar, told, told_of_sweep, told_of_two
+from warren.salvage.names import printable
+from warren.salvage.output import complain, print_json, print_text
+
+if TYPE_CHECKING:
+    from warren.simulation.compare import Comparison
+    from warren.simulation.result import Result
+    from warren.simulation.scenario import Scenario
+
+_EXIT_SOME_FAILED: Final = 1
+_EXIT_ERROR: Final = 2
+_NEEDED: Final = ("simpy", "pandas", "pyarrow", "matplotlib")
+
+ANSWER: Final = Kind(
+    "summary.json",
+    frozenset({"node", "queues", "marks"}),
+    ("overview.png", "memory.png", "states.png", "target.png", "disk.png", "latency.png", "flow.png"),
+)
+SWEEP: Final = Kind("sweep.json", frozenset({"axes", "points"}))
+COMPARISON: Final = Kind("comparison.json", frozenset({"a", "b", "rows"}))
+
+ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO.toml", help="The scenario's file.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Another seed than the scenario's.")]
+OutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Write the answer to DIR: new, empty, or with an earlier answer, which it replaces.",
+    ),
+]
+
+
+class MissingSimulationError(WarrenError):
+    """SimPy, or what else the simulation needs, is not installed."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__(f'{module} is not installed: pip install "warren[sim]"')
+
+
+def part(name: str) -> Any:
+    """A module of the simulation; raises :class:`MissingSimulationError` where what it needs is not there."""
+    for needed in _NEEDED:
+        try:
+            found = importlib.util.find_spec(needed)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            raise MissingSimulationError(needed)
+    return importlib.import_module(f"warren.simulation.{name}")
+
+
+# ── one scenario ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def simulate(
+    scenario: Annotated[
+        str | None, typer.Argument(metavar="SCENARIO.toml", help="The scenario's file.", show_default=False)
+    ] = None,
+    *,
+    out: OutOption = None,
+    seed: SeedOption = None,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print a scenario with all its keys explained, and do nothing else.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate the scenario of a file, and say what came of it: paging, alarms, latency, backlog.
+
+    DIR gets the timeline and the node's as Parquet, summary.json, pictures as PNG, and report.html with all of them.
+    """
+    if example:
+        typer.echo(part("toml_file").EXAMPLE, nl=False)
+        return
+    if scenario is None:
+        raise UsageError("which scenario: warren simulate SCENARIO.toml; --example prints one to begin with")
+    _answer(_loaded(scenario, seed), out, as_json=as_json)
+
+
+def whatif(
+    path: Annotated[
+        str,
+        typer.Argument(metavar="PATH", help="A stopped node's data directory, or an archive of one. Opened read-only."),
+    ],
+    scenario: ScenarioArgument,
+    *,
+    vhost: Annotated[str | None, typer.Option(help="Only this vhost's queues.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Only queues of this name.")] = None,
+    definitions: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The broker's exported definitions, for the queues' arguments.")
+    ] = None,
+    out: OutOption = None,
+    seed: SeedOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate a scenario that starts from a real directory's queues, with what is in them, instead of empty ones.
+
+    Those that the scenario has too are as it says, with the directory's messages; its publishers and consumers may name
+    all of them. What cannot be read is left out, and stderr says what.
+    """
+    read = part("whatif").queues_of_directory
+    queues = read(path, vhost=vhost, queue=queue, definitions=definitions, note=complain)
+    _answer(_loaded(scenario, seed, queues=queues), out, as_json=as_json)
+
+
+def _loaded(path: str, seed: int | None, **queues: Any) -> Scenario:
+    scenario: Scenario = part("toml_file").load_scenario(path, **queues)
+    return _seeded(scenario, seed)
+
+
+def _seeded(scenario: Scenario, seed: int | None) -> Scenario:
+    return scenario if seed is None else attrs.evolve(scenario, seed=seed)
+
+
+def _simulated(scenario: Scenario) -> Result:
+    with bar(scenario.name) as progress:
+        result: Result = part("running").simulate(scenario, progress=progress)
+    return result
+
+
+def _answer(scenario: Scenario, out: str | None, *, as_json: bool) -> None:
+    """Simulate, write, tell."""
+
+    def work(folder: str | None) -> Summary:
+        result = _simulated(scenario)
+        if folder is not None and out is not None:
+            with writing(out):
+                result.save(folder)
+                part("plots").draw(result, folder)
+                part("report").write_report(result, folder)
+        return _summary(result)
+
+    _work_and_tell(work, ANSWER, out, told, as_json=as_json)
+
+
+def _summary(result: Result) -> Summary:
+    """As summary.json has it."""
+    return {**result.summary, "marks": [attrs.asdict(mark) for mark in result.marks]}
+
+
+def _work_and_tell(
+    work: Callable[[str | None], Any],
+    kind: Kind,
+    out: str | None,
+    tell: Callable[..., Any],
+    *,
+    as_json: bool,
+    to_json: Callable[[Any], Any] = dict,
+) -> None:
+    """Do ``work``, which writes its answer to the folder that it is given; say it as JSON or as ``tell`` does."""
+    files: list[str] = []
+    if out is None:
+        said = work(None)
+    else:
+        with answer_folder(out, kind) as folder:
+            said = work(folder)
+            files = sorted(os.listdir(folder))
+    if as_json:
+        print_json(to_json(said))
+    else:
+        print_text(tell(said, files, out))
+
+
+# ── two ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help="A folder with an answer, or a scenario's file.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    *,
+    out: OutOption = None,
+    seed: SeedOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put two simulations beside each other: folders with an answer, or scenarios, which are simulated first.
+
+    DIR gets the numbers of both as comparison.json, and a picture and a page in which both share their axes.
+    """
+
+    def work(folder: str | None) -> Comparison:
+        results = [_result_of(path, seed) for path in (first, second)]
+        with writing(out or "."):
+            found: Comparison = part("compare").compare(*results, folder)
+            if folder is not None:
+                write_json(os.path.join(folder, COMPARISON.mark), found.to_json())
+        return found
+
+    _work_and_tell(work, COMPARISON, out, told_of_two, as_json=as_json, to_json=lambda found: found.to_json())
+
+
+def _result_of(path: str, seed: int | None) -> Result:
+    if not os.path.isdir(path):
+        return _simulated(_loaded(path, seed))
+    result: Result = part("result").Result.load(path)
+    return result
+
+
+# ── many ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def sweep(
+    scenario: ScenarioArgument,
+    *,
+    vary: Annotated[
+        list[str],
+        typer.Option(
+            "--vary",
+            metavar="KEY=V,V…",
+            help="A key and its values, as node.paging_ratio=0.3,0.5. Several: every combination of them.",
+        ),
+    ],
+    processes: Annotated[
+        int | None, typer.Option("--processes", metavar="N", min=1, help="So many at a time; default: one a core.")
+    ] = None,
+    spark: Annotated[
+        str | None, typer.Option("--spark", metavar="MASTER", help="Run them on Spark, as spark://host:7077.")
+    ] = None,
+    out: OutOption = None,
+    seed: SeedOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate a scenario many times, with other values for some of its keys: a row for each combination.
+
+    DIR gets the rows as sweep.parquet, all that is known of each point as sweep.json, and a heat map for two keys, or
+    lines for one. Exit code 1: some points failed; stderr says which, and all others are there.
+    """
+    if spark is not None and processes is not None:
+        raise UsageError("--processes is for this machine, and --spark says where else")
+    axes = [part("grid").Axis.from_text(text) for text in vary]
+    failed: list[str] = []
+
+    def work(folder: str | None) -> Summary:
+        swept = _swept(scenario, axes, processes, spark, seed)
+        failed.extend(swept.failed)
+        if len(failed) == len(swept.points):
+            raise WarrenError(f"every point failed; the first one: {failed[0]}")
+        if folder is not None and out is not None:
+            with writing(out):
+                swept.save(folder)
+                keys = [axis.key for axis in axes]
+                title = f"{printable(swept.name)}: {' and '.join(keys)}"
+                part("heatmap").draw_sweep(swept.frame, keys, folder, title=title)
+        said: Summary = swept.to_json()
+        return said
+
+    _work_and_tell(work, SWEEP, out, told_of_sweep, as_json=as_json)
+    for problem in failed:
+        complain(problem)
+    if failed:
+        raise typer.Exit(_EXIT_SOME_FAILED)
+
+
+def _swept(path: str, axes: list[Any], processes: int | None, spark: str | None, seed: int | None) -> Any:
+    sweeps, table = part("sweep"), part("toml_file").load_table(path)
+    if seed is not None:
+        table["seed"] = seed
+    if spark is not None:
+        from warren.pipeline import part as part_of_pipeline  # noqa: PLC0415
+
+        run = partial(part_of_pipeline("grid").on_spark, master=spark)
+        return sweeps.run_grid(table, axes, path=path, run=run)
+    count = 1
+    for axis in axes:
+        count *= len(axis.values)
+    with bar("points", count) as progress:
+        return sweeps.run_grid(table, axes, path=path, processes=processes, progress=progress)
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    SCENARIO: simulate,
+    "compare": compare,
+    "sweep": sweep,
+    "whatif": whatif,
+}
+"""By their names."""

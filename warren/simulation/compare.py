@@ -1,0 +1,236 @@
+"""Two results side by side: their numbers in one table, their pictures with one scale and one axis of time.
+
+Queues that both have are compared with each other; where no name is in both, the two that held most.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from warren.simulation.panels import column_of, node_panels, queue_panels
+from warren.simulation.picture_data import View, that_matter, view_of
+from warren.simulation.picture_style import (
+    Column,
+    Panel,
+    compose,
+    compose_each,
+    save_png,
+    style,
+)
+from warren.simulation.picture_words import (
+    TimeScale,
+    bytes_text,
+    count_text,
+    share_text,
+    short,
+    time_text,
+)
+from warren.simulation.plots import TITLES
+from warren.simulation.report import EXPLAINED, inline, picture_section, table_section, write_page
+from warren.simulation.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PICTURE_FILE: Final = "compare.png"
+PAGE_FILE: Final = "compare.html"
+MOST_COMPARED: Final = 3
+"""Queues."""
+_PERCENT_UNTIL: Final = 150
+_OVERVIEW: Final = ("memory", "states", "target", "disk", "latency")
+
+
+@attrs.frozen
+class Row:
+    """One number of both: ``None`` where it did not happen."""
+
+    what: str
+    a: float | None
+    b: float | None
+    text: Callable[[float], str] = attrs.field(repr=False, eq=False)
+
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        """Of the first, of the second, and what changed from the one to the other."""
+        return self._said(self.a), self._said(self.b), self._change()
+
+    def _said(self, value: float | None) -> str:
+        return "–" if value is None else self.text(value)
+
+    def _change(self) -> str:
+        if self.a == self.b:
+            return ""
+        if self.a is None or self.b is None:
+            return "only the second" if self.a is None else "only the first"
+        sign = "+" if self.b > self.a else "−"
+        if not self.a:
+            return f"{sign}{self.text(abs(self.b))}"
+        percent = abs(self.b / self.a - 1) * 100
+        if percent >= _PERCENT_UNTIL:
+            return f"× {self.b / self.a:.3g}"
+        return f"{sign}{percent:.0f} %" if percent >= 10 else f"{sign}{percent:.2g} %"
+
+
+@attrs.frozen
+class Comparison:
+    """What came of comparing."""
+
+    names: tuple[str, str]
+    rows: tuple[Row, ...]
+    paths: tuple[Path, ...] = ()
+    """The files that were written: the picture first, then the page."""
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each number: ``what``, ``a``, ``b`` (seconds, bytes, messages, shares); NaN: it did not happen."""
+        import pandas as pd  # noqa: PLC0415
+
+        values = {"a": [row.a for row in self.rows], "b": [row.b for row in self.rows]}
+        columns = {name: pd.Series(one, dtype="float64") for name, one in values.items()}
+        return pd.DataFrame({"what": [row.what for row in self.rows], **columns})
+
+    def to_json(self) -> dict[str, Any]:
+        """The names and the numbers; null: it did not happen."""
+        rows = [{"what": row.what, "a": row.a, "b": row.b} for row in self.rows]
+        return {"a": self.names[0], "b": self.names[1], "rows": rows}
+
+
+def compare(
+    a: Result, b: Result, folder: str | os.PathLike[str] | None = None, *, names: Sequence[str] | None = None
+) -> Comparison:
+    """Compare two results. Into ``folder``, which is made where it is missing, go ``compare.png`` and ``compare.html``.
+
+    ``names``: of the first and the second; otherwise those of their scenarios, told apart where they are the same. The
+    same results give the same bytes.
+    """
+    called = _names(a, b) if names is None else (names[0], names[1])
+    rows = tuple(_rows(a.summary, b.summary))
+    if folder is None:
+        return Comparison(called, rows)
+    views = views_of(a, b, called)
+    with style():
+        os.makedirs(folder, exist_ok=True)
+        overview = [_column(view, _OVERVIEW, views, most=1) for view in views]
+        title = short(f"{called[0]} and {called[1]}", 90)
+        picture = save_png(compose(overview, title=title), Path(folder) / PICTURE_FILE)
+        sections = [_numbers(called, rows), *_pictures(views)]
+    page = write_page(folder, f"{called[0]} and {called[1]}", _subtitle(a, b), sections, name=PAGE_FILE)
+    return Comparison(called, rows, (picture, page))
+
+
+def _names(a: Result, b: Result) -> tuple[str, str]:
+    first, second = str(a.summary["name"]), str(b.summary["name"])
+    return (first, second) if first != second else (f"{first} (A)", f"{second} (B)")
+
+
+def _subtitle(a: Result, b: Result) -> str:
+    said = [f"{time_text(one.summary['length_s'])} simulated, seed {one.summary['seed']}" for one in (a, b)]
+    return said[0] if said[0] == said[1] else " · ".join(said)
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Row]:
+    def of_node(what: str, key: str, text: Callable[[float], str]) -> Row:
+        return Row(what, a["node"][key], b["node"][key], text)
+
+    def of_queues(what: str, key: str, text: Callable[[float], str], how: Callable[[Any], Any]) -> Row:
+        return Row(what, _of_all(a, key, how), _of_all(b, key, how), text)
+
+    return [
+        of_node("most memory used", "max_used_bytes", bytes_text),
+        of_node("most memory used, of the watermark", "max_ratio", share_text),
+        of_node("queues page from", "first_paging_s", time_text),
+        of_node("first memory alarm at", "first_alarm_s", time_text),
+        of_node("memory alarms", "alarms", count_text),
+        of_node("publishers blocked", "alarm_s", time_text),
+        of_queues("published", "published", count_text, sum),
+        of_queues("delivered", "delivered", count_text, sum),
+        of_queues("ready at most, in one queue", "max_ready", count_text, max),
+        of_queues("ready at the end", "ready", count_text, sum),
+        of_queues("in RAM at most, of one queue", "max_ram_bytes", bytes_text, max),
+        of_queues("latency p50, of the slowest queue", "latency_p50_s", time_text, max),
+        of_queues("latency p99, of the slowest queue", "latency_p99_s", time_text, max),
+        of_queues("largest latency", "latency_max_s", time_text, max),
+        of_node("written to disk", "disk_write_bytes", bytes_text),
+        of_node("read from disk", "disk_read_bytes", bytes_text),
+        of_node("syncs", "disk_syncs", count_text),
+        of_node("disk at work", "disk_busy", share_text),
+        of_node("turns of queues", "turns", count_text),
+    ]
+
+
+def _of_all(summary: Mapping[str, Any], key: str, how: Callable[[Any], Any]) -> float | None:
+    values = [one[key] for one in summary["queues"].values() if one[key] is not None]
+    return how(values) if values else None
+
+
+def _numbers(names: tuple[str, str], rows: Sequence[Row]) -> str:
+    said = [[row.what, *row.texts] for row in rows if row.a is not None or row.b is not None]
+    return table_section("Numbers", ["", *(short(name, 40) for name in names), "change"], said)
+
+
+# ── pictures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def views_of(a: Result, b: Result, names: tuple[str, str]) -> tuple[View, View]:
+    """Both, with the queues that are compared, over the same time."""
+    first, second = a.summary["queues"], b.summary["queues"]
+    both = {
+        name: {key: max(first[name][key], second[name][key]) for key in ("max_ready", "published", "delivered")}
+        for name in first
+        if name in second
+    }
+    chosen = that_matter(both, MOST_COMPARED)
+    picked = (chosen, chosen) if chosen else (that_matter(first, 1), that_matter(second, 1))
+    made = [view_of(result, queues=queues) for result, queues in zip((a, b), picked, strict=True)]
+    length_s = max(view.scale.length_s for view in made)
+    starts = {view.scale.start_s for view in made}
+    scale = TimeScale(length_s, starts.pop() if len(starts) == 1 else 0.0)
+    one, other = (attrs.evolve(view, scale=scale, name=name) for view, name in zip(made, names, strict=True))
+    return one, other
+
+
+def _column(view: View, pictures: Sequence[str], views: Sequence[View], *, most: int) -> Column:
+    """The panels of some pictures, one below the other; the same ones for both."""
+    of_node = node_panels(view)
+    panels: list[Panel] = []
+    for name in pictures:
+        if name in of_node:
+            panels += of_node[name] if len(pictures) == 1 else of_node[name][:1]
+            if name == "memory" and any(one.node["waiting_messages"].any() for one in views):
+                panels += of_node["waiting"]
+        else:
+            panels += [queue_panels(queue)[name] for queue in view.queues[:most]]
+    is_of_queue = len(view.queues) == 1 and len(pictures) == 1 and pictures[0] not in of_node
+    return column_of(view, panels, queue=view.queues[0] if is_of_queue else None)
+
+
+def _pictures(views: tuple[View, View]) -> list[str]:
+    sections = []
+    for number, (name, title) in enumerate(TITLES.items()):
+        columns = [_column(view, (name,), views, most=MOST_COMPARED) for view in views]
+        wide = inline(compose(columns), title, f"w{number}", "screen")
+        narrow = ""
+        for which, (figure, column) in enumerate(zip(compose_each(columns), columns, strict=True)):
+            narrow += f"<h3 class=phone>{html.escape(column.name)}</h3>"
+            narrow += inline(figure, f"{title}: {column.name}", f"n{number}-{which}", "phone")
+        note = _note(views, name)
+        sections.append(picture_section(title, EXPLAINED.get(name, ""), wide + narrow, note))
+    return sections
+
+
+def _note(views: tuple[View, View], name: str) -> str:
+    if name in ("memory", "disk"):
+        return ""
+    left = [view.left_out for view in views]
+    if not any(left):
+        return ""
+    return f"Not drawn: {left[0]:,} more queues of {views[0].name}, {left[1]:,} of {views[1].name}."

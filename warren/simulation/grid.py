@@ -1,0 +1,145 @@
+"""The grid of a sweep: which keys of a scenario are varied, over which values, and the point for each combination.
+
+An *axis* is a key with its values, ``node.paging_ratio`` = 0.3, 0.5. A *point* is one value of each axis, and the
+scenario that has them. Points are in the order of the axes' values, the last axis changing fastest. Every point keeps
+the scenario's seed, so what differs between two of them is what was varied, not what was drawn.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+
+from warren.simulation.scenario import Scenario
+from warren.simulation.toml_file import scenario_from_table, table_of, vary
+from warren.simulation.units import ScenarioError
+
+MOST_POINTS: Final = 10_000
+_OPENING: Final = {"[": "]", "{": "}"}
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in the command: ``0.3``, ``2kB``, ``true``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else repr(value)
+
+
+def shown_values(values: Mapping[str, Any]) -> str:
+    """``node.paging_ratio=0.3, publishers.rate=50``."""
+    return ", ".join(f"{key}={shown(value)}" for key, value in values.items())
+
+
+@attrs.frozen
+class Axis:
+    """A key of the scenario, and the values that it is given."""
+
+    key: str
+    values: tuple[Any, ...]
+
+    def __attrs_post_init__(self) -> None:
+        if not self.values:
+            raise ScenarioError(f"vary: {self.key} has no values")
+        said = [shown(value) for value in self.values]
+        if len(set(said)) != len(said):
+            twice = next(each for each in said if said.count(each) > 1)
+            raise ScenarioError(f"vary: {self.key} has the value {twice} twice")
+
+    @classmethod
+    def from_text(cls, text: str) -> Axis:
+        """Of ``KEY=VALUE,VALUE,…``; a value is one of TOML's, or else a text: ``node.memory=1GB,2147483648``."""
+        key, equals, values = text.partition("=")
+        if not equals:
+            raise ScenarioError(f"vary: {text!r} is not KEY=VALUE,VALUE,…")
+        return cls(key.strip(), tuple(_value(key.strip(), part) for part in _parts(values)))
+
+
+def _parts(text: str) -> list[str]:
+    """What commas part that stand in no brackets and no quotes."""
+    parts, open_ones, quote = [""], [], ""
+    for sign in text:
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "\"'":
+            quote = sign
+        elif sign in _OPENING:
+            open_ones.append(_OPENING[sign])
+        elif open_ones and sign == open_ones[-1]:
+            open_ones.pop()
+        elif sign == "," and not open_ones:
+            parts.append("")
+            continue
+        parts[-1] += sign
+    return [part.strip() for part in parts]
+
+
+def _value(key: str, text: str) -> Any:
+    if not text:
+        raise ScenarioError(f"vary: {key} has an empty value")
+    try:
+        value = tomllib.loads(f"value = {text}\n")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ScenarioError(f"vary: {key}={text}: is no number")
+    return value if isinstance(value, bool | int | float | str | dict | list) else text
+
+
+@attrs.frozen
+class Point:
+    """One point of the grid. It can be pickled, and needs no file: whatever is simulated is in the scenario."""
+
+    number: int
+    """From 0 on, in the grid's order."""
+    values: Mapping[str, Any]
+    """By their axes' keys, in the axes' order."""
+    scenario: Scenario = attrs.field(repr=False)
+
+
+def axes_of(vary: Mapping[str, Sequence[Any]] | Sequence[Axis]) -> tuple[Axis, ...]:
+    """The axes that are meant. Raises :class:`ScenarioError` where there is none, or a key is there twice."""
+    if isinstance(vary, Mapping):
+        for key, values in vary.items():
+            if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+                raise ScenarioError(f"vary: {key} wants a list of values, not {values!r:.100}")
+        axes = tuple(Axis(key, tuple(_plain(value) for value in values)) for key, values in vary.items())
+    else:
+        axes = tuple(vary)
+    if not axes:
+        raise ScenarioError("vary: there is nothing to vary: KEY=VALUE,VALUE,… says what")
+    keys = [axis.key for axis in axes]
+    if len(set(keys)) != len(keys):
+        raise ScenarioError(f"vary: {next(key for key in keys if keys.count(key) > 1)} is there twice")
+    count = math.prod(len(axis.values) for axis in axes)
+    if count > MOST_POINTS:
+        raise ScenarioError(f"vary: {count} points are more than {MOST_POINTS}")
+    return axes
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's as Python's own."""
+    return value.item() if hasattr(value, "item") and not isinstance(value, str) else value
+
+
+def points_of(
+    scenario: Scenario | Mapping[str, Any], axes: Sequence[Axis], path: str | None = None
+) -> tuple[Point, ...]:
+    """The grid. All scenarios are made, and so checked, before any of them runs.
+
+    ``scenario``: as it is, or as the table of its file, ``path``. Raises :class:`ScenarioError`, which names the values
+    of the first point that cannot be.
+    """
+    table = scenario if isinstance(scenario, Mapping) else table_of(scenario)
+    points = []
+    for number, combination in enumerate(itertools.product(*(axis.values for axis in axes))):
+        values = dict(zip((axis.key for axis in axes), combination, strict=True))
+        try:
+            points.append(Point(number, values, scenario_from_table(vary(table, values), path)))
+        except ScenarioError as error:
+            raise ScenarioError(f"{shown_values(values)}: {error}") from None
+    return tuple(points)

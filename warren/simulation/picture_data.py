@@ -1,0 +1,256 @@
+"""What pictures draw: a result's columns, thinned to what a picture can show, and its marks made into spans.
+
+The few queues that matter are drawn, :data:`MOST_QUEUES` of them: those that held most messages, then those that most
+came through. A long timeline is thinned to :data:`MOST_POINTS` points. What a point stands for is then the moment of
+most messages or of most memory among its steps, a mean for what is counted, and the worst p99: so no peak is lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from warren.simulation.node import Mark
+from warren.simulation.picture_words import TimeScale
+from warren.simulation.result import Result
+from warren.simulation.timeline import QUEUE_COLUMNS
+
+MOST_POINTS: Final = 900
+MOST_BARS: Final = 180
+"""Of what is counted by step: rates look like rates, not like the grain of the steps."""
+MOST_QUEUES: Final = 4
+_MATTERS: Final = 0.03
+"""A queue that never held this share of what the fullest one held is not drawn beside it."""
+_CLOSE: Final = 0.004
+"""Spans with less than this share of the time between them are drawn as one."""
+
+Floats = npt.NDArray[np.float64]
+Columns = dict[str, npt.NDArray[Any]]
+
+_ENDS: Final = {
+    "paging-starts": "paging-ends",
+    "memory-alarm": "memory-alarm-ends",
+    "disk-alarm": "disk-alarm-ends",
+    "event": "event-ends",
+}
+_COUNTED: Final = (
+    "published", "delivered", "acked", "requeued", "refused", "dead_lettered", "turns",
+    "disk_reads", "disk_read_bytes", "disk_writes", "disk_write_bytes", "disk_syncs",
+)  # fmt: skip
+
+
+@attrs.frozen
+class Span:
+    """From when to when; ``times`` that it happened, where short ones are drawn as one."""
+
+    start_s: float
+    end_s: float
+    ended: bool
+    text: str = ""
+    times: int = 1
+
+
+@attrs.frozen
+class QueueView:
+    """One line of the timeline: a queue or a group."""
+
+    name: str
+    queues: int
+    columns: Columns
+    rates: Columns
+    """What is counted by step, a second; ``time_s`` has one more: where each begins, and where the last ends."""
+    paging: tuple[Span, ...]
+
+
+@attrs.frozen
+class View:
+    """A result, as pictures need it."""
+
+    name: str
+    scale: TimeScale
+    node: Columns
+    rates: Columns
+    queues: tuple[QueueView, ...]
+    """The few that matter, the most important first."""
+    left_out: int
+    """Lines of the timeline that are not drawn."""
+    left_out_ready: int
+    """Messages that those had at most, each at its own moment."""
+    paging_ratio: float
+    paging: tuple[Span, ...]
+    alarms: tuple[Span, ...]
+    disk_alarms: tuple[Span, ...]
+    events: tuple[Span, ...]
+    step_s: float
+    """What a point stands for."""
+
+
+def view_of(result: Result, *, queues: Sequence[str] | None = None, most_points: int = MOST_POINTS) -> View:
+    """What of a result is drawn: ``queues``, or else those that matter."""
+    summary: Any = result.summary
+    length_s = float(summary["length_s"])
+    scale = TimeScale(length_s, float(summary.get("start_s") or 0.0))
+    names = that_matter(summary["queues"]) if queues is None else list(queues)
+    left = [one["max_ready"] for name, one in summary["queues"].items() if name not in names]
+    node_of = summary["node"]
+    limit = node_of["limit_bytes"]
+    node = {name: result.node[name].to_numpy() for name in result.node.columns}
+    views = []
+    for name, columns in _columns_of(result, names).items():
+        marks = [mark for mark in result.marks if mark.queue is not None and _is_of(mark.queue, name)]
+        views.append(
+            QueueView(
+                name=name,
+                queues=int(columns["queues"][0]) if len(columns["queues"]) else 1,
+                columns=_thinned(columns, "len", most_points),
+                rates=_rates(columns),
+                paging=spans(marks, "paging-starts", length_s),
+            )
+        )
+    thinned = _thinned(node, "used_bytes", most_points)
+    return View(
+        name=str(summary["name"]),
+        scale=scale,
+        node=thinned,
+        rates=_rates(node, shares=("disk_busy",)),
+        queues=tuple(views),
+        left_out=len(left),
+        left_out_ready=sum(left),
+        paging_ratio=node_of["paging_from_bytes"] / limit if limit else 0.0,
+        paging=spans(result.marks, "paging-starts", length_s),
+        alarms=spans(result.marks, "memory-alarm", length_s),
+        disk_alarms=spans(result.marks, "disk-alarm", length_s),
+        events=spans(result.marks, "event", length_s),
+        step_s=length_s / max(len(thinned["time_s"]), 1),
+    )
+
+
+def _columns_of(result: Result, names: Sequence[str]) -> dict[str, Columns]:
+    """The rows of some queues alone: a whole timeline as a DataFrame may be larger than all else."""
+    of_rows = np.asarray(result.timeline_columns["queue"], object)
+    rows = {name: np.flatnonzero(of_rows == name) for name in names}
+    found: dict[str, Columns] = {name: {} for name in names}
+    for key, kind in QUEUE_COLUMNS.items():
+        if kind != "str":
+            column = np.asarray(result.timeline_columns[key], kind)
+            for name in names:
+                found[name][key] = column[rows[name]]
+    return found
+
+
+def that_matter(queues: Mapping[str, Any], most: int = MOST_QUEUES) -> list[str]:
+    """The names of the few that matter, in order of importance; ``queues`` is the summary's."""
+
+    def importance(item: tuple[str, Any]) -> tuple[float, float]:
+        return -item[1]["max_ready"], -(item[1]["published"] + item[1]["delivered"])
+
+    order = sorted(queues.items(), key=importance)
+    least = _MATTERS * order[0][1]["max_ready"] if order else 0.0
+    return [name for name, one in order[:most] if one["max_ready"] >= least]
+
+
+def _is_of(queue: str, line: str) -> bool:
+    """Whether a queue's marks belong to a line: its own, or its group's."""
+    return queue == line or (queue.startswith(line) and re.fullmatch(r"-[0-9]+", queue[len(line) :]) is not None)
+
+
+# ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def spans(marks: Iterable[Mark], kind: str, length_s: float) -> tuple[Span, ...]:
+    """When it was so for any queue at all; of events, each for itself."""
+    if kind == "event":
+        return _of_events(marks, length_s)
+    found: list[Span] = []
+    open_at, depth = 0.0, 0
+    for mark in marks:
+        if mark.kind == kind:
+            if not depth:
+                open_at = mark.at_s
+            depth += 1
+        elif mark.kind == _ENDS[kind] and depth:
+            depth -= 1
+            if not depth:
+                found.append(Span(open_at, mark.at_s, ended=True))
+    if depth:
+        found.append(Span(open_at, length_s, ended=False))
+    return tuple(_joined(found, length_s * _CLOSE))
+
+
+def _of_events(marks: Iterable[Mark], length_s: float) -> tuple[Span, ...]:
+    found: list[Span] = []
+    open_at: dict[str, list[float]] = {}
+    for mark in marks:
+        if mark.kind == "event":
+            if mark.text.startswith("purge"):
+                found.append(Span(mark.at_s, mark.at_s, ended=True, text=mark.text))
+            else:
+                open_at.setdefault(mark.text, []).append(mark.at_s)
+        elif mark.kind == "event-ends" and open_at.get(mark.text):
+            found.append(Span(open_at[mark.text].pop(0), mark.at_s, ended=True, text=mark.text))
+    found += [Span(at, length_s, ended=False, text=text) for text, moments in open_at.items() for at in moments]
+    return tuple(sorted(found, key=lambda span: (span.start_s, span.end_s, span.text)))
+
+
+def _joined(found: Sequence[Span], close_s: float) -> list[Span]:
+    joined: list[Span] = []
+    for span in found:
+        if joined and span.start_s - joined[-1].end_s < close_s:
+            last = joined.pop()
+            span = attrs.evolve(span, start_s=last.start_s, times=last.times + 1)  # noqa: PLW2901
+        joined.append(span)
+    return joined
+
+
+# ── thinning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _edges(rows: int, most: int) -> npt.NDArray[np.int64]:
+    """Where groups of rows begin, at most so many."""
+    return np.unique(np.linspace(0, rows, min(rows, most) + 1).astype(np.int64))[:-1]
+
+
+def _thinned(columns: Columns, by: str, most: int) -> Columns:
+    """Of each group of rows the one with most of ``by``; of latencies the median and the worst."""
+    rows = len(columns["time_s"])
+    if rows <= most:
+        return columns
+    edges = _edges(rows, most)
+    groups = list(zip(edges, [*edges[1:], rows], strict=True))
+    picked = np.asarray([low + int(np.argmax(columns[by][low:high])) for low, high in groups])
+    thinned = {name: values[picked] for name, values in columns.items()}
+    if "latency_p50_s" in columns:
+        thinned["latency_p50_s"] = np.asarray([_known(np.nanmedian, columns["latency_p50_s"][a:b]) for a, b in groups])
+        thinned["latency_p99_s"] = np.asarray([_known(np.nanmax, columns["latency_p99_s"][a:b]) for a, b in groups])
+    if "waiting_messages" in columns:
+        thinned["waiting_messages"] = np.maximum.reduceat(columns["waiting_messages"], edges)
+    return thinned
+
+
+def _known(of: Any, values: Floats) -> float:
+    """Of what is a number; NaN where nothing is."""
+    known = values[np.isfinite(values)]
+    return float(of(known)) if len(known) else float("nan")
+
+
+def _rates(columns: Columns, shares: Sequence[str] = ()) -> Columns:
+    """What was counted, a second, in at most :data:`MOST_BARS` groups of steps; the mean of shares."""
+    ends = columns["time_s"].astype(np.float64)
+    rows = len(ends)
+    edges = _edges(rows, MOST_BARS)
+    begins = np.concatenate(([0.0], ends[:-1]))[edges] if rows else np.zeros(0)
+    last = np.concatenate((ends[edges[1:] - 1], ends[-1:])) if rows else np.zeros(0)
+    elapsed = np.maximum(last - begins, 1e-9)
+    made: Columns = {"time_s": np.concatenate((begins, last[-1:]))}
+    for name in _COUNTED:
+        if name in columns:
+            made[name] = np.add.reduceat(columns[name].astype(np.float64), edges) / elapsed
+    steps = np.diff(np.concatenate(([0.0], ends)))
+    for name in shares:
+        made[name] = np.add.reduceat(columns[name].astype(np.float64) * steps, edges) / elapsed
+    return made

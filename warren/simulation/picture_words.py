@@ -1,0 +1,139 @@
+"""Numbers, times and names in words, as pictures and reports say them; and the scale of time of a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+from warren.salvage.names import printable
+
+
+def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+    for unit, name in units:
+        if abs(value) >= unit:
+            return f"{_digits(value / unit)}{name}"
+    return _digits(value)
+
+
+def _digits(value: float) -> str:
+    """Three digits that count, and no zeros behind the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def count_text(count: float) -> str:
+    """A number of messages: ``850``, ``12.5k``, ``3.2M``."""
+    return _scaled(count, ((1e9, "G"), (1e6, "M"), (1e3, "k"))) if abs(count) >= 1e4 else f"{count:,.10g}"
+
+
+def bytes_text(size: float) -> str:
+    """``1.2 GB``; units of a thousand, as scenarios have them."""
+    return (
+        _scaled(size, ((1e12, " TB"), (1e9, " GB"), (1e6, " MB"), (1e3, " kB")))
+        if abs(size) >= 1e3
+        else f"{size:.3g} B"
+    )
+
+
+def time_text(seconds: float) -> str:
+    """A time that something took: ``3.2 ms``, ``45 s``, ``12 min``."""
+    if not math.isfinite(seconds):
+        return "–"
+    if seconds >= 120:
+        return _scaled(seconds, ((2 * 86400, " d"), (7200, " h"), (60, " min"))) if seconds < 7200 else _long(seconds)
+    if seconds == 0:
+        return "0 s"
+    for unit, name in ((1.0, " s"), (1e-3, " ms")):
+        if seconds >= unit:
+            return f"{_digits(seconds / unit)}{name}"
+    return f"{_digits(seconds * 1e6)} µs"
+
+
+def _long(seconds: float) -> str:
+    return f"{_digits(seconds / 3600)} h" if seconds < 2 * 86400 else f"{_digits(seconds / 86400)} d"
+
+
+def share_text(share: float) -> str:
+    """``42 %``."""
+    return f"{share * 100:.3g} %"
+
+
+def short(name: str, letters: int = 36) -> str:
+    """A name that fits above a panel."""
+    name = printable(name)
+    keep = (letters - 1) // 2
+    return name if len(name) <= letters else f"{name[:keep]}…{name[-keep:]}"
+
+
+# ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_UNITS: Final = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+_STEPS: Final = {
+    "seconds": (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 30, 60),
+    "minutes": (1, 2, 5, 10, 15, 20, 30, 60),
+    "hours": (1, 2, 3, 4, 6, 12, 24),
+    "days": (1, 2, 5, 7, 14, 30, 60),
+}
+
+
+@attrs.frozen
+class TimeScale:
+    """How moments (seconds from the start) are said, from 0 to ``length_s``."""
+
+    length_s: float
+    start_s: float = 0.0
+    """The time of day at which the simulation began; other than midnight, moments are times of day."""
+
+    @property
+    def is_clock(self) -> bool:
+        """Whether moments are times of day."""
+        return self.start_s > 0.0 and 150.0 <= self.length_s <= 2 * 86400.0
+
+    @property
+    def unit(self) -> tuple[float, str]:
+        """Seconds in the unit of the axis, and its name."""
+        return next(((size, name) for size, name in _UNITS if self.length_s >= 2.5 * size), _UNITS[-1])
+
+    @property
+    def label(self) -> str:
+        return "time of day" if self.is_clock else f"time, {self.unit[1]}"
+
+    def ticks(self, most: int) -> list[float]:
+        """Moments to be named, at most so many."""
+        unit_s, name = self.unit
+        span = self.length_s / unit_s
+        step = next((one for one in _STEPS[name] if span / one <= most), span / most) * unit_s
+        first = -(self.start_s % step) % step if self.is_clock else 0.0
+        return [first + number * step for number in range(math.floor((self.length_s - first) / step + 1e-9) + 1)]
+
+    def text(self, at_s: float) -> str:
+        """A moment, as the axis names it."""
+        if self.is_clock:
+            minutes = round((self.start_s + at_s) / 60)
+            return f"{minutes // 60 % 24:02d}:{minutes % 60:02d}"
+        return f"{at_s / self.unit[0]:.6g}"
+
+    def moment_text(self, at_s: float) -> str:
+        """A moment by itself: to the second, or with its unit."""
+        if self.is_clock:
+            whole = round(self.start_s + at_s)
+            seconds = f":{whole % 60:02d}" if self.length_s <= 3600.0 else ""
+            return f"{whole // 3600 % 24:02d}:{whole // 60 % 60:02d}{seconds}"
+        return f"{self._in_units(at_s)} {self._short_unit}"
+
+    def span_text(self, start_s: float, end_s: float | None) -> str:
+        """From when to when; ``None``: it did not end."""
+        if end_s is None:
+            return f"from {self.moment_text(start_s)}"
+        start = self.moment_text(start_s) if self.is_clock else self._in_units(start_s)
+        return f"from {start} to {self.moment_text(end_s)}"
+
+    def _in_units(self, at_s: float) -> str:
+        unit_s = self.unit[0]
+        return f"{round(at_s / unit_s, 1 if self.length_s >= 20 * unit_s else 2):g}"
+
+    @property
+    def _short_unit(self) -> str:
+        return {"seconds": "s", "minutes": "min", "hours": "h", "days": "d"}[self.unit[1]]

@@ -1,0 +1,132 @@
+"""A sweep's points on the cores of this machine, in processes of their own.
+
+The processes are fresh ones (not forks of this one, whose threads they would have halves of), and they import the
+simulation alone: nothing of the program that was started, which so needs no guard around its sweep. There are never
+more points on their way than processes, so when one dies (out of memory, say) few can be at fault: each of those is
+tried once more, alone, and the one with which a process dies again is a point that failed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from warren.simulation.grid import Point
+from warren.simulation.sweep import Done, Outcome, run_point
+from warren.simulation.units import ScenarioError
+
+MOST_PROCESSES: Final = 1024
+_LOOK_FOR_PARENT_S: Final = 2.0
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def on_processes(points: Sequence[Point], progress: Done, *, processes: int | None = None) -> list[Outcome]:
+    """What comes of each point, in their order. ``processes``: ``None``: one for each core; 1: in this process."""
+    if processes is not None and not 1 <= processes <= MOST_PROCESSES:
+        raise ScenarioError(f"processes must be 1 … {MOST_PROCESSES}, not {processes}")
+    count = min(cores() if processes is None else processes, len(points))
+    outcomes: dict[int, Outcome] = {}
+
+    def finished(outcome: Outcome) -> None:
+        outcomes[outcome.number] = outcome
+        progress(len(outcomes))
+
+    if count == 1:
+        for point in points:
+            finished(run_point(point))
+    else:
+        _run_all(points, count, finished)
+    return [outcomes[point.number] for point in points]
+
+
+def _run_all(points: Sequence[Point], count: int, finished: Callable[[Outcome], None]) -> None:
+    waiting = deque(points)
+    while waiting:
+        for suspect in _run(waiting, count, finished):
+            if _run(deque([suspect]), 1, finished):
+                finished(Outcome(suspect.number, None, "its process died; perhaps there was too little memory"))
+
+
+def _run(waiting: deque[Point], count: int, finished: Callable[[Outcome], None]) -> list[Point]:
+    """Run what waits until a process dies; the points that were on their way then, or none."""
+    on_their_way: dict[Future[Outcome], Point] = {}
+    with _pool(count) as pool:
+        try:
+            while waiting or on_their_way:
+                while waiting and len(on_their_way) < count:
+                    with _starting():  # a process, where one is missing
+                        on_their_way[pool.submit(run_point, waiting[0])] = waiting[0]
+                    waiting.popleft()
+                for future in wait(on_their_way, return_when=FIRST_COMPLETED).done:
+                    finished(future.result())
+                    del on_their_way[future]
+        except BrokenProcessPool:
+            return list(on_their_way.values())
+    return []
+
+
+@contextmanager
+def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with this block, at once where it is left by an error or an interrupt."""
+    before = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
+    try:
+        yield pool
+    except BaseException:
+        for child in set(multiprocessing.active_children()) - before:
+            child.terminate()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """Let a process that is started now not import the program that was started here; let interrupts wait until it is.
+
+    One that is half started when it is left would say so, with a stack. The new process does not hear interrupts.
+    """
+    main, interrupts = sys.modules["__main__"], list[int]()
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    before: Any = None
+    with suppress(ValueError):  # not in the main thread, where interrupts do not come
+        before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]) if hasattr(signal, "pthread_sigmask") else None
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        if heard is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+        if interrupts:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _begin(parent: int) -> None:
+    """In a new process: interrupts are for the one that started it, and without that one it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not hasattr(signal, "setitimer"):
+        return
+
+    def look(*_: object) -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_FOR_PARENT_S, _LOOK_FOR_PARENT_S)

@@ -1,0 +1,146 @@
+"""A consumer that does what was recorded: takes as many messages as were taken then, acks and gives back as many.
+
+It asks for messages instead of having them pushed: what a queue pushed then, within whatever prefetch, is what was
+recorded. Each span of the record is gone through in pieces (:data:`PIECES`), evenly, for nobody knows better. What
+cannot be done yet, because the queue has no message, is done as soon as a piece finds one. Acks are of what was taken
+first, what is given back of what was taken last.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from actors.engines.effects import Delivered
+from warren.simulation.consumption import Consumption
+from warren.simulation.simulated_queue import SimulatedQueue
+from warren.simulation.units import NS, ns
+
+if TYPE_CHECKING:
+    from warren.simulation.node import SimulatedNode
+
+PIECES: Final = 20
+_BEFORE_END_NS: Final = 1000
+"""So long before a span's end all messages that came in it are there, and nobody has looked yet."""
+_LATER_NS: Final = NS
+
+
+class ReplayedConsumer:
+    """All consumers of one queue, as they were recorded."""
+
+    def __init__(
+        self,
+        node: SimulatedNode,
+        queue: SimulatedQueue,
+        consumption: Consumption,
+        tag: str,
+        *,
+        latencies: Callable[[bytes, npt.NDArray[np.int64]], None],
+    ) -> None:
+        """``latencies`` is told the ids of messages and the moments (ns) at which they were taken."""
+        self._node = node
+        self._queue = queue
+        self._done = consumption
+        self._channel = tag
+        self._latencies = latencies
+        self._unacked: deque[range] = deque()
+        self._owed = dict.fromkeys(("taken", "taken_no_ack", "acked", "requeued"), 0)
+        """What was recorded until now and has not been done yet."""
+        self.factor = 1.0
+        """As of a simulated consumer; what was recorded is done whatever it is."""
+        self._downs = 0
+        node.time.env.process(self._live())
+
+    def go_down(self) -> None:
+        """Do nothing for a while; what comes meanwhile in the record is done later."""
+        self._downs += 1
+
+    def come_back(self) -> None:
+        """Go on, unless something else keeps it down."""
+        self._downs -= 1
+
+    def _live(self) -> Generator[Any, Any, None]:
+        env, done = self._node.time.env, self._done
+        for span in done.busy:
+            begin_ns, end_ns = ns(done.at_s[span]), ns(done.at_s[span + 1])
+            pieces = max(1, min(PIECES, (end_ns - begin_ns) // 1_000_000))
+            before = dict.fromkeys(self._owed, 0)
+            for piece in range(pieces):
+                middle_ns = begin_ns + (2 * piece + 1) * (end_ns - begin_ns) // (2 * pieces)
+                if middle_ns > env.now:
+                    yield env.timeout(middle_ns - int(env.now))
+                for name in self._owed:
+                    until_now = getattr(done, name)[span] * (piece + 1) // pieces
+                    self._owed[name] += until_now - before[name]
+                    before[name] = until_now
+                self._go_on()
+            yield from self._catch_up(end_ns - _BEFORE_END_NS)
+            if done.purged[span]:
+                self._queue.tell(SimulatedQueue.purge)
+        while True:  # nothing more was recorded; but something may be left of it
+            yield from self._catch_up(int(env.now) + _LATER_NS)
+
+    def _catch_up(self, at_ns: int) -> Generator[Any, Any, None]:
+        """Do what is still owed at a moment, if anything is."""
+        env = self._node.time.env
+        if at_ns > env.now:
+            yield env.timeout(at_ns - int(env.now))
+        if any(self._owed.values()):
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Do as much of what is owed as can be."""
+        if self._downs:
+            return
+        for name, ack_required in (("taken_no_ack", False), ("taken", True)):
+            if count := self._owed[name]:
+                self._owed[name] = 0  # it is asked for now; what the queue has not comes back as owed
+                self._queue.tell(SimulatedQueue.get, (self._channel, count, ack_required, self._taker(name, count)))
+        self._settle()
+
+    def _taker(self, name: str, asked: int) -> Callable[[list[Delivered]], None]:
+        def take(found: list[Delivered]) -> None:
+            self._owed[name] += asked - sum(delivered.count for delivered in found)
+            for delivered in found:
+                if name == "taken":
+                    self._unacked.append(delivered.tags)
+                taken_ns = np.full(delivered.count, self._node.time.now_ns(), np.int64)
+                self._latencies(delivered.fetched.ids, taken_ns)
+            self._settle()
+
+        return take
+
+    def _settle(self) -> None:
+        for name, acked in (("acked", True), ("requeued", False)):
+            tags = self._first(self._owed[name]) if acked else self._last(self._owed[name])
+            if tags:
+                self._owed[name] -= sum(map(len, tags))
+                self._queue.tell(SimulatedQueue.settle, (self._channel, tags, acked))
+
+    def _first(self, count: int) -> list[range]:
+        """Tags of those that were taken first, at most so many."""
+        tags: list[range] = []
+        while count > 0 and self._unacked:
+            part = self._unacked.popleft()
+            if len(part) > count:
+                self._unacked.appendleft(part[count:])
+                part = part[:count]
+            tags.append(part)
+            count -= len(part)
+        return tags
+
+    def _last(self, count: int) -> list[range]:
+        """Tags of those that were taken last."""
+        tags: list[range] = []
+        while count > 0 and self._unacked:
+            part = self._unacked.pop()
+            if len(part) > count:
+                self._unacked.append(part[: len(part) - count])
+                part = part[len(part) - count :]
+            tags.append(part)
+            count -= len(part)
+        return tags[::-1]

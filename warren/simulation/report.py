@@ -1,0 +1,290 @@
+"""The report of a result: one HTML file that needs nothing else, on a screen, on a phone, on paper, in light and dark.
+
+Pictures stand in it as SVG, each twice: as wide as a screen, and as narrow as a phone. Their inks are variables of the
+page's style, so that they change with it. Names of queues come from scenarios: all text is escaped.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from warren.salvage.names import printable
+from warren.simulation.picture_data import View, view_of
+from warren.simulation.picture_style import (
+    BLUE,
+    GREEN,
+    GRID,
+    INK,
+    LINE,
+    MINT,
+    NARROW_INCHES,
+    PALE,
+    PAPER,
+    PLUM,
+    RED,
+    SKY,
+    WIDE_INCHES,
+    style,
+    svg_text,
+)
+from warren.simulation.picture_words import (
+    bytes_text,
+    count_text,
+    share_text,
+    short,
+    time_text,
+)
+from warren.simulation.plots import Picture, pictures_of
+from warren.simulation.result import Result
+
+REPORT_FILE: Final = "report.html"
+MOST_ROWS: Final = 20
+"""Of the tables of queues and of moments."""
+_FEW_COLUMNS: Final = 5
+"""As many as a phone is wide; where there are more, names of columns stay on one line, and the table scrolls."""
+
+EXPLAINED: Final = {
+    "memory": "Above the watermark publishers are blocked (shaded); above the lower line queues page. Green, dashed: "
+    "it is over.",
+    "states": "Consumers take from below (Q4), publishers add on top (Q1). Q4 and Q1 are in RAM as a whole, of Q3 and "
+    "Q2 the bodies may be on disk, and of delta nothing is in RAM.",
+    "target": "What is above its target a queue pages. Dotted: there is no limit.",
+    "disk": "Written above, read below.",
+    "latency": "From when a message was to be published until a consumer took it up: half of them within p50, all but "
+    "one in a hundred within p99. A gap: none was taken up.",
+    "flow": "What was published, what was handed to consumers, what they acked.",
+}
+
+_VARIABLES: Final = {
+    INK: "ink", PALE: "pale", LINE: "line", GRID: "grid", PAPER: "paper", BLUE: "blue", SKY: "sky", GREEN: "green",
+    MINT: "mint", RED: "red", PLUM: "plum",
+}  # fmt: skip
+"""What the page's style says for light and for dark."""
+
+
+def write_report(result: Result, folder: str | os.PathLike[str]) -> Path:
+    """Write ``report.html`` into ``folder``, which is made where it is missing; answer its path.
+
+    The same result gives the same bytes.
+    """
+    view = view_of(result)
+    sections = [_cards(cards_of(result.summary, view)), _queues(result.summary, view)]
+    with style():
+        sections += [_section(picture, number) for number, picture in enumerate(pictures_of(view))]
+    sections.append(_moments(result, view))
+    return write_page(folder, view.name, subtitle_of(result.summary), sections)
+
+
+def write_page(
+    folder: str | os.PathLike[str], title: str, subtitle: str, sections: Sequence[str], *, name: str = REPORT_FILE
+) -> Path:
+    """A page of sections, which are HTML already."""
+    os.makedirs(folder, exist_ok=True)
+    path = Path(folder) / name
+    called, said = html.escape(printable(title)), html.escape(printable(subtitle))
+    text = f"{_HEAD.replace('{title}', called)}<h1>{called}</h1><p class=sub>{said}</p>{''.join(sections)}{_TAIL}"
+    path.write_text(text, encoding="utf-8", newline="\n")
+    return path
+
+
+def subtitle_of(summary: Mapping[str, Any]) -> str:
+    """What was simulated, in a line."""
+    said = f"{time_text(summary['length_s'])} simulated, seed {summary['seed']}"
+    return f"{summary['description']} · {said}" if summary.get("description") else said
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def cards_of(summary: Mapping[str, Any], view: View) -> list[tuple[str, str, str]]:
+    """The node in a few numbers: what, how much, and a word on it."""
+    node = summary["node"]
+    limit, queues = node["limit_bytes"], summary["queues"].values()
+    ratio = node["max_ratio"]
+    paged = node["first_paging_s"] is not None
+    alarms = node["alarms"]
+    worst = max((one["latency_p99_s"] for one in queues if one["latency_p99_s"] is not None), default=None)
+    return [
+        (
+            "most memory used",
+            bytes_text(node["max_used_bytes"]),
+            f"{'' if ratio is None else f'{share_text(ratio)} of '}{bytes_text(limit)} allowed",
+        ),
+        (
+            "queues page from",
+            view.scale.moment_text(node["first_paging_s"]) if paged else "never",
+            f"above {bytes_text(node['paging_from_bytes'])}",
+        ),
+        (
+            "publishers blocked",
+            time_text(node["alarm_s"]) if node["alarm_s"] else "never",
+            f"{alarms} alarm{'s' * (alarms != 1)} of memory"
+            + (f", first at {view.scale.moment_text(node['first_alarm_s'])}" if alarms else ""),
+        ),
+        (
+            "ready at most",
+            count_text(max((one["max_ready"] for one in queues), default=0)),
+            f"{count_text(sum(one['published'] for one in queues))} published in all",
+        ),
+        ("p99 of latency", "–" if worst is None else time_text(worst), "of the slowest queue"),
+        (
+            "disk at work",
+            share_text(round(node["disk_busy"], 4)),
+            f"{bytes_text(node['disk_write_bytes'])} written, {bytes_text(node['disk_read_bytes'])} read",
+        ),
+    ]
+
+
+def _cards(cards: Sequence[tuple[str, str, str]]) -> str:
+    made = "".join(
+        f"<div class=card><div class=what>{html.escape(what)}</div><div class=number>{html.escape(number)}</div>"
+        f"<div class=note>{html.escape(word)}</div></div>"
+        for what, number, word in cards
+    )
+    return f"<div class=cards>{made}</div>"
+
+
+_QUEUE_COLUMNS: Final[tuple[tuple[str, str, Any], ...]] = (
+    ("published", "published", count_text),
+    ("delivered", "delivered", count_text),
+    ("acked", "acked", count_text),
+    ("requeued", "requeued", count_text),
+    ("refused", "refused", count_text),
+    ("dead-lettered", "dead_lettered", count_text),
+    ("ready at the end", "ready", count_text),
+    ("ready at most", "max_ready", count_text),
+    ("in RAM at most", "max_ram_bytes", bytes_text),
+    ("latency p50", "latency_p50_s", time_text),
+    ("p99", "latency_p99_s", time_text),
+    ("publishers held", "publishers_held_s", time_text),
+)
+_ONLY_WHERE_ANY: Final = {"requeued", "refused", "dead_lettered", "publishers_held_s"}
+
+
+def _queues(summary: Mapping[str, Any], view: View) -> str:
+    """The queues, the drawn ones first."""
+    queues = summary["queues"]
+    drawn = [queue.name for queue in view.queues]
+    order = drawn + sorted((name for name in queues if name not in drawn), key=lambda name: -queues[name]["max_ready"])
+    columns = [
+        column
+        for column in _QUEUE_COLUMNS
+        if column[1] not in _ONLY_WHERE_ANY or any(one[column[1]] for one in queues.values())
+    ]
+    rows = [
+        [
+            short(name, 48) + (f" ({queues[name]['queues']:,} queues)" if queues[name]["queues"] > 1 else ""),
+            *("–" if queues[name][key] is None else text(queues[name][key]) for _, key, text in columns),
+        ]
+        for name in order[:MOST_ROWS]
+    ]
+    more = len(order) - len(rows)
+    note = f"{more:,} more are in summary.json." if more else ""
+    return table_section("Queues", ["queue", *(title for title, _, _ in columns)], rows, note)
+
+
+def _moments(result: Result, view: View) -> str:
+    words = {
+        "paging-starts": "paging begins", "paging-ends": "paging is over",
+        "memory-alarm": "memory alarm: publishers are blocked", "memory-alarm-ends": "memory alarm is over",
+        "disk-alarm": "disk alarm: publishers are blocked", "disk-alarm-ends": "disk alarm is over",
+        "event": "begins", "event-ends": "is over",
+    }  # fmt: skip
+    marks = result.marks
+    rows = []
+    for mark in marks[:MOST_ROWS]:
+        what = f"{printable(mark.text)} {words[mark.kind]}" if mark.kind.startswith("event") else words[mark.kind]
+        rows.append([view.scale.moment_text(mark.at_s), what, short(mark.queue or "", 48)])
+    if not rows:
+        return ""
+    note = f"{len(marks) - len(rows):,} more are in summary.json." if len(marks) > len(rows) else ""
+    return table_section("Moments", ["when", "what", "queue"], rows, note, numbers=False)
+
+
+def table_section(
+    title: str, head: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", *, numbers: bool = True
+) -> str:
+    """A table under a heading; all but the first column are numbers, or none is."""
+    kind = " class=n" if numbers else ""
+    top = "".join(f"<th{kind if n else ''}>{html.escape(one)}" for n, one in enumerate(head))
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind if n else ''}>{html.escape(one)}" for n, one in enumerate(row)) for row in rows
+    )
+    more = f"<p class=note>{html.escape(note)}</p>" if note else ""
+    scrolls = '"scrolls many"' if len(head) > _FEW_COLUMNS else "scrolls"
+    table = f"<div class={scrolls}><table><thead><tr>{top}<tbody>{body}</table></div>"
+    return f"<section><h2>{html.escape(title)}</h2>{table}{more}</section>"
+
+
+# ── pictures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _section(picture: Picture, number: int) -> str:
+    wide, narrow = (picture.figure(width_inches=inches) for inches in (WIDE_INCHES, NARROW_INCHES))
+    both = inline(wide, picture.title, f"w{number}", "screen") + inline(narrow, picture.title, f"n{number}", "phone")
+    return picture_section(picture.title, EXPLAINED.get(picture.name, ""), both, picture.note)
+
+
+def picture_section(title: str, explained: str, pictures: str, note: str = "") -> str:
+    """A picture under its heading, with what is to be seen in it."""
+    more = f"<p class=note>{html.escape(note)}</p>" if note else ""
+    said = f"<p class=how>{html.escape(explained)}</p>" if explained else ""
+    return f"<section><h2>{html.escape(title)}</h2>{said}{pictures}{more}</section>"
+
+
+def inline(figure: Any, title: str, prefix: str, kind: str) -> str:
+    """A figure as an element of a page: ids of its own, and inks that are the page's."""
+    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg_text(figure), flags=re.DOTALL)
+    used = set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", text))
+    text = re.sub(r' id="([^"]*)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in used else "", text)
+    text = re.sub(r"(url\(|href=\")#", rf"\g<1>#{prefix}", text)
+    for colour, name in _VARIABLES.items():
+        text = text.replace(colour, f"var(--{name})")
+    text = re.sub(r"font: ([0-9.]+px|(?:[a-z0-9]+ )*[0-9.]+px) [^;\"]*", r"font: \1 var(--font)", text)
+    text = re.sub(r"\n\s*", "\n", text)
+    view_box = re.search(r'viewBox="[^"]*"', text)
+    opening = f'<svg class={kind} {view_box[0] if view_box else ""} role="img" aria-label="{html.escape(title)}">'
+    return re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1)
+
+
+_HEAD: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>{title}</title><style>
+:root { --ink: #1f2a30; --pale: #6b7780; --line: #c9d0d4; --grid: #e9edef; --paper: #fff; --page: #f3f5f6;
+  --edge: #dfe4e7; --blue: #0a6ab0; --sky: #7cc0ea; --green: #0b7f5f; --mint: #8fd3b6; --red: #c9371c;
+  --plum: #9b5f8d; --font: system-ui, "DejaVu Sans", Verdana, sans-serif; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4eaed; --pale: #9aa7ae; --line: #4b575e; --grid: #2b343a;
+  --paper: #182026; --page: #10161a; --edge: #2a343a; --blue: #3f9be0; --sky: #a5d6f3;
+  --green: #2bab85; --mint: #a9dfc7; --red: #ee6a4d; --plum: #c58bb8; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.45 var(--font); }
+main { max-width: 1080px; margin: 0 auto; padding: 28px 18px 60px; }
+h1 { margin: 0; font-size: 28px; overflow-wrap: anywhere; } h2 { margin: 0 0 4px; font-size: 17px; }
+.sub { margin: 2px 0 20px; color: var(--pale); overflow-wrap: anywhere; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(160px, 1fr)); gap: 10px; margin-bottom: 14px; }
+.card, section { background: var(--paper); border: 1px solid var(--edge); border-radius: 8px; }
+.card { padding: 10px 14px; } section { padding: 14px 16px; margin-bottom: 14px; }
+.what { color: var(--pale); font-size: 13px; } .number { font-size: 23px; font-weight: 600; }
+.note, .how { color: var(--pale); font-size: 13px; margin: 0; } .how { margin-bottom: 8px; max-width: 100ch; }
+section .note { margin-top: 6px; }
+svg, img { width: 100%; height: auto; display: block; }
+.phone { display: none; } h3 { margin: 10px 0 2px; font-size: 15px; }
+.scrolls { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: 13px; }
+th { max-width: 10em; text-align: left; color: var(--pale); font-weight: 500;
+  border-bottom: 1px solid var(--line); }
+th, td { padding: 4px 12px 4px 0; vertical-align: bottom; } td { border-bottom: 1px solid var(--grid); }
+td:first-child { overflow-wrap: anywhere; min-width: 9em; }
+.n { text-align: right; padding-right: 0; padding-left: 12px; font-variant-numeric: tabular-nums; }
+td.n { white-space: nowrap; }
+@media (max-width: 640px) { main { padding: 16px 8px 40px; } section { padding: 12px 10px; } h1 { font-size: 23px; }
+  .cards { grid-template-columns: 1fr 1fr; } .n { padding-left: 8px; } td:first-child { min-width: 7em; }
+  .many th { white-space: nowrap; } .screen { display: none; } .phone { display: block; } }
+@media print { body { background: none; } section, .card { break-inside: avoid; } }
+</style></head><body><main>
+"""
+_TAIL: Final = "</main></body></html>\n"

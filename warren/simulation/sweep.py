@@ -1,0 +1,192 @@
+"""Sweeps: one scenario many times over, a grid of values for some of its keys; on all cores, or wherever else.
+
+    from warren.simulation.sweep import sweep
+
+    frame = sweep(scenario, {"node.paging_ratio": [0.3, 0.5, 0.7], "publishers.rate": [500, 1000]})
+
+Points know nothing of each other, and each has the scenario's own seed: wherever they run, and whatever is done first,
+the rows are the same, in the grid's order. A point that fails is a row with its error; the others are there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from storage.errors import WarrenError
+from warren.simulation.grid import Axis, Point, axes_of, points_of, shown, shown_values
+from warren.simulation.running import simulate
+from warren.simulation.scenario import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+TABLE_FILE: Final = "sweep.parquet"
+JSON_FILE: Final = "sweep.json"
+
+Done = Callable[[int], None]
+"""Told how many points are finished, whenever one more is."""
+
+OF_NODE: Final = {
+    "first_paging_s": "f8", "first_alarm_s": "f8", "alarms": "i8", "alarm_s": "f8", "max_used_bytes": "i8",
+    "max_ratio": "f8", "max_disk_bytes": "i8", "disk_read_bytes": "i8", "disk_write_bytes": "i8", "disk_busy": "f8",
+}  # fmt: skip
+"""Columns that are the summary's numbers of the node, and their kinds."""
+
+ADDED_UP: Final = ("published", "delivered", "acked", "refused", "ready", "unacked")
+"""Columns that are counts of messages of all queues together."""
+
+WORST: Final = {
+    "max_ready": "i8", "publishers_held_s": "f8", "latency_p50_s": "f8", "latency_p99_s": "f8", "latency_max_s": "f8",
+}  # fmt: skip
+"""Columns that are the largest number of any queue, or of any group that the timeline adds up."""
+
+
+@attrs.frozen
+class Outcome:
+    """What came of a point."""
+
+    number: int
+    summary: Mapping[str, Any] | None
+    """As summary.json has it; ``None``: it failed."""
+    error: str | None = None
+
+    def numbers(self) -> dict[str, Any]:
+        """The row's numbers; none of them where it failed, and ``None`` for what did not happen."""
+        if self.summary is None:
+            return {}
+        node, queues = self.summary["node"], list(self.summary["queues"].values())
+        numbers: dict[str, Any] = {name: node[name] for name in OF_NODE}
+        numbers |= {name: sum(queue[name] for queue in queues) for name in ADDED_UP}
+        for name in WORST:
+            numbers[name] = max((queue[name] for queue in queues if queue[name] is not None), default=None)
+        return numbers
+
+
+Runner = Callable[[Sequence[Point], Done], list[Outcome]]
+"""Runs points, somewhere; the outcomes in the points' order."""
+
+
+def run_point(point: Point) -> Outcome:
+    """Simulate a point, here. What is wrong with it is its outcome, so that the others can go on."""
+    try:
+        return Outcome(point.number, simulate(point.scenario).summary)
+    except WarrenError as error:
+        return Outcome(point.number, None, str(error))
+    except Exception as error:  # whatever it is, it is told with the point's values
+        return Outcome(point.number, None, f"{type(error).__name__}: {error}")
+
+
+@attrs.frozen(slots=False, eq=False)
+class Sweep:
+    """What came of a grid."""
+
+    name: str
+    """The scenario's."""
+    axes: tuple[Axis, ...]
+    points: tuple[Point, ...] = attrs.field(repr=False)
+    outcomes: tuple[Outcome, ...] = attrs.field(repr=False)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """A row for each point: ``point``, a column for each key, the numbers (NaN: it did not happen), ``error``."""
+        return self._table().to_pandas()
+
+    @property
+    def failed(self) -> list[str]:
+        """What is wrong with each point that failed, its values first."""
+        pairs = zip(self.points, self.outcomes, strict=True)
+        return [f"{shown_values(point.values)}: {outcome.error}" for point, outcome in pairs if outcome.error]
+
+    def to_json(self) -> dict[str, Any]:
+        """What sweep.json has: the axes, and each point with its values and its whole summary, or its error."""
+        points = []
+        for point, outcome in zip(self.points, self.outcomes, strict=True):
+            said = {"error": outcome.error} if outcome.summary is None else {"summary": outcome.summary}
+            points.append({"point": point.number, "values": dict(point.values), **said})
+        axes = [{"key": axis.key, "values": list(axis.values)} for axis in self.axes]
+        return {"name": self.name, "axes": axes, "points": points}
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write sweep.parquet and sweep.json into ``folder``, which is made where it is missing."""
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        os.makedirs(folder, exist_ok=True)
+        pq.write_table(self._table(), os.path.join(folder, TABLE_FILE))
+        with open(os.path.join(folder, JSON_FILE), "w", encoding="utf-8") as file:
+            json.dump(self.to_json(), file, indent=2, ensure_ascii=False, allow_nan=False)
+            file.write("\n")
+
+    def _table(self) -> pa.Table:
+        import pyarrow as pa  # noqa: PLC0415
+
+        rows = [outcome.numbers() for outcome in self.outcomes]
+        kinds = {**OF_NODE, **dict.fromkeys(ADDED_UP, "i8"), **WORST}
+        types = {"i8": pa.int64(), "f8": pa.float64()}
+        columns = {"point": pa.array([point.number for point in self.points], pa.int64())}
+        columns |= {axis.key: _column(axis, self.points) for axis in self.axes}
+        columns |= {name: pa.array([row.get(name) for row in rows], types[kind]) for name, kind in kinds.items()}
+        columns["error"] = pa.array([outcome.error for outcome in self.outcomes], pa.string())
+        return pa.table(columns)
+
+
+def _column(axis: Axis, points: Sequence[Point]) -> pa.Array:
+    """An axis's values: numbers where all are, else as they are written."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    values = [point.values[axis.key] for point in points]
+    kinds = {type(value) for value in axis.values}
+    for kind, type_ in ((bool, pa.bool_()), (int, pa.int64())):
+        if kinds == {kind}:
+            return pa.array(values, type_)
+    if kinds <= {int, float}:
+        return pa.array([float(value) for value in values], pa.float64())
+    return pa.array([shown(value) for value in values], pa.string())
+
+
+def run_grid(
+    scenario: Scenario | Mapping[str, Any],
+    vary: Mapping[str, Sequence[Any]] | Sequence[Axis],
+    *,
+    path: str | None = None,
+    processes: int | None = None,
+    run: Runner | None = None,
+    progress: Done | None = None,
+) -> Sweep:
+    """As :func:`sweep`, and all that is known of each point."""
+    axes = axes_of(vary)
+    points = points_of(scenario, axes, path)
+    if run is None:
+        from warren.simulation.processes import on_processes  # noqa: PLC0415
+
+        run = partial(on_processes, processes=processes)
+    outcomes = run(points, progress or (lambda _: None))
+    if [outcome.number for outcome in outcomes] != [point.number for point in points]:
+        raise RuntimeError("a sweep's outcomes are not those of its points, in their order")
+    return Sweep(points[0].scenario.name, axes, points, tuple(outcomes))
+
+
+def sweep(
+    scenario: Scenario | Mapping[str, Any],
+    vary: Mapping[str, Sequence[Any]] | Sequence[Axis],
+    *,
+    path: str | None = None,
+    processes: int | None = None,
+    run: Runner | None = None,
+    progress: Done | None = None,
+) -> pd.DataFrame:
+    """Simulate a scenario for each combination of values. A row for each, in order; columns: :attr:`Sweep.frame`.
+
+    ``scenario``: as it is, or as the table of a scenario's file, ``path``, which is where its traces are looked for.
+    ``vary``: values by key, as ``{"node.paging_ratio": [0.3, 0.5]}``; ``publishers.rate`` is every publisher's,
+    ``publishers[0].rate`` the first one's. ``processes``: so many at a time; ``None``: one for each core; 1: all in
+    this process. ``run``: something else that runs points (:mod:`warren.pipeline.grid`: Spark). Raises
+    :class:`ScenarioError`, before anything runs, for a key that there is not and for a value that cannot be.
+    """
+    return run_grid(scenario, vary, path=path, processes=processes, run=run, progress=progress).frame

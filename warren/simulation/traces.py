@@ -1,0 +1,233 @@
+"""Traces: rates that were measured, as a file of rows that another tool wrote, CSV or Parquet.
+
+A row says from when on, and how many messages a second (or, until the next row, in all):
+
+    time,rate                       time,messages
+    0,120                           2026-03-02T09:00:00,7200
+    60,150                          2026-03-02T09:01:00,9000
+
+Times are seconds from the scenario's start, or moments (ISO 8601, or Parquet's), of which the first is the start. The
+last row holds as long as the others usually do; behind it nothing comes. Rows come in the order of their times, and
+about as often from first to last: where some are missing, that is a *gap*, and what came in it is not known. So a gap
+is an error, unless it is said what to make of it: ``hold`` the rate before it, or ``zero``.
+
+Whether a file is Parquet its first bytes say, not its name.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from warren.simulation.forms import line, one_of
+from warren.simulation.rates import Trace, per_second
+from warren.simulation.units import LONGEST_S, ScenarioError, shown
+
+Gaps = Literal["error", "hold", "zero"]
+TIME: Final = "time"
+RATE: Final = "rate"
+MESSAGES: Final = "messages"
+MOST_ROWS: Final = 1_000_000
+MOST_BYTES: Final = 256 << 20
+GAP: Final = 1.5
+"""Times the usual distance of two rows: more is a gap."""
+
+_MAGIC: Final = b"PAR1"
+_MOST_NAMES: Final = 8
+Floats = npt.NDArray[np.float64]
+
+
+def read_trace(path: Any, time_column: Any = TIME, rate_column: Any | None = None, gaps: Any = "error") -> Trace:
+    """The trace in the file at ``path``.
+
+    ``time_column``, ``rate_column``: where they are called otherwise; left out, a column ``rate`` is looked for and
+    then one called ``messages``. Raises ScenarioError, with the file, for anything that is not such a file.
+    """
+    name = _said("path", line, path)
+    of_time = _said("time_column", line, time_column)
+    of_rate = None if rate_column is None else _said("rate_column", line, rate_column)
+    wanted: Gaps = _said("gaps", lambda value: one_of(value, Gaps), gaps)
+    try:
+        frame = _rows(name)
+        at_s = _times(_column(frame, of_time))
+        in_all = of_rate is None and RATE not in frame.columns and MESSAGES in frame.columns
+        values = _numbers(_column(frame, of_rate or (MESSAGES if in_all else RATE)))
+        return _traced(name, at_s, values, wanted, in_all=in_all)
+    except ScenarioError as error:
+        raise ScenarioError(f"{name}: {error}") from None
+
+
+def _said(key: str, form: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return form(value)
+    except ScenarioError as error:
+        raise ScenarioError(f"{key}{error}") from None
+
+
+# ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _rows(path: str) -> pd.DataFrame:
+    """Its rows as they are: of a CSV, texts."""
+    try:
+        if not os.path.isfile(path):
+            raise ScenarioError("is no file" if os.path.exists(path) else "there is no such file")
+        size = os.path.getsize(path)
+        with open(path, "rb") as file:
+            is_parquet = file.read(len(_MAGIC)) == _MAGIC
+    except OSError as error:
+        raise ScenarioError(f"cannot be read: {error.strerror or error}") from None
+    if size > MOST_BYTES:
+        raise ScenarioError(f"{size} bytes are too many for a trace; at most {MOST_BYTES}")
+    frame = _parquet(path) if is_parquet else _csv(path)
+    if len(frame) > MOST_ROWS:
+        raise ScenarioError(f"{len(frame)} rows are too many for a trace; at most {MOST_ROWS}")
+    if frame.empty:
+        raise ScenarioError("the trace is empty: there is no row in it")
+    return frame
+
+
+def _csv(path: str) -> pd.DataFrame:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                path, dtype=str, keep_default_na=False, skipinitialspace=True, index_col=False, encoding="utf-8-sig"
+            )
+    except pd.errors.EmptyDataError:
+        raise ScenarioError("the trace is empty: there is nothing in it") from None
+    except pd.errors.ParserWarning:
+        raise ScenarioError("no CSV: a row has more values than the first has names") from None
+    except UnicodeDecodeError:
+        raise ScenarioError("no CSV: it is not text in UTF-8") from None
+    except (ValueError, OSError, OverflowError) as error:
+        raise ScenarioError(f"no CSV: {' '.join(str(error).split())}") from None
+    return frame.rename(columns=lambda name: str(name).strip())
+
+
+def _parquet(path: str) -> pd.DataFrame:
+    try:
+        with pq.ParquetFile(path) as file:
+            rows = file.metadata.num_rows
+            if rows > MOST_ROWS:
+                raise ScenarioError(f"{rows} rows are too many for a trace; at most {MOST_ROWS}")
+            return file.read().to_pandas(ignore_metadata=True)  # what pandas wrote of its own may be damaged
+    except (pa.ArrowException, ValueError, LookupError, OSError, OverflowError, MemoryError) as error:
+        raise ScenarioError(f"no Parquet: {' '.join(str(error).split())}") from None
+
+
+# ── columns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
+    if name in frame.columns:
+        found = frame[name]
+        if isinstance(found, pd.DataFrame):
+            raise ScenarioError(f"there are {found.shape[1]} columns {name!r}")
+        return found
+    names = [shown(str(each)) for each in frame.columns[:_MOST_NAMES]]
+    others = " …" if len(frame.columns) > _MOST_NAMES else ""
+    wanted = f"{name!r} or {MESSAGES!r}" if name == RATE else repr(name)
+    raise ScenarioError(f"there is no column {wanted}; its columns are {', '.join(names)}{others}")
+
+
+def _numbers(column: pd.Series[Any]) -> Floats:
+    """Finite numbers; what is missing or is none is an error that names the row."""
+    numbers = _as_floats(column)
+    wrong = np.flatnonzero(~np.isfinite(numbers))
+    if len(wrong):
+        _refuse(column, int(wrong[0]), "a number")
+    return numbers
+
+
+def _as_floats(column: pd.Series[Any]) -> Floats:
+    if pd.api.types.is_bool_dtype(column) or pd.api.types.is_datetime64_any_dtype(column):
+        return np.full(len(column), np.nan)
+    try:
+        numbers: Floats = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    except (TypeError, ValueError, OverflowError):
+        return np.full(len(column), np.nan)
+    return numbers
+
+
+def _times(column: pd.Series[Any]) -> Floats:
+    """Seconds: as they are, or from the first moment on."""
+    if pd.api.types.is_numeric_dtype(column) or np.isfinite(_as_floats(column.iloc[:1])).all():
+        at_s = _numbers(column)
+        wrong = np.flatnonzero((at_s < 0) | (at_s > LONGEST_S))
+        if len(wrong):
+            raise ScenarioError(
+                f"row {wrong[0] + 1}: {column.name} must be 0 … {LONGEST_S:.0f} seconds from the start (or a moment "
+                f"such as 2026-03-02T09:00:00), not {shown(column.iloc[wrong[0]])}"
+            )
+        return at_s
+    try:
+        moments = pd.to_datetime(column, errors="coerce", utc=True, format=_format(column))
+    except (TypeError, ValueError, OverflowError):
+        moments = pd.Series(pd.NaT, index=column.index)
+    wrong = np.flatnonzero(moments.isna())
+    if len(wrong):
+        _refuse(column, int(wrong[0]), "seconds from the start, or a moment such as 2026-03-02T09:00:00")
+    try:
+        elapsed: Floats = (moments - moments.iloc[0]).dt.total_seconds().to_numpy(np.float64)
+    except OverflowError:
+        raise ScenarioError(f"{column.name}: its moments are centuries apart") from None
+    return elapsed
+
+
+def _format(column: pd.Series[Any]) -> str | None:
+    """Of texts: ISO 8601 alone; 03/02/2026 can be two days."""
+    return None if pd.api.types.is_datetime64_any_dtype(column) else "ISO8601"
+
+
+def _refuse(column: pd.Series[Any], index: int, wanted: str) -> None:
+    value = column.iloc[index]
+    missing = value is None or value is pd.NaT or value == "" or (isinstance(value, float) and np.isnan(value))
+    said = "is missing" if missing else f"must be {wanted}, not {shown(value)}"
+    raise ScenarioError(f"row {index + 1}: {column.name} {said}")
+
+
+# ── the trace ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _traced(name: str, at_s: Floats, values: Floats, gaps: Gaps, *, in_all: bool) -> Trace:
+    if len(at_s) < 2:
+        raise ScenarioError("one row says a rate and not how long it holds: a trace has at least two")
+    distances = np.diff(at_s)
+    wrong = np.flatnonzero(distances <= 0)
+    if len(wrong):
+        row = int(wrong[0])
+        raise ScenarioError(
+            f"row {row + 2}: its time ({at_s[row + 1]:.9g} s) is not after the row's before it ({at_s[row]:.9g} s)"
+        )
+    usual = float(np.median(distances))
+    moments = np.append(at_s, at_s[-1] + usual)
+    lasting = np.diff(moments)
+    wide = np.flatnonzero(lasting > GAP * usual)
+    if len(wide) and gaps == "error":
+        row = int(wide[0])
+        raise ScenarioError(
+            f"row {row + 2}: a gap: nothing is said from {at_s[row] + usual:.9g} s to {at_s[row + 1]:.9g} s (rows are "
+            f"{usual:.9g} s apart); gaps = 'hold' keeps the rate before it, gaps = 'zero' has nothing come"
+        )
+    # Before a gap a row says what came in the usual time, not in all of the gap.
+    rates = values / np.where(lasting > GAP * usual, usual, lasting) if in_all else values
+    _check_rates(rates)
+    if len(wide) and gaps == "zero":
+        moments = np.insert(moments, wide + 1, at_s[wide] + usual)
+        rates = np.insert(rates, wide + 1, 0.0)
+    return Trace(name, tuple(moments.tolist()), tuple(rates.tolist()))
+
+
+def _check_rates(rates: Floats) -> None:
+    wrong = np.flatnonzero(~((rates >= 0.0) & (rates <= 1e9)))
+    if len(wrong):
+        _said(f"row {wrong[0] + 1}: the rate", per_second, float(rates[wrong[0]]))

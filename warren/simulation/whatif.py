@@ -1,0 +1,251 @@
+"""What if: a scenario that starts from the queues of a real directory instead of empty ones.
+
+The directory is read as ``warren inspect`` reads it (:mod:`warren.salvage`): a stopped RabbitMQ's or warren's, or an
+archive of one, read-only. Of each queue counts what a restarted broker would deliver: how many messages, and how large
+their bodies are on average. The levels of a priority queue become one queue again. What a queue was declared as says a
+warren's directory, or a broker's exported definitions, and also which queues were never used and so have no files;
+where neither is there, a queue is durable and not lazy.
+
+What cannot be read is left out, and said (a *note*); where nothing is left, that is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+import attrs
+
+from actors.engines.definitions_file import FILE_NAME, LOG_NAME, DefinitionsFile
+from storage.errors import StorageError, WarrenError
+from warren.salvage.names import printable, shown, split_level, to_text
+from warren.salvage.queue_directory import QueueDirectory
+from warren.salvage.read_only import ReadOnlyFileSystem
+from warren.salvage.source import Source, open_place
+from warren.salvage.vhost import Vhost
+from warren.simulation.scenario import QueueSpec, Scenario
+from warren.simulation.sizes import LARGEST, ConstantSize
+from warren.simulation.units import ScenarioError
+
+Note = Callable[[str], object]
+Arguments = Mapping[str, Any]
+Declared = Mapping[tuple[str, str], Arguments]
+"""The arguments of queues, by vhost and name; ``""``: of whichever vhost."""
+
+_LEVELS_ABOVE: Final = 3
+"""A vhost's folder lies so deep in a warren's directory, which has the definitions."""
+_DEAD_LETTERS: Final = ("x-dead-letter-exchange", "x-dead-letter-routing-key", "x-overflow")
+_MOST_DEFINITIONS_BYTES: Final = 256 << 20
+
+
+@attrs.define
+class _Found:
+    """A queue, its levels together."""
+
+    vhost: str
+    name: str
+    ready: int = 0
+    payload_bytes: int = 0
+    top: int | None = None
+    """The highest level that it has, of a priority queue."""
+
+
+# ── queues of a directory ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def queues_of_directory(
+    path: str | os.PathLike[str],
+    *,
+    vhost: str | None = None,
+    queue: str | None = None,
+    definitions: str | os.PathLike[str] | None = None,
+    note: Note | None = None,
+) -> tuple[QueueSpec, ...]:
+    """The queues at ``path``, as a scenario has them, in order of their names.
+
+    ``path``: a node's data directory, its vhosts folder, a vhost's or a queue's folder, or an archive of one.
+    ``vhost``, ``queue``: only these. ``definitions``: a broker's export (``rabbitmqctl export_definitions``).
+    ``note`` is told, in a sentence each, what could not be read. A name that two vhosts have begins with its vhost's.
+
+    Raises :class:`~storage.errors.DataError` or :class:`~storage.errors.StorageError` where there is no such directory,
+    and ScenarioError where nothing in it can be read.
+    """
+    name = os.fspath(path)
+    notes: list[str] = []
+
+    def said(text: str) -> None:
+        notes.append(text)
+        if note is not None:
+            note(text)
+
+    with open_place(name) as place:
+        source = place.queues()
+        with closing(source):
+            declared = dict(_declared(place.files, source, said))
+            if definitions is not None:
+                declared |= _exported(os.fspath(definitions))
+            found = list(_found(source, vhost, queue, declared, said))
+    if not found:
+        which = "" if vhost is None and queue is None else " of that name"
+        because = f": {notes[0]}" if notes else ""
+        raise ScenarioError(f"{name}: there is no queue{which} that can be read{because}")
+    several = {one for one, times in Counter(each.name for each in found).items() if times > 1}
+    specs = [_spec(each, each.name in several, declared, said) for each in found]
+    return tuple(sorted((spec for spec in specs if spec is not None), key=lambda spec: spec.name))
+
+
+def _found(source: Source, vhost: str | None, queue: str | None, declared: Declared, note: Note) -> Iterator[_Found]:
+    for each in source.vhosts:
+        name = to_text(each.name)
+        if vhost is None or name == vhost:
+            yield from _found_in(each, name, queue, declared, note)
+        for problem in each.problems:
+            if problem.severity == "damage":
+                note(str(problem))
+
+
+def _found_in(vhost: Vhost, vhost_name: str, queue: str | None, declared: Declared, note: Note) -> Iterator[_Found]:
+    found: dict[str, _Found | None] = {}
+    for directory in vhost.queues:
+        bare, level = split_level(directory.name)
+        name = to_text(bare) or posixpath.basename(directory.path)
+        counted = _counted(directory, note) if queue in (None, name) else None
+        if counted is None:
+            found.setdefault(name, None)
+            continue
+        one = found.get(name) or _Found(vhost_name, name)
+        found[name] = one
+        one.ready += counted[0]
+        one.payload_bytes += counted[1]
+        if level is not None:
+            one.top = level if one.top is None else max(one.top, level)
+    if vhost.is_whole:  # a queue that was never used has no directory
+        for of_vhost, name in declared:
+            if of_vhost in (vhost_name, "") and queue in (None, name):
+                found.setdefault(name, _Found(vhost_name, name))
+    yield from (one for one in found.values() if one is not None)
+
+
+def _counted(directory: QueueDirectory, note: Note) -> tuple[int, int] | None:
+    """Messages that would be delivered and their bytes; ``None``: it cannot be read."""
+    try:
+        summary = directory.summary()
+    except WarrenError as error:
+        note(f"queue {shown(directory.name)} is left out: {error}")
+        return None
+    if "unreadable" in summary.details:
+        note(f"queue {shown(directory.name)} is left out: {summary.details['unreadable']}")
+        return None
+    return summary.ready, summary.payload_bytes
+
+
+def _spec(found: _Found, with_vhost: bool, declared: Declared, note: Note) -> QueueSpec | None:
+    """The queue as a scenario has it; ``None``: no scenario can."""
+    name = printable(f"{found.vhost}/{found.name}" if with_vhost else found.name)
+    body = ConstantSize(min(round(found.payload_bytes / found.ready), LARGEST)) if found.ready else ConstantSize(1000)
+    arguments = dict(declared.get((found.vhost, found.name)) or declared.get(("", found.name)) or {})
+    if found.top is not None:
+        arguments.setdefault("x-max-priority", max(found.top, 1))
+    wrong: ScenarioError | None = None
+    for left_out in ((), _DEAD_LETTERS, arguments):
+        kept = {key: value for key, value in arguments.items() if key not in left_out}
+        try:
+            spec = QueueSpec(name=name, messages=found.ready, body=body, arguments=kept)
+        except ScenarioError as error:
+            wrong = wrong or error
+            continue
+        if wrong is not None:
+            note(f"queue {name}: {', '.join(key for key in arguments if key not in kept)} left out: {wrong}")
+        return attrs.evolve(spec, lazy=spec.arguments.get("x-queue-mode") == "lazy")
+    note(f"queue {name} is left out: {wrong}")
+    return None
+
+
+# ── what they were declared as ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _declared(files: ReadOnlyFileSystem, source: Source, note: Note) -> Iterator[tuple[tuple[str, str], Arguments]]:
+    """Of a warren's directory; a broker's own database is not read."""
+    for directory in {_definitions_directory(files, vhost.path) for vhost in source.vhosts}:
+        if directory is None:
+            continue
+        try:
+            snapshot = DefinitionsFile(files, directory).load()
+        except WarrenError as error:
+            note(f"what the queues were declared as cannot be read: {error}")
+            continue
+        yield from _arguments((snapshot or {}).get("queues", ()))
+
+
+def _definitions_directory(files: ReadOnlyFileSystem, path: str) -> str | None:
+    for _ in range(_LEVELS_ABOVE):
+        path = posixpath.dirname(path)
+        for name in (FILE_NAME, LOG_NAME):
+            if files.exists(f"{path}/{name}" if path else name):
+                return path or "."
+    return None
+
+
+def _exported(path: str) -> dict[tuple[str, str], Arguments]:
+    try:
+        if not os.path.isfile(path):
+            raise StorageError(f"{path}: there is no such file")
+        if os.path.getsize(path) > _MOST_DEFINITIONS_BYTES:
+            raise StorageError(f"{path}: more than {_MOST_DEFINITIONS_BYTES} bytes are no definitions")
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ScenarioError(f"{path}: no JSON: {error}") from None
+    if not isinstance(document, dict) or not isinstance(document.get("queues"), list):
+        raise ScenarioError(f"{path}: no definitions of a broker: there are no queues in it")
+    return dict(_arguments(document["queues"]))
+
+
+def _arguments(queues: Any) -> Iterator[tuple[tuple[str, str], Arguments]]:
+    for item in queues if isinstance(queues, Sequence) else ():
+        if not isinstance(item, Mapping) or item.get("durable") is not True:  # gone with the broker
+            continue
+        vhost, name, arguments = item.get("vhost", ""), item.get("name"), item.get("arguments")
+        kind = arguments.get("x-queue-type", "classic") if isinstance(arguments, Mapping) else None
+        if isinstance(vhost, str) and isinstance(name, str) and isinstance(arguments, Mapping) and kind == "classic":
+            yield (vhost, name), arguments
+
+
+# ── into a scenario ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_queues(scenario: Scenario, queues: Sequence[QueueSpec]) -> Scenario:
+    """The scenario with these queues at its start.
+
+    A queue that both have keeps what the scenario says of it, and has the directory's messages; the others are added.
+    A scenario file whose publishers and consumers have queues of the directory alone is read with them:
+    ``load_scenario(path, queues=…)``.
+    """
+    return attrs.evolve(scenario, queues=merged(scenario.queues, queues))
+
+
+def merged(own: Sequence[QueueSpec], found: Sequence[QueueSpec]) -> tuple[QueueSpec, ...]:
+    """Queues of a scenario and of a directory, each once."""
+    there = {spec.name: spec for spec in found}
+    merged: list[QueueSpec] = []
+    for index, spec in enumerate(own):
+        if spec.count > 1 and (both := next((name for name in spec.names if name in there), None)) is not None:
+            raise ScenarioError(
+                f"queues[{index}]: {both!r} of the group {spec.name!r} is in the directory, too; left out of the "
+                "scenario, the directory's queues are there by themselves"
+            )
+        filled = there.pop(spec.name, None)
+        if filled is None:
+            merged.append(spec)
+        elif spec.count > 1:
+            raise ScenarioError(f"queues[{index}]: {spec.name!r} is a group, and in the directory a queue")
+        else:
+            merged.append(attrs.evolve(spec, durable=True, messages=filled.messages, body=filled.body))
+    return (*merged, *there.values())
