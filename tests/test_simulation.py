@@ -12,6 +12,7 @@ from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, 
 BACKLOG = Scenario(
     name="backlog",
     length=30,
+    granularity=0.1,
     node=NodeSpec(memory="50MB", monitor_interval=0.5, report_interval=1),
     queues=[QueueSpec(name="orders")],
     publishers=[PublisherSpec(queue="orders", rate=500, body="5kB")],

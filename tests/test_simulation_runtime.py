@@ -385,6 +385,15 @@ STEPS = st.one_of(
 )  # fmt: skip
 
 
+def test_more_dead_letters_than_one_turn_takes() -> None:
+    """The 65th comes in a turn of its own: what the first turn reports is 64 messages."""
+    pair = Pair({"a": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "b"}, "b": {}})
+    pair.publish("a", 65, SMALL, persistent=False, expiration_ms=97)
+    pair.advance(0.2)
+    assert pair.compare()["b"]["len"] == 65
+    pair.close()
+
+
 def carry_out(pair: Pair, step: tuple[Any, ...]) -> None:
     match step:
         case ("publish", queue, count, size, persistent, expiration_ms, priority):

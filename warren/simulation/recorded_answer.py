@@ -124,6 +124,7 @@ def _of_queues(queues: Any) -> dict[str, dict[str, Any]]:
         found[str(name)] = {
             "queues": 1,
             **{count: int(rows[count].sum()) for count in _COUNTED},
+            "dropped": 0,
             "ready": int(rows["len"].iloc[-1]),
             "unacked": int(rows["unacked"].iloc[-1]),
             "max_ready": int(rows["len"].max()),

@@ -156,6 +156,7 @@ _QUEUE_COLUMNS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("requeued", "requeued", count_text),
     ("refused", "refused", count_text),
     ("dead-lettered", "dead_lettered", count_text),
+    ("dropped", "dropped", count_text),
     ("ready at the end", "ready", count_text),
     ("ready at most", "max_ready", count_text),
     ("in RAM at most", "max_ram_bytes", bytes_text),
@@ -163,7 +164,7 @@ _QUEUE_COLUMNS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("p99", "latency_p99_s", time_text),
     ("publishers held", "publishers_held_s", time_text),
 )
-_ONLY_WHERE_ANY: Final = {"requeued", "refused", "dead_lettered", "publishers_held_s"}
+_ONLY_WHERE_ANY: Final = {"requeued", "refused", "dead_lettered", "dropped", "publishers_held_s"}
 
 
 def _queues(summary: Mapping[str, Any], view: View) -> str:

@@ -25,6 +25,7 @@ from actors.engines.dead_letters import is_cycle
 from actors.engines.effects import DeadLetterBatch, Delivered, Effects
 from actors.engines.queue_process import QueueProcess
 from actors.looking import is_pageable
+from actors.pool import TURN_ENTRIES
 from queue_index.msg_ids import MsgIds
 from queue_index.recovery_terms import RecoveryTerms
 from queue_index.variable_queue import QueueFiles
@@ -52,10 +53,10 @@ _MS: Final = NS // 1000
 
 
 class _Process(QueueProcess):
-    """Simulated bodies of one size are one object: encoded, each would take memory of its own."""
+    """Simulated bodies of one size are one object: large ones stay so. (Encoded, each would take its own memory.)"""
 
     __slots__ = ()
-    single_below_bytes = 512
+    single_below_bytes = 65_536
 
 
 Work = tuple[Callable[["SimulatedQueue", Any], None], Any]
@@ -172,7 +173,9 @@ class SimulatedQueue:
         self._node.changed[self] = None
         self.counters.turns += 1
         control, inbox = self._control, self._inbox
-        while control or inbox:
+        for _ in range(TURN_ENTRIES):
+            if not (control or inbox):
+                break
             work, what = (control or inbox).popleft()
             work(self, what)
         process = self.process
@@ -182,6 +185,8 @@ class SimulatedQueue:
                     process.set_room(tag, max(BUFFER - receiver.buffered, 0))
             process.deliver()
         hurry, self._hurry = self._hurry, False
+        if hurry and (control or inbox):
+            self._hurry = True  # what somebody waits for may not have been taken yet
         if self._tokens or self._settled:
             self._make_safe(hurry=hurry)
         effects = process.drain_effects()

@@ -68,6 +68,7 @@ def _of_lines(scenario: Scenario, timeline: Timeline) -> dict[str, dict[str, Any
         line.name: {
             "queues": len(line.queues),
             **{name: counted[name][number] for name in _COUNTED},
+            "dropped": sum(queue.dropped for queue in line.queues),
             "ready": ready[number],
             "unacked": unacked[number],
             "max_ready": most["max_ready"][number],
