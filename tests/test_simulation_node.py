@@ -365,3 +365,22 @@ def test_a_quiet_queue_sleeps_and_one_that_is_told_in_a_round_wakes_only_where_i
         awake[wakes] = int(idle["turns"].sum())
     assert awake[False] == 0
     assert awake[True] >= 20
+
+
+def test_what_waits_grows_while_publishers_are_blocked() -> None:
+    """Not only what a publisher has in its hands: all that should have been published by now."""
+    down = Event(what="watermark", at=5, until=15, value=1000)
+    scenario = Scenario(
+        length=20,
+        node=NodeSpec(memory="1GB"),
+        queues=[QueueSpec(name="q")],
+        publishers=[PublisherSpec(queue="q", rate=200, arrivals="constant")],
+        events=[down],
+    )
+    rows = Simulation(scenario).run().queue("q").set_index("time_s")
+    alarmed = rows.index[rows["blocked_publishers"] == 1]
+    assert len(alarmed) >= 8
+    waiting = rows.loc[alarmed, "waiting_messages"]
+    assert waiting.diff().iloc[1:].between(199, 201).all()
+    assert waiting.iloc[-1] > 1500
+    assert rows["waiting_messages"].iloc[-1] == 0, "they have caught up"

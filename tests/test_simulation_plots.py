@@ -361,7 +361,7 @@ def test_a_scenario_that_begins_at_a_time_of_day_has_times_of_day() -> None:
     assert [scale.text(tick) for tick in scale.ticks(6)] == ["09:50", "10:00", "10:10", "10:20", "10:30", "10:40"]
     assert scale.span_text(900.0, 1804.0) == "from 10:00:00 to 10:15:04"
     assert TimeScale(7200.0, 9.75 * 3600).moment_text(900.0) == "10:00"
-    assert TimeScale(7200.0).span_text(900.0, 1804.0) == "from 15 to 30.1 min"
+    assert TimeScale(7200.0).span_text(900.0, 1804.0) == "from 15:00 to 30:04 min"
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,9 @@ class TimeScale:
         return f"from {start} to {self.moment_text(end_s)}"
 
     def _in_units(self, at_s: float) -> str:
-        unit_s = self.unit[0]
+        unit_s, name = self.unit
+        if name == "minutes":  # to the second, as a watch has it: 0:20
+            return f"{round(at_s) // 60}:{round(at_s) % 60:02d}"
         return f"{round(at_s / unit_s, 1 if self.length_s >= 20 * unit_s else 2):g}"
 
     @property

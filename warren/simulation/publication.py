@@ -31,6 +31,14 @@ class Receiver(Protocol):
     def take(self, delivered: Delivered) -> None: ...
 
 
+class Behind(Protocol):
+    """A publisher that may not publish what it has, as its queue knows it."""
+
+    @property
+    def waiting_messages(self) -> int:
+        """Messages whose moment is past."""
+
+
 class Token(Protocol):
     """A publisher's, for one publish; answered once."""
 

@@ -32,6 +32,7 @@ from queue_index.variable_queue import QueueFiles
 from storage.counted import DiskAccount
 from warren.simulation.publication import (
     NO_TIME,
+    Behind,
     Counters,
     DeadLettersLeft,
     DeadLetterToken,
@@ -82,8 +83,8 @@ class SimulatedQueue:
         self.account = DiskAccount()
         self.counters = Counters()
         self.blocked_publishers = 0
-        self.waiting_messages = 0
-        """Messages that its publishers hold back."""
+        self.behind: dict[Behind, None] = {}
+        """Its publishers that have messages which should be published by now."""
         self.ready_area = self.unacked_area = 0
         """Messages times nanoseconds."""
         self._node = node
@@ -243,6 +244,11 @@ class SimulatedQueue:
             self._start_timer("sync", self._node.sync_delay_ns(), SimulatedQueue._sync_due)
             self._node.syncing.add(self.name)
         process.drain_confirms()
+
+    @property
+    def waiting_messages(self) -> int:
+        """Messages that its publishers hold back."""
+        return sum(publisher.waiting_messages for publisher in self.behind)
 
     @property
     def dropped(self) -> int:

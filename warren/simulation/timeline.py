@@ -165,6 +165,8 @@ class Timeline:
                 whole, floats = _seen(queue, owners.get(queue.name, 0))
                 self._whole[place] = whole
                 self._floats[place] = floats
+                if queue.behind:  # what waits grows while nothing happens
+                    node.changed[queue] = None
 
     def _take_node(self, step: Ints) -> None:
         node, now_ns = self._node, self._node.time.now_ns()

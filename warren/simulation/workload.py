@@ -88,27 +88,46 @@ class SimulatedPublisher:
         self._expiration_ms = expiration_ms(spec.expiration)
         self._unconfirmed = 0
         self._held_until_ns = -1
+        self._times: Times = np.empty(0, np.int64)
+        self._next = self._high = 0
+        """Of these moments, the first of which the message is not published, and the first behind its group."""
         highest = float(np.max(np.diff(curve.messages) / np.diff(curve.at_s), initial=0.0))
         self._catch_up_ns = round(NS / max(CATCH_UP_RATE, 2 * highest))
         self._bell = Bell(node.time.env)
         self._limit = node.settings.credit_flow_default_credit[0]
         node.time.env.process(self._live())
 
+    @property
+    def waiting_messages(self) -> int:
+        """Messages whose moment is past; of those that are not drawn yet, as many as are to be expected."""
+        if self._spec.when_blocked == "skip":
+            return self._high - self._next  # what it has in its hands; others it does not make
+        now_ns = self._node.time.now_ns()
+        due = int(np.searchsorted(self._times, now_ns, "right")) - self._next
+        if self._next + due == len(self._times):
+            reached = np.interp([self._times[-1] / NS, now_ns / NS], self._curve.at_s, self._curve.messages)
+            due += round(float(reached[1] - reached[0]))
+        return due
+
     def _live(self) -> Generator[Any, Any, None]:
-        env, skips = self._node.time.env, self._spec.when_blocked == "skip"
+        env, skips, behind = self._node.time.env, self._spec.when_blocked == "skip", self._queue.behind
         for group in self._groups():
+            self._next, self._high = group.low, group.high
             wait_ns = group.last_ns - int(env.now)
             if wait_ns > 0:
+                behind.pop(self, None)
                 yield env.timeout(wait_ns)
             elif skips and group.last_ns <= self._held_until_ns:
                 continue  # it stood still, with others in its hands
             for low in range(group.low, group.high, self._limit):
                 if not self._free:
-                    yield from self._wait_until_free(group.high - low)
+                    yield from self._wait_until_free()
                 high = min(low + self._limit, group.high)
                 self._publish(group, low, high)
+                self._next = high
                 if group.last_ns < env.now:  # behind: it catches up as fast as a publisher can, which is not at once
                     yield env.timeout((high - low) * self._catch_up_ns)
+        behind.pop(self, None)
 
     def _groups(self) -> Iterator[_Group]:
         spec, rng = self._spec, self._rng
@@ -116,6 +135,7 @@ class SimulatedPublisher:
             times = np.rint(moments * NS).astype(np.int64)
             ids, sizes = _ids(times, self._number), spec.body.draw(len(times), rng)
             self._number += len(times)
+            self._times = times
             ends = np.arange(1, len(times))
             if self._granularity_ns:
                 ends = np.flatnonzero(np.diff(times // self._granularity_ns)) + 1
@@ -132,11 +152,11 @@ class SimulatedPublisher:
             return False
         return not self._spec.confirms or self._unconfirmed < self._spec.confirms
 
-    def _wait_until_free(self, waiting: int) -> Generator[Any, Any, None]:
+    def _wait_until_free(self) -> Generator[Any, Any, None]:
         queue, env = self._queue, self._node.time.env
         began_ns = int(env.now)
         queue.blocked_publishers += 1
-        queue.waiting_messages += waiting
+        queue.behind[self] = None
         self._node.changed[queue] = None
         while not self._free:
             if self._node.blocked:
@@ -147,7 +167,6 @@ class SimulatedPublisher:
                 queue.hurry_up()
                 yield self._bell.wait()
         queue.blocked_publishers -= 1
-        queue.waiting_messages -= waiting
         queue.counters.held_ns += int(env.now) - began_ns
         self._held_until_ns = int(env.now)
         self._node.changed[queue] = None
