@@ -26,6 +26,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.xdist_group(name))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Without groups a fixture of minutes would be made in every process, and nobody would see why."""
+    if getattr(session.config.option, "loadgroup", False):
+        grouped = [item for item in session.items if item.get_closest_marker("xdist_group") is not None]
+        if any("@" not in item.nodeid for item in grouped):
+            raise pytest.UsageError("pytest-xdist does not see which tests are one group: another pytest is needed")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("broker") is None or is_installed():
         return
