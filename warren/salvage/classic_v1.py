@@ -26,6 +26,7 @@ from warren.salvage.positions import JournalBySegment, Positions
 from warren.salvage.queue_directory import (
     MSG_IDS,
     BodySource,
+    Extent,
     Finding,
     MsgIds,
     StoredMessage,
@@ -93,7 +94,13 @@ class ClassicV1Directory:
                 "ack": len(columns.acks),
                 "torn_bytes": size - columns.end,
             }
-        return Summary(ready, payload_bytes, {"journal": counts, "segments": segments})
+        details: dict[str, Json] = {"type": "classic", "version": 1, "journal": counts, "segments": segments}
+        return Summary(ready, payload_bytes, details)
+
+    def extent(self) -> Extent:
+        journal = below(self.path, disk.JOURNAL_NAME)
+        pieces = {n: self.files.size(below(self.path, disk.segment_name(n))) for n in sorted(self.segment_files())}
+        return Extent(pieces, self.files.size(journal) if self.files.exists(journal) else 0, self.segment_entry_count)
 
     def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
         for found in self.stretches(include_acked=include_acked):
@@ -105,7 +112,6 @@ class ClassicV1Directory:
     def stretches(
         self, *, include_acked: bool = False, only: range | None = None
     ) -> Iterator[StoredMessage | Stretch | Finding]:
-        """``only``: of the segments with these numbers."""
         with self.journal() as journal:
             if journal.file.problem is not None:
                 yield unreadable_file(journal.file.path, journal.file.problem)
@@ -140,13 +146,10 @@ class ClassicV1Directory:
         return classic_v1_findings.of_directory(self)
 
     def count(self, only: range) -> int:
-        """How many messages of these segments a restarted broker would deliver, without reading bodies."""
         with self.journal() as journal:
             return sum(len(self._deliverable_sizes(positions)) for positions in self.segments(journal, only))
 
     def deliverable(self, only: range) -> Iterator[tuple[int, MsgIds]]:
-        """What a restarted broker would deliver of each of these segments: how many messages that stand in the index,
-        and which it looks for in the store."""
         with self.journal() as journal:
             for positions in self.segments(journal, only):
                 wanted = positions.unacked & positions.persistent & self.seen(positions)

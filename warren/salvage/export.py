@@ -5,6 +5,9 @@
     {"vhost", "queue", "seq_id", "msg_id", "persistent", "redelivered", "expiry_us", "size", "exchange", "routing_keys",
      "properties", "headers", "body", "body_sha256"}           and "acked": true or "orphan": true where it is so
 
+Of a quorum queue ``seq_id`` is the index in its log, and ``delivery_count`` stands behind ``expiry_us``: how often the
+message came back; it is not put into the headers.
+
 ``msg_id`` and ``body_sha256`` are hexadecimal, ``body`` base64, ``expiry_us`` microseconds since the epoch or null.
 ``properties`` holds those that are set, under AMQP's names; ``headers`` an object or null. What JSON has no word for
 stands there as :func:`queue_index.properties.to_json` says it; names: :mod:`warren.salvage.names`.
@@ -156,7 +159,7 @@ class Exporter:
         self.exported.payload_bytes += payload_bytes
 
     def _message(self, head: bytes, message: StoredMessage) -> None:
-        seq_id, msg_id, persistent, redelivered, acked, expiry_us, encoded, path, offset = message
+        seq_id, msg_id, persistent, redelivered, acked, expiry_us, encoded, path, offset, delivery_count = message
         start = (
             head if self._numbered is None else b"%b%d%b" % (self._numbered, self.number, head),
             b"%d" % seq_id,
@@ -164,6 +167,7 @@ class Exporter:
             hexlify(msg_id),
             FLAGS[persistent, redelivered],
             b"%d" % expiry_us if expiry_us else b"null",
+            b"" if delivery_count is None else b', "delivery_count": %d' % delivery_count,
         )
         try:
             self._line(start, encoded, b'", "acked": true}\n' if acked else b'"}\n')

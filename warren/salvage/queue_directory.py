@@ -63,6 +63,8 @@ class StoredMessage(NamedTuple):
     path: str
     """The index file that has it, and where."""
     offset: int
+    delivery_count: int | None = None
+    """How often it came back, of a quorum queue; ``None``: the format counts no deliveries."""
 
 
 @attrs.frozen(eq=False)
@@ -88,6 +90,18 @@ class Stretch:
 
 
 @attrs.frozen
+class Extent:
+    """How large a directory is, and where its reading can be cut into parts."""
+
+    pieces: dict[int, int]
+    """The numbers of its segments, ascending, and the bytes of each one's files; empty: it is read as a whole."""
+    shared_bytes: int
+    """What every part reads: a journal, or all of a directory that is read as a whole."""
+    seq_ids_per_piece: int | None
+    """Segment n holds the seq_ids from n times this on; ``None``: nothing tells where a seq_id is."""
+
+
+@attrs.frozen
 class Summary:
     """A queue in numbers. ``details`` are the format's own."""
 
@@ -96,6 +110,7 @@ class Summary:
     payload_bytes: int
     """Of their payloads."""
     details: dict[str, Json]
+    """``type`` (classic or quorum) and, of a classic queue, ``version`` first."""
 
 
 class BodySource(Protocol):
@@ -133,14 +148,26 @@ class QueueDirectory(Protocol):
     def summary(self) -> Summary:
         """Counts what :meth:`messages` would give, without reading bodies."""
 
+    def extent(self) -> Extent:
+        """By the names and sizes of its files alone."""
+
     def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
         """What a restarted broker would deliver, in order; a message that cannot be had is a finding in its place.
 
         ``include_acked``: acked persistent messages too, as far as they are still there; missing ones are no finding.
         """
 
-    def stretches(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Stretch | Finding]:
-        """The same, with messages of one length together where there are many."""
+    def stretches(
+        self, *, include_acked: bool = False, only: range | None = None
+    ) -> Iterator[StoredMessage | Stretch | Finding]:
+        """The same, with messages of one length together where there are many; ``only``: of these segments."""
+
+    def count(self, only: range) -> int:
+        """How many messages of these segments a restarted broker would deliver, without reading bodies."""
+
+    def deliverable(self, only: range) -> Iterator[tuple[int, MsgIds]]:
+        """What a restarted broker would deliver of each of these segments: how many messages that stand in the queue's
+        own files, and which it looks for in the store."""
 
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         """The bodies in the vhost's store (of persistent or of transient messages) that unacked messages need."""

@@ -27,7 +27,7 @@ from storage.filesystem import RealFileSystem
 from warren.salvage.archive import unpack
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.places import store_at
-from warren.salvage.vhost import STORES, Vhost
+from warren.salvage.vhost import STORES, Vhost, VhostPlace
 
 KIND: Final = "rabbitmq-classic-v1"
 
@@ -57,16 +57,6 @@ class Source:
         """Close the stores' files."""
         for vhost in self.vhosts:
             vhost.close()
-
-
-@attrs.frozen
-class VhostPlace:
-    """Where a vhost is: what :meth:`warren.salvage.vhost.Vhost.open` wants to know."""
-
-    path: str | None
-    """``None``: a queue's folder lies in none."""
-    only: str | None
-    """The folder of the one queue that is meant."""
 
 
 @attrs.frozen
@@ -181,12 +171,12 @@ def open_source(path: str) -> Iterator[Source]:
 def _vhosts_at(files: ReadOnlyFileSystem, place: str) -> list[Vhost] | None:
     """The vhosts of the source that ``place`` itself is; ``None`` where it is none."""
     found = _vhost_places(files, place)
-    return None if found is None else [Vhost.open(files, one.path, only=one.only) for one in found]
+    return None if found is None else [Vhost.open(files, one) for one in found]
 
 
 def _vhost_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | None:
     if _is_vhost(files, place):
-        return [VhostPlace(place, None)]
+        return [VhostPlace(place)]
     if _is_queue(files, place):
         queues, _, _ = place.rpartition("/")
         vhost, _, folder = queues.rpartition("/")
@@ -195,7 +185,7 @@ def _vhost_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | N
     for folder in (*(below(place, inner) for inner in _VHOSTS_PLACES), place):
         vhosts = [inner for inner in _directories(files, folder) if _is_vhost(files, inner)]
         if vhosts or (folder != place and files.is_directory(folder)):
-            return [VhostPlace(inner, None) for inner in vhosts]
+            return [VhostPlace(inner) for inner in vhosts]
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import attrs
 
 from warren.salvage.needed_body import Reference
-from warren.salvage.queue_directory import Finding, MsgIds, StoredMessage, Stretch, Summary
+from warren.salvage.queue_directory import Extent, Finding, MsgIds, StoredMessage, Stretch, Summary
 
 
 @attrs.frozen
@@ -15,18 +15,31 @@ class UnreadableQueue:
     """Answers :class:`warren.salvage.queue_directory.QueueDirectory` with one finding."""
 
     kind: str
+    type: str
+    """As :class:`warren.salvage.queue_directory.Summary` says it."""
     path: str
     name: bytes
     reason: str
 
     def summary(self) -> Summary:
-        return Summary(0, 0, {"unreadable": self.reason})
+        return Summary(0, 0, {"type": self.type, "unreadable": self.reason})
+
+    def extent(self) -> Extent:
+        return Extent({}, 0, None)
 
     def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
         yield from self.findings()
 
-    def stretches(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Stretch | Finding]:
+    def stretches(
+        self, *, include_acked: bool = False, only: range | None = None
+    ) -> Iterator[StoredMessage | Stretch | Finding]:
         return self.messages(include_acked=include_acked)
+
+    def count(self, only: range) -> int:
+        return 0
+
+    def deliverable(self, only: range) -> Iterator[tuple[int, MsgIds]]:
+        return iter(())
 
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         return iter(())

@@ -28,6 +28,7 @@ from storage.errors import DataError, StorageError, WarrenError
 from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.names import to_text
 from warren.salvage.queue_directory import Finding, MsgIds, QueueDirectory, Severity
+from warren.salvage.quorum_places import QuorumPlace
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.unreadable import UnreadableQueue
 
@@ -37,6 +38,18 @@ STORES: Final = (PERSISTENT_STORE, TRANSIENT_STORE)
 
 _V2_SUFFIXES = (".qi", ".qs")
 _V2_LINE = b"\nINDEX: v2\n"
+
+
+@attrs.frozen
+class VhostPlace:
+    """Where a vhost is: what :meth:`Vhost.open` wants to know."""
+
+    path: str | None
+    """Of its folder with classic queues; ``None``: a queue's folder lies in none, or there are quorum queues alone."""
+    only: str | None = None
+    """The folder of the one classic queue that is meant."""
+    quorum: tuple[QuorumPlace, ...] = ()
+    """Its quorum queues."""
 
 
 @attrs.define
@@ -59,20 +72,25 @@ class Vhost:
     _stores: dict[str, StoreReader] = attrs.field(factory=dict)
 
     @classmethod
-    def open(cls, files: ReadOnlyFileSystem, path: str | None, *, only: str | None = None) -> Vhost:
-        """The vhost in the directory ``path``, of its queues perhaps ``only`` the one in that directory.
-
-        ``path`` is ``None`` where that queue lies alone.
-        """
-        vhost = cls(files, path or "", b"", disk.DEFAULT_SEGMENT_ENTRY_COUNT, {}, [], only is None, [])
+    def open(cls, files: ReadOnlyFileSystem, place: VhostPlace) -> Vhost:
+        """The vhost in that place, or the part of it that is meant."""
+        path, only = place.path, place.only
+        is_whole = path is not None and only is None
+        vhost = cls(files, path or "", b"", disk.DEFAULT_SEGMENT_ENTRY_COUNT, {}, [], is_whole, [])
+        directories = [] if only is None else [only]
         if path is not None:
             vhost._read_settings()
-        directories = [only] if only is not None else vhost._queue_directories()
+            directories = directories or vhost._queue_directories()
         named = [vhost._queue_name(directory) for directory in directories]
+        named_by = [of for of, _ in named] + [queue.vhost for queue in place.quorum]
         if not vhost.name:
-            vhost.name = next((of for of, _ in named if of), vhost.directory.encode())
+            vhost.name = next(filter(None, named_by), vhost.directory.encode())
         for directory, (_, name) in zip(directories, named, strict=True):
             vhost.queues.append(vhost._queue(directory, name))
+        for queue in place.quorum:
+            reason = "a quorum queue, which is not read yet"
+            vhost.queues.append(UnreadableQueue("rabbitmq-quorum", "quorum", queue.path, queue.name, reason))
+            vhost.problems += queue.problems
         vhost.queues.sort(key=lambda queue: (queue.name, queue.path))
         return vhost
 
@@ -181,7 +199,8 @@ class Vhost:
     def _queue(self, path: str, name: bytes) -> QueueDirectory:
         """What reads the queue in that directory; here further formats come in."""
         if any(file.endswith(_V2_SUFFIXES) for file in self.files.list(path)):
-            return UnreadableQueue("rabbitmq-classic-v2", path, name, "a classic queue v2, which is not read yet")
+            reason = "a classic queue v2, which is not read yet"
+            return UnreadableQueue("rabbitmq-classic-v2", "classic", path, name, reason)
         return ClassicV1Directory(
             files=self.files,
             path=path,

@@ -33,9 +33,8 @@ from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.verify_store import verify_store
-from warren.salvage.source import VhostPlace
 from warren.salvage.verify import as_far_as_it_goes, file_end, leftover_file
-from warren.salvage.vhost import PERSISTENT_STORE
+from warren.salvage.vhost import PERSISTENT_STORE, VhostPlace
 
 FINDING, REFERENCE, RECORD = "finding", "reference", "record"
 

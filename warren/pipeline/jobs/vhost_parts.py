@@ -19,8 +19,7 @@ from warren.pipeline.places import Node
 from warren.salvage.names import to_text
 from warren.salvage.queue_directory import Finding, QueueDirectory
 from warren.salvage.read_only import ReadOnlyFileSystem, below
-from warren.salvage.source import VhostPlace
-from warren.salvage.vhost import STORES, Vhost
+from warren.salvage.vhost import STORES, Vhost, VhostPlace
 
 _VHOST_BITS: Final = 20
 """Of a place: so many vhosts has no node."""
@@ -92,7 +91,7 @@ def plan_vhost(
     """What there is to do in a vhost with all of its queues; ``look``: whether its stores' files can be opened."""
     node, place = numbered.node, place_number(numbered, index)
     files = node.place().files
-    with closing(Vhost.open(files, where.path)) as vhost:
+    with closing(Vhost.open(files, where)) as vhost:
         weighed = ((_index_bytes(files, queue), _bare(queue)) for queue in vhost.queues)
         for weight, queues in packed(weighed, partition_bytes):
             yield QueuesWork(node=node, place=place, weight=weight, queues=tuple(queues))

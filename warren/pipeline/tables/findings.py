@@ -23,9 +23,8 @@ from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.verify_store import verify_store
-from warren.salvage.source import VhostPlace
 from warren.salvage.verify import verify_vhost
-from warren.salvage.vhost import Vhost
+from warren.salvage.vhost import Vhost, VhostPlace
 
 _ROWS = 8192
 
@@ -59,7 +58,7 @@ def findings(node: Node, work: VhostPlace | StorePlace, options: ReadOptions) ->
 
 def of_vhost(files: ReadOnlyFileSystem, work: VhostPlace) -> Iterator[Finding]:
     """All of a vhost's findings."""
-    with closing(Vhost.open(files, work.path, only=work.only)) as vhost:
+    with closing(Vhost.open(files, work)) as vhost:
         yield from verify_vhost(vhost)
 
 

@@ -130,7 +130,7 @@ class _Reading:
 
     def _gathered_columns(self, gathered: _Gathered) -> Columns:
         count = len(gathered.messages)
-        seq_ids, msg_ids, persistent, redelivered, _, expiries_us, _, paths, offsets = zip(
+        seq_ids, msg_ids, persistent, redelivered, _, expiries_us, _, paths, offsets, _ = zip(
             *gathered.messages, strict=True
         )
         exchanges, routing_keys, properties, headers = zip(*gathered.envelopes, strict=True)

@@ -77,7 +77,7 @@ class QueuePart:
     def open(self, files: ReadOnlyFileSystem, node: Node) -> QueueDirectory:
         """What reads it. Of a classic queue all segments are there: ask for :attr:`segments`."""
         if self.unreadable is not None:
-            return UnreadableQueue(self.kind, self.path, self.name, self.unreadable)
+            return UnreadableQueue(self.kind, "classic", self.path, self.name, self.unreadable)
         return self.classic(files, node)
 
     def classic(self, files: ReadOnlyFileSystem, node: Node) -> ClassicV1Directory:
