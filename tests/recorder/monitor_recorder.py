@@ -8,16 +8,16 @@ data anew.
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from broker import SERVER_SCRIPT, Broker, BrokerError
+from broker import Broker
+
+from recorder.loading import load
 
 Steps = list[dict[str, Any]]
 Recording = dict[str, Any]
@@ -25,7 +25,6 @@ Recording = dict[str, Any]
 LIMIT_BYTES = 1_000_000
 _SOURCE = Path(__file__).with_name("monitor_recorder.erl")
 _MODULE = _SOURCE.stem
-_LIBRARIES = SERVER_SCRIPT.resolve().parent.parent / "plugins"
 _UNIT_NAMES = (
     *("", "k", "K", "kB", "KB", "Kb", "kb", "kiB", "KiB", "kib", "KIB", "m", "M", "mB", "MB", "Mb", "mb", "miB", "MiB"),
     *(
@@ -54,14 +53,10 @@ _UNIT_NAMES = (
 
 def record(broker: Broker, directory: Path, asked: Recording) -> Recording:
     """``asked``, with the broker's answers. ``directory``: for the recorder's files; there before."""
-    environment = os.environ | {"ERL_LIBS": str(_LIBRARIES)}
-    compiler = ["erlc", "-o", str(directory), str(_SOURCE)]
-    done = subprocess.run(compiler, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BrokerError(done.stdout + done.stderr)
+    load(broker, _SOURCE, directory)
     path = directory / "asked.json"
     path.write_text(json.dumps(asked))
-    broker.eval(f'{{module, {_MODULE}}} = code:load_abs("{directory / _MODULE}"), {_MODULE}:record("{path}")')
+    broker.eval(f'{_MODULE}:record("{path}")')
     recorded: Recording = json.loads(path.with_name(path.name + ".recorded").read_text())
     return recorded
 

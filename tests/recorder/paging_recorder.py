@@ -10,9 +10,7 @@ what a node takes for itself differs by machine, and only what the queue adds is
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,11 +20,12 @@ from typing import Any, Self
 
 import attrs
 import pika  # type: ignore[import-untyped]
-from broker import SERVER_SCRIPT, Broker, BrokerError
+from broker import Broker
+
+from recorder.loading import load
 
 _SOURCE = Path(__file__).with_name("node_sampler.erl")
 _MODULE = _SOURCE.stem
-_LIBRARIES = SERVER_SCRIPT.resolve().parent.parent / "plugins"
 TICK_S = 0.01
 WARM_UP_S = 2.0
 REST_S = 2.0
@@ -86,12 +85,7 @@ class Looking:
     def __init__(self, broker: Broker, directory: Path) -> None:
         self.broker = broker
         self._directory = directory
-        environment = os.environ | {"ERL_LIBS": str(_LIBRARIES)}
-        compiler = ["erlc", "-o", str(directory), str(_SOURCE)]
-        done = subprocess.run(compiler, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise BrokerError(done.stdout + done.stderr)
-        broker.eval(f'{{module, {_MODULE}}} = code:load_abs("{directory / _MODULE}")')
+        load(broker, _SOURCE, directory)
 
     def measure(self, *, collect: bool) -> dict[str, int]:
         """Memory in use, by the way of counting; ``collect``: after all garbage was collected."""

@@ -7,18 +7,17 @@ back as a JSON file; many of them go in one call, as a call into the node costs 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from broker import SERVER_SCRIPT, Broker, BrokerError
+from broker import Broker
+
+from recorder.loading import load
 
 Trace = dict[str, Any]
 _SOURCE = Path(__file__).with_name("trace_recorder.erl")
 _MODULE = _SOURCE.stem
-_LIBRARIES = SERVER_SCRIPT.resolve().parent.parent / "plugins"
 
 
 class Recorder:
@@ -27,12 +26,7 @@ class Recorder:
     def __init__(self, broker: Broker, directory: Path) -> None:
         self._broker = broker
         self._directory = directory
-        environment = os.environ | {"ERL_LIBS": str(_LIBRARIES)}
-        compiler = ["erlc", "-o", str(directory), str(_SOURCE)]
-        done = subprocess.run(compiler, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise BrokerError(done.stdout + done.stderr)
-        broker.eval(f'{{module, {_MODULE}}} = code:load_abs("{directory / _MODULE}")')
+        load(broker, _SOURCE, directory)
 
     def record(self, traces: Sequence[Trace]) -> list[Trace]:
         """The traces with ``initial``, and every step's ``state`` and ``result``, from the broker.
