@@ -6,6 +6,7 @@ sets WARREN_REQUIRE_BROKER, it fails there instead, so that a green run never me
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,12 @@ from broker import ABSENT, REQUIRE_VARIABLE, Broker, is_installed, is_required
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def pytest_configure() -> None:
+    """A shell that starts tests in the background has them ignore interrupts, and so would all that they start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # ahead of what makes groups of the marks

@@ -490,7 +490,10 @@ def test_an_interrupt_leaves_nothing_behind(scenario: Path, tmp_path: Path) -> N
             time.sleep(0.02)
         children = ours.children(recursive=True)
         running.send_signal(signal.SIGINT)
-        said, errors = running.communicate(timeout=60)
+        try:
+            said, errors = running.communicate(timeout=60)
+        finally:
+            running.kill()  # one that did not hear it would run for hours
     assert (running.returncode, said, errors) == (130, "", "")
     assert not psutil.wait_procs(children, timeout=60)[1]
     assert os.listdir(tmp_path) == ["backlog.toml"]
