@@ -17,10 +17,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.backlog import fill_and_drain
+from benchmarks.classic_v2 import v2_backlog
 from benchmarks.exporting import exporting
 from benchmarks.figures import Figure, Results, day_of, machine_facts
 from benchmarks.many_queues import many_queues
 from benchmarks.plot import draw, draw_topics
+from benchmarks.quorum import LOG_BYTES, quorum_log
 from benchmarks.recovery import killed_backlog, recovery
 from benchmarks.report import table, write_into
 from benchmarks.runtime import runtime
@@ -55,7 +57,9 @@ def measure(directory: str, *, messages: int, scale: float, repeats: int, progre
     step("recovery", repeats)
     figures += recovery(killed, directory, messages=messages, repeats=repeats, tick=tick)
     step("export", repeats)
-    figures += exporting(killed, messages=messages, repeats=repeats, tick=tick)
+    figures += exporting(killed, v2_backlog(directory, messages), messages=messages, repeats=repeats, tick=tick)
+    step("a quorum queue's log", repeats)
+    figures += quorum_log(directory, log_bytes=round(LOG_BYTES * scale), repeats=repeats, tick=tick)
     step("the runtime", 5 * repeats)
     figures += runtime(directory, scale=scale, repeats=repeats, tick=tick)
     step("topics", len(TOPIC_PLANS) * (1 + 2 * repeats))

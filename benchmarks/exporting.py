@@ -18,16 +18,22 @@ def export(directory: str) -> int:
     return exported.messages
 
 
-def exporting(directory: str, *, messages: int, repeats: int, tick: Tick) -> list[Figure]:
-    """Speed of an export of ``directory``, in bytes of the files that it reads."""
+def exporting(directory: str, v2_directory: str, *, messages: int, repeats: int, tick: Tick) -> list[Figure]:
+    """Speed of an export of ``directory``, in bytes of the files that it reads; and, message by message, beside it that
+    of ``v2_directory``, where a classic queue v2 holds the same messages."""
     size = sum(os.path.getsize(path) for path in files_below(directory)) / 1e6
     ours: list[float] = []
     bare: list[float] = []
-    if export(directory) != messages:
+    v1: list[float] = []
+    v2: list[float] = []
+    if {export(directory), export(v2_directory)} != {messages}:
         raise RuntimeError("export gave another number of messages than were published")
     for _ in range(repeats):
-        ours.append(size / seconds_of(lambda: export(directory)))
+        seconds = seconds_of(lambda: export(directory))
+        ours.append(size / seconds)
         bare.append(size / seconds_of(lambda: read_bare(directory)))
+        v1.append(messages / seconds)
+        v2.append(messages / seconds_of(lambda: export(v2_directory)))
         tick()
     return [
         Figure(
@@ -40,5 +46,14 @@ def exporting(directory: str, *, messages: int, repeats: int, tick: Tick) -> lis
             ratio=ratios(ours, bare),
             bar=Bar("at least", 50.0, of="value"),
             note=f"{size:,.0f} MB of files, in the page cache",
-        )
+        ),
+        Figure(
+            group="export",
+            title=f"export to nowhere, classic queue v2: {messages:,} × 128 B",
+            unit="messages/s",
+            ours=Spread.of(v2),
+            counterpart=Spread.of(v1),
+            counterpart_name="the same in v1",
+            ratio=ratios(v2, v1),
+        ),
     ]

@@ -3,18 +3,25 @@
 All files are scanned once (``.rdt`` files too, each on its own) and a table of places is kept, sorted by msg_id: 36
 bytes a message, so that ten gigabytes can be looked into within a small process. Where a message stands several times,
 the last place counts, as in :mod:`msg_store.recovery`. Whether anybody refers to a message is not known here.
+
+A file is *broken* where its scan ended elsewhere than at its end, or met a bad record. A message that is asked for and
+that no scan reached is looked for everywhere in the broken files (:mod:`msg_store.hole_search`): brokers from 3.13 on
+leave garbage between messages, and a scan may go astray in it before that shows. It is done once for all ids that
+somebody needs, where :meth:`StoreReader.open` was told how to learn them; else for the ids of each question, each id
+once. What was found is from then on as if a scan had reached it.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
 from msg_store.body_reader import ReadHandles, runs
+from msg_store.hole_search import FoundRecords, Ids, search
 from msg_store.locations import Location
 from msg_store.rdq_columns import ColumnScan
 from msg_store.rdq_format import (
@@ -23,6 +30,7 @@ from msg_store.rdq_format import (
     MSG_ID_BYTES,
     SCAN_CHUNK_BYTES,
     UNCOUNTED_BYTES,
+    EndReason,
     Record,
     ScanEnd,
     decode_record,
@@ -51,7 +59,7 @@ class _Table:
     sizes: npt.NDArray[np.int64]
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class StoreReader:
     """The bodies in a directory of store files; made by :meth:`open`."""
 
@@ -62,13 +70,25 @@ class StoreReader:
     """File name → where its scan stopped, oldest first."""
     unreadable: list[DataError]
     """What the scans met and could not read; after a crash, torn ends too."""
+    _broken: list[int]
+    """The broken files, oldest first."""
+    _needed: Callable[[], Ids] | None
+    _searched: Ids = attrs.field(factory=lambda: np.empty(0, _ID))
+    """Ids that were looked for in broken files, sorted."""
+    _found: dict[str, FoundRecords] = attrs.field(factory=dict)
+    """File name → what was found there."""
 
     @classmethod
-    def open(cls, files: FileSystem, directory: str) -> StoreReader:
-        """Scan the files in ``directory``; one that is missing has none. Damage does not stop it."""
+    def open(cls, files: FileSystem, directory: str, *, needed: Callable[[], Ids] | None = None) -> StoreReader:
+        """Scan the files in ``directory``; one that is missing has none. Damage does not stop it.
+
+        ``needed``: called at most once, tells the ids (16-byte strings) of all that anybody needs; then nothing else is
+        looked for in broken files.
+        """
         handles = ReadHandles(files, directory)
         ends: dict[str, ScanEnd] = {}
         unreadable: list[DataError] = []
+        broken = list[int]()
         ids, numbers, offsets, sizes = bytearray(), array("i"), array("q"), array("q")
         for number in in_age_order(files.list(directory)):
             handle = files.open_read(handles.path(number))
@@ -82,11 +102,13 @@ class StoreReader:
                     offsets.frombytes(found.offsets[good].tobytes())
                     sizes.frombytes(found.sizes[good].tobytes())
                     bad_offsets += found.offsets[~good].tolist()
-                ends[file_name(number)] = scanned.finish()
+                end = ends[file_name(number)] = scanned.finish()
+                if bad_offsets or end.reason is not EndReason.CLEAN:
+                    broken.append(number)
                 report_unreadable(scanned, bad_offsets, unreadable)
             finally:
                 handle.close()
-        return cls(files, handles, _sorted_table(ids, numbers, offsets, sizes), ends, unreadable)
+        return cls(files, handles, _sorted_table(ids, numbers, offsets, sizes), ends, unreadable, broken, needed)
 
     def __len__(self) -> int:
         """Different messages."""
@@ -105,7 +127,8 @@ class StoreReader:
 
     def read_many(self, msg_ids: Sequence[bytes]) -> list[bytes]:
         """:meth:`read` for many, in the order asked for; the files are read front to back."""
-        rows = [self._row(msg_id) for msg_id in msg_ids]
+        self.contains_each(np.array(msg_ids, _ID))  # so that no search changes the rows
+        rows = [self._row_scanned(msg_id) for msg_id in msg_ids]
         bodies = [b""] * len(rows)
         found = [(self._table.files[row], self._table.offsets[row], n) for n, row in enumerate(rows) if row is not None]
         if len(found) < len(rows):
@@ -116,11 +139,13 @@ class StoreReader:
 
     def contains_each(self, msg_ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
         """:meth:`contains` for many, as 16-byte strings."""
-        ids = self._table.ids
-        if not len(ids):
-            return np.zeros(len(msg_ids), np.bool_)
-        there: npt.NDArray[np.bool_] = ids[np.minimum(np.searchsorted(ids, msg_ids), len(ids) - 1)] == msg_ids
+        there = self._scanned(msg_ids)
+        if self._broken and not there.all() and self._search(msg_ids[~there]):
+            there = self._scanned(msg_ids)
         return there
+
+    def _scanned(self, msg_ids: Ids) -> npt.NDArray[np.bool_]:
+        return _among(msg_ids, self._table.ids)
 
     def read_each(self, msg_ids: npt.NDArray[np.bytes_]) -> Iterator[bytes | WarrenError]:
         """:meth:`read` for many, as 16-byte strings: each one's body, or what it would raise, in the order asked for.
@@ -128,14 +153,15 @@ class StoreReader:
         About :data:`AHEAD_BYTES` are read ahead, front to back, neighbours in a file at once.
         """
         there = self.contains_each(msg_ids)
-        rows = np.searchsorted(self._table.ids, msg_ids)
+        table = self._table
+        rows = np.searchsorted(table.ids, msg_ids)
         sizes = np.zeros(len(rows), np.int64)
-        sizes[there] = self._table.sizes[rows[there]]
+        sizes[there] = table.sizes[rows[there]]
         before = np.cumsum(sizes) - sizes
         start = 0
         while start < len(rows):
             stop = max(int(np.searchsorted(before, before[start] + AHEAD_BYTES)), start + 1)
-            found = self._read_rows(rows[start:stop][there[start:stop]])
+            found = self._read_rows(table, rows[start:stop][there[start:stop]])
             for is_there, msg_id in zip(there[start:stop].tolist(), msg_ids[start:stop].tolist(), strict=True):
                 yield next(found) if is_there else UnknownMessageError(msg_id.ljust(MSG_ID_BYTES, b"\0").hex())
             start = stop
@@ -177,7 +203,10 @@ class StoreReader:
         return records[:, stop:-1] if is_good else None
 
     def records(self) -> Iterator[tuple[str, Record]]:
-        """Every record with the name of its file, oldest first, bad ones and repeated ones too; scans anew."""
+        """Every record with the name of its file, oldest first, bad ones and repeated ones too; scans anew.
+
+        What was found in a broken file comes behind its other records.
+        """
         for name in self.ends:
             path = f"{self._handles.directory}/{name}"
             handle = self._files.open_read(path)
@@ -186,20 +215,58 @@ class StoreReader:
                     yield name, record
             finally:
                 handle.close()
+            if (found := self._found.get(name)) is not None:
+                columns = found.offsets.tolist(), found.sizes.tolist(), found.msg_ids.tolist()
+                for offset, size, msg_id in zip(*columns, strict=True):
+                    yield name, Record(offset, size, msg_id.ljust(MSG_ID_BYTES, b"\0"), True)
+
+    def has_hidden(self, name: str) -> bool:
+        """Whether messages were found in that file that no scan reached; only those are known that were asked for."""
+        return name in self._found
 
     def close(self) -> None:
         """Close the files."""
         self._handles.close()
 
+    def _search(self, msg_ids: Ids) -> bool:
+        """Look for messages in the broken files; whether any was found."""
+        if self._needed is not None:
+            needed, self._needed = self._needed, _nothing
+            msg_ids = needed()
+        wanted = np.unique(np.asarray(msg_ids, _ID))
+        wanted = wanted[~_among(wanted, self._searched) & ~self._scanned(wanted)]
+        if not len(wanted):
+            return False
+        self._searched = np.union1d(self._searched, wanted)
+        parts = [self._table]
+        for number in reversed(self._broken):
+            handle = self._files.open_read(self._handles.path(number))
+            try:
+                found = search(handle, wanted)
+            finally:
+                handle.close()
+            if len(found):
+                wanted = wanted[~_among(wanted, np.sort(found.msg_ids))]
+                parts.append(_Table(found.msg_ids, np.full(len(found), number, np.int32), found.offsets, found.sizes))
+                before = self._found.get(file_name(number))
+                self._found[file_name(number)] = found if before is None else found.merged(before)
+        self._table = _merged(parts)
+        return len(parts) > 1
+
     def _row(self, msg_id: bytes) -> int | None:
+        row = self._row_scanned(msg_id)
+        if row is None and self._broken and len(msg_id) == MSG_ID_BYTES and self._search(np.array([msg_id], _ID)):
+            row = self._row_scanned(msg_id)
+        return row
+
+    def _row_scanned(self, msg_id: bytes) -> int | None:
         row = int(np.searchsorted(self._table.ids, np.bytes_(msg_id)))
         if len(msg_id) != MSG_ID_BYTES or row == len(self._table.ids):
             return None
         return row if self._table.ids[row] == msg_id.rstrip(b"\0") else None
 
-    def _read_rows(self, rows: npt.NDArray[np.int64]) -> Iterator[bytes | WarrenError]:
-        """The bodies of rows of the table, in their order; the files are read front to back."""
-        table = self._table
+    def _read_rows(self, table: _Table, rows: npt.NDArray[np.int64]) -> Iterator[bytes | WarrenError]:
+        """The bodies of rows of a table, in their order; the files are read front to back."""
         files, offsets, sizes = table.files[rows], table.offsets[rows], table.sizes[rows]
         order = np.lexsort((offsets, files))
         columns = (column[order].tolist() for column in (files, offsets, sizes))
@@ -230,6 +297,32 @@ class StoreReader:
         return decode_record(
             self._handles.pread(number, size, offset), msg_id, self._handles.path(number), offset, size
         )
+
+
+def _nothing() -> Ids:
+    return np.empty(0, _ID)
+
+
+def _among(ids: Ids, ordered: Ids) -> npt.NDArray[np.bool_]:
+    """Which of the ids are among these."""
+    if not len(ordered):
+        return np.zeros(len(ids), np.bool_)
+    found: npt.NDArray[np.bool_] = ordered[np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)] == ids
+    return found
+
+
+def _merged(parts: list[_Table]) -> _Table:
+    """One table of several that have no id in common."""
+    if len(parts) == 1:
+        return parts[0]
+    ids = np.concatenate([part.ids for part in parts])
+    order = np.argsort(ids, kind="stable")
+    return _Table(
+        ids[order],
+        np.concatenate([part.files for part in parts])[order],
+        np.concatenate([part.offsets for part in parts])[order],
+        np.concatenate([part.sizes for part in parts])[order],
+    )
 
 
 def _sorted_table(ids: bytearray, numbers: array[int], offsets: array[int], sizes: array[int]) -> _Table:

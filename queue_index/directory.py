@@ -2,14 +2,14 @@
 
 A vhost lives in ``base36(md5(vhost))``, a queue in ``queues/base36(md5("queue" + vhost + name))`` below it; both hold a
 file that says the name in clear. A level of a priority queue is a queue of its own, named ``name NUL level`` (one raw
-byte).
+byte). A queue's file has a third line, ``INDEX: v2``, where its index is of version 2.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from storage.errors import DataError
 
@@ -27,6 +27,7 @@ _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _PAIRS: Final = tuple(high + low for high in _DIGITS for low in _DIGITS)
 _CONFIG = re.compile(rb"\{\s*segment_entry_count\s*,\s*(\d+)\s*\}\s*\.")
 _SEGMENT = re.compile(r"(0|[1-9][0-9]*)\.idx")
+_INDEX_V2 = b"\nINDEX: v2\n"
 
 
 def base36(number: int) -> str:
@@ -55,16 +56,38 @@ def level_name(queue: bytes, level: int) -> bytes:
     return queue + b"\0" + bytes([level])
 
 
-def queue_name_file(vhost: bytes, queue: bytes) -> bytes:
-    return b"VHOST: " + vhost + b"\nQUEUE: " + queue + b"\n"
+def queue_name_file(vhost: bytes, queue: bytes, index_version: int = 1) -> bytes:
+    end = _INDEX_V2 if index_version == 2 else b"\n"
+    return b"VHOST: " + vhost + b"\nQUEUE: " + queue + end
 
 
 def parse_queue_name_file(data: bytes, path: str) -> tuple[bytes, bytes]:
-    """The vhost and the queue that a ``.queue_name`` names; the queue's name may hold any byte, a newline too."""
+    """The vhost and the queue that a ``.queue_name`` of version 1 names; the queue's name may hold any byte, a newline
+    too. Raises :class:`DataError`."""
     vhost, separator, queue = data.partition(b"\nQUEUE: ")
     if not (separator and vhost.startswith(b"VHOST: ") and queue.endswith(b"\n")):
         raise DataError(path, 0, "not of the form 'VHOST: …', 'QUEUE: …'")
     return vhost[7:], queue[:-1]
+
+
+class QueueName(NamedTuple):
+    """What a ``.queue_name`` says."""
+
+    vhost: bytes
+    queue: bytes
+    index_version: int
+
+
+def parse_queue_name(data: bytes, path: str) -> QueueName:
+    """What a ``.queue_name`` of either version says. A queue may be called ``INDEX: v2``: a line of its own says it.
+
+    Raises :class:`DataError`.
+    """
+    head, separator, queue = data.partition(b"\nQUEUE: ")
+    index_version = 2 if queue.endswith(_INDEX_V2) else 1
+    if index_version == 2:
+        queue = queue.removesuffix(_INDEX_V2) + b"\n"
+    return QueueName(*parse_queue_name_file(head + separator + queue, path), index_version)
 
 
 def vhost_config(segment_entry_count: int) -> bytes:

@@ -15,6 +15,8 @@ the body and its id is the same for all messages of one publisher, so it is cut 
             [ u32 1 · <body: u32 size · bytes> ]      or [] where the body is empty
         }, <msg_id: 16 bytes>, true | false }
 
+In a quorum queue a message has no id: msg_id is there an empty binary.
+
 Writing fills a template in; reading walks a plain one by its lengths, and leaves every other shape to the general
 decoder. A body longer than a frame carries comes in *fragments*, the last one first.
 """
@@ -28,6 +30,7 @@ from typing import Final, NamedTuple
 
 import attrs
 
+from queue_index.message_containers import Container, read_container
 from queue_index.properties import Properties, decode_properties, properties_from_term
 from storage.erlang_terms import Atom, Term, decode, encode
 from storage.errors import MessageError, TermError
@@ -58,8 +61,11 @@ _ONE_ELEMENT = _LIST + _U32.pack(1) + _BINARY
 _TO_PROPERTIES = _NIL + b"h\x06" + _atom("content") + b"a\x3c" + _atom("none") + _BINARY
 _TO_FRAGMENTS = _atom("rabbit_framing_amqp_0_9_1")
 _TAIL = _NIL + _BINARY + _U32.pack(MSG_ID_BYTES)
+_TAIL_WITHOUT_ID = _NIL + _BINARY + _U32.pack(0)
 _PERSISTENT, _TRANSIENT = _atom("true"), _atom("false")
 _ENDS = frozenset({_PERSISTENT, _TRANSIENT})
+_ENDS_WITHOUT_ID = tuple((_BINARY + _U32.pack(0) + end, end == _PERSISTENT) for end in (_PERSISTENT, _TRANSIENT))
+"""As quorum queues have them."""
 
 # From the start of a constant to the start of the bytes whose length follows it.
 _VHOST_START = len(_TO_VHOST) + 4
@@ -117,6 +123,7 @@ class Message:
     """A decoded message."""
 
     msg_id: bytes
+    """16 bytes, or none."""
     vhost: bytes
     exchange: bytes
     routing_keys: tuple[bytes, ...]
@@ -124,6 +131,10 @@ class Message:
     body: bytes
     persistent: bool
     """As the publisher said it, whatever the queue."""
+    counted_bytes: int | None = None
+    """What the broker says the body has, where that is not its length: of AMQP 1.0."""
+    encoded_properties: bytes | None = None
+    """Out of a container: the properties as they stand there, where it says nothing else of them."""
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -211,11 +222,32 @@ def decode_message(term: bytes) -> Message:
 
 
 def locate_body(term: bytes) -> tuple[int, int, int] | None:
-    """Offset and length of the body, and the offset of the msg_id, in a term of the plain shape; else ``None``."""
+    """Offset and length of the body, and the offset of the msg_id, in a term of the plain shape; else ``None``.
+
+    ``None`` too where there is no msg_id.
+    """
+    located = locate_parts(term)
+    return located[:3] if located is not None and located[3] else None
+
+
+def locate_parts(term: bytes) -> tuple[int, int, int, int] | None:
+    """Offset and length of the body, then of the msg_id (16 or 0), in a term of the plain shape; else ``None``."""
     plain = _locate(term)
     if plain is None:
         return None
-    return plain.body, plain.body_end - plain.body, plain.msg_id
+    return plain.body, plain.body_end - plain.body, plain.msg_id, plain.end - plain.msg_id
+
+
+def message_facts(term: bytes) -> tuple[bytes, bool]:
+    """The msg_id (empty: it has none) and whether it is persistent, without decoding where the end says it.
+
+    Raises :class:`MessageError` for whatever is no message.
+    """
+    for end, is_persistent in _ENDS_WITHOUT_ID:
+        if term.endswith(end) and term.startswith(_TO_VHOST):
+            return b"", is_persistent
+    message = decode_message(term)
+    return message.msg_id, message.persistent
 
 
 def properties_size(term: bytes) -> int:
@@ -250,15 +282,17 @@ def _locate(term: bytes) -> _Plain | None:
             body_end = body + u32_at(term, body - 4)[0]
     except struct.error:
         return None
-    msg_id = body_end + len(_TAIL)
-    end = msg_id + MSG_ID_BYTES
+    msg_id = end = body_end + len(_TAIL)
+    if starts_with(_TAIL, body_end):
+        end += MSG_ID_BYTES
+    elif not starts_with(_TAIL_WITHOUT_ID, body_end):
+        return None
     if (
         starts_with(_TO_VHOST)
         and starts_with(_TO_EXCHANGE, vhost_end)
         and starts_with(_ONE_ELEMENT, exchange_end)
         and starts_with(_TO_PROPERTIES, routing_key_end)
         and starts_with(_TO_FRAGMENTS, properties_end)
-        and starts_with(_TAIL, body_end)
         and term[end:] in _ENDS
     ):
         return _Plain(
@@ -275,7 +309,7 @@ class _General:
     vhost: bytes
     exchange: bytes
     routing_keys: tuple[bytes, ...]
-    decoded: Term
+    decoded: Term | Container
     encoded: Term
     fragments: list[bytes]
     msg_id: bytes
@@ -296,22 +330,40 @@ class _General:
                 ("content", 60, properties, encoded, _, list(fragments)),
                 bytes(msg_id),
                 bool(persistent),
-            ) if keys and len(msg_id) == MSG_ID_BYTES:
+            ) if keys and len(msg_id) in (0, MSG_ID_BYTES):
                 routing_keys = tuple(_binaries(keys, "routing keys"))
                 return cls(
                     vhost, exchange, routing_keys, properties, encoded, _binaries(fragments, "body"), msg_id, persistent
+                )
+            case ("mc", str(protocol), data, dict(annotations)):
+                found = read_container(protocol, data, annotations)
+                return cls(
+                    b"", found.exchange, found.routing_keys, found, b"", [found.body], found.msg_id, found.persistent
                 )
             case _:
                 raise MessageError("a term that is no message")
 
     def message(self) -> Message:
         """Raises :class:`MessageError` where the properties, however they stand there, cannot be read."""
-        encoded = self.encoded
-        properties = decode_properties(encoded) if isinstance(encoded, bytes) else properties_from_term(self.decoded)
+        encoded, counted_bytes, encoded_properties = self.encoded, None, None
+        if isinstance(self.decoded, Container):
+            properties, counted_bytes = self.decoded.properties, self.decoded.payload_bytes
+            encoded_properties = self.decoded.encoded_properties
+        elif isinstance(encoded, bytes):
+            properties = decode_properties(encoded)
+        else:
+            properties = properties_from_term(self.decoded)
         body = b"".join(reversed(self.fragments))
-        return Message(self.msg_id, self.vhost, self.exchange, self.routing_keys, properties, body, self.persistent)
+        if counted_bytes == len(body):
+            counted_bytes = None
+        return Message(
+            self.msg_id, self.vhost, self.exchange, self.routing_keys, properties, body, self.persistent, counted_bytes,
+            encoded_properties,
+        )  # fmt: skip
 
     def properties_size(self) -> int:
+        if isinstance(self.decoded, Container):
+            return self.decoded.metadata_bytes + self.decoded.payload_bytes - len(self.decoded.body)
         if isinstance(self.encoded, bytes):
             return len(self.encoded)
         match self.decoded:

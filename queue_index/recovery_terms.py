@@ -5,8 +5,10 @@ One object for each directory, in a DETS file (:mod:`queue_index.dets_format`)::
     {"<directory>", [{segments, [{Number, Unacked}]}, {next_seq_id, N}, {next_deliver_seq_id, N},
                      {persistent_ref, Binary | undefined}, {persistent_count, N}, {persistent_bytes, N}]}
 
+A queue whose index is of version 2 has ``{v2_index_state, {2, #{Number => Live}}}`` in place of its segments.
+
 Invariants. The key is the directory's name; each name stands once, in the slot of its hash. Numbers are not negative.
-Properties that other versions add (a classic queue v2's index) are kept as they are.
+Properties that are not known are kept as they are, and so is the state of a v2 index.
 
 After a crash the file is there, closed properly and empty: a start reads it, then empties it. A queue without terms
 was not stopped cleanly. A file that cannot be read is damage for the caller to weigh: every queue of it can be
@@ -26,6 +28,8 @@ from storage.erlang_terms import Atom, Term, decode, encode
 from storage.errors import DataError, TermError
 
 _NUMBERS: Final = ("next_seq_id", "next_deliver_seq_id", "persistent_count", "persistent_bytes")
+V2_INDEX_STATE: Final = "v2_index_state"
+V2_VERSION: Final = 2
 _UNDEFINED = Atom("undefined")
 
 
@@ -68,6 +72,21 @@ def read_recovery_terms(data: bytes, path: str) -> dict[str, RecoveryTerms]:
             raise DataError(path, stored.file_offset, f"{name!r} stands there twice")
         found[name] = terms
     return found
+
+
+def v2_index_state(terms: RecoveryTerms, path: str) -> dict[int, int] | None:
+    """How many entries of each segment of an index of version 2 are live; ``None`` where the terms are not of one.
+
+    Raises :class:`DataError`, with ``path``, for a state of another form.
+    """
+    state = dict(terms.others).get(V2_INDEX_STATE)
+    match state:
+        case None:
+            return None
+        case (version, dict(segments)) if type(version) is int and version == V2_VERSION:
+            if all(_is_number(number) and _is_number(live) for number, live in segments.items()):
+                return {_number(number): _number(live) for number, live in segments.items()}
+    raise DataError(path, None, f"a {V2_INDEX_STATE} that is not {{{V2_VERSION}, #{{Segment => Live}}}}")
 
 
 def encode_recovery_terms(queues: Mapping[str, RecoveryTerms]) -> bytes:

@@ -9,6 +9,7 @@ integer, float                          ``int``, ``float``
 binary                                  ``bytes``
 tuple, list, map                        ``tuple``, ``list``, ``dict``
 string (a list of bytes, packed)        ``list`` of ``int``
+improper list                           :class:`ImproperList`
 pid, reference, port                    :class:`Opaque`
 ======================================  ======================================
 
@@ -16,10 +17,10 @@ Reading goes through erlang_py, and never before :func:`_check` has walked the b
 and recurses at every level. What passes the walk is whole, shallow, and costs memory and time in proportion to its
 bytes.
 
-Refused although Erlang allows it: improper lists, integers above 2040 bits, bit strings, funs, and keys of maps other
-than atoms, binaries, pids and their like, integers below 2**56, and tuples of all these but integers (whoever can
-choose Python's hashes can make a ``dict`` slow). None of them occurs in a broker's files. Of equal keys the last one
-counts, and to Python ``true`` equals 1.
+Refused although Erlang allows it: integers above 2040 bits, bit strings, funs, a list whose tail is written as one
+more list, and keys of maps other than atoms, binaries, pids and their like, integers below 2**56, and tuples of all
+these but integers (whoever can choose Python's hashes can make a ``dict`` slow). None of them occurs in a broker's
+files. Of equal keys the last one counts, and to Python ``true`` equals 1.
 
 Writing chooses the tags that OTP 25's ``term_to_binary`` chooses (the library chooses others for atoms and lists).
 """
@@ -50,7 +51,9 @@ _SMALL_BIG = 110
 _SMALL_TUPLE, _LARGE_TUPLE, _NIL, _STRING, _LIST, _MAP = 104, 105, 106, 107, 108, 116
 _BINARY = 109
 _ATOM, _SMALL_ATOM, _ATOM_UTF8, _SMALL_ATOM_UTF8 = 100, 115, 118, 119
-_NEW_PID, _NEW_PORT, _V4_PORT, _NEWER_REFERENCE = 88, 89, 120, 90
+_NEW_PID, _PID, _NEW_PORT, _V4_PORT, _NEWER_REFERENCE = 88, 103, 89, 120, 90
+_TAIL = -1
+"""What is walked behind the elements of an improper list; no tag."""
 
 _U16, _U32 = struct.Struct(">H"), struct.Struct(">I")
 
@@ -60,13 +63,17 @@ _COUNTED = {_SMALL_ATOM: 1, _SMALL_ATOM_UTF8: 1, _ATOM: 2, _ATOM_UTF8: 2, _STRIN
 """Bytes of the length behind the tag; that many bytes follow it."""
 _CONTAINERS = {_SMALL_TUPLE: 1, _LARGE_TUPLE: 4, _LIST: 4, _MAP: 4}
 """Bytes of the arity behind the tag; that many elements (of a map: pairs) follow it."""
-_OPAQUE = {_NEW_PID: 12, _NEW_PORT: 8, _V4_PORT: 12}
+_OPAQUE = {_NEW_PID: 12, _PID: 9, _NEW_PORT: 8, _V4_PORT: 12}
 """Bytes behind the node's name, an atom."""
 _ATOMS = frozenset({_ATOM, _SMALL_ATOM, _ATOM_UTF8, _SMALL_ATOM_UTF8})
-_IN_KEYS = _ATOMS | {_BINARY, _NEW_PID, _NEW_PORT, _V4_PORT, _NEWER_REFERENCE, _SMALL_TUPLE}
+_IN_KEYS = _ATOMS | {_BINARY, _NEW_PID, _PID, _NEW_PORT, _V4_PORT, _NEWER_REFERENCE, _SMALL_TUPLE}
 _KEYS = _IN_KEYS | {_SMALL_INTEGER, _INTEGER, _SMALL_BIG}
 _KEY_INTEGER_BYTES = 7
 """Python's hash of an integer this long is the integer; longer ones can be chosen to collide."""
+
+_AS_IT_IS = frozenset({bool, int, float, str})
+"""What erlang_py says in the same way."""
+_OPAQUE_TYPES = frozenset({erlang.OtpErlangPid, erlang.OtpErlangPort, erlang.OtpErlangReference})
 
 
 class Atom(str):
@@ -86,7 +93,17 @@ class Opaque:
     """Its encoding, tag first, without the version byte."""
 
 
-Term: TypeAlias = "Atom | Opaque | bool | int | float | bytes | Sequence[Term] | Mapping[Term, Term]"
+@attrs.frozen
+class ImproperList:
+    """A list that ends in something else than a list: ``[1, 2 | three]``. A broker's way of saving a word of a pair."""
+
+    elements: tuple[Term, ...]
+    """At least one."""
+    tail: Term
+    """No list."""
+
+
+Term: TypeAlias = "Atom | Opaque | ImproperList | bool | int | float | bytes | Sequence[Term] | Mapping[Term, Term]"
 
 
 def decode(
@@ -104,6 +121,40 @@ def decode(
         plain = b"\x83" + _inflate(plain, max_inflated_bytes)
     _check(plain, max_depth)
     return _from_library(erlang.binary_to_term(plain))
+
+
+def pid_key(encoded_pid: bytes) -> bytes:
+    """Bytes that sort as Erlang/OTP 25 sorts pids, and are equal where Erlang's are; from a pid's encoding, tag first.
+
+    The order is that of ``erts/emulator/beam/utils.c`` (``erts_cmp_compound``), and was compared with what
+    ``lists:sort/1`` makes of pids: serial, id, the node's name (its UTF-8 bytes, a shorter one first), creation::
+
+        u32 serial · u32 id · <name, 00 as 00 FF> · 00 00 · u32 creation
+
+    Raises :class:`TermError` for what is no pid.
+    """
+    tag = encoded_pid[:1]
+    rest = {b"X": 12, b"g": 9}.get(tag)
+    if rest is None:
+        raise TermError("no pid")
+    try:
+        node_end = _atom_end(encoded_pid, 1)
+    except (IndexError, struct.error) as error:
+        raise TermError("a pid that is cut short") from error
+    if len(encoded_pid) != node_end + rest:
+        raise TermError(f"a pid of {len(encoded_pid)} bytes")
+    number, serial = encoded_pid[node_end : node_end + 4], encoded_pid[node_end + 4 : node_end + 8]
+    creation = encoded_pid[node_end + 8 :].rjust(4, b"\0")
+    is_latin_1 = encoded_pid[1] in (_ATOM, _SMALL_ATOM)
+    name = encoded_pid[1 + (3 if encoded_pid[1] in (_ATOM, _ATOM_UTF8) else 2) : node_end]
+    if is_latin_1:
+        name = name.decode("latin-1").encode()
+    return b"".join((serial, number, name.replace(b"\0", b"\0\xff"), b"\0\0", creation))
+
+
+def node_of_pid(key: bytes) -> str:
+    """The name of the node of a pid, from its :func:`pid_key`."""
+    return key[8:-6].replace(b"\0\xff", b"\0").decode()
 
 
 def encode(term: Term) -> bytes:
@@ -161,11 +212,11 @@ def _walk(data: bytes, max_depth: int) -> int:
     while open_containers:
         container = open_containers[-1]
         if not container.remaining:
-            open_containers.pop()
-            if container.tag == _LIST:
-                if data[position] != _NIL:
-                    raise TermError("an improper list")
-                position += 1
+            if container.tag == _LIST and data[position] != _NIL:
+                _to_tail(container, data[position])
+            else:
+                open_containers.pop()
+                position += container.tag == _LIST
             continue
         tag = data[position]
         is_key = container.is_key
@@ -183,10 +234,19 @@ def _walk(data: bytes, max_depth: int) -> int:
         elements = 2 * arity if tag == _MAP else arity
         if elements > len(data) - position:
             raise TermError(f"{elements} elements in {len(data) - position} bytes")
+        if tag == _LIST and not elements and data[position] != _NIL:
+            raise TermError("a tail without elements")
         if len(open_containers) > max_depth:
             raise TermError(f"nested deeper than {max_depth} levels")
         open_containers.append(_Open(tag, elements, is_key))
     return position
+
+
+def _to_tail(container: _Open, tag: int) -> None:
+    """Walk one more term, what an improper list ends in."""
+    if tag in (_LIST, _STRING):
+        raise TermError("a list that goes on in its tail")
+    container.tag, container.remaining = _TAIL, 1
 
 
 def _leaf_end(data: bytes, position: int) -> int:
@@ -234,27 +294,29 @@ def _number(data: bytes, position: int, width: int) -> tuple[int, int]:
 
 def _from_library(value: Any) -> Term:
     """erlang_py's objects as ours."""
-    match value:
-        case None:
-            return Atom("undefined")
-        case bool() | int() | float() | str():
-            return cast(Term, value)
-        case bytes():  # a packed string
-            return list(value)
-        case list():
-            return [_from_library(element) for element in value]
-        case tuple():
-            return tuple(_from_library(element) for element in value)
-        case dict():
-            return {_from_library(key): _from_library(element) for key, element in value.items()}
-        case erlang.OtpErlangAtom():
-            return Atom(value.value.decode("latin-1") if isinstance(value.value, bytes) else value.value)
-        case erlang.OtpErlangBinary():
-            return cast(bytes, value.value)
-        case erlang.OtpErlangPid() | erlang.OtpErlangPort() | erlang.OtpErlangReference():
-            return Opaque(value.binary())
-        case _:
-            raise TermError(f"a {type(value).__name__}, which is refused")
+    kind = type(value)
+    if kind in _AS_IT_IS:
+        return cast(Term, value)
+    if kind is erlang.OtpErlangBinary:
+        return cast(bytes, value.value)
+    if kind is erlang.OtpErlangAtom:
+        return Atom(value.value.decode("latin-1") if isinstance(value.value, bytes) else value.value)
+    if kind is tuple:
+        return tuple([_from_library(element) for element in value])
+    if kind is list:
+        return [_from_library(element) for element in value]
+    if kind is erlang.OtpErlangList:
+        *elements, tail = [_from_library(element) for element in value.value]
+        return ImproperList(tuple(elements), tail)
+    if kind is dict:
+        return {_from_library(key): _from_library(element) for key, element in value.items()}
+    if kind in _OPAQUE_TYPES:
+        return Opaque(value.binary())
+    if kind is bytes:  # a packed string
+        return list(value)
+    if value is None:
+        return Atom("undefined")
+    raise TermError(f"a {kind.__name__}, which is refused")
 
 
 def _write(term: Term, parts: list[bytes], depth_left: int) -> None:
@@ -268,6 +330,8 @@ def _write(term: Term, parts: list[bytes], depth_left: int) -> None:
                 _write(element, parts, depth_left - 1)
         case list():
             _write_list(term, parts, depth_left - 1)
+        case ImproperList():
+            _write_improper(term, parts, depth_left - 1)
         case dict():
             parts.append(struct.pack(">BI", _MAP, len(term)))
             for key, element in term.items():
@@ -306,6 +370,15 @@ def _write_list(elements: list[Term], parts: list[bytes], depth_left: int) -> No
     for element in elements:
         _write(element, parts, depth_left)
     parts.append(bytes([_NIL]))
+
+
+def _write_improper(term: ImproperList, parts: list[bytes], depth_left: int) -> None:
+    if not term.elements or isinstance(term.tail, list | ImproperList):
+        raise TermError("an improper list without elements, or with a list for a tail")
+    parts.append(struct.pack(">BI", _LIST, len(term.elements)))
+    for element in term.elements:
+        _write(element, parts, depth_left)
+    _write(term.tail, parts, depth_left)
 
 
 def _integer(value: int) -> bytes:

@@ -94,12 +94,14 @@ class Broker:
 
     ``settings`` are keys of the ``rabbit`` application with their values (``queue_index_max_journal_entries``,
     ``msg_store_file_size_limit``; ``queue_index_segment_entry_count`` counts for virtual hosts made afterwards).
-    Integers and truth values are written as such, strings as the Erlang they are. They may be changed between starts.
+    Integers and truth values are written as such, strings as the Erlang they are. ``raft``: settings of that name in
+    rabbitmq.conf (``wal_max_size_bytes``). Both may be changed between starts.
     """
 
     def __init__(self, base_directory: Path, settings: Mapping[str, int | bool | str] | None = None) -> None:
         self.base_directory = base_directory.resolve()
         self.settings = dict(settings or {})
+        self.raft: dict[str, int] = {}
         digest = hashlib.sha256(os.fsencode(self.base_directory)).hexdigest()
         self.node_name = f"warren-{digest[:12]}@localhost"
         self._server = self.base_directory / "server"
@@ -222,6 +224,23 @@ class Broker:
         """Evaluate Erlang in the node; the last expression's value as Erlang prints it. BrokerError where it fails."""
         return self.ctl("eval", erlang.rstrip().rstrip(".") + ".")
 
+    def set_queue_version(self, pattern: str, version: int) -> None:
+        """A policy: classic queues of the vhost "/" whose names match ``pattern`` are of that version from now on."""
+        definition = f'[{{<<"queue-version">>, {version}}}]'
+        where = f'<<"/">>, <<"{pattern}">>, <<"{pattern}">>'
+        self.eval(f'ok = rabbit_policy:set({where}, {definition}, 0, <<"queues">>, <<"guest">>)')
+
+    def wait_for_quorum_queues(self) -> None:
+        """Until each has a leader, and it has taken back what the processes of an earlier run held."""
+        self.eval(
+            "Wait = fun Again(Server) ->"
+            "  case ra:leader_query(Server, fun rabbit_fifo:query_stat/1, 1000) of"
+            "    {ok, {_, {_, 0}}, _} -> ok;"
+            "    _ -> timer:sleep(20), Again(Server)"
+            "  end end, "
+            "[Wait(amqqueue:get_pid(Queue)) || Queue <- rabbit_amqqueue:list_by_type(rabbit_quorum_queue)], ok"
+        )
+
     def connect(self, vhost: str = "/") -> pika.BlockingConnection:
         """A new connection as guest; the caller closes it."""
         credentials = pika.PlainCredentials("guest", "guest")
@@ -301,12 +320,14 @@ class Broker:
         """Make the node write what it knows of queues, bindings and virtual hosts to its own database's log.
 
         Left alone it does so within seconds; a queue declared just before the crash would be unknown at the next
-        start, and its directory deleted. Takes milliseconds, so that the crash still catches the queues in the act.
+        start, and its directory deleted; a quorum queue without an entry in names.dets would begin anew, empty. Takes
+        milliseconds, so that the crash still catches the queues in the act.
         """
         cookie = (self.base_directory / "home" / ".erlang.cookie").read_text()
-        call = ["erl_call", "-n", self.node_name, "-c", cookie, "-a", "mnesia sync_log"]
-        with suppress(subprocess.TimeoutExpired):  # a node that hangs is killed all the same
-            subprocess.run(call, env=self._environment(), capture_output=True, timeout=5.0, check=False)
+        for function in ("mnesia sync_log", "dets sync [ra_directory_reverse]"):
+            call = ["erl_call", "-n", self.node_name, "-c", cookie, "-a", function]
+            with suppress(subprocess.TimeoutExpired):  # a node that hangs is killed all the same
+                subprocess.run(call, env=self._environment(), capture_output=True, timeout=5.0, check=False)
 
     def _write_configuration(self) -> None:
         base = self.base_directory
@@ -317,6 +338,7 @@ class Broker:
             cookie.chmod(0o400)  # Erlang refuses one that others can read
         # A nearly full disk must not block the publishers of a test.
         lines = f"listeners.tcp.1 = 127.0.0.1:{self.amqp_port}\ndisk_free_limit.absolute = 1MB\n"
+        lines += "".join(f"raft.{name} = {value}\n" for name, value in self.raft.items())
         (base / "rabbitmq.conf").write_text(lines)
         terms = ", ".join(f"{{{key}, {_erlang(value)}}}" for key, value in self.settings.items())
         (base / "advanced.config").write_text(f"[{{rabbit, [{terms}]}}].\n")

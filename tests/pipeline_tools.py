@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import json
 import tarfile
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,11 @@ from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from warren.pipeline.arrays import as_text
+from warren.pipeline.places import find_nodes
 from warren.pipeline.source import WarrenSource
+from warren.salvage.export import Selection, export_source
+from warren.salvage.queue_directory import Finding
 
 GOLDEN = Path(__file__).parent / "golden"
 RABBITMQ = sorted(path.name.removesuffix(".tar.gz") for path in GOLDEN.glob("*.tar.gz"))
@@ -27,16 +34,16 @@ Row = dict[str, Any]
 @functools.cache
 def rabbitmq_node(scenario: str) -> str:
     """The directory of a golden RabbitMQ node; not to be changed."""
-    return _unpacked(GOLDEN / f"{scenario}.tar.gz", scenario)
+    return unpacked(GOLDEN / f"{scenario}.tar.gz", scenario)
 
 
 @functools.cache
 def rocketmq_node(scenario: str) -> str:
     """The store folder of a golden RocketMQ; not to be changed."""
-    return str(Path(_unpacked(GOLDEN / "rocketmq" / f"{scenario}.tar.gz", f"rocketmq-{scenario}")) / "store")
+    return str(Path(unpacked(GOLDEN / "rocketmq" / f"{scenario}.tar.gz", f"rocketmq-{scenario}")) / "store")
 
 
-def _unpacked(archive: Path, name: str) -> str:
+def unpacked(archive: Path, name: str) -> str:
     target = Path(_UNPACKED.name) / name
     target.mkdir()
     with tarfile.open(archive) as opened:
@@ -73,6 +80,48 @@ def read_rows(table: str, *paths: str, **options: Any) -> list[Row]:
 
 
 def _paths(paths: tuple[str, ...]) -> dict[str, str]:
-    import json
-
     return {"paths": json.dumps(paths)} if len(paths) > 1 else {}
+
+
+def exported(path: str) -> tuple[list[Row], list[Finding]]:
+    """The lines of ``warren export`` as rows of the table have them, and what could not be exported."""
+    pieces: list[bytes] = []
+    problems: list[Finding] = []
+    (node,) = find_nodes([path])
+    with closing(node.place().queues()) as source:
+        export_source(source, Selection(), pieces.append, problems.append)
+    rows = [json.loads(line) for line in b"".join(pieces).splitlines()]
+    for row in rows:
+        row["body"] = base64.b64decode(row["body"])
+        if (row["expiry_us"] or 0) >= 1 << 63:
+            row["expiry_us"] -= 1 << 64
+        for name in ("vhost", "queue", "exchange"):
+            row[name] = as_text(row[name])
+        row["routing_keys"] = [as_text(key) for key in row["routing_keys"]]
+    return rows, problems
+
+
+def as_exported(row: Row) -> Row:
+    """A row without what a line does not have."""
+    left = {name: value for name, value in row.items() if name not in ("node", "priority", "position", "file")}
+    del left["file_offset"]
+    if left["delivery_count"] is None:
+        del left["delivery_count"]
+    left["properties"] = json.loads(left["properties"])
+    left["headers"] = None if left["headers"] is None else json.loads(left["headers"])
+    return left
+
+
+def check_messages(rows: list[Row], path: str) -> None:
+    """The rows of ``messages`` are the lines of ``warren export``, and positions count through each queue."""
+    lines, problems = exported(path)
+    assert [as_exported(row) for row in rows] == lines
+    unread = sum(problem.kind in ("unreadable message", "unreadable body") for problem in problems)
+    next_position: dict[tuple[str, str], int] = {}
+    left_out = 0
+    for row in rows:
+        queue = row["vhost"], row["queue"]
+        left_out += row["position"] - next_position.get(queue, 0)
+        assert row["position"] >= next_position.get(queue, 0)
+        next_position[queue] = row["position"] + 1
+    assert left_out <= unread

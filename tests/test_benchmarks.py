@@ -35,7 +35,8 @@ def test_every_figure_is_there(results: Results) -> None:
         assert f"{PUBLISH}: {plan.title}" in titles
         assert f"{FETCH}: {plan.title}" in titles
         assert f"{FETCH}, beside publish: {plan.title}" in titles
-    for start in ("memory grown by", "filled", "drained", "first message after a kill", "all counted", "export"):
+    starts = "memory grown by", "filled", "drained", "first message after a kill", "all counted", "export"
+    for start in (*starts, "memory of the"):
         assert any(title.startswith(start) for title in titles), start
 
 
@@ -49,6 +50,8 @@ def test_the_bars_are_those_that_were_set(results: Results) -> None:
         ("recovery", Bar("at most", 3.0)),
         ("recovery", Bar("at most", 15.0)),
         ("export", Bar("at least", 50.0, of="value")),
+        ("quorum", Bar("at least", 50.0, of="value")),
+        ("quorum", Bar("at most", 256.0, of="value")),
         ("runtime", Bar("at least", 0.3)),
         ("runtime", Bar("at least", 0.3)),
         ("runtime", Bar("at most", 4.0)),

@@ -25,6 +25,7 @@ from warren.salvage.archive import unpack
 GOLDEN = Path(__file__).parent / "golden"
 CRASHED = GOLDEN / "12-crash-torn-journal.tar.gz"
 PRIORITIES = GOLDEN / "11-clean-priority-queue.tar.gz"
+ALL_TYPES = Path(__file__).parent.parent / "warren" / "data" / "rabbitmq-3.10.8-types.tar.gz"
 VHOST = "628WB79CIFDYO9LJI6DKMI09L"
 
 
@@ -110,6 +111,28 @@ def test_each_level_of_a_priority_queue_is_a_queue_of_its_own() -> None:
     queues = {queue["name"]: queue["ready"] for queue in inspected(PRIORITIES)["vhosts"][0]["queues"]}
     assert queues == {"plain": 5, "prio\0\0": 14, "prio\0\1": 6, "prio\0\2": 6, "prio\0\3": 5}
     assert "prio (priority 3)" in warren("inspect", PRIORITIES).stdout
+
+
+def test_queues_of_all_types_say_what_they_are() -> None:
+    report = inspected(ALL_TYPES)
+    (vhost,) = report["vhosts"]
+    assert report["kind"] == "rabbitmq"
+    assert {queue["name"]: (queue["kind"], queue["type"], queue.get("version")) for queue in vhost["queues"]} == {
+        **dict.fromkeys("ab", ("rabbitmq-quorum", "quorum", None)),
+        **dict.fromkeys(("audit", "lazy", "never-used", "orders", "tmp"), ("rabbitmq-classic-v2", "classic", 2)),
+        "old": ("rabbitmq-classic-v1", "classic", 1),
+    }
+    assert [list(queue)[:4] for queue in vhost["queues"]] == [["name", "dir", "kind", "type"]] * 8
+    assert vhost["stores"]
+
+
+def test_a_vhost_with_quorum_queues_alone_has_no_directory(tmp_path: Path) -> None:
+    unpack(str(ALL_TYPES), str(tmp_path))
+    (vhost,) = inspected(tmp_path / "node" / "quorum")["vhosts"]
+    assert [vhost[key] for key in ("name", "dir", "segment_entry_count", "stores")] == ["/", "", None, {}]
+    assert [queue["name"] for queue in vhost["queues"]] == ["a", "b"]
+    whole = inspected(ALL_TYPES)["vhosts"][0]["queues"]
+    assert vhost["queues"] == [queue for queue in whole if queue["type"] == "quorum"]
 
 
 def test_a_name_that_is_not_utf8_is_said_without_loss(tmp_path: Path) -> None:

@@ -221,6 +221,18 @@ def test_the_commands_on_a_dead_rocketmq_say_what_the_page_says(
         assert says(printed, said), f"$ {command}\n{printed}"
 
 
+def test_the_commands_of_the_recovery_walkthroughs_say_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(PROJECT / "warren/data/rabbitmq-3.10.8-types.tar.gz", tmp_path / "dead-node.tar.gz")
+    killed = PROJECT / "tests/golden/rabbitmq-3.10.8-quorum/06-crash-delivery-limit.tar.gz"
+    shutil.copy(killed, tmp_path / "killed-node.tar.gz")
+    monkeypatch.chdir(tmp_path)
+    for command, said in shown_commands(DOCS / "recovery-walkthroughs.md"):
+        printed = run_shown(command)
+        assert says(printed, said), f"$ {command}\n{printed}"
+
+
 # ── all names ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 API_CLASSES = [

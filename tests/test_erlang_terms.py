@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.erlang_terms import Atom, Opaque, Term, decode, encode
+from storage.erlang_terms import Atom, ImproperList, Opaque, Term, decode, encode, node_of_pid, pid_key
 from storage.errors import TermError
 
 # term_to_binary of OTP 25
@@ -42,6 +42,8 @@ GOLDEN: list[tuple[Term, str]] = [
     ((1,) * 256, "836900000100" + "6101" * 256),
     ([[]], "836C000000016A6A"),
     ({Atom("a"): 2, Atom("b"): 1}, "837400000002640001616102640001626101"),
+    (ImproperList((1,), 2), "836C0000000161016102"),
+    (ImproperList((7, 256), Atom("a")), "836C00000002610762000001006400" + "0161"),
     ([True, False, Atom("undefined")], "836C000000036400047472756564000566616C7365640009756E646566696E65646A"),
 ]
 PID = "5864000D6E6F6E6F6465406E6F686F7374000000090000000000000000"
@@ -74,6 +76,59 @@ def test_a_pid_is_opaque_and_can_be_a_key_in_a_tuple() -> None:
     assert decode(bytes.fromhex("83740000000168026D000000016B" + PID + "6101")) == {(b"k", pid): 1}
 
 
+def pid(number: int, serial: int, node: str, creation: int) -> bytes:
+    name = node.encode("latin-1")
+    return b"Xd" + struct.pack(">H", len(name)) + name + struct.pack(">III", number, serial, creation)
+
+
+PIDS_IN_ORDER = [
+    pid(611, 0, "a@localhost", 9),
+    pid(612, 0, "a@localhos", 9),
+    pid(612, 0, "a@localhost", 8),
+    pid(612, 0, "a@localhost", 9),
+    pid(612, 0, "a@localhost\0", 1),
+    pid(612, 0, "b@localhost", 1),
+    pid(612, 0, "é@localhost", 1),
+    pid(70_000, 0, "a@localhost", 1),
+    pid(3, 1, "a@localhost", 1),
+]
+
+
+def test_keys_of_pids_sort_as_erlang_sorts_pids() -> None:
+    """As ``lists:sort/1`` of OTP 25 says: serial, number, node, creation."""
+    keys = [pid_key(one) for one in PIDS_IN_ORDER]
+    assert sorted(keys) == keys
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("name", [b"d\0\2\xe9h", b"s\2\xe9h", b"v\0\3\xc3\xa9h", b"w\3\xc3\xa9h"])
+def test_a_pids_key_is_the_same_under_each_tag_of_its_nodes_name(name: bytes) -> None:
+    key = pid_key(b"X" + name + bytes(11) + b"\2")
+    assert key == pid_key(pid(0, 0, "éh", 2))
+    assert key == pid_key(b"g" + name + bytes(8) + b"\2"), "the form before OTP 23"
+    assert node_of_pid(key) == "éh"
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"X", b"Xa\1", b"Xd\0\1n" + bytes(11), b"Xd\0\1n" + bytes(13), b"a\1", b"Xw\1\xff"]
+)
+def test_what_is_no_pid_has_no_key(data: bytes) -> None:
+    with pytest.raises(TermError):
+        pid_key(data)
+
+
+def test_a_pid_of_the_older_form_is_read() -> None:
+    old = decode(b"\x83gs\1n" + bytes(9))
+    assert isinstance(old, Opaque)
+    assert pid_key(old.encoded) == pid_key(b"Xs\1n" + bytes(12))
+
+
+def test_a_large_state_is_read_in_time_in_proportion_to_its_size() -> None:
+    messages = [ImproperList((index,), 1000) for index in range(1, 50_001)]
+    term = (Atom("rabbit_fifo"), (len(messages), [], messages), dict.fromkeys(range(1000), b""))
+    assert decode(encode(term)) == term
+
+
 COMPRESSED = bytes.fromhex("835000000326789CCB61606048C90512CC8949C9A3F4283D4A63D25900CF769FD3")
 
 
@@ -103,7 +158,9 @@ HOSTILE = {
     "a tuple of more elements than bytes": b"\x83i\xff\xff\xff\xffj",
     "a list of more elements than bytes": b"\x83l\xff\xff\xff\xffj",
     "a map of more pairs than bytes": b"\x83t\0\0\0\2a\1a\1",
-    "an improper list": b"\x83l\0\0\0\1a\1a\2",
+    "a tail without elements": b"\x83l\0\0\0\0a\2",
+    "a tail that is cut short": b"\x83l\0\0\0\1a\1m\0\0\0\2x",
+    "a list that goes on in a string": b"\x83l\0\0\0\1a\1k\0\1x",
     "a list without an end": b"\x83l\0\0\0\1a\1",
     "a list that goes on in its tail": b"\x83l\0\0\0\1a\1l\0\0\0\1a\2j",
     "an atom that is not UTF-8": b"\x83w\1\xff",
@@ -133,6 +190,11 @@ def test_bytes_that_are_no_term_are_refused(data: bytes) -> None:
         decode(data)
 
 
+def test_a_tail_counts_as_a_level() -> None:
+    with pytest.raises(TermError, match="deeper than 3"):
+        decode(b"\x83" + b"l\0\0\0\1a\1" + b"h\1" * 3 + b"j", max_depth=3)
+
+
 def test_nesting_is_allowed_to_its_bound_and_no_further() -> None:
     def nested(levels: int) -> bytes:
         return b"\x83" + b"h\1" * levels + b"j"
@@ -144,7 +206,20 @@ def test_nesting_is_allowed_to_its_bound_and_no_further() -> None:
         decode(nested(4), max_depth=3)
 
 
-@pytest.mark.parametrize("term", [None, "text", {1, 2}, float("nan"), float("inf"), 1 << 2040, Atom("a" * 256)])
+@pytest.mark.parametrize(
+    "term",
+    [
+        None,
+        "text",
+        {1, 2},
+        float("nan"),
+        float("inf"),
+        1 << 2040,
+        Atom("a" * 256),
+        ImproperList((), 1),
+        ImproperList((1,), []),
+    ],
+)
 def test_what_has_no_encoding_is_refused(term: Any) -> None:
     with pytest.raises(TermError):
         encode(term)
@@ -172,6 +247,7 @@ TERMS = st.recursive(
         st.lists(inner, max_size=4)
         | st.lists(inner, max_size=4).map(tuple)
         | st.dictionaries(ATOMS | st.binary(max_size=4), inner, max_size=3)
+        | st.builds(ImproperList, st.lists(inner, min_size=1, max_size=2).map(tuple), LEAVES)
     ),
     max_leaves=12,
 )

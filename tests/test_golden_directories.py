@@ -85,7 +85,7 @@ def expected_messages(manifest: Json, queue: Json) -> list[tuple[Json, str, bool
         return [(message, message["sha256"], message["n"] in redelivered) for message in large]
     rows = []
     changes = after.get("delivered_as", [None] * len(after["rows"]))
-    for (n, size, sha256, redelivered), changed in zip(after["rows"], changes, strict=True):
+    for (n, size, sha256, redelivered, *_), changed in zip(after["rows"], changes, strict=True):
         rows.append((manifest["messages"][n] | {"size": size} | (changed or {}), sha256, redelivered))
     return rows
 
@@ -97,7 +97,8 @@ def large_message(manifest: Json, n: int) -> Json:
     size = manifest["message_sizes"][n]
     unit = f"{manifest['seed']}/{n};".encode()
     body = (unit * (size // len(unit) + 1))[:size]
-    properties = {"message_id": str(n), "delivery_mode": 2} | manifest["extra_properties"].get(str(n), {})
+    mode = 2 if message["persistent"] else 1
+    properties = {"message_id": str(n), "delivery_mode": mode} | manifest["extra_properties"].get(str(n), {})
     return message | {"n": n, "size": size, "sha256": hashlib.sha256(body).hexdigest(), "properties": properties}
 
 

@@ -112,7 +112,7 @@ def test_the_command_says_all_nodes_and_writes_tables(spark: SparkSession, tmp_p
     assert [(row["node"], row["name"], row["ready"]) for row in rows] == [
         (row["node"], row["name"], row["ready"]) for row in queues
     ]
-    assert rows[0].keys() == {"node", "vhost", "name", "dir", "kind", "ready", "bytes", "report"}
+    assert rows[0].keys() == {"node", "vhost", "name", "dir", "kind", "type", "version", "ready", "bytes", "report"}
 
 
 @pytest.mark.spark

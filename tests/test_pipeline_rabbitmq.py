@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import random
 import tempfile
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pipeline_tools import RABBITMQ, Row, rabbitmq_node, read_batches, read_rows
+from pipeline_tools import RABBITMQ, Row, check_messages, rabbitmq_node, read_batches, read_rows
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.types import StructType
 from vhost_on_disk import ENTRIES, QueueOnDisk, VhostOnDisk
@@ -24,13 +23,10 @@ from queue_index import directory as disk
 from queue_index.message_format import decode_message
 from storage.errors import DataError, StorageError
 from storage.filesystem import RealFileSystem
-from warren.pipeline.arrays import as_text
 from warren.pipeline.places import find_nodes
 from warren.pipeline.tables import TABLES, bodies
-from warren.salvage.export import Selection, export_source
 from warren.salvage.inspect import inspect_source
 from warren.salvage.names import split_level, to_text
-from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import ReadOnlyFileSystem
 
 if TYPE_CHECKING:
@@ -42,47 +38,6 @@ NAMES = ("queues", "index", "store", "messages")
 def only(table: str, *columns: str) -> StructType:
     """The schema of some columns."""
     return StructType([TABLES[table].schema[column] for column in columns])
-
-
-def exported(path: str) -> tuple[list[Row], list[Finding]]:
-    """The lines of ``warren export`` as rows of the table have them, and what could not be exported."""
-    pieces: list[bytes] = []
-    problems: list[Finding] = []
-    (node,) = find_nodes([path])
-    with closing(node.place().queues()) as source:
-        export_source(source, Selection(), pieces.append, problems.append)
-    rows = [json.loads(line) for line in b"".join(pieces).splitlines()]
-    for row in rows:
-        row["body"] = base64.b64decode(row["body"])
-        if (row["expiry_us"] or 0) >= 1 << 63:
-            row["expiry_us"] -= 1 << 64
-        for name in ("vhost", "queue", "exchange"):
-            row[name] = as_text(row[name])
-        row["routing_keys"] = [as_text(key) for key in row["routing_keys"]]
-    return rows, problems
-
-
-def as_exported(row: Row) -> Row:
-    """A row without what a line does not have."""
-    left = {name: value for name, value in row.items() if name not in ("node", "priority", "position", "file")}
-    del left["file_offset"]
-    left["properties"] = json.loads(left["properties"])
-    left["headers"] = None if left["headers"] is None else json.loads(left["headers"])
-    return left
-
-
-def check_messages(rows: list[Row], path: str) -> None:
-    lines, problems = exported(path)
-    assert [as_exported(row) for row in rows] == lines
-    unread = sum(problem.kind in ("unreadable message", "unreadable body") for problem in problems)
-    next_position: dict[tuple[str, str], int] = {}
-    left_out = 0
-    for row in rows:
-        queue = row["vhost"], row["queue"]
-        left_out += row["position"] - next_position.get(queue, 0)
-        assert row["position"] >= next_position.get(queue, 0)
-        next_position[queue] = row["position"] + 1
-    assert left_out <= unread
 
 
 # ── all golden directories ───────────────────────────────────────────────────────────────────────────────────────────
@@ -496,16 +451,6 @@ def test_damage_stops_where_it_shall_and_else_does_not(damage: Any, table: str, 
     assert len(read_rows(table, str(place))) >= count
     with pytest.raises(DataError, match=said):
         read_rows(table, str(place), mode="failfast")
-
-
-def test_a_queue_that_is_not_read_stops_where_it_shall(place: Path) -> None:
-    vhost = VhostOnDisk(place)
-    vhost.queue(b"new").append("0.qi", b"")
-    for table in ("index", "messages", "queues"):
-        assert len(read_rows(table, str(place))) == (table == "queues")
-        with pytest.raises(DataError, match="unreadable queue: a classic queue v2"):
-            read_rows(table, str(place), mode="failfast")
-        assert read_rows(table, str(place), mode="failfast", filters=[EqualTo(("queue",), "old")]) == []
 
 
 def test_a_file_that_the_system_does_not_give_away_is_passed_over(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from test_shovel import (
     numbers,
     shovel,
     shovel_and_die,
+    warren_,
 )
 
 import warren.embedded
@@ -31,6 +32,8 @@ from queue_index.properties import Properties, encode_properties
 
 pytestmark = pytest.mark.broker
 FANOUT = GOLDEN / "03-clean-fanout-refcount.tar.gz"
+MIXED_V2 = GOLDEN / "rabbitmq-3.10.8-cqv2" / "02-crash-small-mixed.tar.gz"
+MIXED_QUORUM = GOLDEN / "rabbitmq-3.10.8-quorum" / "02-crash-small-mixed.tar.gz"
 SETTLE_COPY = "warren.shovel.copying:_CopiedQueue.settle"
 SETTLE_MOVE = "warren.shovel.writing:_EmptiedQueue.settle"
 SETTLE_BROKER = "warren.shovel.broker_source:_ConsumedQueue.settle"
@@ -126,14 +129,27 @@ def arrived(deliveries: list[Delivery]) -> list[tuple[str, str, str, str | None]
     ]
 
 
-def test_a_dead_brokers_queues_arrive_as_that_broker_would_have_delivered_them(vhost: Vhost, tmp_path: Path) -> None:
-    expected = expected_of(FANOUT)
-    summary = shovel(FANOUT, vhost.url, "--state", tmp_path / "state")
+@pytest.mark.parametrize("archive", [FANOUT, MIXED_V2, MIXED_QUORUM], ids=["v1", "v2", "quorum"])
+def test_a_dead_brokers_queues_arrive_as_that_broker_would_have_delivered_them(
+    archive: Path, vhost: Vhost, tmp_path: Path
+) -> None:
+    expected = expected_of(archive)
+    summary = shovel(archive, vhost.url, "--state", tmp_path / "state")
     assert summary["messages"] == sum(map(len, expected.values()))
     assert summary["queues"]
     assert not any(queue["renamed_exchanges"] for queue in summary["queues"])
     assert {name: arrived(vhost.drain(name)) for name in expected} == expected
     assert vhost.exchanges() == set()  # stand-ins are gone
+
+
+def test_a_quorum_queues_count_of_deliveries_stays_behind(vhost: Vhost, tmp_path: Path) -> None:
+    lines = warren_("export", MIXED_QUORUM, "--queue", "orders").stdout_bytes.splitlines()
+    assert any(json.loads(line)["delivery_count"] for line in lines)
+    shovel(MIXED_QUORUM, vhost.url, "--queue", "orders", "--state", tmp_path / "state")
+    deliveries = vhost.drain("orders")
+    assert len(deliveries) == len(lines)
+    assert not any(delivery.redelivered for delivery in deliveries)
+    assert not any("x-delivery-count" in (delivery.properties.headers or {}) for delivery in deliveries)
 
 
 def test_everything_that_a_header_can_be_goes_there_and_back(vhost: Vhost, tmp_path: Path) -> None:

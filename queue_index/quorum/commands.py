@@ -27,6 +27,10 @@ class Body(NamedTuple):
     ttl_ms: int | None
     """Its own; only where the properties are decoded, for only there the queue looks."""
     priority: int | None
+    delivery_count: int = 0
+    """From 4.0 on a dead-lettered message brings it along, as an annotation of its container."""
+    metadata_size: int = 0
+    """What 4.x adds to the payload's size, an estimate: encoded properties, or 100 for each header."""
 
 
 class Enqueue(NamedTuple):
@@ -53,6 +57,14 @@ class Checkout(NamedTuple):
     credit_mode: str
     """``simple_prefetch``, ``credited``: as the command says it."""
     priority: int
+    keyed: bool = False
+    """4.0's form, ``{auto, {simple_prefetch, N}}``: from here on its number names the consumer."""
+    delivery_count: int = 0
+    """4.0's ``{credited, N}``: where its count begins."""
+    timeout_ms: int | None = None
+    """4.3's: how long it may hold a message; of its meta."""
+    prefetch: int | None = None
+    """Of its meta: 0 where the consumer did not limit it."""
 
 
 class Cancel(NamedTuple):
@@ -108,6 +120,38 @@ class Purge(NamedTuple):
     pass
 
 
+class DeadLetterCheckout(NamedTuple):
+    """``{dlx, {checkout, Pid, Prefetch}}``: the worker that carries dead letters away at least once."""
+
+    pid: Pid
+    prefetch: int
+
+
+class DeadLetterSettle(NamedTuple):
+    """``{dlx, {settle, MsgIds}}``: they arrived where they were to go."""
+
+    msg_ids: list[int]
+
+
+class ConsumerTimeout(NamedTuple):
+    """4.3's ``{timeout, evaluate_consumer_timeout}``, or (of one consumer) its node was away for too long."""
+
+    consumer: ConsumerKey | None
+
+
+class RetryDelayed(NamedTuple):
+    """4.3's: messages whose return waits come back now; all of them, or so many (``None``: all)."""
+
+    limit: int | None
+
+
+class AssignDeferred(NamedTuple):
+    """4.3's: messages that a consumer put aside under tokens."""
+
+    consumer: ConsumerKey
+    tokens: list[bytes]
+
+
 class Down(NamedTuple):
     pid: Pid
     reason: str
@@ -159,6 +203,7 @@ class Unknown(NamedTuple):
 Command: TypeAlias = (
     "Enqueue | RegisterEnqueuer | Checkout | Cancel | Settle | Discard | Return | Modify | Requeue | Credit | Purge"
     " | Down | NodeDown | NodeUp | PurgeNodes | UpdateConfig | MachineVersion | NewCluster | Nothing | Unknown"
+    " | DeadLetterCheckout | DeadLetterSettle | ConsumerTimeout | RetryDelayed | AssignDeferred"
 )
 
 

@@ -2,9 +2,9 @@
 
 A RabbitMQ node's directory that ships with the project is opened; its messages are taken over into a fresh directory;
 many more are published under a memory limit, by a process of its own that is killed meanwhile; the directory is
-recovered, the rest is published, everything is fetched again and checked. Then the store of a dead RocketMQ broker,
-which ships too, is opened, and its index made anew; a topic is written in a fresh node, read by groups, found by key.
-The sum of it is printed.
+recovered, the rest is published, everything is fetched again and checked. Then a RabbitMQ's directory with queues of
+all types is read and exported; the store of a dead RocketMQ broker, which ships too, is opened, and its index made
+anew; a topic is written in a fresh node, read by groups, found by key. The sum of it is printed.
 
 Whatever is printed was measured or checked in that very run:
 
@@ -15,6 +15,7 @@ Whatever is printed was measured or checked in that very run:
 :mod:`.killing`         starting that process, following its reports, killing it
 :mod:`.checking`        what must have come back, and whether it did
 :mod:`.measuring`       a moment of the queue, in numbers
+:mod:`.queue_types`     the act with classic queues v1 and v2 and quorum queues, and what RabbitMQ made of them
 :mod:`.shipped_store`   the shipped RocketMQ store, and what RocketMQ read and answered
 :mod:`.dead_rocketmq`   the act with it
 :mod:`.topics`          the act with a topic

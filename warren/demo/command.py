@@ -35,8 +35,8 @@ def demo(
         bool, typer.Option("--json", help="Print the summary as JSON; the rest goes to stderr.")
     ] = False,
 ) -> None:
-    """Watch it: take over a RabbitMQ directory, publish under a memory limit, be killed, recover. Open a dead
-    RocketMQ's store, and find what it would lose. Write a topic, read it in groups. Check everything.
+    """Watch it: take over a RabbitMQ directory, publish under a memory limit, be killed, recover. Export classic and
+    quorum queues. Open a dead RocketMQ's store, and find what it would lose. Write a topic, read it. Check everything.
 
     Exit code 0: everything held, 1: something did not, which the summary names, 2: it could not be finished.
     """

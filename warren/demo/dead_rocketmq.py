@@ -88,7 +88,7 @@ class Salvaged:
 def salvage(stage: Stage) -> Salvaged:
     """Play the act."""
     salvaged = Salvaged(load_oracle())
-    stage.screen.heading(7, f"The store of a dead {salvaged.oracle.broker} broker, opened read-only")
+    stage.screen.heading(8, f"The store of a dead {salvaged.oracle.broker} broker, opened read-only")
     with open_store() as opened:
         topics, keys = read_topics(opened), read_keys(opened)
         found = {name: summed_up(queues) for name, queues in topics.items()}

@@ -57,7 +57,7 @@ class FleetPlayed:
 
 def play(stage: Stage, shipped: Shipped, oracle: Oracle) -> FleetPlayed | None:
     """Play the act; ``None`` where Spark is not installed."""
-    stage.screen.heading(9, "Both dead brokers in one load, read by Spark")
+    stage.screen.heading(10, "Both dead brokers in one load, read by Spark")
     if importlib.util.find_spec("pyspark") is None:
         stage.screen.say('Left out: Spark is not installed (pip install "warren[spark]").', "dim")
         return None

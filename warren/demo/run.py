@@ -7,7 +7,7 @@ import time
 import attrs
 
 from actors.vhost import Vhost
-from warren.demo import acts, fleet, topics
+from warren.demo import acts, fleet, queue_types, topics
 from warren.demo.acts import Drained, Recovered, Stage
 from warren.demo.dead_rocketmq import Salvaged, salvage
 from warren.demo.fleet import FleetPlayed
@@ -15,6 +15,7 @@ from warren.demo.killing import Killed
 from warren.demo.measuring import Frame, peak_memory_bytes
 from warren.demo.numbered import payload_bytes
 from warren.demo.publisher import Plan, open_directory
+from warren.demo.queue_types import TypesPlayed
 from warren.demo.screen import Screen
 from warren.demo.shipped import Shipped
 from warren.demo.summary import Check, Summary
@@ -40,7 +41,7 @@ def run(directory: str, total: int, screen: Screen, *, with_spark: bool = True) 
         drained = acts.drain(stage, shipped, vhost, killed.last.done)
         contradictions += _contradictions(vhost)
     left, peak_bytes = _left(stage, shipped), peak_memory_bytes()
-    salvaged, topic = salvage(stage), topics.play(stage)
+    types, salvaged, topic = queue_types.play(stage), salvage(stage), topics.play(stage)
     outcome = Outcome(
         stage=stage,
         shipped=shipped,
@@ -51,12 +52,13 @@ def run(directory: str, total: int, screen: Screen, *, with_spark: bool = True) 
         contradictions=contradictions,
         left=left,
         peak_bytes=peak_bytes,
+        types=types,
         salvaged=salvaged,
         topic=topic,
         fleet=fleet.play(stage, shipped, salvaged.oracle) if with_spark else None,
     )
     summary = outcome.summary(time.monotonic() - began_at)
-    screen.heading(10, "What it came to")
+    screen.heading(11, "What it came to")
     screen.put(summary.tables())
     return summary
 
@@ -90,6 +92,7 @@ class Outcome:
     contradictions: list[str]
     left: tuple[int, int]
     peak_bytes: int
+    types: TypesPlayed
     salvaged: Salvaged
     topic: TopicPlayed
     fleet: FleetPlayed | None
@@ -97,7 +100,8 @@ class Outcome:
     def checks(self) -> list[Check]:
         """Everything that had to hold."""
         of_spark = [] if self.fleet is None else self.fleet.checks()
-        return [*self._of_the_queues(), *self.salvaged.checks(), *self.topic.checks(), *of_spark]
+        others = [*self.types.checks(), *self.salvaged.checks(), *self.topic.checks()]
+        return [*self._of_the_queues(), *others, *of_spark]
 
     def _of_the_queues(self) -> list[Check]:
         drained, numbered, taken_over = self.drained, self.drained.numbered, self.shipped.count
@@ -159,6 +163,7 @@ class Outcome:
             publisher_peak_bytes=killed.last.peak_memory_bytes,
             publisher_start_bytes=killed.start_memory_bytes,
             peak_bytes=self.peak_bytes,
+            types=self.types.figures(),
             rocketmq=self.salvaged.figures(),
             topic=self.topic.figures(),
             fleet=None if self.fleet is None else self.fleet.figures(),

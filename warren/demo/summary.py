@@ -32,6 +32,25 @@ class Check:
 
 
 @attrs.frozen(kw_only=True)
+class TypesFigures:
+    """Of the stopped RabbitMQ with queues of all types."""
+
+    queues: int
+    messages: int
+    elapsed_s: float
+    """To inspect, verify and export them."""
+
+    def rows(self) -> list[tuple[str, str]]:
+        return [
+            (
+                "all types",
+                f"{self.messages:,} messages of {self.queues:,} queues, classic v1, classic v2 and quorum, in "
+                f"{self.elapsed_s:.2f} s",
+            )
+        ]
+
+
+@attrs.frozen(kw_only=True)
 class RocketmqFigures:
     """Of the dead RocketMQ's store."""
 
@@ -128,6 +147,7 @@ class Summary:
     publisher_start_bytes: int
     peak_bytes: int
     """Of the process that recovers, drains and draws, until the queues are empty."""
+    types: TypesFigures
     rocketmq: RocketmqFigures
     topic: TopicFigures
     fleet: FleetFigures | None
@@ -190,6 +210,7 @@ class Summary:
                 f"{decimal(self.publisher_peak_bytes)} at the peak of the publisher's process, "
                 f"{decimal(growth)} more than before its first message; {decimal(self.peak_bytes)} of the other's",
             ),
+            *self.types.rows(),
             *self.rocketmq.rows(),
             *self.topic.rows(),
             *([] if self.fleet is None else self.fleet.rows()),

@@ -97,7 +97,7 @@ def play(stage: Stage) -> TopicPlayed:
     """Play the act."""
     orders, directory = Orders(stage.plan.total // _SHARE), os.path.join(stage.directory, NODE)
     played = TopicPlayed(orders)
-    stage.screen.heading(8, f'{orders.total:,} messages with keys go to the topic "{TOPIC}" of a fresh node')
+    stage.screen.heading(9, f'{orders.total:,} messages with keys go to the topic "{TOPIC}" of a fresh node')
     with warren.open(directory) as node:
         topic = node.topic(TOPIC, queues=QUEUES)
         places = _append(stage, topic, played)

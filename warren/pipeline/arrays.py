@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def as_text(text: str | None) -> str | None:
@@ -25,6 +26,11 @@ def repeated(value: Any, count: int, kind: pa.DataType) -> pa.Array:
 def chosen(values: Sequence[str], which: npt.NDArray[np.integer[Any]]) -> pa.Array:
     """Of a few texts the ones that numbers say."""
     return pa.array(values, pa.string()).take(pa.array(which))
+
+
+def known(values: pa.Array, are_known: npt.NDArray[np.bool_]) -> pa.Array:
+    """The values that are known, nulls in place of the others."""
+    return values if are_known.all() else pc.if_else(pa.array(are_known), values, pa.scalar(None, values.type))
 
 
 def slices(data: bytes | memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.integer[Any]]) -> pa.Array:

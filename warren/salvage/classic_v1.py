@@ -18,7 +18,7 @@ import numpy as np
 from queue_index import directory as disk
 from queue_index.record_format import JOURNAL, SEGMENT, Bools, Ints, Octets
 from queue_index.recovery_terms import RecoveryTerms
-from warren.salvage import classic_v1_findings
+from warren.salvage import classic_v1_findings, classic_v1_index
 from warren.salvage.index_file import Bodies, IndexFile
 from warren.salvage.names import Json
 from warren.salvage.needed_body import Reference, looked_up
@@ -28,6 +28,7 @@ from warren.salvage.queue_directory import (
     BodySource,
     Extent,
     Finding,
+    IndexColumns,
     MsgIds,
     StoredMessage,
     Stretch,
@@ -127,7 +128,10 @@ class ClassicV1Directory:
                     if stretch is not None:
                         yield stretch
                     else:
-                        yield from self._messages_of(positions, chosen, its_bodies)
+                        yield from self.messages_of(positions, chosen, its_bodies)
+
+    def index_columns(self, only: range | None = None) -> Iterator[IndexColumns | Finding]:
+        return classic_v1_index.of_directory(self, only)
 
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         with self.journal() as journal:
@@ -251,7 +255,8 @@ class ClassicV1Directory:
             offsets=np.array(offsets, np.int64),
         )
 
-    def _messages_of(self, positions: Positions, rel_seqs: Ints, bodies: Bodies) -> Iterator[StoredMessage | Finding]:
+    def messages_of(self, positions: Positions, rel_seqs: Ints, bodies: Bodies) -> Iterator[StoredMessage | Finding]:
+        """One by one, of a segment that is open; ``bodies``: of these positions' records."""
         redelivered_below = self._redelivered_below()
         columns = zip(
             rel_seqs.tolist(),

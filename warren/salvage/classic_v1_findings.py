@@ -34,13 +34,13 @@ def of_directory(queue: ClassicV1Directory) -> Iterator[Finding | Reference]:
     """Everything that is to be said of a queue's directory by its own files, and what it needs of the store."""
     yield from _strange_files(queue)
     with queue.journal() as journal:
-        yield from _journal_as_a_whole(journal)
+        yield from journal_as_a_whole(journal)
         is_durable = bool(journal.file.columns.publish_persistent.any())
         unacked: dict[int, int] = {}
         persistent_unacked = 0
         for positions in queue.segments(journal):
             is_durable = is_durable or bool(positions.file.columns.publish_persistent.any())
-            yield from _segment_file(positions)
+            yield from segment_file(positions)
             yield from _journal_against_segment(positions)
             yield from _messages(queue, positions, is_durable=is_durable)
             yield from _unseen(queue, positions)
@@ -65,7 +65,7 @@ def _strange_files(queue: ClassicV1Directory) -> Iterator[Finding]:
             yield Finding("leftover file", "leftover", below(queue.path, name), None, "no file of a queue's index")
 
 
-def _journal_as_a_whole(journal: JournalBySegment) -> Iterator[Finding]:
+def journal_as_a_whole(journal: JournalBySegment) -> Iterator[Finding]:
     file, columns = journal.file, journal.file.columns
     if file.problem is not None:
         yield unreadable_file(file.path, file.problem)
@@ -84,7 +84,7 @@ def _journal_as_a_whole(journal: JournalBySegment) -> Iterator[Finding]:
             yield _damage("too many records", file, None, f"{count} {what} records of seq_id {seq_id}")
 
 
-def _segment_file(positions: Positions) -> Iterator[Finding]:
+def segment_file(positions: Positions) -> Iterator[Finding]:
     file = positions.file
     if file.problem is not None:
         yield unreadable_file(file.path, file.problem)

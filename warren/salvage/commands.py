@@ -13,7 +13,8 @@ from rich.console import RenderableType
 
 from storage.errors import SettingsError, WarrenError
 from warren.salvage.export import Selection, export_source
-from warren.salvage.inspect import Report, inspect_source, tables
+from warren.salvage.inspect import Report, inspect_source
+from warren.salvage.inspect_tables import tables
 from warren.salvage.names import printable, to_json
 from warren.salvage.output import complain, opened, print_json, print_text
 from warren.salvage.queue_directory import Finding

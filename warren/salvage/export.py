@@ -8,9 +8,10 @@
 Of a quorum queue ``seq_id`` is the index in its log, and ``delivery_count`` stands behind ``expiry_us``: how often the
 message came back; it is not put into the headers.
 
-``msg_id`` and ``body_sha256`` are hexadecimal, ``body`` base64, ``expiry_us`` microseconds since the epoch or null.
-``properties`` holds those that are set, under AMQP's names; ``headers`` an object or null. What JSON has no word for
-stands there as :func:`queue_index.properties.to_json` says it; names: :mod:`warren.salvage.names`.
+``msg_id`` (null in a quorum queue) and ``body_sha256`` are hexadecimal, ``body`` base64, ``expiry_us`` microseconds
+since the epoch or null. ``properties`` holds those that are set, under AMQP's names; ``headers`` an object or null.
+What JSON has no word for stands there as :func:`queue_index.properties.to_json` says it; names:
+:mod:`warren.salvage.names`.
 
 Queues come in the order of their names, vhost by vhost. The levels of a priority queue come under its bare name, the
 highest first, each with seq_ids of its own. An *orphan* is a message in a store that no unacked message of any queue
@@ -27,7 +28,7 @@ from itertools import groupby
 import attrs
 
 from storage.errors import DataError, MessageError, WarrenError
-from warren.salvage.message_json import FLAGS, WORDS, MessageJson
+from warren.salvage.message_json import FLAGS, FLAGS_WITHOUT_ID, WORDS, MessageJson
 from warren.salvage.names import from_text, split_level, to_json, to_text
 from warren.salvage.needed import NeededBodies
 from warren.salvage.queue_directory import UNREADABLE_BODY, Finding, QueueDirectory, StoredMessage, Stretch
@@ -163,9 +164,8 @@ class Exporter:
         start = (
             head if self._numbered is None else b"%b%d%b" % (self._numbered, self.number, head),
             b"%d" % seq_id,
-            b', "msg_id": "',
-            hexlify(msg_id),
-            FLAGS[persistent, redelivered],
+            *((b', "msg_id": "', hexlify(msg_id)) if msg_id else (b', "msg_id": null',)),
+            FLAGS[persistent, redelivered] if msg_id else FLAGS_WITHOUT_ID[persistent, redelivered],
             b"%d" % expiry_us if expiry_us else b"null",
             b"" if delivery_count is None else b', "delivery_count": %d' % delivery_count,
         )

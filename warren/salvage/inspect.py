@@ -1,44 +1,47 @@
-"""``warren inspect``: what is in a source, in numbers; as JSON, or as tables for people.
+"""``warren inspect``: what is in a source, in numbers, as JSON. For people: :mod:`warren.salvage.inspect_tables`.
 
 ::
 
     {"kind", "vhosts": [{"name", "dir", "segment_entry_count", "queues": [queue], "stores": {directory: store}}]}
-    queue  {"name", "dir", "kind", "ready", "bytes",
-            "journal": {"publish_persistent", "publish_transient", "deliver", "ack", "torn_bytes"},
-            "segments": [{"number", "publish", "deliver", "ack", "unacked"}]}
+    queue  {"name", "dir", "kind", "type", "version" (of a classic queue), "ready", "bytes", … what its format has}
     store  {"files": [{"number", "size", "messages", "valid_bytes"}]}
 
 ``ready`` and ``bytes`` (of the payloads) count what export gives, as far as index and store can tell without reading
-the messages. ``journal`` and ``segments`` count the records that stand in the files, ``unacked`` what file and journal
-say together; a segment that only the journal publishes to is there, with no records of its own. A store's ``messages``
-are its good records, ``valid_bytes`` those that unacked messages of the vhost's queues need. Of a queue's folder alone
-no stores are said. Each level of a priority queue is a queue of its own. Names: :mod:`warren.salvage.names`.
+the messages. What else there is depends on the format:
+
+==========  ===========================================================================================================
+classic v1  "journal": {"publish_persistent", "publish_transient", "deliver", "ack", "torn_bytes"},
+            "segments": [{"number", "publish", "deliver", "ack", "unacked"}]
+classic v2  "segments": [{"number", "entries", "live", "acked", "qi_bytes", "qs_bytes"}]
+quorum      "outstanding", "past_limit", "machine_version", "members": ["server@node"], "directories": [name],
+            "log": {"first_index", "last_index", "term"}, "snapshot": {"index", "term", "machine_version"} or null,
+            "segments": [{"name", "entries", "first_index", "last_index"}], "wal_records"
+unreadable  "unreadable": why
+==========  ===========================================================================================================
+
+Of v1 ``journal`` and ``segments`` count the records that stand in the files, ``unacked`` what file and journal say
+together; a segment that only the journal publishes to is there, with no records of its own. Of a quorum queue
+``outstanding`` counts those of the ready messages that somebody had at the stop and that came back, ``past_limit``
+those that came back too often, which a restarted broker would not deliver.
+
+A store's ``messages`` are its good records, ``valid_bytes`` those that unacked messages of the vhost's queues need. Of
+a queue's folder alone no stores are said, and none of a vhost that has quorum queues only: its ``dir`` is empty, its
+``segment_entry_count`` null. Each level of a priority queue is a queue of its own. Names: :mod:`warren.salvage.names`.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
 from typing import Any
 
-from rich import box
-from rich.console import RenderableType
-from rich.filesize import decimal
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from msg_store.rdq_format import file_number
-from warren.salvage.names import from_text, shown, to_text
+from warren.salvage.names import to_text
 from warren.salvage.needed import NeededBodies
 from warren.salvage.queue_directory import QueueDirectory
 from warren.salvage.source import Source
 from warren.salvage.vhost import STORES, Vhost
 
 Report = dict[str, Any]
-
-_MANY = 12
-"""Segments and store files of one queue or store that are listed one by one for people."""
 
 
 def inspect_source(source: Source) -> Report:
@@ -47,24 +50,29 @@ def inspect_source(source: Source) -> Report:
 
 
 def _vhost(vhost: Vhost) -> Report:
+    queues = [_queue(queue) for queue in vhost.queues]
+    is_without_files = not vhost.path and all(queue["type"] == "quorum" for queue in queues)
     return {
         "name": to_text(vhost.name),
         "dir": vhost.directory,
-        "segment_entry_count": vhost.segment_entry_count,
-        "queues": [_queue(queue) for queue in vhost.queues],
+        "segment_entry_count": None if is_without_files else vhost.segment_entry_count,
+        "queues": queues,
         "stores": {name: _store(vhost, name) for name in STORES} if vhost.is_whole else {},
     }
 
 
 def _queue(queue: QueueDirectory) -> Report:
     summary = queue.summary()
+    details: Report = dict(summary.details)
+    kinds: Report = {name: details.pop(name) for name in ("type", "version") if name in details}
     return {
         "name": to_text(queue.name),
         "dir": posixpath.basename(queue.path),
         "kind": queue.kind,
+        **kinds,
         "ready": summary.ready,
         "bytes": summary.payload_bytes,
-        **summary.details,
+        **details,
     }
 
 
@@ -83,92 +91,3 @@ def _store(vhost: Vhost, name: str) -> Report:
             if (number := file_number(file)) is not None and number >= 0
         ]
     }
-
-
-# ── for people ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def tables(report: Report) -> Iterator[RenderableType]:
-    """The same for people, one thing to print after another."""
-    if not report["vhosts"]:
-        yield Text("No vhosts in it.")
-    for vhost in report["vhosts"]:
-        name = shown(from_text(vhost["name"]))
-        yield Text.assemble(("vhost ", "dim"), (name, "bold"), (f"   {vhost['dir']}", "dim"))
-        yield Text(
-            f"{_counted(len(vhost['queues']), 'queue')}, {vhost['segment_entry_count']} entries a segment", "dim"
-        )
-        if vhost["queues"]:
-            yield Padding(_queue_table(vhost["queues"]), (1, 0, 0, 0))
-        if vhost["stores"]:
-            yield Padding(_store_table(vhost["stores"]), (1, 0, 0, 0))
-        yield ""
-
-
-def _queue_table(queues: list[Report]) -> Table:
-    table = _table("queue", "ready", "payload", "journal", "segment", "published", "acked", "unacked")
-    for queue in queues:
-        head = [shown(from_text(queue["name"])), f"{queue['ready']:,}", decimal(queue["bytes"])]
-        if "unreadable" in queue:
-            table.add_row(*head, Text(queue["unreadable"], "red"))
-            continue
-        rows = [
-            [str(segment["number"]), f"{segment['publish']:,}", f"{segment['ack']:,}", f"{segment['unacked']:,}"]
-            for segment in queue["segments"]
-        ]
-        head.append(_journal_text(queue["journal"]))
-        _add_rows(table, head, _shortened(rows))
-    return table
-
-
-def _journal_text(journal: Report) -> str:
-    published = journal["publish_persistent"] + journal["publish_transient"]
-    counts = ((published, "pub"), (journal["deliver"], "del"), (journal["ack"], "ack"))
-    words = [f"{count:,} {name}" for count, name in counts if count]
-    words += [f"{decimal(journal['torn_bytes'])} torn"] if journal["torn_bytes"] else []
-    return ", ".join(words) or "empty"
-
-
-def _store_table(stores: Report) -> Table:
-    table = _table("store", "file", "size", "messages", "valid", "garbage")
-    for name, store in stores.items():
-        rows = [
-            [
-                f"{file['number']}.rdq",
-                decimal(file["size"]),
-                f"{file['messages']:,}",
-                decimal(file["valid_bytes"]),
-                f"{1 - file['valid_bytes'] / file['size']:.0%}" if file["size"] else "–",
-            ]
-            for file in store["files"]
-        ]
-        _add_rows(table, [name], _shortened(rows))
-    return table
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    table.add_column(first, style="bold", overflow="fold")
-    for name in others:
-        table.add_column(name, justify="left" if name == "journal" else "right", overflow="fold")
-    return table
-
-
-def _add_rows(table: Table, head: list[str], rows: list[list[str]]) -> None:
-    """``head`` stands in front of the first of ``rows`` only."""
-    for row in rows or [[]]:
-        table.add_row(*head, *row)
-        head = [""] * len(head)
-
-
-def _shortened(rows: list[list[str]]) -> list[list[str]]:
-    """The first and the last of many rows, and how many there are between them."""
-    if len(rows) <= _MANY:
-        return rows
-    left_out = len(rows) - 2 * (_MANY // 2)
-    note = [f"… {left_out:,} more", *[""] * (len(rows[0]) - 1)]
-    return [*rows[: _MANY // 2], note, *rows[-(_MANY // 2) :]]
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

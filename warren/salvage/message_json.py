@@ -4,6 +4,8 @@ The messages of one publisher have one *shape*: the same bytes around properties
 
     prefix (vhost, exchange, routing key) · u32 size · properties · middle · u32 size · body · tail · msg_id · end
 
+and a msg_id of 16 bytes, or of none.
+
 A shape is learned from a message that was decoded. The next one that fits it, byte for byte, is cut up by it; and what
 was said in JSON of the shape, and of equal properties, is said again. Whatever fits none of the last shapes is decoded.
 """
@@ -19,7 +21,7 @@ from itertools import chain
 from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
-from queue_index.message_format import MSG_ID_BYTES, Envelope, Message, decode_message, locate_body
+from queue_index.message_format import Envelope, Message, decode_message, locate_parts
 from queue_index.properties import NAMES, Properties, decode_properties
 from queue_index.properties import to_json as properties_to_json
 from storage.errors import MessageError
@@ -45,6 +47,8 @@ FLAGS = {
     for redelivered in (False, True)
 }
 """What stands between the msg_id and the expiry."""
+FLAGS_WITHOUT_ID = {flags: between.removeprefix(b'"') for flags, between in FLAGS.items()}
+"""The same behind ``null``."""
 
 _U32 = struct.Struct(">I")
 _NO_PROPERTIES = _U32.pack(0)
@@ -54,6 +58,8 @@ class _Shape(NamedTuple):
     prefix: bytes
     middle: bytes
     tail: bytes
+    msg_id_bytes: int
+    """16, or 0 in a quorum queue."""
     end: bytes
     address: bytes
     """JSON of exchange and routing key."""
@@ -101,19 +107,18 @@ class MessageJson:
 
     def _learn(self, message: Message, encoded: bytes) -> None:
         """Remember the shape of a message, if it has one and a body to show where the body stands."""
-        located = locate_body(encoded)
+        located = locate_parts(encoded)
         if located is None or not located[1]:
             return
-        body_at, size, msg_id_at = located
+        body_at, size, msg_id_at, msg_id_bytes = located
         without = Envelope(message.vhost, message.exchange, message.routing_keys, b"", message.persistent).template
         prefix, _, before_list = without.empty_head.rpartition(_NO_PROPERTIES)
         (properties_size,) = _U32.unpack_from(encoded, len(prefix))
         middle = encoded[len(prefix) + 4 + properties_size : body_at - 4]
         if not (encoded.startswith(prefix) and middle.startswith(before_list)):
             raise RuntimeError("a plain message is not cut where its template says")
-        shape = _Shape(
-            prefix, middle, encoded[body_at + size : msg_id_at], encoded[msg_id_at + MSG_ID_BYTES :], _address(message)
-        )
+        tail, end = encoded[body_at + size : msg_id_at], encoded[msg_id_at + msg_id_bytes :]
+        shape = _Shape(prefix, middle, tail, msg_id_bytes, end, _address(message))
         self._shapes = [shape, *self._shapes[: MAX_SHAPES - 1]]
 
     def _properties_json(self, encoded: bytes) -> bytes:
@@ -128,7 +133,7 @@ class MessageJson:
 
 def _cut(shape: _Shape, encoded: bytes) -> tuple[int, int, int, int] | None:
     """Where properties and body begin and end in a message of this shape; ``None``: it has another one."""
-    prefix, middle, tail, end, _ = shape
+    prefix, middle, tail, msg_id_bytes, end, _ = shape
     if not encoded.startswith(prefix):
         return None
     try:
@@ -142,7 +147,7 @@ def _cut(shape: _Shape, encoded: bytes) -> tuple[int, int, int, int] | None:
         encoded.startswith(middle, properties_end)
         and encoded.startswith(tail, body_end)
         and encoded.endswith(end)
-        and len(encoded) == body_end + len(tail) + MSG_ID_BYTES + len(end)
+        and len(encoded) == body_end + len(tail) + msg_id_bytes + len(end)
     )
     return (properties_at, properties_end, body_at, body_end) if fits else None
 

@@ -39,6 +39,10 @@ class NeededBodies:
         parts = [ids for queue in vhost.queues for ids in queue.references(persistent=store == PERSISTENT_STORE)]
         return cls(np.unique(np.concatenate([np.empty(0, MSG_IDS), *parts])))
 
+    def are_all_in(self, store: StoreReader) -> bool:
+        """Whether the store has every one of them. Brings it to look for those that no scan reached."""
+        return bool(store.contains_each(self._ids).all())
+
     def mark(self, records: Iterable[tuple[str, Record]]) -> Iterator[tuple[str, Record, bool]]:
         """Every record of a store (file name, record), and whether its message is needed."""
         for batch, is_needed, _ in self._looked_up(records):
@@ -47,6 +51,7 @@ class NeededBodies:
 
     def orphans(self, store: StoreReader) -> Iterator[tuple[str, Record]]:
         """The good records in a store, with the names of their files, that nobody needs; each message once."""
+        self.are_all_in(store)
         ids = bytearray()
         for _, record in self._orphans(store):
             ids += record.msg_id
@@ -66,6 +71,7 @@ class NeededBodies:
 
     def tally(self, store: StoreReader) -> dict[str, FileTally]:
         """The store's files by name, oldest first."""
+        self.are_all_in(store)
         names = list(store.ends)
         numbers = {name: number for number, name in enumerate(names)}
         tallies = [FileTally() for _ in names]

@@ -28,7 +28,8 @@ MSG_IDS: Final = np.dtype("S16")
 MISSING_BODY: Final = "missing body"
 UNREADABLE_BODY: Final = "unreadable body"
 UNREADABLE_FILE: Final = "unreadable file"
-"""Kinds of findings: a message that the store does not have, one that it has and cannot give; a whole file."""
+UNREADABLE_QUEUE: Final = "unreadable queue"
+"""Kinds of findings: a message that the store does not have, one that it has and cannot give; a whole file, a queue."""
 
 
 @attrs.frozen
@@ -87,6 +88,42 @@ class Stretch:
         for index, (seq_id, expiry_us, offset) in enumerate(columns):
             msg_id, encoded = self.msg_ids[index].tobytes(), self.encoded[index].tobytes()
             yield StoredMessage(seq_id, msg_id, True, self.redelivered, False, expiry_us, encoded, self.path, offset)
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class IndexColumns:
+    """Messages as the queue's own files speak of them, acked and transient ones too: a row each, as columns."""
+
+    seq_ids: npt.NDArray[np.int64]
+    msg_ids: npt.NDArray[np.uint8]
+    """A row of 16 bytes each."""
+    has_msg_id: npt.NDArray[np.bool_]
+    """Whether the id is said; else its bytes say nothing."""
+    persistent: npt.NDArray[np.bool_]
+    delivered: npt.NDArray[np.bool_] | None
+    """``None``: the format does not say it."""
+    acked: npt.NDArray[np.bool_]
+    """Gone, and still in the files."""
+    expiries_us: npt.NDArray[np.uint64]
+    """Microseconds since the epoch; 0: none."""
+    sizes: npt.NDArray[np.int64]
+    """Of the payloads."""
+    embedded: npt.NDArray[np.bool_]
+    """Whether the message stands in the queue's own files."""
+    in_journal: npt.NDArray[np.bool_]
+    paths: tuple[str, ...]
+    path_of: npt.NDArray[np.int8]
+    """Which of the paths each row has."""
+    offsets: npt.NDArray[np.int64]
+    """Where its record begins in that file."""
+
+    def __len__(self) -> int:
+        return len(self.seq_ids)
+
+    def between(self, start: int, stop: int) -> IndexColumns:
+        """Some of the rows."""
+        fields = {name: column for name, column in attrs.asdict(self, recurse=False).items() if name != "paths"}
+        return attrs.evolve(self, **{name: of[start:stop] for name, of in fields.items() if of is not None})
 
 
 @attrs.frozen
@@ -168,6 +205,10 @@ class QueueDirectory(Protocol):
     def deliverable(self, only: range) -> Iterator[tuple[int, MsgIds]]:
         """What a restarted broker would deliver of each of these segments: how many messages that stand in the queue's
         own files, and which it looks for in the store."""
+
+    def index_columns(self, only: range | None = None) -> Iterator[IndexColumns | Finding]:
+        """All messages that its own files speak of, by seq_ids; and what of these files (``only``: of these segments)
+        cannot be read, so that messages may be missing. Nothing is looked up in the store."""
 
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         """The bodies in the vhost's store (of persistent or of transient messages) that unacked messages need."""

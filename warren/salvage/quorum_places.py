@@ -6,14 +6,32 @@
                                                 /00000001.wal        the log of all of the node's queues
 
 A queue may have several directories: those of its members on other nodes, which somebody put side by side, and those
-of a queue that was declared again.
+of a queue that was declared again. Whatever has no ``config`` that can be read is a queue without a vhost, named after
+its directory.
 """
 
 from __future__ import annotations
 
+import posixpath
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Final
+
 import attrs
 
-from warren.salvage.queue_directory import Finding
+from queue_index.quorum.config import CONFIG_NAME, read_config
+from queue_index.quorum.log import is_segment_name, is_wal_name
+from storage.errors import DataError, StorageError
+from warren.salvage.queue_directory import Finding, unreadable_file
+from warren.salvage.quorum_member import directories
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+
+QUORUM_FOLDER: Final = "quorum"
+"""In a node's data directory. ``coordination`` beside it looks the same, and holds no queues."""
+
+_SNAPSHOT_FOLDERS: Final = frozenset({"snapshots", "checkpoints"})
+_MAP: Final = b"#{"
+_NODE_FILES: Final = frozenset({"names.dets", "meta.dets"})
 
 
 @attrs.frozen
@@ -31,3 +49,75 @@ class QuorumPlace:
     def path(self) -> str:
         """Its first directory."""
         return self.members[0]
+
+
+def quorum_places(files: ReadOnlyFileSystem, place: str) -> list[QuorumPlace]:
+    """The quorum queues of a node's data directory, of its ``quorum`` folder, of a node's folder in that, or of one
+    queue's directory; in order of vhost and name. None: it is nothing of this."""
+    named: dict[tuple[bytes, bytes], list[str]] = {}
+    problems: dict[tuple[bytes, bytes], list[Finding]] = {}
+    for directory in _member_directories(files, place):
+        path = below(directory, CONFIG_NAME)
+        key = b"", posixpath.basename(directory).encode()
+        found: list[Finding] = []
+        try:
+            config = read_config(files, directory)
+            key = config.vhost, config.name
+        except DataError as error:
+            found.append(Finding("damaged config", "damage", error.path, error.offset, error.reason))
+        except StorageError as error:
+            found.append(
+                unreadable_file(path, error)
+                if files.exists(path)
+                else Finding("missing config", "damage", path, None, "no file says which queue this is")
+            )
+        named.setdefault(key, []).append(directory)
+        problems.setdefault(key, []).extend(found)
+    return [QuorumPlace(*key, tuple(named[key]), tuple(problems[key])) for key in sorted(named)]
+
+
+def _member_directories(files: ReadOnlyFileSystem, place: str) -> Iterator[str]:
+    if _is_member(files, place):
+        yield place
+        return
+    folder = below(place, QUORUM_FOLDER)
+    for node in (place, *directories(files, place), *directories(files, folder)):
+        if _is_node(files, node) and not _is_coordination(node):
+            yield from (inner for inner in directories(files, node) if _is_member(files, inner))
+
+
+def _is_coordination(node: str) -> bool:
+    return posixpath.basename(posixpath.dirname(node)) == "coordination"
+
+
+def _is_node(files: ReadOnlyFileSystem, place: str) -> bool:
+    """Whether it is a node's folder in ``quorum``."""
+    names = files.list(place)
+    if any(is_wal_name(name) or name in _NODE_FILES for name in names):
+        return True
+    return any(_is_member(files, below(place, name)) for name in names)
+
+
+def _is_member(files: ReadOnlyFileSystem, place: str) -> bool:
+    """Whether it is one queue's directory; a damaged one may lack all but one of its files."""
+    if not files.is_directory(place):
+        return False
+    names = set(files.list(place))
+    if any(is_wal_name(name) or name in _NODE_FILES for name in names):
+        return False
+    if any(is_segment_name(name) for name in names):
+        return True
+    if any(files.is_directory(below(place, name)) for name in names & _SNAPSHOT_FOLDERS):
+        return True
+    return CONFIG_NAME in names and _begins_as_map(files, below(place, CONFIG_NAME))
+
+
+def _begins_as_map(files: ReadOnlyFileSystem, path: str) -> bool:
+    """Many things are called config; some are directories."""
+    if files.is_directory(path):
+        return False
+    try:
+        with closing(files.open_read(path)) as file:
+            return file.pread(len(_MAP), 0) == _MAP
+    except StorageError:
+        return False

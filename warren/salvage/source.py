@@ -1,9 +1,11 @@
 """A source: what the user points at, found out and opened without changing it.
 
-It is a node's data directory, its ``msg_stores`` or ``vhosts`` folder, one vhost's folder or one queue's; a RocketMQ's
-store folder, or the directory that it lies in; or a ``.tar.gz`` that holds one of these at any depth, which is unpacked
-to a temporary directory. Where an archive holds several, the path goes on behind its name: ``backup.tar.gz/a/store``.
-A warren node's directory may hold both kinds, queues and a topics store.
+It is a node's data directory, its ``msg_stores``, ``vhosts`` or ``quorum`` folder, one vhost's folder or one queue's; a
+RocketMQ's store folder, or the directory that it lies in; or a ``.tar.gz`` that holds one of these at any depth, which
+is unpacked to a temporary directory. Where an archive holds several, the path goes on behind its name:
+``backup.tar.gz/a/store``. A warren node's directory may hold both kinds, queues and a topics store.
+
+A node's data directory brings its quorum queues with it: each is one of its vhost's queues, beside the classic ones.
 
 A queue's folder brings its vhost with it where it lies in one: the vhost's settings, its store (for the bodies) and
 what a clean stop said of the queue. The other queues are not looked at then, and so nothing is said of the store.
@@ -25,18 +27,22 @@ from storage.descriptors import descriptor_bound
 from storage.errors import DataError, StorageError
 from storage.filesystem import RealFileSystem
 from warren.salvage.archive import unpack
+from warren.salvage.classic_converting import is_of_v1, is_of_v2
+from warren.salvage.quorum_member import NodeWals
+from warren.salvage.quorum_places import QuorumPlace, quorum_places
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.places import store_at
 from warren.salvage.vhost import STORES, Vhost, VhostPlace
 
 KIND: Final = "rabbitmq-classic-v1"
+MIXED_KIND: Final = "rabbitmq"
 
 _VHOSTS_PLACES = ("msg_stores/vhosts", "vhosts")
 _VHOST_NAMES = (disk.VHOST_NAME_FILE, disk.VHOST_CONFIG_FILE, disk.RECOVERY_TERMS_FILE, *STORES)
 _MAX_DEPTH = 8
 """Levels of an archive that are searched."""
 
-_NO_QUEUES = "is no RabbitMQ data directory, vhosts folder, vhost's folder or queue's folder"
+_NO_QUEUES = "is no RabbitMQ data directory, vhosts or quorum folder, vhost's folder or queue's folder"
 _NO_STORE = "is no RocketMQ store folder (with commitlog, consumequeue or index in it)"
 _NEITHER = f"{_NO_QUEUES}, and {_NO_STORE.removeprefix('is ')}"
 
@@ -49,9 +55,14 @@ class Source:
 
     path: str
     """As the user gave it."""
-    kind: str
     vhosts: list[Vhost]
-    """In order of their directories' names."""
+    """In order of their directories' names; those with quorum queues alone come last."""
+
+    @property
+    def kind(self) -> str:
+        """The format, for programs: one name where all queues are of the first kind, another where they are not."""
+        queues = (queue for vhost in self.vhosts for queue in vhost.queues)
+        return KIND if all(queue.kind == KIND for queue in queues) else MIXED_KIND
 
     def close(self) -> None:
         """Close the stores' files."""
@@ -89,7 +100,7 @@ class Place:
     def queues(self) -> Source:
         """RabbitMQ's queues, or warren's."""
         try:
-            return Source(self.path, KIND, self.search(lambda place: _vhosts_at(self.files, place), _NO_QUEUES))
+            return Source(self.path, self.search(lambda place: _vhosts_at(self.files, place), _NO_QUEUES))
         except DataError:
             if self._has_store():
                 reason = "is a RocketMQ store, which has no queues: see warren topic, and warren inspect"
@@ -119,7 +130,7 @@ class Place:
             vhosts, store = _vhosts_at(self.files, place), store_at(self.files, place)
             if vhosts is None and store is None:
                 return None
-            return (None if vhosts is None else Source(self.path, KIND, vhosts)), store
+            return (None if vhosts is None else Source(self.path, vhosts)), store
 
         return self.search(look, _NEITHER)
 
@@ -171,10 +182,28 @@ def open_source(path: str) -> Iterator[Source]:
 def _vhosts_at(files: ReadOnlyFileSystem, place: str) -> list[Vhost] | None:
     """The vhosts of the source that ``place`` itself is; ``None`` where it is none."""
     found = _vhost_places(files, place)
-    return None if found is None else [Vhost.open(files, one) for one in found]
+    if found is None:
+        return None
+    wals = NodeWals(files)
+    return [Vhost.open(files, one, wals) for one in found]
 
 
 def _vhost_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | None:
+    """Where its vhosts are: their classic queues, their quorum queues, or both; a vhost's directory tells its name."""
+    classic, quorum = _classic_places(files, place), quorum_places(files, place)
+    if not quorum:
+        return classic
+    of_directory: dict[str, list[QuorumPlace]] = {}
+    for queue in quorum:
+        of_directory.setdefault(disk.vhost_directory_name(queue.vhost), []).append(queue)
+    found = []
+    for where in classic or ():
+        queues = of_directory.pop(posixpath.basename(where.path or ""), [])
+        found.append(attrs.evolve(where, quorum=tuple(queues)))
+    return found + [VhostPlace(None, quorum=tuple(of_directory[name])) for name in sorted(of_directory)]
+
+
+def _classic_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | None:
     if _is_vhost(files, place):
         return [VhostPlace(place)]
     if _is_queue(files, place):
@@ -197,8 +226,7 @@ def _is_vhost(files: ReadOnlyFileSystem, place: str) -> bool:
 
 
 def _is_queue(files: ReadOnlyFileSystem, place: str) -> bool:
-    known = (disk.QUEUE_NAME_FILE, disk.JOURNAL_NAME)
-    return any(name in known or disk.segment_number(name) is not None for name in files.list(place))
+    return any(name == disk.QUEUE_NAME_FILE or is_of_v1(name) or is_of_v2(name) for name in files.list(place))
 
 
 def _directories(files: ReadOnlyFileSystem, place: str) -> list[str]:

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 import attrs
 
 from warren.salvage.needed_body import Reference
-from warren.salvage.queue_directory import Extent, Finding, MsgIds, StoredMessage, Stretch, Summary
+from warren.salvage.queue_directory import (
+    UNREADABLE_QUEUE,
+    Extent,
+    Finding,
+    IndexColumns,
+    MsgIds,
+    StoredMessage,
+    Stretch,
+    Summary,
+)
 
 
 @attrs.frozen
@@ -41,11 +50,14 @@ class UnreadableQueue:
     def deliverable(self, only: range) -> Iterator[tuple[int, MsgIds]]:
         return iter(())
 
+    def index_columns(self, only: range | None = None) -> Iterator[IndexColumns | Finding]:
+        return self.findings()
+
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         return iter(())
 
     def findings(self) -> Iterator[Finding]:
-        yield Finding("unreadable queue", "damage", self.path, None, self.reason)
+        yield Finding(UNREADABLE_QUEUE, "damage", self.path, None, self.reason)
 
     def own_findings(self) -> Iterator[Finding | Reference]:
         return self.findings()

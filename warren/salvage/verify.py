@@ -9,6 +9,8 @@ Of a store, only what is needed can be missing, and that is said of the index th
   message that is none or not the one that its record names;
 * leftovers: zeros at a file's end, whatever stands behind them, bodies that nobody needs, ``.rdt`` files with all that
   is in them. What a compaction was copying when it crashed may be cut off: that is none where a good copy is found.
+  What stands between messages where a broker from 3.13 on compacted inside a file, too: it is known by this, that
+  messages were found in that file which a scan does not reach, and nothing that is needed is missing.
 
 The transient store is wiped at every start: whatever it holds, nothing of it is damage.
 """
@@ -27,7 +29,7 @@ from msg_store.store_reader import StoreReader
 from storage.errors import DataError, StorageError
 from warren.salvage.names import Json, printable
 from warren.salvage.needed import NeededBodies
-from warren.salvage.needed_body import bad_record, contents_of, in_store, orphan, orphaned_message
+from warren.salvage.needed_body import bad_record, contents_of, garbage, in_store, orphan, orphaned_message
 from warren.salvage.queue_directory import Finding, Severity, unreadable_file
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.source import Source
@@ -64,19 +66,27 @@ def as_far_as_it_goes(path: str, findings: Iterator[_Found]) -> Iterator[_Found 
 
 def _store(vhost: Vhost, name: str) -> Iterator[Finding]:
     store, directory, is_persistent = vhost.store(name), below(vhost.path, name), name == PERSISTENT_STORE
+    needed = NeededBodies.of(vhost, name) if vhost.knows_needs else None
+    has_all = needed is not None and needed.are_all_in(store)
     for file in store.ends:
         yield from leftover_file(below(directory, file))
     for file, record in store.records():
         if not record.good:
             path, has_good_copy = below(directory, file), store.contains(record.msg_id)
             finding = bad_record(path, record.offset, record.msg_id, has_good_copy=has_good_copy)
+            if has_all and store.has_hidden(file):
+                finding = garbage(path, record.offset, finding.detail)
             yield in_store(finding, is_persistent=is_persistent)
     for file, end in store.ends.items():
-        for finding in file_end(vhost.files, below(directory, file), end):
+        path = below(directory, file)
+        if has_all and end.reason is not EndReason.CLEAN and store.has_hidden(file):
+            yield garbage(path, end.offset, f"{end.reason.value}; {end.unread_bytes} bytes with messages in them")
+            continue
+        for finding in file_end(vhost.files, path, end):
             yield in_store(finding, is_persistent=is_persistent)
-    if not vhost.knows_needs:
+    if needed is None:
         return
-    for file, record in NeededBodies.of(vhost, name).orphans(store):
+    for file, record in needed.orphans(store):
         path = below(directory, file)
         yield orphan(path, record.offset, record.msg_id, record.size)
         if is_persistent:

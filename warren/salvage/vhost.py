@@ -14,20 +14,26 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from typing import Final
 
 import attrs
+import numpy as np
 
 from msg_store.rdq_format import file_name, in_age_order
 from msg_store.store_reader import StoreReader
 from queue_index import directory as disk
 from queue_index.record_format import Bools, Octets
-from queue_index.recovery_terms import RecoveryTerms, read_recovery_terms
+from queue_index.recovery_terms import RecoveryTerms, read_recovery_terms, v2_index_state
 from storage.errors import DataError, StorageError, WarrenError
+from warren.salvage.classic_converting import ClassicConvertingDirectory, is_of_v1, is_of_v2
 from warren.salvage.classic_v1 import ClassicV1Directory
+from warren.salvage.classic_v2 import ClassicV2Directory
 from warren.salvage.names import to_text
-from warren.salvage.queue_directory import Finding, MsgIds, QueueDirectory, Severity
+from warren.salvage.queue_directory import MSG_IDS, Finding, MsgIds, QueueDirectory, Severity
+from warren.salvage.quorum import QuorumDirectory
+from warren.salvage.quorum_member import NodeWals
 from warren.salvage.quorum_places import QuorumPlace
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.unreadable import UnreadableQueue
@@ -35,9 +41,6 @@ from warren.salvage.unreadable import UnreadableQueue
 PERSISTENT_STORE: Final = "msg_store_persistent"
 TRANSIENT_STORE: Final = "msg_store_transient"
 STORES: Final = (PERSISTENT_STORE, TRANSIENT_STORE)
-
-_V2_SUFFIXES = (".qi", ".qs")
-_V2_LINE = b"\nINDEX: v2\n"
 
 
 @attrs.frozen
@@ -72,8 +75,8 @@ class Vhost:
     _stores: dict[str, StoreReader] = attrs.field(factory=dict)
 
     @classmethod
-    def open(cls, files: ReadOnlyFileSystem, place: VhostPlace) -> Vhost:
-        """The vhost in that place, or the part of it that is meant."""
+    def open(cls, files: ReadOnlyFileSystem, place: VhostPlace, wals: NodeWals | None = None) -> Vhost:
+        """The vhost in that place, or the part of it that is meant; ``wals``: of quorum queues, shared with others."""
         path, only = place.path, place.only
         is_whole = path is not None and only is None
         vhost = cls(files, path or "", b"", disk.DEFAULT_SEGMENT_ENTRY_COUNT, {}, [], is_whole, [])
@@ -82,14 +85,16 @@ class Vhost:
             vhost._read_settings()
             directories = directories or vhost._queue_directories()
         named = [vhost._queue_name(directory) for directory in directories]
-        named_by = [of for of, _ in named] + [queue.vhost for queue in place.quorum]
+        named_by = [of.vhost for of in named] + [queue.vhost for queue in place.quorum]
         if not vhost.name:
             vhost.name = next(filter(None, named_by), vhost.directory.encode())
-        for directory, (_, name) in zip(directories, named, strict=True):
-            vhost.queues.append(vhost._queue(directory, name))
+        for directory, of in zip(directories, named, strict=True):
+            vhost.queues.append(vhost._queue(directory, of.queue, of.index_version))
+        wals = wals or NodeWals(files)
         for queue in place.quorum:
-            reason = "a quorum queue, which is not read yet"
-            vhost.queues.append(UnreadableQueue("rabbitmq-quorum", "quorum", queue.path, queue.name, reason))
+            vhost.queues.append(
+                QuorumDirectory(files=files, path=queue.path, name=queue.name, members=queue.members, wals=wals)
+            )
             vhost.problems += queue.problems
         vhost.queues.sort(key=lambda queue: (queue.name, queue.path))
         return vhost
@@ -109,11 +114,19 @@ class Vhost:
         if name not in self._stores:
             path = below(self.path, name)
             try:
-                self._stores[name] = StoreReader.open(self.files, path)
+                self._stores[name] = StoreReader.open(self.files, path, needed=partial(self._needed, name))
             except StorageError as error:
                 self._report("unreadable store", path, error)
                 self._stores[name] = StoreReader.open(self.files, below(path, "missing"))
         return self._stores[name]
+
+    def _needed(self, store: str) -> MsgIds:
+        """What the queues need of a store, as far as their files can be read."""
+        parts = [np.empty(0, MSG_IDS)]
+        for queue in self.queues:
+            with suppress(StorageError):  # whoever reads this queue says it
+                parts += queue.references(persistent=store == PERSISTENT_STORE)
+        return np.concatenate(parts)
 
     def store_files(self, name: str, *, look: bool = True) -> list[str]:
         """The names of a store's files, oldest first; ``look``: none (and a problem) where one cannot be read."""
@@ -175,40 +188,52 @@ class Vhost:
                 found.append(directory)
         return found
 
-    def _queue_name(self, directory: str) -> tuple[bytes, bytes]:
-        """What its ``.queue_name`` says: vhost (empty: nothing) and queue."""
+    def _queue_name(self, directory: str) -> disk.QueueName:
+        """What its ``.queue_name`` says; the vhost is empty where it says nothing."""
         path = below(directory, disk.QUEUE_NAME_FILE)
-        nameless = b"", posixpath.basename(directory).encode()
+        nameless = disk.QueueName(b"", posixpath.basename(directory).encode(), 1)
         try:
-            data = self.files.read(path)
-            if data.endswith(_V2_LINE):
-                data = data.removesuffix(_V2_LINE) + b"\n"
-            vhost, queue = disk.parse_queue_name_file(data, path)
+            name = disk.parse_queue_name(self.files.read(path), path)
         except DataError as error:
             self._report("damaged name", path, error)
             return nameless
         except StorageError:
             self._add("missing name", path, "no file says what this queue is called")
             return nameless
-        if disk.queue_directory_name(vhost, queue) != posixpath.basename(directory):
-            self._add("wrong directory", path, f"it belongs in {disk.queue_directory_name(vhost, queue)}")
-        if self.name and vhost != self.name:
-            self._add("wrong vhost", path, f"it belongs to the vhost {to_text(vhost)!r}")
-        return vhost, queue
+        if disk.queue_directory_name(name.vhost, name.queue) != posixpath.basename(directory):
+            self._add("wrong directory", path, f"it belongs in {disk.queue_directory_name(name.vhost, name.queue)}")
+        if self.name and name.vhost != self.name:
+            self._add("wrong vhost", path, f"it belongs to the vhost {to_text(name.vhost)!r}")
+        return name
 
-    def _queue(self, path: str, name: bytes) -> QueueDirectory:
-        """What reads the queue in that directory; here further formats come in."""
-        if any(file.endswith(_V2_SUFFIXES) for file in self.files.list(path)):
-            reason = "a classic queue v2, which is not read yet"
-            return UnreadableQueue("rabbitmq-classic-v2", "classic", path, name, reason)
-        return ClassicV1Directory(
+    def _queue(self, path: str, name: bytes, index_version: int) -> QueueDirectory:
+        """What reads the classic queue in that directory, by what lies in it and by what its ``.queue_name`` says."""
+        files = self.files.list(path)
+        is_v2 = index_version == 2 or any(map(is_of_v2, files))
+        is_v1 = not is_v2 or any(map(is_of_v1, files))
+        terms, bodies = self._terms_of(path), _LazyStore(self, PERSISTENT_STORE)
+        if not is_v1:
+            return ClassicV2Directory(files=self.files, path=path, name=name, terms=terms, bodies=bodies)
+        kind = ClassicConvertingDirectory if is_v2 else ClassicV1Directory
+        return kind(
             files=self.files,
             path=path,
             name=name,
             segment_entry_count=self.segment_entry_count,
-            terms=self.terms.get(posixpath.basename(path)),
-            bodies=_LazyStore(self, PERSISTENT_STORE),
+            terms=terms,
+            bodies=bodies,
         )
+
+    def _terms_of(self, path: str) -> RecoveryTerms | None:
+        """What a clean stop said of the queue in that directory; nothing where that is not what it says."""
+        terms = self.terms.get(posixpath.basename(path))
+        if terms is not None:
+            try:
+                v2_index_state(terms, below(self.path, disk.RECOVERY_TERMS_FILE))
+            except DataError as error:
+                self._report("damaged recovery terms", error.path, error)
+                return None
+        return terms
 
     def _read(self, name: str) -> bytes | None:
         """A small file of the vhost; ``None`` where there is none, or where it cannot be read (a finding)."""

@@ -1,22 +1,30 @@
 """A source that is only read: a directory, or an archive of one. What is done is written down elsewhere.
 
 One pass over each queue's directory, in the order in which a restarted broker would deliver: memory is that of one
-segment. What cannot be read is reported and passed over; all the rest is copied. The levels of a priority queue come
-under its bare name, the highest first.
+segment, or of a quorum queue's replay. What cannot be read is reported and passed over; all the rest is copied. The
+levels of a priority queue come under its bare name, the highest first.
+
+A classic queue's messages come in the order of their seq_ids. Not so a quorum queue's: what had been out comes first,
+and a higher priority overtakes. There the progress may call safe what is below the lowest seq_id that is *still to
+come*, and that is told by a replay of its own, which reads no bodies.
 """
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from itertools import groupby
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 
-from storage.errors import MessageError
+from storage.errors import DataError, MessageError
 from warren.salvage.names import split_level, to_text
 from warren.salvage.queue_directory import Finding, QueueDirectory, StoredMessage, Stretch
+from warren.salvage.quorum import QuorumDirectory
 from warren.salvage.source import Source as OpenSource
 from warren.salvage.source import open_source
 from warren.salvage.vhost import Vhost
@@ -56,7 +64,7 @@ class CopySource:
                     left_out += [directory.path for directory in directories]
                     continue
                 reaches = [
-                    self._progress.reach(vhost.name, posixpath.basename(directory.path), self._rename(name))
+                    self._progress.reach(vhost.name, _directory_name(directory), self._rename(name))
                     for directory in directories
                 ]
                 found.append(_CopiedQueue(vhost.name, name, directories, reaches, self._progress, self._report))
@@ -88,6 +96,61 @@ def by_name(vhost: Vhost) -> list[tuple[bytes, list[QueueDirectory]]]:
     return [(name, list(directories)) for name, directories in groups]
 
 
+def _directory_name(directory: QueueDirectory) -> str:
+    """What its progress stands under: seq_ids are one directory's own, and a quorum queue may have several."""
+    path = directory.path
+    if isinstance(directory, QuorumDirectory) and len(directory.members) > 1:
+        with suppress(DataError):  # then nothing comes out of it
+            path = directory.chosen().path
+    return posixpath.basename(path)
+
+
+class _Walk:
+    """A directory's messages in their order, as far as they have been passed."""
+
+    def __init__(self, directory: QueueDirectory) -> None:
+        self._directory = directory
+        self._at = 0
+
+    def count(self) -> int:
+        """Of all of them."""
+        return self._directory.summary().ready if self._seq_ids is None else len(self._seq_ids)
+
+    @cached_property
+    def _seq_ids(self) -> npt.NDArray[np.int64] | None:
+        """In order of delivery; ``None``: they ascend."""
+        return _delivery_order(self._directory) if isinstance(self._directory, QuorumDirectory) else None
+
+    @cached_property
+    def _lowest(self) -> npt.NDArray[np.int64] | None:
+        """From each place on."""
+        return None if self._seq_ids is None else np.minimum.accumulate(self._seq_ids[::-1])[::-1]
+
+    def pass_by(self, seq_id: int) -> None:
+        """That message is not to come any more, nor are those before it."""
+        seq_ids = self._seq_ids
+        if seq_ids is None:
+            return
+        while self._at < len(seq_ids):
+            self._at += 1
+            if seq_ids[self._at - 1] == seq_id:
+                return
+        raise RuntimeError(f"message {seq_id} is not where the queue's order has it")
+
+    @property
+    def lowest_to_come(self) -> int | None:
+        """``None``: none comes any more, or only such as are above all that were passed."""
+        return None if self._lowest is None or self._at == len(self._lowest) else int(self._lowest[self._at])
+
+
+def _delivery_order(directory: QuorumDirectory) -> npt.NDArray[np.int64]:
+    try:
+        machine = directory.chosen().replayed().machine
+    except DataError:
+        return np.empty(0, np.int64)
+    return np.fromiter((queued.index for queued in machine.ready()), np.int64)
+
+
 @attrs.define(eq=False)
 class _CopiedQueue:
     """One queue; position: which directory, and the seq_id."""
@@ -98,22 +161,24 @@ class _CopiedQueue:
     _reaches: list[Reach]
     _progress: Progress
     _report: Report
-    _open: list[dict[int, None]] = attrs.field(init=False)
-    """For each directory the seq_ids that were handed out and are not settled, in order."""
+    _open: list[set[int]] = attrs.field(init=False)
+    """For each directory the seq_ids that were handed out and are not settled."""
+    _walks: list[_Walk] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._open = [{} for _ in self._directories]
+        self._open = [set() for _ in self._directories]
+        self._walks = [_Walk(directory) for directory in self._directories]
 
     @property
     def already(self) -> int:
         return sum(reach.messages for reach in self._reaches)
 
     def count(self) -> int:
-        return max(sum(directory.summary().ready for directory in self._directories) - self.already, 0)
+        return max(sum(walk.count() for walk in self._walks) - self.already, 0)
 
     def letters(self, limit: int) -> Iterator[Letter | None]:
         for part, directory in enumerate(self._directories):
-            reach, handed_out = self._reaches[part], self._open[part]
+            reach, handed_out, walk = self._reaches[part], self._open[part], self._walks[part]
             for message in self._messages(directory, reach):
                 if not limit:
                     return
@@ -123,7 +188,8 @@ class _CopiedQueue:
                     place = f"message {message.seq_id}: {error}"
                     self._report(Finding("unreadable message", "damage", message.path, message.offset, place))
                     continue
-                handed_out[message.seq_id] = None
+                handed_out.add(message.seq_id)
+                walk.pass_by(message.seq_id)
                 limit -= 1
                 yield letter
 
@@ -142,9 +208,9 @@ class _CopiedQueue:
         for part, (reach, handed_out) in enumerate(zip(self._reaches, self._open, strict=True)):
             seq_ids = [seq_id for where, seq_id in positions if where == part]
             if seq_ids:
-                for seq_id in seq_ids:
-                    del handed_out[seq_id]
-                reach.add(seq_ids, next(iter(handed_out), None))
+                handed_out.difference_update(seq_ids)
+                to_come = self._walks[part].lowest_to_come
+                reach.add(seq_ids, min(handed_out if to_come is None else {to_come, *handed_out}, default=None))
         self._progress.save()
 
     def finish(self) -> None:

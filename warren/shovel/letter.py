@@ -55,7 +55,7 @@ def from_term(term: bytes, expiry_us: int, position: Position) -> Letter:
         if term.startswith(behind, end):
             properties = term[start:end]
     if properties is None:
-        properties = encode_properties(message.properties)
+        properties = message.encoded_properties or encode_properties(message.properties)
     return Letter(message.exchange, message.routing_keys, properties, message.body, expiry_us, position)
 
 

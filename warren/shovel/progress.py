@@ -6,7 +6,8 @@
      "queues": [{"vhost", "directory", "to", "messages", "next_seq_id", "beyond": [seq_id, …]}]}
 
 Of a queue's directory (a priority queue's level has one of its own) everything below ``next_seq_id`` that was there to
-copy is safe at the destination, and so is ``beyond``: what was confirmed behind a message that was refused.
+copy is safe at the destination, and so is ``beyond``: what was confirmed behind a message that was refused, or came
+before messages with lower seq_ids.
 
 The file is replaced as a whole, and synced, after every batch that the destination confirmed, so a kill leaves the old
 one or the new one. What was confirmed after the last one was written is copied again by the next run.
@@ -46,7 +47,8 @@ class Reach:
         return seq_id < self.next_seq_id or seq_id in self.beyond
 
     def add(self, seq_ids: Iterable[int], first_open: int | None) -> None:
-        """These are safe; ``first_open``: the lowest seq_id that was sent and is not, ``None``: all that were are."""
+        """These are safe. ``first_open``: the lowest seq_id that was sent and is not safe, or that comes although a
+        higher one was sent; ``None``: there is none."""
         added = set(seq_ids)
         self.messages += len(added)
         self.beyond |= added

@@ -158,7 +158,8 @@ def _open_source(
     if orders.move:
         if orders.state is not None:
             raise ShovelError("--state is for copies, not for --move")
-        return places.enter_context(MoveSource.open(orders.source, orders.vhost, report))
+        names = [from_text(name) for name in orders.queues]
+        return places.enter_context(MoveSource.open(orders.source, orders.vhost, names, report))
     if not os.path.exists(orders.source):
         raise StorageError(f"{orders.source}: no such file or directory")
     beside = None if is_broker(orders.destination) else account.destination

@@ -26,9 +26,11 @@ from queue_index.variable_queue import VariableQueue
 from storage.errors import MessageError, StorageError
 from storage.settings import RABBITMQ_3_10, Settings
 from warren.embedded import open_vhost, vhost_path
+from warren.salvage import classic_v1, quorum
 from warren.salvage.names import from_text, split_level, to_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.source import open_source
+from warren.salvage.vhost import Vhost as OpenVhost
 from warren.shovel.copying import Report, chosen_vhosts
 from warren.shovel.errors import ShovelError
 from warren.shovel.letter import Letter, Position, from_term
@@ -78,12 +80,18 @@ class MoveSource:
 
     @classmethod
     @contextmanager
-    def open(cls, path: str, vhost: str | None, report: Report) -> Iterator[MoveSource]:
-        """The data directory ``path``, of its vhosts perhaps one only."""
+    def open(cls, path: str, vhost: str | None, names: Sequence[bytes], report: Report) -> Iterator[MoveSource]:
+        """The data directory ``path``, of its vhosts perhaps one only; ``names``: the queues that will be asked for.
+
+        Nothing is opened for writing where that is not possible for all of them.
+        """
         if os.path.isfile(path):
             raise ShovelError(f"{path}: is an archive, which can only be copied from; leave --move away")
         with open_source(path) as source:
-            found = [(to_text(each.name), each.path) for each in chosen_vhosts(source, vhost)]
+            vhosts = chosen_vhosts(source, vhost)
+            for each in vhosts:
+                _refuse_unwritable(path, each, names)
+            found = [(to_text(each.name), each.path) for each in vhosts]
         directory = os.path.abspath(path)
         with ExitStack() as opened:
             vhosts = {}
@@ -109,6 +117,21 @@ class MoveSource:
             if not any(queue.name == name for queue in found):
                 raise ShovelError(f"{self._path}: no queue {to_text(name)!r}")
         return found
+
+
+def _refuse_unwritable(path: str, vhost: OpenVhost, names: Sequence[bytes]) -> None:
+    """Raise :class:`ShovelError` where a queue is of a format that is only read.
+
+    A quorum queue is in nobody's way if it is not asked for. A classic one shares the vhost's store.
+    """
+    for queue in vhost.queues:
+        name, _ = split_level(queue.name)
+        is_wanted = not names or name in names or queue.kind != quorum.KIND
+        if queue.kind != classic_v1.KIND and is_wanted:
+            raise ShovelError(
+                f"{path}: queue {to_text(name)!r} is of the format {queue.kind}, which is only read; "
+                "leave --move away to copy"
+            )
 
 
 def _highest_level_first(name: bytes) -> tuple[bytes, int]:

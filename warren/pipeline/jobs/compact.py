@@ -28,6 +28,7 @@ from msg_store.rdq_columns import ColumnScan
 from storage.errors import DataError
 from storage.settings import Settings
 from warren.pipeline.arrays import as_text
+from warren.pipeline.bare_queues import Opening
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.running import running
 from warren.pipeline.jobs.spreading import Batches, done, kept, planned
@@ -37,7 +38,6 @@ from warren.pipeline.jobs.vhost_parts import (
     SaidWork,
     StoreWork,
     node_number,
-    opened,
     plan_vhost,
     rdq_number,
 )
@@ -96,9 +96,10 @@ def do(work: QueuesWork | StoreWork | SaidWork) -> Batches:
     files = work.node.place().files
     match work:
         case QueuesWork():
-            for queue in work.queues:
+            opening = Opening(files)
+            for queue in map(opening.opened, work.queues):
                 for is_persistent in (True, False):
-                    for ids in opened(queue, files).references(persistent=is_persistent):
+                    for ids in queue.references(persistent=is_persistent):
                         yield _batch(REFERENCE, work.place, len(ids), persistent_store=is_persistent, msg_id=_ids(ids))
         case StoreWork():
             for age, name in work.names:

@@ -21,7 +21,6 @@ from warren.pipeline.jobs.export_columns import ColumnExporter, ParquetPart
 from warren.pipeline.jobs.export_log import LogChunk, Walked, log_records, walk
 from warren.pipeline.jobs.export_plan import Chunk, Part, QueueChunk
 from warren.pipeline.places import Node
-from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.export import Exported, Exporter, Report, Selection, Write, problems_of
 from warren.salvage.names import to_json
 from warren.salvage.queue_directory import Finding, QueueDirectory, StoredMessage, Stretch
@@ -105,7 +104,7 @@ def write_part(work: tuple[Part, int], job: Job) -> Written:
     problems: dict[Problem, None] = {}
     counts, messages, payload_bytes = [], 0, 0
     group: object = None
-    looked_at: dict[tuple[str, str], Vhost] = {}
+    looked_at: dict[tuple[str, bytes, str], Vhost] = {}
     with _output(path, job) as sink_of:
         for chunk in part.chunks:
             if group is not None and chunk.group != group:
@@ -117,13 +116,13 @@ def write_part(work: tuple[Part, int], job: Job) -> Written:
                 _export_log(chunk, sink)
             else:
                 vhost = _export_queue(chunk, sink, job)
-                looked_at[node, vhost.path] = vhost
+                looked_at[node, vhost.name, vhost.path] = vhost
             sink.flush()
             counts.append(sink.number - position)
             group, position = chunk.group, sink.number
             messages += sink.exported.messages
             payload_bytes += sink.exported.payload_bytes
-    for (node, _), vhost in looked_at.items():  # a store is looked at when its first body is wanted
+    for (node, *_), vhost in looked_at.items():  # a store is looked at when its first body is wanted
         for problem in problems_of(vhost, job.selection.queue):
             if problem.severity == "damage":
                 _note(problems, node, problem)
@@ -144,7 +143,7 @@ def count_chunk(chunk: Chunk, job: Job) -> int | Walked:
     if isinstance(chunk, LogChunk):
         return walk(chunk)
     _, directory = _OPEN.queue(chunk, job.run)
-    return directory.count(chunk.segments) if isinstance(directory, ClassicV1Directory) else 0
+    return directory.count(chunk.segments)
 
 
 def _note(problems: dict[Problem, None], node: str, finding: Finding) -> None:
@@ -180,10 +179,7 @@ def _export_log(chunk: LogChunk, sink: Sink) -> None:
 
 def _export_queue(chunk: QueueChunk, sink: Sink, job: Job) -> Vhost:
     vhost, directory = _OPEN.queue(chunk, job.run)
-    if isinstance(directory, ClassicV1Directory):
-        sink.messages(chunk.vhost, chunk.queue, directory.stretches(only=chunk.segments))
-    else:
-        sink.messages(chunk.vhost, chunk.queue, directory.stretches())
+    sink.messages(chunk.vhost, chunk.queue, directory.stretches(only=chunk.segments))
     return vhost
 
 

@@ -17,15 +17,13 @@ from typing import Final
 
 import attrs
 
-from queue_index import directory as disk
 from storage.errors import StorageError
 from storage.filesystem import FileSystem
 from warren.pipeline.jobs.export_log import LogChunk, survey_log
 from warren.pipeline.places import Kind, Node
-from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.export import Selection, chosen_queues, problems_of
 from warren.salvage.names import to_text
-from warren.salvage.queue_directory import Finding, QueueDirectory
+from warren.salvage.queue_directory import Extent, Finding, QueueDirectory
 from warren.salvage.read_only import below
 from warren.salvage.vhost import PERSISTENT_STORE, Vhost
 
@@ -100,13 +98,14 @@ def survey_node(node: Node, selection: Selection, settings: Mapping[str, str]) -
 
 def _queue_chunks(node: Node, found: list[tuple[Vhost, bytes, list[QueueDirectory]]]) -> Iterator[QueueChunk]:
     """In order of the names."""
-    shares: dict[str, int] = {}
+    shares: dict[tuple[bytes, str], int] = {}
     for vhost, name, directories in sorted(found, key=lambda one: (one[0].name, one[1], one[0].path)):
-        if vhost.path not in shares:
-            files = sum(len(_segments(queue)) for queue in vhost.queues)
-            shares[vhost.path] = _store_bytes(vhost) // max(files, 1)
+        key = vhost.name, vhost.path
+        if key not in shares:
+            pieces = sum(len(_extent(queue).pieces) for queue in vhost.queues)
+            shares[key] = _store_bytes(vhost) // max(pieces, 1)
         for directory in directories:
-            yield from _chunks(node, vhost, name, directory, shares[vhost.path])
+            yield from _chunks(node, vhost, name, directory, shares[key])
 
 
 def _chunks(node: Node, vhost: Vhost, name: bytes, directory: QueueDirectory, store_bytes: int) -> Iterator[QueueChunk]:
@@ -114,17 +113,21 @@ def _chunks(node: Node, vhost: Vhost, name: bytes, directory: QueueDirectory, st
 
     ``store_bytes``: what is thought to lie in the store of each segment.
     """
-    numbers = _segments(directory)
-    edges = [0, *numbers[1:], sys.maxsize]
-    for index, (low, high) in enumerate(pairwise(edges)):
-        size = store_bytes
-        if numbers and isinstance(directory, ClassicV1Directory):
-            size += _size(directory.files, below(directory.path, disk.segment_name(numbers[index])))
-        yield QueueChunk(node, vhost.name, name, directory.path, range(low, high), size)
+    extent = _extent(directory)
+    numbers = sorted(extent.pieces)
+    if not numbers:
+        size = extent.shared_bytes + (0 if extent.seq_ids_per_piece is None else store_bytes)
+        yield QueueChunk(node, vhost.name, name, directory.path, range(sys.maxsize), size)
+        return
+    for number, (low, high) in zip(numbers, pairwise([0, *numbers[1:], sys.maxsize]), strict=True):
+        yield QueueChunk(node, vhost.name, name, directory.path, range(low, high), extent.pieces[number] + store_bytes)
 
 
-def _segments(directory: QueueDirectory) -> list[int]:
-    return sorted(directory.segment_files()) if isinstance(directory, ClassicV1Directory) else []
+def _extent(directory: QueueDirectory) -> Extent:
+    try:
+        return directory.extent()
+    except StorageError:  # the task that reads it will say so
+        return Extent({}, 0, None)
 
 
 def _size(files: FileSystem, path: str) -> int:
@@ -136,6 +139,8 @@ def _size(files: FileSystem, path: str) -> int:
 
 def _store_bytes(vhost: Vhost) -> int:
     """Of the persistent store's files: which queue's bodies lie there is not known before the indexes are read."""
+    if not vhost.path:
+        return 0
     store = below(vhost.path, PERSISTENT_STORE)
     try:
         names = vhost.files.list(store)

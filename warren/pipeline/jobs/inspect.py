@@ -32,7 +32,7 @@ QUEUE, TOPIC, STORE_FILE, NODE = "queue", "topic", "store file", "node"
 
 _ROWS: Final = "number long, node string, what string, position long, report string"
 _COLUMNS: Final = {
-    QUEUE: "vhost string, name string, dir string, kind string, ready long, bytes long",
+    QUEUE: "vhost string, name string, dir string, kind string, type string, version int, ready long, bytes long",
     TOPIC: "topic string, queue_id int, min_offset long, max_offset long",
     STORE_FILE: "vhost string, store string, number long, size long, messages long, valid_bytes long",
     NODE: "vhosts long, queues long, ready long, bytes long, topic_queues long, records long, clean boolean, "

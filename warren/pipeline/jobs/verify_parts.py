@@ -16,13 +16,13 @@ import pyarrow as pa
 from msg_store.rdq_format import Record, decode_record, scan
 from storage.topic_settings import TopicSettings
 from warren.pipeline.arrays import as_text
+from warren.pipeline.bare_queues import Opening
 from warren.pipeline.jobs.spreading import Batches
 from warren.pipeline.jobs.vhost_parts import (
     Numbered,
     QueuesWork,
     SaidWork,
     StoreWork,
-    opened,
     place_number,
     plan_vhost,
 )
@@ -134,8 +134,9 @@ def do(work: _Work) -> Batches:
         case SaidWork():
             yield from _finding_rows(work.place, work.findings)
         case QueuesWork():
+            opening = Opening(files)
             for queue in work.queues:
-                own = opened(queue, files).own_findings()
+                own = opening.opened(queue).own_findings()
                 yield from _queue_rows(work.place, as_far_as_it_goes(queue.path, own))
         case StoreWork():
             found = as_far_as_it_goes(work.directory, _store_file_rows(files, work))

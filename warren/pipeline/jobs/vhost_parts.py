@@ -15,10 +15,12 @@ import attrs
 from msg_store.rdq_format import file_number
 from storage.errors import StorageError
 from warren.pipeline.arrays import as_text
+from warren.pipeline.bare_queues import bare
 from warren.pipeline.places import Node
+from warren.pipeline.tables.queue_parts import byte_count
 from warren.salvage.names import to_text
 from warren.salvage.queue_directory import Finding, QueueDirectory
-from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.read_only import below
 from warren.salvage.vhost import STORES, Vhost, VhostPlace
 
 _VHOST_BITS: Final = 20
@@ -43,7 +45,7 @@ class QueuesWork:
     place: int
     weight: int
     queues: tuple[QueueDirectory, ...]
-    """Without their files and bodies: see :func:`opened`."""
+    """As :func:`warren.pipeline.bare_queues.bare` makes them."""
 
 
 @attrs.frozen(kw_only=True)
@@ -88,14 +90,17 @@ def node_number(place: Any) -> Any:
 def plan_vhost(
     numbered: Numbered, index: int, where: VhostPlace, partition_bytes: int, *, look: bool
 ) -> Iterator[QueuesWork | StoreWork | SaidWork]:
-    """What there is to do in a vhost with all of its queues; ``look``: whether its stores' files can be opened."""
+    """What there is to do in a vhost with all of its queues; ``look``: whether its stores' files can be opened.
+
+    One that is known by quorum queues alone has no stores.
+    """
     node, place = numbered.node, place_number(numbered, index)
     files = node.place().files
     with closing(Vhost.open(files, where)) as vhost:
-        weighed = ((_index_bytes(files, queue), _bare(queue)) for queue in vhost.queues)
+        weighed = ((_index_bytes(queue), bare(queue)) for queue in vhost.queues)
         for weight, queues in packed(weighed, partition_bytes):
             yield QueuesWork(node=node, place=place, weight=weight, queues=tuple(queues))
-        for store in STORES:
+        for store in STORES if vhost.is_whole else ():
             directory = below(vhost.path, store)
             names = vhost.store_files(store, look=look)
             sized = ((files.size(below(directory, name)), (age, name)) for age, name in enumerate(names))
@@ -111,12 +116,6 @@ def plan_vhost(
                     knows_needs=vhost.knows_needs,
                 )
         yield SaidWork(node=node, place=place, findings=tuple(vhost.problems))
-
-
-def opened(queue: QueueDirectory, files: ReadOnlyFileSystem) -> QueueDirectory:
-    """A queue of a plan, to be read; its bodies cannot be asked for."""
-    found: QueueDirectory = _with(queue, files)
-    return found
 
 
 def packed(sized: Iterable[tuple[int, _Item]], most: int) -> Iterator[tuple[int, list[_Item]]]:
@@ -139,21 +138,8 @@ def rdq_number(name: str) -> int | None:
     return number if number is not None and number >= 0 else None
 
 
-def _bare(queue: QueueDirectory) -> QueueDirectory:
-    bare: QueueDirectory = _with(queue, None)
-    return bare
-
-
-def _with(queue: Any, files: ReadOnlyFileSystem | None) -> Any:
-    """A queue's directory with these files and no store; a format that reads nothing stays as it is."""
-    names = {field.name for field in attrs.fields(type(queue))}
-    return attrs.evolve(
-        queue, **{name: files for name in ("files",) if name in names} | dict.fromkeys({"bodies"} & names)
-    )
-
-
-def _index_bytes(files: ReadOnlyFileSystem, queue: QueueDirectory) -> int:
+def _index_bytes(queue: QueueDirectory) -> int:
     try:
-        return sum(files.size(below(queue.path, name)) for name in files.list(queue.path))
+        return byte_count(queue.extent())
     except StorageError:  # whoever reads it says so
         return 0

@@ -12,13 +12,13 @@ from typing import Final
 import attrs
 
 from msg_store.store_reader import StoreReader
+from warren.pipeline.bare_queues import Opening
 from warren.pipeline.places import Node
-from warren.pipeline.tables.queue_parts import Before, QueuePart, index_sizes
-from warren.salvage.read_only import ReadOnlyFileSystem
+from warren.pipeline.tables.queue_parts import Before, QueuePart
 
 MOST_KNOWN: Final = 256
 
-Key = tuple[str, str, int, tuple[tuple[str, int], ...]]
+Key = tuple[str, str, int, tuple[tuple[int, int], ...], int]
 
 
 @attrs.frozen(eq=False)
@@ -33,20 +33,21 @@ _known: OrderedDict[Key, _Known] = OrderedDict()
 """By node, directory, first segment and the sizes of the files, the one used last at the end."""
 
 
-def count(node: Node, files: ReadOnlyFileSystem, before: Before) -> int:
+def count(node: Node, opening: Opening, before: Before) -> int:
     """All messages before a part that can be had."""
-    return before.embedded + sum(_in_store(node, files, part) for part in before.stored)
+    return before.embedded + sum(_in_store(node, opening, part) for part in before.stored)
 
 
-def _in_store(node: Node, files: ReadOnlyFileSystem, part: QueuePart) -> int:
-    store = part.bodies(files, node).store
+def _in_store(node: Node, opening: Opening, part: QueuePart) -> int:
+    store, directory = part.bodies(opening.files, node).store, part.open(opening, node)
     first, stop = part.segments.start, part.segments.stop
-    key = (node.path, part.path, first, tuple(index_sizes(files, part.path).items()))
+    extent = directory.extent()
+    key = (node.path, part.path, first, tuple(extent.pieces.items()), extent.shared_bytes)
     known = _known.pop(key, None)
     if known is None or known.store is not store or known.stop > stop:
         known = _Known(store, first, 0)
     rest = range(known.stop, stop)
-    found = part.classic(files, node).deliverable(rest) if rest else iter(())
+    found = directory.deliverable(rest) if rest else iter(())
     added = sum(int(store.contains_each(msg_ids).sum()) for _, msg_ids in found)
     _known[key] = _Known(store, stop, known.count + added)
     if len(_known) > MOST_KNOWN:

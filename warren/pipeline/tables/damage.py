@@ -11,10 +11,7 @@ import attrs
 from storage.errors import DataError, StorageError
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Node
-from warren.salvage.classic_v1 import ClassicV1Directory
-from warren.salvage.index_file import IndexFile
-from warren.salvage.positions import Positions
-from warren.salvage.queue_directory import UNREADABLE_FILE, Finding
+from warren.salvage.queue_directory import UNREADABLE_FILE, Finding, QueueDirectory
 
 
 @attrs.frozen
@@ -47,28 +44,9 @@ class Damage:
             raise error
         self.found(path, None, f"unreadable file: {error}")
 
-    def journal(self, file: IndexFile) -> None:
-        """Look at a queue's journal."""
-        if file.problem is not None:
-            self.refused(file.path, file.problem)
-        end, reason = file.columns.end, file.columns.reason
-        if self.stops and reason != "complete" and file.has_bytes_behind(end):
-            self.found(file.path, end, f"torn record: {file.size - end} bytes that hold no whole record")
-
-    def segment(self, positions: Positions) -> None:
-        """Look at a segment of a queue."""
-        file = positions.file
-        if file.problem is not None:
-            self.refused(file.path, file.problem)
-        for one in positions.file_findings:
-            self.found(file.path, one.offset, f"{one.kind}: {one.detail}")
-        for one in positions.journal_findings:
-            self.found(positions.journal.path, one.offset, f"{one.kind}: {one.detail}")
-
-    def look_at(self, directory: ClassicV1Directory, segments: range) -> None:
+    def look_at(self, directory: QueueDirectory, segments: range) -> None:
         """Look at these segments of a queue before they are read, where damage or another machine may stop it."""
         if self.stops or self.node.is_remote:
-            with directory.journal() as journal:
-                self.journal(journal.file)
-                for positions in directory.segments(journal, segments):
-                    self.segment(positions)
+            for one in directory.index_columns(segments):
+                if isinstance(one, Finding):
+                    self.finding(one)

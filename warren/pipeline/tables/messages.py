@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from storage.errors import MessageError
 from warren.pipeline.arrays import hexadecimal, repeated, rows_of
+from warren.pipeline.bare_queues import Opening
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Kind, Node
@@ -31,8 +32,7 @@ from warren.pipeline.tables.damage import Damage
 from warren.pipeline.tables.envelopes import Envelope, Envelopes
 from warren.pipeline.tables.index import queue_columns
 from warren.pipeline.tables.queue_parts import QueuePart, plan_queues
-from warren.salvage.classic_v1 import ClassicV1Directory
-from warren.salvage.queue_directory import UNREADABLE_BODY, Finding, StoredMessage, Stretch
+from warren.salvage.queue_directory import UNREADABLE_BODY, Finding, QueueDirectory, StoredMessage, Stretch
 from warren.salvage.stretch_lines import alike_bodies
 
 _KEYS: Final = pa.list_(pa.field("element", pa.string()))
@@ -47,17 +47,14 @@ def plan(node: Node, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     """The messages of a task's parts, in order."""
-    files, damage = task.node.place().files, Damage(task.node, options)
+    opening, damage = Opening(task.node.place().files), Damage(task.node, options)
     with_bodies = options.bodies and (wanted.asks("body") or wanted.asks("body_sha256"))
     envelopes = Envelopes()
     position = 0
     for part in task.work:
         if part.before is not None:
-            position = count(task.node, files, part.before) if wanted.asks("position") else 0
-        if part.unreadable is not None:
-            damage.found(part.path, None, f"unreadable queue: {part.unreadable}")
-            continue
-        directory = part.classic(files, task.node)
+            position = count(task.node, opening, part.before) if wanted.asks("position") else 0
+        directory = part.open(opening, task.node)
         if damage.stops:
             damage.look_at(directory, part.segments)
         reading = _Reading(task.node, part, damage, options.batch_bytes, envelopes, position, with_bodies)
@@ -90,7 +87,7 @@ class _Reading:
     """Of the next message."""
     _with_bodies: bool
 
-    def rows(self, directory: ClassicV1Directory) -> Iterator[Rows]:
+    def rows(self, directory: QueueDirectory) -> Iterator[Rows]:
         """Of everything that the directory gives."""
         gathered = _Gathered()
         for one in directory.stretches(only=self._part.segments):
@@ -130,7 +127,7 @@ class _Reading:
 
     def _gathered_columns(self, gathered: _Gathered) -> Columns:
         count = len(gathered.messages)
-        seq_ids, msg_ids, persistent, redelivered, _, expiries_us, _, paths, offsets, _ = zip(
+        seq_ids, msg_ids, persistent, redelivered, _, expiries_us, _, paths, offsets, deliveries = zip(
             *gathered.messages, strict=True
         )
         exchanges, routing_keys, properties, headers = zip(*gathered.envelopes, strict=True)
@@ -141,10 +138,11 @@ class _Reading:
                 **queue_columns(self._node, self._part, count),
                 "position": lambda: pa.array(gathered.positions, pa.int64()),
                 "seq_id": lambda: pa.array(seq_ids, pa.int64()),
-                "msg_id": lambda: pa.array([msg_id.hex() for msg_id in msg_ids], pa.string()),
+                "msg_id": lambda: pa.array([msg_id.hex() or None for msg_id in msg_ids], pa.string()),
                 "persistent": lambda: pa.array(persistent, pa.bool_()),
                 "redelivered": lambda: pa.array(redelivered, pa.bool_()),
                 "expiry_us": lambda: _expiries(np.array(expiries_us, np.uint64)),
+                "delivery_count": lambda: pa.array(deliveries, pa.int64()),
                 "size": lambda: pa.array(gathered.sizes, pa.int64()),
                 "exchange": lambda: pa.array(exchanges, pa.string()),
                 "routing_keys": lambda: pa.array(routing_keys, _KEYS),
@@ -179,6 +177,7 @@ class _Reading:
                 "persistent": lambda: repeated(True, count, pa.bool_()),
                 "redelivered": lambda: repeated(stretch.redelivered, count, pa.bool_()),
                 "expiry_us": lambda: _expiries(stretch.expiries_us),
+                "delivery_count": lambda: pa.nulls(count, pa.int64()),
                 "size": lambda: repeated(size, count, pa.int64()),
                 "exchange": lambda: repeated(envelope.exchange, count, pa.string()),
                 "routing_keys": lambda: repeated(envelope.routing_keys, count, _KEYS),

@@ -3,7 +3,7 @@
 A *part* is a stretch of one queue's segments, with all of its journal that speaks of them. A task has parts one behind
 the other, about ``partition_bytes`` of them. A queue that fits into a task is not cut. One that does not begins in a
 task of its own, and every task of it reads the journal anew. Segments that are not wanted belong to no part; so do
-queues that are not.
+queues that are not. A queue whose format has no such pieces, as a quorum queue, is one part.
 
 A part of the table ``messages`` weighs more than its files: the bodies in the vhost's store are taken to be spread over
 the index as its bytes are.
@@ -22,22 +22,18 @@ from typing import Final
 import attrs
 
 from msg_store.rdq_format import file_number
-from queue_index import directory as disk
-from queue_index.recovery_terms import RecoveryTerms
 from storage.errors import DataError
-from storage.filesystem import FileSystem
 from warren.pipeline.arrays import as_text
+from warren.pipeline.bare_queues import Opening, bare
 from warren.pipeline.filters import Bounds, Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Node
 from warren.pipeline.table import Task
 from warren.pipeline.tables.bodies import NodeBodies
-from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.export import chosen_queues
 from warren.salvage.names import split_level, to_text
-from warren.salvage.queue_directory import QueueDirectory
+from warren.salvage.queue_directory import Extent, QueueDirectory
 from warren.salvage.read_only import ReadOnlyFileSystem, below
-from warren.salvage.unreadable import UnreadableQueue
 from warren.salvage.vhost import PERSISTENT_STORE, Vhost
 
 NO_END: Final = sys.maxsize
@@ -50,16 +46,15 @@ class QueuePart:
 
     vhost: bytes
     vhost_path: str
-    path: str
-    name: bytes
-    segment_entry_count: int
-    terms: RecoveryTerms | None
+    queue: QueueDirectory
+    """As :func:`warren.pipeline.bare_queues.bare` makes it."""
     segments: range
-    kind: str
-    unreadable: str | None
-    """Why nothing comes out of it."""
     before: Before | None = None
     """What comes before its first message; ``None``: what the part before it ended with."""
+
+    @property
+    def path(self) -> str:
+        return self.queue.path
 
     @property
     def vhost_text(self) -> str | None:
@@ -68,28 +63,15 @@ class QueuePart:
     @property
     def queue_text(self) -> str | None:
         """Its name; of a level the bare one."""
-        return as_text(to_text(split_level(self.name)[0]))
+        return as_text(to_text(split_level(self.queue.name)[0]))
 
     @property
     def priority(self) -> int | None:
-        return split_level(self.name)[1]
+        return split_level(self.queue.name)[1]
 
-    def open(self, files: ReadOnlyFileSystem, node: Node) -> QueueDirectory:
-        """What reads it. Of a classic queue all segments are there: ask for :attr:`segments`."""
-        if self.unreadable is not None:
-            return UnreadableQueue(self.kind, "classic", self.path, self.name, self.unreadable)
-        return self.classic(files, node)
-
-    def classic(self, files: ReadOnlyFileSystem, node: Node) -> ClassicV1Directory:
-        """The same of one that can be read."""
-        return ClassicV1Directory(
-            files=files,
-            path=self.path,
-            name=self.name,
-            segment_entry_count=self.segment_entry_count,
-            terms=self.terms,
-            bodies=self.bodies(files, node),
-        )
+    def open(self, opening: Opening, node: Node) -> QueueDirectory:
+        """What reads it. All segments are there: ask for :attr:`segments`."""
+        return opening.opened(self.queue, self.bodies(opening.files, node))
 
     def bodies(self, files: ReadOnlyFileSystem, node: Node) -> NodeBodies:
         """The store that its messages are in."""
@@ -157,52 +139,37 @@ class _Cutter:
 
     def __init__(self, vhost: Vhost, wanted: Wanted, *, cut: bool, spread_over: int | None) -> None:
         self._vhost, self._cut = vhost, cut
-        self._files = vhost.files
-        self._ranges = wanted_segments(wanted.of_column("seq_id"), vhost.segment_entry_count)
+        self._seq_ids = wanted.of_column("seq_id")
         self._factor = 1.0
         stored = 0 if spread_over is None else _store_bytes(vhost)
         if spread_over is not None and stored > spread_over:
-            indexed = sum(sum(index_sizes(self._files, queue.path).values()) for queue in vhost.queues)
-            self._factor += stored / max(indexed, 1)
+            extents = [queue.extent() for queue in vhost.queues]
+            self._factor += stored / max(sum(byte_count(extent) for extent in extents if _may_store(extent)), 1)
 
     def pieces(self, queue: QueueDirectory) -> Iterator[_Piece]:
         """In order; without files of its own a queue is one piece, too."""
-        sizes = index_sizes(self._files, queue.path)
-        if not isinstance(queue, ClassicV1Directory):
-            yield _Piece(self._part(queue, range(NO_END)), 0)
-            return
-        journal = sizes.pop(disk.JOURNAL_NAME, 0)
-        by_number = {disk.segment_number(name) or 0: size for name, size in sizes.items()}
+        extent = queue.extent()
         if not self._cut:
-            yield _Piece(self._part(queue, range(NO_END)), journal + sum(by_number.values()))
+            yield _Piece(self._part(queue, range(NO_END)), byte_count(extent))
             return
-        for segments in self._ranges:
-            inside = sorted(filter(segments.__contains__, by_number)) or [segments.start]
+        factor = self._factor if _may_store(extent) else 1.0
+        for segments in wanted_segments(self._seq_ids, extent.seq_ids_per_piece):
+            inside = sorted(filter(segments.__contains__, extent.pieces)) or [segments.start]
             for number, low, high in zip(
                 inside, [segments.start, *inside[1:]], [*inside[1:], segments.stop], strict=True
             ):
-                weight = by_number.get(number, 0) + (journal if low == segments.start else 0)
-                yield _Piece(self._part(queue, range(low, high)), int(weight * self._factor))
+                weight = extent.pieces.get(number, 0) + (extent.shared_bytes if low == segments.start else 0)
+                yield _Piece(self._part(queue, range(low, high)), int(weight * factor))
 
     def _part(self, queue: QueueDirectory, segments: range) -> QueuePart:
-        return QueuePart(
-            vhost=self._vhost.name,
-            vhost_path=self._vhost.path,
-            path=queue.path,
-            name=queue.name,
-            segment_entry_count=self._vhost.segment_entry_count,
-            terms=queue.terms if isinstance(queue, ClassicV1Directory) else None,
-            segments=segments,
-            kind=queue.kind,
-            unreadable=queue.reason if isinstance(queue, UnreadableQueue) else None,
-        )
+        return QueuePart(vhost=self._vhost.name, vhost_path=self._vhost.path, queue=bare(queue), segments=segments)
 
 
 class _Counting:
     """Counts what comes before the parts of a queue, which are asked for in order: each segment is looked at once."""
 
     def __init__(self, directories: list[QueueDirectory]) -> None:
-        self._left = [one for one in directories if isinstance(one, ClassicV1Directory)]
+        self._left = list(directories)
         self._until = 0
         self._embedded = 0
         self._stored: list[QueuePart] = []
@@ -215,7 +182,7 @@ class _Counting:
             self._take(self._left[0], part, part.segments.start)
         return Before(self._embedded, tuple(self._stored))
 
-    def _take(self, directory: ClassicV1Directory, part: QueuePart, until: int) -> None:
+    def _take(self, directory: QueueDirectory, part: QueuePart, until: int) -> None:
         """All of a directory up to that segment; ``part`` is a later one of the queue."""
         segments = range(self._until, until)
         self._until = until
@@ -229,8 +196,7 @@ class _Counting:
         if last is not None and (last.path, last.segments.stop) == (directory.path, segments.start):
             self._stored[-1] = attrs.evolve(last, segments=range(last.segments.start, until))
         else:
-            its = attrs.evolve(part, path=directory.path, name=directory.name, terms=directory.terms, segments=segments)
-            self._stored.append(its)
+            self._stored.append(attrs.evolve(part, queue=bare(directory), segments=segments))
 
 
 class _Packing:
@@ -274,13 +240,15 @@ def _follows(part: QueuePart, previous: QueuePart) -> bool:
     return part.segments.start == 0 and previous.segments.stop == NO_END
 
 
-def wanted_segments(seq_ids: Bounds, segment_entry_count: int) -> list[range]:
+def wanted_segments(seq_ids: Bounds, seq_ids_per_piece: int | None) -> list[range]:
     """The numbers of the segments that have seq_ids which are wanted: ascending, nothing between them."""
-    low = max(0, 0 if seq_ids.low is None else int(seq_ids.low) // segment_entry_count)
-    high = NO_END if seq_ids.high is None else int(seq_ids.high) // segment_entry_count + 1
+    if seq_ids_per_piece is None:
+        return [range(NO_END)]
+    low = max(0, 0 if seq_ids.low is None else int(seq_ids.low) // seq_ids_per_piece)
+    high = NO_END if seq_ids.high is None else int(seq_ids.high) // seq_ids_per_piece + 1
     if seq_ids.choice is None:
         return [range(low, high)] if low < high else []
-    numbers = sorted({int(one) // segment_entry_count for one in seq_ids.choice if one >= 0})
+    numbers = sorted({int(one) // seq_ids_per_piece for one in seq_ids.choice if one >= 0})
     found: list[range] = []
     for number in numbers:
         if low <= number < high:
@@ -291,15 +259,19 @@ def wanted_segments(seq_ids: Bounds, segment_entry_count: int) -> list[range]:
     return found
 
 
-def index_sizes(files: FileSystem, directory: str) -> dict[str, int]:
-    """The bytes of the files of a queue's index, by name."""
-    names = [
-        name for name in files.list(directory) if name == disk.JOURNAL_NAME or disk.segment_number(name) is not None
-    ]
-    return {name: files.size(below(directory, name)) for name in names}
+def byte_count(extent: Extent) -> int:
+    """Of all files of a queue."""
+    return extent.shared_bytes + sum(extent.pieces.values())
+
+
+def _may_store(extent: Extent) -> bool:
+    """Whether bodies in the vhost's store are to be counted to it; what is read as a whole is never cut."""
+    return extent.seq_ids_per_piece is not None
 
 
 def _store_bytes(vhost: Vhost) -> int:
+    if not vhost.path:
+        return 0
     directory = below(vhost.path, PERSISTENT_STORE)
     return sum(
         vhost.files.size(below(directory, name))

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from warren.pipeline.bare_queues import Opening
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Kind, Node
@@ -17,7 +18,7 @@ from warren.pipeline.tables.damage import Damage
 from warren.pipeline.tables.queue_parts import plan_queues
 from warren.salvage.names import to_json
 
-_TYPES: Final = {"priority": pa.int32(), "ready": pa.int64(), "bytes": pa.int64()}
+_TYPES: Final = {"priority": pa.int32(), "version": pa.int32(), "ready": pa.int64(), "bytes": pa.int64()}
 _BATCH: Final = 1024
 """Rows."""
 
@@ -29,14 +30,11 @@ def plan(node: Node, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     """The queues of a task."""
-    files, damage = task.node.place().files, Damage(task.node, options)
+    opening, damage = Opening(task.node.place().files), Damage(task.node, options)
     rows: list[tuple[Any, ...]] = []
     for part in task.work:
-        if part.unreadable is not None:
-            damage.found(part.path, None, f"unreadable queue: {part.unreadable}")
-        else:
-            damage.look_at(part.classic(files, task.node), part.segments)
-        queue = part.open(files, task.node)
+        queue = part.open(opening, task.node)
+        damage.look_at(queue, part.segments)
         summary = queue.summary()
         rows.append(
             (
@@ -46,6 +44,8 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
                 part.priority,
                 posixpath.basename(queue.path),
                 queue.kind,
+                summary.details["type"],
+                summary.details.get("version"),
                 summary.ready,
                 summary.payload_bytes,
                 to_json(summary.details).decode(),

@@ -1,0 +1,144 @@
+"""Messages on their way between the queue and its consumers: handed out, settled, returned, sent away.
+
+What every command ends with is the *checkout*: what has expired goes at the head, ready messages go to consumers whose
+turn it is as long as there are both, then what is over the queue's limits goes at the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from queue_index.quorum.consumers import UP, Consumer
+from queue_index.quorum.messages import Messages
+from queue_index.quorum.ready_queues import QueuedMessage
+from queue_index.quorum.rules import Rules
+from queue_index.quorum.service import Service
+from storage.erlang_terms import Term
+
+NO_ANNOTATIONS: Final[Mapping[Term, Term]] = {}
+
+
+@attrs.define(eq=False)
+class Deliveries:
+    """Messages and consumers, together. Up to 4.2; 4.3's: :mod:`queue_index.quorum.timed_deliveries`."""
+
+    messages: Messages
+    service: Service
+    rules: Rules
+    unserved: bool = False
+    """Whether messages may wait although it is a consumer's turn: after a command without the checkout it needs."""
+
+    def checkout(self, ts_ms: int) -> None:
+        while self.serve_one(ts_ms) is not None:
+            pass
+        self.unserved = False
+        messages = self.messages
+        if messages.settings.dead_lettering == "at_least_once":
+            messages.dead_letters.hand_out()
+        if messages.settings.has_limits:
+            messages.apply_limits()
+
+    def serve_one(self, ts_ms: int) -> int | None:
+        """The head goes to the consumer whose turn it is; the number under which it is out, ``None``: nothing goes."""
+        message = self.messages.head(ts_ms)
+        service = self.service
+        queue, by_key = service.queue, service.consumers.by_key
+        while (key := queue.first()) is not None:
+            consumer = by_key.get(key)
+            if consumer is None:
+                queue.drop_first()
+            elif message is None:
+                return None
+            else:
+                queue.drop_first()
+                if consumer.credit and consumer.status == UP:
+                    self.messages.hand_out(message, consumer)
+                    service.enqueue(consumer)
+                    return consumer.next_msg_id - 1
+        return None
+
+    def finish(self, consumer: Consumer, msg_ids: Sequence[int], ts_ms: int) -> None:
+        """Settled, or discarded."""
+        self.complete(consumer, msg_ids)
+        self.activate_if(self.rules.has_keys)
+        self.checkout(ts_ms)
+
+    def complete(self, consumer: Consumer, msg_ids: Sequence[int]) -> None:
+        """They are gone."""
+        done, finish = 0, self.messages.finish
+        for msg_id in msg_ids:
+            done += finish(consumer, msg_id)
+        if done or len(msg_ids) != 1:
+            consumer.give_back(done)
+            self.service.refresh(consumer)
+
+    def discard(self, consumer: Consumer, msg_ids: Sequence[int], ts_ms: int) -> None:
+        for msg_id in dict.fromkeys(msg_ids):
+            message = consumer.held.get(msg_id)
+            if message is not None:
+                self.messages.to_dead_letters("rejected", message)
+        self.finish(consumer, msg_ids, ts_ms)
+
+    def give_back(
+        self,
+        consumer: Consumer,
+        msg_ids: Sequence[int],
+        ts_ms: int,
+        *,
+        failed: bool,
+        annotations: Mapping[Term, Term] = NO_ANNOTATIONS,
+    ) -> None:
+        """Returned by the consumer; ``failed``: which counts as a failed delivery. Annotations are 4.3's business."""
+        ordered = msg_ids if self.rules.has_keys else sorted(set(msg_ids))
+        returned = 0
+        for msg_id in ordered:
+            if msg_id in consumer.held:
+                self.return_one(consumer, msg_id, failed=failed)
+                returned += 1
+        if consumer.key in self.service.consumers.by_key:
+            if not self.rules.credits_each_return:
+                consumer.give_back(returned)
+            self.service.refresh(consumer)
+        self.activate_if(self.rules.activates_after_return)
+        self.checkout(ts_ms)
+
+    def return_all(self, consumer: Consumer, *, failed: bool) -> None:
+        for msg_id in list(consumer.held):
+            self.return_one(consumer, msg_id, failed=failed)
+
+    def return_one(self, consumer: Consumer, msg_id: int, *, failed: bool) -> None:
+        """To the end of the returns, or, past the limit, away; without credit for the former in version 2."""
+        messages = self.messages
+        index, size, expiry_ms, delivery_count, acquired_count = consumer.held[msg_id]
+        again = QueuedMessage(index, size, expiry_ms, delivery_count + failed, acquired_count + 1)
+        if messages.is_past_limit(again):
+            messages.send_away(again)
+            self.complete(consumer, [msg_id])
+            return
+        del consumer.held[msg_id]
+        if self.rules.credits_each_return:
+            consumer.give_back(1)
+        messages.give_back(again)
+
+    def requeue(self, consumer: Consumer, msg_id: int, index: int, ts_ms: int) -> None:
+        """The message is in the log again, and comes last, under its new index."""
+        message = consumer.held.pop(msg_id, None)
+        if message is None:
+            return
+        failed = not self.rules.has_keys
+        again = QueuedMessage(
+            index, message.size, message.expiry_ms, message.delivery_count + failed, message.acquired_count + 1
+        )
+        self.messages.requeue(again)
+        consumer.give_back(1)
+        self.service.refresh(consumer)
+        self.activate_if(self.rules.activates_after_return)
+        self.checkout(ts_ms)
+
+    def activate_if(self, does: bool) -> None:
+        """With a single active consumer, the next one."""
+        if does and self.service.single_active:
+            self.service.activate_next()

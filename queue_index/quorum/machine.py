@@ -1,0 +1,422 @@
+"""A quorum queue, as the commands of its log make it: which messages wait, which are out, at whom, under which number.
+
+Commands carry no messages around, only numbers: a settle says "consumer C, its delivery 7". So a reader must know what
+the broker handed out, to whom, in which order; everything that decides this is here, and nothing else is. The machine
+has no clock, no randomness and no files: the same commands make the same queue.
+
+A message lies in one place: it is *ready* (first what was *returned*, in the order in which it came back, then the
+others, :mod:`queue_index.quorum.ready_queues`), *out* at a consumer (:mod:`queue_index.quorum.consumers`), or a *dead
+letter* on its way to another queue (:mod:`queue_index.quorum.dead_letters`; only where they are sent on at least once).
+
+Nearly every command ends with a *checkout*: what has expired goes at the head, ready messages go to consumers whose
+turn it is (:mod:`queue_index.quorum.service`) as long as there are both, then what is over the queue's limits goes at
+the head. The commands that do not end so say it. A command that does not fit (a number that is not out, a consumer that
+is gone) changes nothing, as in the broker.
+
+Choices, where no file tells what the broker did: several consumers of one process return what they hold in the order of
+their keys, and one return of several messages up to 3.13 in the order of their numbers. Above 32 of them Erlang's own
+order is that of a hash.
+
+The restart. Every process of the run before is found gone, one after the other; what they held returns, and what
+returned may for a moment be out again at those that are still to be found gone. A broker loses messages by this: those
+past the delivery limit, and what does not fit into the queue's limits any longer. :meth:`QuorumMachine.restart` keeps
+them, tells them (``past_limit``, ``past_length``), and drops nothing that expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+from queue_index.quorum import machine_state
+from queue_index.quorum.attendance import Attendance
+from queue_index.quorum.commands import (
+    AssignDeferred,
+    Cancel,
+    Checkout,
+    Command,
+    ConsumerKey,
+    ConsumerTimeout,
+    Credit,
+    DeadLetterCheckout,
+    DeadLetterSettle,
+    Discard,
+    Down,
+    Enqueue,
+    MachineVersion,
+    Modify,
+    NewCluster,
+    NodeDown,
+    NodeUp,
+    Nothing,
+    Purge,
+    PurgeNodes,
+    RegisterEnqueuer,
+    Requeue,
+    RetryDelayed,
+    Return,
+    Settle,
+    UpdateConfig,
+)
+from queue_index.quorum.consumers import SUSPECTED, UP, Consumer
+from queue_index.quorum.dead_letters import DeadLetter, DeadLetters
+from queue_index.quorum.deliveries import Deliveries
+from queue_index.quorum.machine_state import Parts
+from queue_index.quorum.ready_queues import QueuedMessage
+from queue_index.quorum.rules import DEFAULT_TIMEOUT_MS, QueueSettings, rules_of
+from queue_index.quorum.timed_attendance import TimedAttendance
+from queue_index.quorum.timed_deliveries import TimedDeliveries
+from queue_index.quorum.timed_messages import TimedMessages
+from storage.erlang_terms import Atom, Term
+
+_NO_CHECKOUT: Final = frozenset({"garbage_collection", "nodedown"})
+"""Commands that a reader need not know, and that do not end with a checkout."""
+
+
+class QuorumMachine:
+    """One queue. Not for use by several threads."""
+
+    def __init__(self, parts: Parts) -> None:
+        """For :meth:`new` and :meth:`from_snapshot`."""
+        self._version = parts.machine_version
+        self._rules = rules_of(parts.machine_version)
+        self._messages = parts.messages
+        self._publishers = parts.publishers
+        self._service = parts.service
+        self._timed: TimedAttendance | None = None
+        """4.3's, where it is that."""
+        self._deliveries, self._attendance = self._organs()
+        self._last_ts_ms = 0
+        self._members: tuple[tuple[str, str], ...] = ()
+        self._appliers: Final[Mapping[type, Callable[[int, int, Any], None]]] = {
+            Enqueue: self._enqueue,
+            Settle: self._settle,
+            RegisterEnqueuer: self._register_enqueuer,
+            Checkout: self._checkout,
+            Cancel: self._cancel,
+            Discard: self._discard,
+            Return: self._return,
+            Modify: self._modify,
+            Requeue: self._requeue,
+            Credit: self._credit,
+            Purge: self._purge,
+            Down: self._down,
+            NodeDown: self._node_down,
+            NodeUp: self._node_up,
+            PurgeNodes: self._purge_nodes,
+            UpdateConfig: self._update_config,
+            MachineVersion: self._machine_version,
+            NewCluster: self._new_cluster,
+            Nothing: self._nothing,
+            DeadLetterCheckout: self._dead_letter_checkout,
+            DeadLetterSettle: self._dead_letter_settle,
+            ConsumerTimeout: self._consumer_timeout,
+            RetryDelayed: self._retry_delayed,
+            AssignDeferred: self._assign_deferred,
+        }
+
+    def _organs(self) -> tuple[Deliveries, Attendance]:
+        """What acts on the parts, by the version."""
+        if isinstance(self._messages, TimedMessages):
+            deliveries = TimedDeliveries(self._messages, self._service, self._rules)
+            self._timed = TimedAttendance(deliveries, self._publishers)
+            return deliveries, self._timed
+        plain = Deliveries(self._messages, self._service, self._rules)
+        return plain, Attendance(plain, self._publishers)
+
+    @classmethod
+    def new(cls, settings: Mapping[Term, Term], machine_version: int) -> QuorumMachine:
+        """An empty queue with the machine's settings, as ``config`` has them.
+
+        Raises :class:`ValueError` for a version that is not known.
+        """
+        return cls(Parts.new(QueueSettings.of(settings, rules_of(machine_version)), machine_version))
+
+    @classmethod
+    def from_snapshot(cls, state: Term, settings: Mapping[Term, Term], machine_version: int) -> QuorumMachine:
+        """The queue of a snapshot; its state has settings of its own, which count.
+
+        Raises :class:`TermError` for a state that is none of this version's, :class:`ValueError` for a version that
+        is not known.
+        """
+        rules_of(machine_version)
+        return cls(machine_state.parts_of(state, machine_version))
+
+    def state_term(self) -> Term:
+        """The machine's state in the broker's form, as a snapshot has it."""
+        return machine_state.term_of(Parts(self._version, self._messages, self._publishers, self._service))
+
+    @property
+    def machine_version(self) -> int:
+        return self._version
+
+    @property
+    def members(self) -> tuple[tuple[str, str], ...]:
+        """(Server's name, node), as the log told last; empty where it did not."""
+        return self._members
+
+    @property
+    def ready_count(self) -> int:
+        """Delayed ones among them."""
+        return len(self._messages) + len(self._messages.delayed)
+
+    @property
+    def outstanding_count(self) -> int:
+        return self._messages.out_count
+
+    @property
+    def dead_letter_count(self) -> int:
+        """Messages on their way to another queue; neither ready nor outstanding."""
+        return len(self._messages.dead_letters)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Of what is ready or out."""
+        return self._messages.ready_bytes + self._messages.out_bytes
+
+    @property
+    def past_limit(self) -> Mapping[int, int]:
+        """Messages that a restart sends away for their many deliveries, by index: their delivery count."""
+        return self._messages.past_limit
+
+    @property
+    def past_length(self) -> AbstractSet[int]:
+        """Indexes of messages that a restart drops at the head, for the queue is too long with what returns."""
+        return self._messages.past_length
+
+    def ready(self) -> Iterator[QueuedMessage]:
+        """In the order in which they would be delivered, delayed ones (4.3) last; no command may come in between."""
+        yield from self._messages
+        yield from self._messages.delayed
+
+    def outstanding(self) -> Iterator[tuple[ConsumerKey, int, QueuedMessage]]:
+        """What is out: consumer, its number there, message; by consumer, then by number."""
+        for consumer in self._service.consumers:
+            for msg_id, message in consumer.held.items():
+                yield consumer.key, msg_id, message
+
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        """Messages on their way to another queue, in their order; the log is all that still has them."""
+        return iter(self._messages.dead_letters)
+
+    def after_hole(self) -> None:
+        """Entries are missing: from here on the sequence number of a publisher may jump forward, once for each."""
+        self._publishers.after_hole()
+
+    def apply(self, index: int, ts_ms: int, command: Command) -> None:
+        """What the log's entry ``index``, written at ``ts_ms`` (milliseconds since 1970), does.
+
+        Raises :class:`ValueError` for a command that is not known, or a machine's version.
+        """
+        applier = self._appliers.get(type(command))
+        if applier is None:
+            raise ValueError(f"not to be applied: {command!r}")
+        self._last_ts_ms = ts_ms
+        applier(index, ts_ms, command)
+
+    # What each command does.
+
+    def _enqueue(self, index: int, ts_ms: int, command: Enqueue) -> None:
+        pid, seq, body = command
+        if pid is not None and not self._publishers.takes(pid, seq):
+            return
+        ttl_ms, queue_ttl_ms = body.ttl_ms, self._messages.settings.msg_ttl_ms
+        if ttl_ms is None or (queue_ttl_ms is not None and queue_ttl_ms < ttl_ms):
+            ttl_ms = queue_ttl_ms
+        expiry_ms = None if ttl_ms is None else ts_ms + (ttl_ms or 1)
+        size = body.size + body.metadata_size if self._rules.has_timeouts else body.size
+        count = body.delivery_count if self._rules.has_keys else 0
+        self._messages.add(QueuedMessage(index, size, expiry_ms, count), body.priority)
+        self._deliveries.checkout(ts_ms)
+
+    def _register_enqueuer(self, index: int, ts_ms: int, command: RegisterEnqueuer) -> None:
+        """Without a checkout."""
+        self._publishers.register(command.pid)
+
+    def _checkout(self, index: int, ts_ms: int, command: Checkout) -> None:
+        if command.lifetime == "get":
+            self._attendance.get(ts_ms, command)
+        else:
+            self._attendance.attach(index, ts_ms, command)
+
+    def _cancel(self, index: int, ts_ms: int, command: Cancel) -> None:
+        self._attendance.cancel(ts_ms, command)
+
+    def _down(self, index: int, ts_ms: int, command: Down) -> None:
+        self._attendance.down(ts_ms, command)
+
+    def _node_down(self, index: int, ts_ms: int, command: NodeDown) -> None:
+        """Nothing: what it means comes with ``down``. Without a checkout."""
+
+    def _node_up(self, index: int, ts_ms: int, command: NodeUp) -> None:
+        self._attendance.node_up(ts_ms, command.node)
+
+    def _purge_nodes(self, index: int, ts_ms: int, command: PurgeNodes) -> None:
+        self._attendance.purge_nodes(command)
+
+    def _credit(self, index: int, ts_ms: int, command: Credit) -> None:
+        self._attendance.credit(ts_ms, command)
+
+    def _settle(self, index: int, ts_ms: int, command: Settle) -> None:
+        consumer = self._find(command.consumer)
+        if consumer is not None:
+            self._deliveries.finish(consumer, command.msg_ids, ts_ms)
+        elif self._timed is not None:
+            self._timed.answer_waiting(command.consumer, command.msg_ids, ts_ms)
+
+    def _discard(self, index: int, ts_ms: int, command: Discard) -> None:
+        consumer = self._find(command.consumer)
+        if consumer is not None and self._may_find(consumer, command.consumer):
+            self._deliveries.discard(consumer, command.msg_ids, ts_ms)
+        elif self._timed is not None:
+            self._timed.answer_waiting(command.consumer, command.msg_ids, ts_ms)
+
+    def _return(self, index: int, ts_ms: int, command: Return) -> None:
+        consumer = self._find(command.consumer)
+        if consumer is not None:
+            self._deliveries.give_back(consumer, command.msg_ids, ts_ms, failed=not self._rules.has_keys)
+        elif self._timed is not None:
+            self._timed.answer_waiting(command.consumer, command.msg_ids, ts_ms)
+
+    def _modify(self, index: int, ts_ms: int, command: Modify) -> None:
+        """Its annotations go with the message, to the next consumer; a reader has no other use for them."""
+        consumer = self._find(command.consumer) if self._rules.has_keys else None
+        if consumer is None or not self._may_find(consumer, command.consumer):
+            if self._timed is not None:
+                self._timed.answer_waiting(command.consumer, command.msg_ids, ts_ms)
+        elif command.undeliverable_here:
+            self._deliveries.discard(consumer, command.msg_ids, ts_ms)
+        else:
+            failed, annotations = command.delivery_failed, command.annotations
+            self._deliveries.give_back(consumer, command.msg_ids, ts_ms, failed=failed, annotations=annotations)
+
+    def _requeue(self, index: int, ts_ms: int, command: Requeue) -> None:
+        consumer = self._service.consumers.by_key.get(command.consumer)
+        if consumer is not None:
+            self._deliveries.requeue(consumer, command.msg_id, index, ts_ms)
+
+    def _find(self, key: ConsumerKey) -> Consumer | None:
+        consumers = self._service.consumers
+        return consumers.by_key.get(key) or (consumers.find(key) if self._rules.has_keys else None)
+
+    def _may_find(self, consumer: Consumer, key: ConsumerKey) -> bool:
+        return consumer.key == key or self._rules.finds_by_id
+
+    def _purge(self, index: int, ts_ms: int, command: Purge) -> None:
+        """What is out stays. Without a checkout."""
+        self._messages.purge(self._rules.ready_queue())
+
+    def _update_config(self, index: int, ts_ms: int, command: UpdateConfig) -> None:
+        handler = command.settings.get(Atom("dead_letter_handler"))
+        if handler is None and not self._rules.has_keys:
+            return
+        messages = self._messages
+        before, settings = messages.settings, QueueSettings.of(command.settings, self._rules)
+        changes = handler is not None and before.dead_lettering != settings.dead_lettering
+        if changes and "at_least_once" in (before.dead_lettering, settings.dead_lettering):
+            messages.dead_letters = DeadLetters()
+        messages.settings = settings
+        self._service.single_active = settings.single_active
+        self._deliveries.checkout(ts_ms)
+
+    def _machine_version(self, index: int, ts_ms: int, command: MachineVersion) -> None:
+        """Without a checkout; a lower one changes nothing."""
+        rules_of(command.version)
+        for version in range(self._version + 1, command.version + 1):
+            if version == 3:
+                for consumer in self._service.consumers:
+                    if not consumer.credited and consumer.prefetch is not None:
+                        consumer.cap = consumer.prefetch
+            elif version == 4:
+                self._to_version_4()
+            elif version == 8:
+                self._to_version_8(ts_ms)
+        self._version = max(self._version, command.version)
+        self._rules = rules_of(self._version)
+        self._deliveries, self._attendance = self._organs()
+
+    def _to_version_4(self) -> None:
+        """Acquisitions are counted from here on; what is out or returned brings along what was counted before."""
+        ready = rules_of(4).ready_queue()
+        for message in self._messages.ready:
+            ready.append(message._replace(acquired_count=0), None)
+        self._messages.ready = ready
+        self._service.ranked = True
+
+    def _to_version_8(self, ts_ms: int) -> None:
+        """From here on messages are held for a time."""
+        self._messages = TimedMessages.of(self._messages, ts_ms)
+        self._service.waits_for_suspected = True
+        for consumer in [*self._service.consumers, *self._service.waiting]:
+            consumer.timeout_ms = DEFAULT_TIMEOUT_MS
+            consumer.deadlines = dict.fromkeys(consumer.held, ts_ms + DEFAULT_TIMEOUT_MS)
+            consumer.inner = UP if consumer.status == SUSPECTED else None
+
+    def _new_cluster(self, index: int, ts_ms: int, command: NewCluster) -> None:
+        """Without a checkout."""
+        self._members = command.members
+
+    def _nothing(self, index: int, ts_ms: int, command: Nothing) -> None:
+        if command.touches_queue and command.name not in _NO_CHECKOUT:
+            if isinstance(self._messages, TimedMessages):
+                self._messages.time_passes(ts_ms)
+            self._deliveries.checkout(ts_ms)
+
+    def _consumer_timeout(self, index: int, ts_ms: int, command: ConsumerTimeout) -> None:
+        """What an older machine does not know it passes over, without a checkout; so the next two."""
+        if self._timed is not None:
+            self._timed.time_out(ts_ms, command.consumer)
+
+    def _retry_delayed(self, index: int, ts_ms: int, command: RetryDelayed) -> None:
+        if self._timed is not None:
+            self._timed.deliveries.retry(command.limit, ts_ms)
+
+    def _assign_deferred(self, index: int, ts_ms: int, command: AssignDeferred) -> None:
+        """Without a checkout."""
+        if self._timed is not None:
+            consumer = self._service.consumers.by_key.get(command.consumer)
+            self._timed.deliveries.assign(consumer, command.tokens, ts_ms)
+
+    def _dead_letter_checkout(self, index: int, ts_ms: int, command: DeadLetterCheckout) -> None:
+        if self._messages.settings.dead_lettering == "at_least_once":
+            self._messages.dead_letters.new_worker(command.pid, command.prefetch)
+        self._deliveries.checkout(ts_ms)
+
+    def _dead_letter_settle(self, index: int, ts_ms: int, command: DeadLetterSettle) -> None:
+        if self._messages.settings.dead_lettering == "at_least_once":
+            self._messages.dead_letters.settle(command.msg_ids)
+        self._deliveries.checkout(ts_ms)
+
+    def restart(self) -> None:
+        """A new leader finds every process gone, in the order of their pids; then nothing is out any longer."""
+        self._messages.keep()
+        if isinstance(self._messages, TimedMessages):
+            self._messages.now_ms = self._last_ts_ms
+        for pid in sorted({*self._publishers.following, *self._service.pids()}):
+            self._attendance.down(self._last_ts_ms, Down(pid, "noproc"))
+        self._messages.put_back()
+
+    def check_invariants(self) -> None:
+        """Proves the whole; raises :class:`RuntimeError` where it does not hold. It walks over everything."""
+        service, messages = self._service, self._messages
+        service.check_invariants()
+        messages.check_invariants()
+        self._publishers.check_invariants()
+        out = [message for _, _, message in self.outstanding()]
+        if len(out) != messages.out_count or sum(message.size for message in out) != messages.out_bytes:
+            raise RuntimeError("the count or the bytes of what is out do not add up")
+        letters = [letter.message for letter in messages.dead_letters]
+        indexes = [message.index for message in [*messages, *messages.delayed, *out, *letters]]
+        if len(indexes) != len(set(indexes)):
+            raise RuntimeError("a message is in two places")
+        key = service.queue.first()
+        consumer = None if key is None else service.consumers.by_key.get(key)
+        if (
+            consumer is not None
+            and consumer.credit
+            and consumer.status == UP
+            and len(messages)
+            and not self._deliveries.unserved
+        ):
+            raise RuntimeError("a message waits, and a consumer whose turn it is")

@@ -1,0 +1,206 @@
+"""A queue's messages that are at no consumer, and how many bytes there are where.
+
+What was *returned* is delivered first, in the order in which it came back; then the others
+(:mod:`queue_index.quorum.ready_queues`). What is *delayed* (:mod:`queue_index.quorum.delayed`) is not ready, but counts
+for the queue's limits. Messages leave at the head: to a consumer, because they have expired, or
+because the queue is over its limits; the last two as dead letters, where those are sent on at all. Expiry is looked at
+when a message is the head, never before: one that has expired may wait behind one that has not.
+
+While a restart is looked at (``kept`` is there) nothing is lost: what a broker would send away is put aside, with its
+place, and put back at the end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from queue_index.quorum.consumers import Consumer
+from queue_index.quorum.dead_letters import DeadLetters
+from queue_index.quorum.delayed import Delayed
+from queue_index.quorum.ready_queues import QueuedMessage, ReadyQueue
+from queue_index.quorum.rules import QueueSettings
+
+
+class Messages:
+    """Ready ones, dead letters, and the counts of those that are out."""
+
+    __slots__ = (
+        "dead_letters",
+        "delayed",
+        "kept",
+        "out_bytes",
+        "out_count",
+        "past_length",
+        "past_limit",
+        "ready",
+        "ready_bytes",
+        "returns",
+        "settings",
+    )
+
+    def __init__(self, settings: QueueSettings, ready: ReadyQueue) -> None:
+        self.settings = settings
+        self.returns: deque[QueuedMessage] = deque()
+        self.ready = ready
+        self.dead_letters = DeadLetters()
+        self.delayed = Delayed()
+        """Only from 4.3 on."""
+        self.ready_bytes = 0
+        """Of the returned and the delayed ones, too."""
+        self.out_bytes = 0
+        self.out_count = 0
+        self.kept: Kept | None = None
+        self.past_limit: dict[int, int] = {}
+        self.past_length: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.returns) + len(self.ready)
+
+    def __iter__(self) -> Iterator[QueuedMessage]:
+        """In the order in which they would be delivered."""
+        yield from self.returns
+        yield from self.ready
+
+    def add(self, message: QueuedMessage, priority: int | None) -> None:
+        self.ready.append(message, priority)
+        self.ready_bytes += message.size
+
+    def head(self, ts_ms: int) -> QueuedMessage | None:
+        """What is next, when what has expired there is gone."""
+        returns, ready = self.returns, self.ready
+        while (head := returns[0] if returns else ready.head()) is not None:
+            if head.expiry_ms is None or ts_ms < head.expiry_ms or self.kept is not None:
+                return head
+            self._drop_head()
+            self.to_dead_letters("expired", head)
+        return None
+
+    def hand_out(self, message: QueuedMessage, consumer: Consumer) -> None:
+        """The head, to a consumer."""
+        if self.returns:
+            self.returns.popleft()
+        else:
+            self.ready.take()
+        size = message.size
+        self.ready_bytes -= size
+        self.out_bytes += size
+        self.out_count += 1
+        consumer.hold(message)
+
+    def finish(self, consumer: Consumer, msg_id: int) -> bool:
+        """It is gone from where it was out; whether it was."""
+        message = consumer.held.pop(msg_id, None)
+        if message is None:
+            return False
+        self.out_bytes -= message.size
+        self.out_count -= 1
+        return True
+
+    def is_past_limit(self, message: QueuedMessage) -> bool:
+        limit = self.settings.delivery_limit
+        return limit is not None and message.acquired_count > limit
+
+    def send_away(self, message: QueuedMessage) -> None:
+        """It came back once too often."""
+        if self.kept is None:
+            self.to_dead_letters("delivery_limit", message)
+        else:
+            self.past_limit[message.index] = message.delivery_count
+            self.kept.keep_in_place(message, self.returns)
+
+    def give_back(self, message: QueuedMessage) -> None:
+        """To the end of the returns."""
+        self._come_back(message)
+        self.returns.append(message)
+
+    def requeue(self, message: QueuedMessage) -> None:
+        """To the end of the queue."""
+        self._come_back(message)
+        self.ready.append(message, None)
+
+    def _come_back(self, message: QueuedMessage) -> None:
+        self.out_count -= 1
+        self.out_bytes -= message.size
+        self.ready_bytes += message.size
+
+    def to_dead_letters(self, reason: str, message: QueuedMessage) -> None:
+        """At most once: the broker publishes it elsewhere, and the queue knows nothing of it any longer."""
+        if self.settings.dead_lettering == "at_least_once":
+            self.dead_letters.add(reason, message)
+
+    def apply_limits(self) -> None:
+        """Heads go, without dead letters that stay, as long as the queue is over its limits."""
+        settings, letters = self.settings, self.dead_letters
+        if not settings.drops_head or not settings.has_limits:
+            return
+        max_length, max_bytes = settings.max_length, settings.max_bytes
+        beside = len(letters) + len(self.delayed)
+        while len(self) and (
+            (max_length is not None and len(self) + beside > max_length)
+            or (max_bytes is not None and self.ready_bytes + letters.payload_bytes > max_bytes)
+        ):
+            message = self._drop_head()
+            if self.kept is not None:
+                self.past_length.add(message.index)
+                self.kept.heads.append(message)
+
+    def _drop_head(self) -> QueuedMessage:
+        message = self.returns.popleft() if self.returns else self.ready.take()
+        self.ready_bytes -= message.size
+        return message
+
+    def purge(self, empty: ReadyQueue) -> None:
+        self.returns.clear()
+        self.ready = empty
+        self.ready_bytes = sum(message.size for message in self.delayed)
+
+    def keep(self) -> None:
+        """From here on nothing is lost."""
+        self.kept = Kept()
+
+    def put_back(self) -> None:
+        """What was kept, into its places."""
+        if self.kept is not None:
+            self.returns = self.kept.merged(self.returns)
+            self.ready_bytes += self.kept.payload_bytes
+            self.kept = None
+
+    def check_invariants(self) -> None:
+        """Raises :class:`RuntimeError` where the structure does not hold."""
+        self.dead_letters.check_invariants()
+        messages = list(self)
+        if len(messages) != len(self):
+            raise RuntimeError("the ready messages' count is wrong")
+        self.delayed.check_invariants()
+        if self.ready_bytes != sum(message.size for message in [*messages, *self.delayed]):
+            raise RuntimeError("the ready messages' bytes do not add up")
+
+
+class Kept:
+    """What a broker would lose by a restart, and where it was."""
+
+    def __init__(self) -> None:
+        self._placed: list[tuple[QueuedMessage, int | None]] = []
+        """With the index of the message that was last among the returns then; ``None``: there was none."""
+        self.heads: list[QueuedMessage] = []
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(message.size for message, _ in self._placed) + sum(message.size for message in self.heads)
+
+    def keep_in_place(self, message: QueuedMessage, returns: deque[QueuedMessage]) -> None:
+        self._placed.append((message, returns[-1].index if returns else None))
+
+    def merged(self, returns: deque[QueuedMessage]) -> deque[QueuedMessage]:
+        """Heads first, then the returns with the others in their places; in front where a place is gone."""
+        there = {message.index for message in returns}
+        behind: dict[int | None, list[QueuedMessage]] = {}
+        for message, place in self._placed:
+            behind.setdefault(place if place in there else None, []).append(message)
+        merged = deque(self.heads)
+        merged.extend(behind.get(None, ()))
+        for message in returns:
+            merged.append(message)
+            merged.extend(behind.get(message.index, ()))
+        return merged

@@ -1,0 +1,105 @@
+"""Replaying a quorum queue's log: from the newest snapshot through every entry behind it, into the machine.
+
+Nothing is guessed. A command that is not known, an entry that cannot be read and a hole are told, and left out; behind
+them a publisher's sequence numbers may jump forward, so that what it published later is not taken for a repetition.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from queue_index.quorum.commands import MachineVersion, Unknown
+from queue_index.quorum.config import QueueConfig
+from queue_index.quorum.decoding import EntryDecoder
+from queue_index.quorum.log import HOLE, BadEntry, Hole, LogEntry, QuorumLog
+from queue_index.quorum.machine import QuorumMachine
+from queue_index.quorum.problems import Problem
+from queue_index.quorum.wal_index import UNREADABLE_RECORD
+from storage.errors import DataError, TermError
+
+FIRST_VERSION: Final = 2
+"""Of the machine, as long as the log does not say it: 3.10's."""
+
+UNREADABLE_ENTRY: Final = "unreadable entry"
+UNKNOWN_COMMAND: Final = "unknown command"
+
+
+@attrs.frozen(kw_only=True)
+class Replayed:
+    """A queue after its log."""
+
+    machine: QuorumMachine
+    problems: tuple[Problem, ...]
+    """Entries that make no sense, and so were left out."""
+    missing: tuple[Problem, ...]
+    """Holes, and entries that cannot be read."""
+    outstanding: int
+    """Messages that were out at a consumer where the log ends; all are back now."""
+    members: tuple[tuple[str, str], ...]
+    """Server's name and node, as the log has them last."""
+
+
+def replay(log: QuorumLog, config: QueueConfig | None) -> Replayed:
+    """The queue as a restart finds it, every process of the run before being gone.
+
+    Raises :class:`DataError` for a machine, or a snapshot's state, of a version that is not known.
+    """
+    machine = _beginning(log, config)
+    problems: list[Problem] = []
+    missing: list[Problem] = []
+    unknown: set[str] = set()
+    decode, apply = EntryDecoder().decode, machine.apply
+    for entry in log.entries():
+        if not isinstance(entry, LogEntry):
+            missing.append(_missing(log, entry))
+            machine.after_hole()
+            continue
+        try:
+            ts_ms, command = decode(entry.data)
+            apply(entry.index, ts_ms, command)
+        except TermError as error:
+            problems.append(_problem(UNREADABLE_ENTRY, entry, str(error)))
+            machine.after_hole()
+        except ValueError as error:
+            if isinstance(command, MachineVersion):
+                raise DataError(entry.path, entry.offset, f"entry {entry.index}: {error}") from error
+            if not isinstance(command, Unknown):
+                raise
+            if command.name not in unknown:  # each is told once, where it stands first
+                unknown.add(command.name)
+                problems.append(_problem(UNKNOWN_COMMAND, entry, command.name))
+            machine.after_hole()
+    outstanding = machine.outstanding_count
+    machine.restart()
+    snapshot = log.snapshot
+    members = machine.members or (snapshot.members if snapshot else ()) or (config.members if config else ())
+    return Replayed(
+        machine=machine,
+        problems=tuple(problems),
+        missing=tuple(missing),
+        outstanding=outstanding,
+        members=members,
+    )
+
+
+def _beginning(log: QuorumLog, config: QueueConfig | None) -> QuorumMachine:
+    settings = {} if config is None else config.settings
+    snapshot = log.snapshot
+    if snapshot is None:
+        return QuorumMachine.new(settings, FIRST_VERSION)
+    try:
+        return QuorumMachine.from_snapshot(snapshot.state(), settings, snapshot.machine_version)
+    except (TermError, ValueError) as error:
+        raise DataError(snapshot.path, None, f"the snapshot's state: {error}") from error
+
+
+def _missing(log: QuorumLog, what: Hole | BadEntry) -> Problem:
+    if isinstance(what, BadEntry):
+        return Problem(UNREADABLE_RECORD, "damage", what.path, what.offset, f"entry {what.index}: {what.reason}")
+    return Problem(HOLE, "damage", log.directory, None, f"no file has the entries {what.first} to {what.last}")
+
+
+def _problem(kind: str, entry: LogEntry, detail: str) -> Problem:
+    return Problem(kind, "damage", entry.path, entry.offset, f"entry {entry.index}: {detail}")

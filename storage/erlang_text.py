@@ -1,0 +1,359 @@
+"""Erlang terms as text: what the shell prints (``~p``) and ``file:consult`` reads.
+
+Terms are those of :mod:`storage.erlang_terms`, in the same Python types: a string is a list of its characters, an
+adjacent string continues the one before, ``true`` and ``false`` are ``bool``.
+
+*Characters.* A file is Latin-1: one byte, one character. A binary is printed as ``<<"…">>`` where all its bytes are
+printable Latin-1, else as numbers; what stands between the quotes is read back as bytes, so that bytes of UTF-8 come
+out as they were whichever form they had. A character above 255 exists only as an escape, ``\\x{6CE8}``, in atoms and
+strings.
+
+Refused: pids, references, ports and funs (they have no text that can be read back), bit strings, improper lists,
+variables, what map keys may not be (as in :mod:`storage.erlang_terms`), and whatever is too deep or too long.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+from storage.erlang_terms import MAX_DEPTH, Atom, Term
+from storage.errors import TermError
+
+MAX_CHARACTERS: Final = 1 << 20
+"""Of a text that is read; a queue's config has about 2,500."""
+
+_MAX_DIGITS = 600
+"""Of an integer: 2040 bits have 615."""
+_KEY_INTEGER_LIMIT = 1 << 56
+"""Python's hash of an integer below this is the integer; larger ones can be chosen to collide."""
+
+_TOKEN = re.compile(
+    r"""(?P<blank>(?:[\x00-\x20\x7f-\xa0]|%[^\n]*)+)
+    |(?P<float>[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?)
+    |(?P<based>[0-9]{1,2}\#[0-9A-Za-z]+(?:_[0-9A-Za-z]+)*)
+    |(?P<integer>[0-9]+(?:_[0-9]+)*)
+    |(?P<atom>[a-zß-öø-ÿ][0-9A-Za-zÀ-ÖØ-öø-ÿ_@]*)
+    |(?P<quoted>'[^'\\]*(?:\\(?:\^.|.)[^'\\]*)*')
+    |(?P<string>"[^"\\]*(?:\\(?:\^.|.)[^"\\]*)*")
+    |(?P<character>\$(?:\\(?:x\{[0-9A-Fa-f]+\}|x[0-9A-Fa-f]{2}|[0-7]{1,3}|\^.|.)|[^\\]))
+    |(?P<opaque><[0-9]|\#[A-Z])
+    |(?P<end>\.(?=[\x00-\x20\x7f-\xa0%]|\Z))
+    |(?P<mark>\#\{|<<|>>|=>|[][{},|/:+-])""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\(?:x\{([0-9A-Fa-f]+)\}|x([0-9A-Fa-f]{2})|([0-7]{1,3})|\^(.)|(.))", re.DOTALL)
+_NAMED = {"b": "\b", "d": "\x7f", "e": "\x1b", "f": "\f", "n": "\n", "r": "\r", "s": " ", "t": "\t", "v": "\v"}
+_NAMES = {value: name for name, value in _NAMED.items() if name != "s"}
+_PLAIN_ATOM = re.compile(r"[a-zß-öø-ÿ][0-9A-Za-zÀ-ÖØ-öø-ÿ_@]*")
+_RESERVED = re.compile(
+    "after|and|andalso|band|begin|bnot|bor|bsl|bsr|bxor|case|catch|cond|div|else|end|fun|if|let|maybe|not|of|or|orelse"
+    "|receive|rem|try|when|xor"
+)
+
+
+class TextError(TermError):
+    """A text that is no term, or one that is refused; says where."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"{reason} (at character {offset})")
+        self.offset = offset
+        """Characters (of a Latin-1 file: bytes) before the place."""
+
+
+def parse(text: bytes | str, *, max_depth: int = MAX_DEPTH, max_characters: int = MAX_CHARACTERS) -> Term:
+    """The one term that ``text`` (bytes are Latin-1) holds, with a full stop behind it.
+
+    Raises :class:`TextError` for anything else, for more than ``max_characters`` and for terms nested deeper than
+    ``max_depth``.
+    """
+    if len(text) > max_characters:
+        raise TextError(max_characters, f"a text of {len(text)} characters, more than {max_characters}")
+    reader = _Reader(text.decode("latin-1") if isinstance(text, bytes) else text, max_depth)
+    term = reader.term(0)
+    reader.expect("end", "a full stop")
+    if reader.kind:
+        raise reader.error("something behind the full stop")
+    return term
+
+
+def format_term(term: Term) -> bytes:
+    """``term`` as Latin-1 text that :func:`parse` reads, on one line, with a full stop behind it.
+
+    Lists of printable characters become strings, binaries of printable bytes ``<<"…">>``, as the shell prints them.
+    Raises :class:`TermError` for what has no text.
+    """
+    parts: list[str] = []
+    _write(term, parts, MAX_DEPTH)
+    return ("".join(parts) + ".").encode("latin-1")
+
+
+class _Reader:
+    """The tokens of a text, one ahead, and the terms that they make."""
+
+    __slots__ = ("_end", "_max_depth", "_text", "kind", "offset", "token")
+
+    def __init__(self, text: str, max_depth: int) -> None:
+        self._text = text
+        self._max_depth = max_depth
+        self._end = 0
+        self._advance()
+
+    def error(self, reason: str) -> TextError:
+        return TextError(self.offset, reason)
+
+    def _advance(self) -> None:
+        """To the next token; its kind is empty behind the last one."""
+        while True:
+            self.offset = self._end
+            match = _TOKEN.match(self._text, self._end)
+            if match is None:
+                if self._end == len(self._text):
+                    self.kind, self.token = "", ""
+                    return
+                raise self.error(self._unreadable())
+            self._end = match.end()
+            if match.lastgroup == "blank":
+                continue
+            self.kind, self.token = match.lastgroup or "", match.group()
+            if self.kind == "opaque":
+                raise self.error("a pid, reference, port or fun, which cannot be read back")
+            return
+
+    def _unreadable(self) -> str:
+        character = self._text[self._end]
+        return "a quote that does not end" if character in "'\"" else f"the character {character!r}"
+
+    def expect(self, kind: str, what: str, token: str | None = None) -> None:
+        if self.kind != kind or (token is not None and self.token != token):
+            found = repr(self.token[:40]) if self.kind else "the end of the text"
+            raise self.error(f"{found} in place of {what}")
+        self._advance()
+
+    def _mark(self, token: str) -> bool:
+        """Whether ``token`` stands here; then it is passed."""
+        if self.kind != "mark" or self.token != token:
+            return False
+        self._advance()
+        return True
+
+    def term(self, depth: int) -> Term:
+        if depth > self._max_depth:
+            raise self.error(f"nested deeper than {self._max_depth} levels")
+        kind, token = self.kind, self.token
+        if kind in ("integer", "based", "float", "character") or token in ("-", "+"):
+            return self._number()
+        if kind == "atom":
+            self._advance()
+            return {"true": True, "false": False}.get(token, Atom(token))
+        if kind == "quoted":
+            name = self._unquoted()
+            self._advance()
+            return {"true": True, "false": False}.get(name, Atom(name))
+        if kind == "string":
+            return [ord(character) for character in self._string()]
+        if self._mark("{"):
+            return tuple(self._elements("}", depth))
+        if self._mark("["):
+            return self._elements("]", depth)
+        if self._mark("#{"):
+            return self._map(depth)
+        if self._mark("<<"):
+            return self._binary()
+        raise self.error(f"{token[:40]!r} in place of a term" if kind else "the text ends where a term must stand")
+
+    def _elements(self, closing: str, depth: int) -> list[Term]:
+        elements: list[Term] = []
+        if self._mark(closing):
+            return elements
+        while True:
+            elements.append(self.term(depth + 1))
+            if self._mark(closing):
+                return elements
+            if closing == "]" and self.token == "|":
+                raise self.error("an improper list")
+            self.expect("mark", f"',' or '{closing}'", ",")
+
+    def _map(self, depth: int) -> dict[Term, Term]:
+        pairs: dict[Term, Term] = {}
+        if self._mark("}"):
+            return pairs
+        while True:
+            start = self.offset
+            key = self.term(depth + 1)
+            if not _fits_key(key):
+                raise TextError(start, f"a map's key that is a {type(key).__name__}")
+            self.expect("mark", "'=>'", "=>")
+            pairs[key] = self.term(depth + 1)
+            if self._mark("}"):
+                return pairs
+            self.expect("mark", "',' or '}'", ",")
+
+    def _binary(self) -> bytes:
+        parts = bytearray()
+        if self._mark(">>"):
+            return b""
+        while True:
+            start = self.offset
+            if self.kind == "string":
+                characters = self._string()
+                encoding = self._encoding() if self._mark("/") else "latin-1"
+                try:
+                    parts += characters.encode(encoding)
+                except UnicodeEncodeError as error:
+                    raise TextError(start, "a character above 255 in a binary") from error
+            else:
+                value = self._number()
+                if not isinstance(value, int) or not 0 <= value < 256:
+                    raise TextError(start, f"{value} in a binary")
+                parts.append(value)
+            if self._mark(">>"):
+                return bytes(parts)
+            self.expect("mark", "',' or '>>'", ",")
+
+    def _encoding(self) -> str:
+        if self.token != "utf8":
+            raise self.error(f"{self.token[:40]!r} in a binary")
+        self._advance()
+        return "utf-8"
+
+    def _number(self) -> int | float:
+        negative = self.token == "-"
+        if negative or self.token == "+":
+            self._advance()
+        kind, token = self.kind, self.token
+        if kind not in ("integer", "based", "float", "character"):
+            raise self.error("no number")
+        value: int | float
+        if kind == "character":
+            value = ord(self._unescaped(token[1:]))
+        elif len(token) > _MAX_DIGITS:
+            raise self.error(f"a number of {len(token)} digits")
+        elif kind == "float":
+            value = float(token)
+            if not math.isfinite(value):
+                raise self.error("a float that is not finite")
+        else:
+            value = self._integer(token)
+        self._advance()
+        return -value if negative else value
+
+    def _integer(self, token: str) -> int:
+        base, _, digits = token.rpartition("#")
+        if not base:
+            return int(token.replace("_", ""))
+        try:
+            return int(digits.replace("_", ""), int(base) if int(base) >= 2 else 37)
+        except ValueError as error:
+            raise self.error(f"{token[:40]!r} is no number") from error
+
+    def _string(self) -> str:
+        """The characters of this string and of those that follow it without anything between."""
+        parts: list[str] = []
+        while self.kind == "string":
+            parts.append(self._unquoted())
+            self._advance()
+        return "".join(parts)
+
+    def _unquoted(self) -> str:
+        return self._unescaped(self.token[1:-1])
+
+    def _unescaped(self, text: str) -> str:
+        return _ESCAPE.sub(self._character, text) if "\\" in text else text
+
+    def _character(self, match: re.Match[str]) -> str:
+        braced, pair, octal, control, other = match.groups()
+        if braced or pair:
+            code = int((braced or pair)[-12:], 16)
+            if code > 0x10FFFF or 0xD800 <= code < 0xE000 or len(braced or pair) > 12:
+                raise self.error("an escape that is no character")
+            return chr(code)
+        if octal:
+            return chr(int(octal, 8))
+        if control:
+            return chr(ord(control) & 31)
+        return _NAMED.get(other, other)
+
+
+def _fits_key(term: Term) -> bool:
+    if isinstance(term, int) and not isinstance(term, bool):
+        return -_KEY_INTEGER_LIMIT < term < _KEY_INTEGER_LIMIT
+    return _fits_in_key(term)
+
+
+def _fits_in_key(term: Term) -> bool:
+    if isinstance(term, tuple):
+        return all(map(_fits_in_key, term))
+    return isinstance(term, (Atom, bytes, bool))
+
+
+def _write(term: Term, parts: list[str], depth_left: int) -> None:
+    if depth_left < 0:
+        raise TermError(f"nested deeper than {MAX_DEPTH} levels")
+    match term:
+        case tuple():
+            _write_all(list(term), "{", "}", parts, depth_left)
+        case list():
+            if term and all(type(element) is int and _is_printable(element) for element in term):
+                parts.append(_quoted("".join(map(chr, term)), '"'))
+            else:
+                _write_all(term, "[", "]", parts, depth_left)
+        case dict():
+            parts.append("#{")
+            for position, (key, value) in enumerate(term.items()):
+                parts.append("," if position else "")
+                _write(key, parts, depth_left - 1)
+                parts.append(" => ")
+                _write(value, parts, depth_left - 1)
+            parts.append("}")
+        case _:
+            parts.append(_leaf(term))
+
+
+def _write_all(elements: list[Term], opening: str, closing: str, parts: list[str], depth_left: int) -> None:
+    parts.append(opening)
+    for position, element in enumerate(elements):
+        parts.append("," if position else "")
+        _write(element, parts, depth_left - 1)
+    parts.append(closing)
+
+
+def _leaf(term: Term) -> str:
+    match term:
+        case bool():
+            return "true" if term else "false"
+        case int():
+            return str(term)
+        case float() if math.isfinite(term):
+            text = repr(term)
+            mantissa, exponent_mark, exponent = text.partition("e")
+            return text if "." in mantissa else f"{mantissa}.0{exponent_mark}{exponent}"
+        case Atom():
+            plain = _PLAIN_ATOM.fullmatch(term) and not _RESERVED.fullmatch(term)
+            return str(term) if plain else _quoted(term, "'")
+        case bytes():
+            if not term:
+                return "<<>>"
+            if all(map(_is_printable, term)):
+                return "<<" + _quoted(term.decode("latin-1"), '"') + ">>"
+            return f"<<{','.join(map(str, term))}>>"
+        case _:
+            raise TermError(f"{term!r} has no text")
+
+
+def _is_printable(code: int) -> bool:
+    return 32 <= code < 127 or 160 <= code < 256 or 8 <= code <= 13 or code == 27
+
+
+def _quoted(text: str, quote: str) -> str:
+    return quote + "".join(_escaped(character, quote) for character in text) + quote
+
+
+def _escaped(character: str, quote: str) -> str:
+    if character in (quote, "\\"):
+        return "\\" + character
+    if character in _NAMES:
+        return "\\" + _NAMES[character]
+    code = ord(character)
+    return character if 32 <= code < 127 or 160 <= code < 256 else f"\\x{{{code:X}}}"

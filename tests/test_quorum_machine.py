@@ -1,0 +1,792 @@
+"""A quorum queue's machine: what each command does, in named situations."""
+
+from __future__ import annotations
+
+import pytest
+
+from queue_index.quorum.commands import (
+    Cancel,
+    Checkout,
+    ConsumerTimeout,
+    Credit,
+    DeadLetterCheckout,
+    DeadLetterSettle,
+    Discard,
+    Down,
+    Enqueue,
+    MachineVersion,
+    Modify,
+    NewCluster,
+    NodeDown,
+    NodeUp,
+    Nothing,
+    Purge,
+    PurgeNodes,
+    RegisterEnqueuer,
+    Requeue,
+    Return,
+    Settle,
+    Unknown,
+    UpdateConfig,
+)
+from queue_index.quorum.machine import QuorumMachine
+from storage.erlang_terms import Atom
+from storage.errors import TermError
+from tests.quorum_machine_tools import (
+    AT_LEAST_ONCE,
+    NODE,
+    OTHER_NODE,
+    Driven,
+    again,
+    body,
+    consumer,
+    got,
+    pid,
+    settings,
+    subscribed,
+)
+
+A, B, C = consumer("a", 100), consumer("b", 101), consumer("c", 102)
+TICK = Nothing("timeout", True)
+
+
+# Publishing.
+
+
+def test_messages_wait_in_the_order_of_the_log() -> None:
+    queue = Driven()
+    indexes = queue.publish(3)
+    assert queue.ready() == indexes
+    assert queue.machine.payload_bytes == 30
+
+
+def test_what_a_publisher_sends_again_is_not_taken() -> None:
+    queue = Driven()
+    queue.apply(Enqueue(pid(1), 1, body()), Enqueue(pid(1), 1, body()), Enqueue(pid(1), 2, body()))
+    assert queue.ready() == [1, 3]
+
+
+def test_what_overtook_a_lost_message_is_not_taken_until_it_comes_again() -> None:
+    queue = Driven()
+    queue.apply(*(Enqueue(pid(1), seq, body()) for seq in (1, 3, 2, 3)))
+    assert queue.ready() == [1, 3, 4]
+
+
+def test_a_publisher_that_was_down_begins_at_1_again() -> None:
+    queue = Driven()
+    queue.apply(Enqueue(pid(1), 1, body()), Down(pid(1), "normal"), Enqueue(pid(1), 1, body()))
+    assert queue.ready() == [1, 3]
+
+
+def test_registering_again_keeps_the_number() -> None:
+    queue = Driven()
+    queue.apply(RegisterEnqueuer(pid(1)), Enqueue(pid(1), 1, body()), RegisterEnqueuer(pid(1)))
+    queue.apply(Enqueue(pid(1), 1, body()), Enqueue(pid(1), 2, body()))
+    assert queue.ready() == [2, 5]
+
+
+def test_a_message_without_a_publisher_is_always_taken() -> None:
+    queue = Driven()
+    queue.apply(Enqueue(None, None, body()), Enqueue(None, None, body()))
+    assert queue.ready() == [1, 2]
+
+
+def test_after_a_hole_a_number_may_jump_forward_once() -> None:
+    queue = Driven()
+    queue.apply(Enqueue(pid(1), 1, body()))
+    queue.machine.after_hole()
+    queue.apply(*(Enqueue(pid(1), seq, body()) for seq in (1, 5, 7, 6)))  # 5 was next behind the hole, 7 came too early
+    assert queue.ready() == [1, 3, 5]
+    queue.apply(Enqueue(pid(2), 9, body()))  # began in the hole
+    assert queue.ready() == [1, 3, 5, 6]
+
+
+def test_without_a_hole_a_first_number_above_1_is_not_taken() -> None:
+    queue = Driven()
+    queue.apply(Enqueue(pid(2), 9, body()))
+    assert not queue.ready()
+
+
+# Deliveries.
+
+
+def test_a_consumer_gets_what_its_credit_allows_and_more_when_it_settles() -> None:
+    queue = Driven()
+    first = queue.publish(4)
+    queue.apply(subscribed(A, 2))
+    assert queue.out() == {A: {0: first[0], 1: first[1]}}
+    queue.settle(A, 1)
+    assert queue.out() == {A: {0: first[0], 2: first[2]}}
+    assert queue.ready() == [first[3]]
+
+
+def test_settling_what_is_not_out_changes_nothing() -> None:
+    queue = Driven()
+    queue.publish(3)
+    queue.apply(subscribed(A, 1))
+    before = queue.out(), queue.ready()
+    queue.settle(A, 7)
+    queue.settle(B, 0)
+    queue.apply(Settle(A, []), Settle(A, [5, 6]), Discard(B, [0]), Return(B, [0]), Credit(B, 5, 0, False), Cancel(B))
+    assert (queue.out(), queue.ready()) == before
+
+
+def test_consumers_take_turns() -> None:
+    queue = Driven()
+    queue.apply(subscribed(A, 5), subscribed(B, 5))
+    one, two, three, four = queue.publish(4)
+    assert queue.out() == {A: {0: one, 1: three}, B: {0: two, 1: four}}
+
+
+def test_a_higher_priority_is_served_first_as_long_as_it_has_credit() -> None:
+    queue = Driven()
+    queue.apply(subscribed(A, 5), subscribed(B, 2, priority=3), subscribed(C, 5, priority=-1))
+    one, two, three = queue.publish(3)
+    assert queue.out() == {A: {0: three}, B: {0: one, 1: two}}
+
+
+def test_basic_get_takes_the_head_and_keeps_its_consumer_until_it_is_settled() -> None:
+    queue = Driven()
+    one, two, three = queue.publish(3)
+    queue.apply(got(consumer("1")), got(consumer("2"), settled=True), got(consumer("1")))
+    assert queue.out() == {consumer("1"): {0: one}}
+    assert queue.ready() == [three]
+    queue.settle(consumer("1"), 0)
+    assert queue.machine.outstanding_count == 0
+    queue.apply(got(consumer("1")))
+    assert queue.out() == {consumer("1"): {0: three}}
+    assert two not in queue.ready()
+
+
+def test_basic_get_of_an_empty_queue_leaves_no_consumer_behind() -> None:
+    queue = Driven()
+    queue.apply(got(consumer("1")))
+    queue.publish(1)
+    assert queue.machine.outstanding_count == 0
+
+
+def test_a_once_consumer_gets_no_credit_back_and_goes() -> None:
+    queue = Driven()
+    one, two, three = queue.publish(3)
+    queue.apply(Checkout(A, "once", False, 2, "simple_prefetch", 0))
+    queue.settle(A, 0)
+    assert queue.out() == {A: {1: two}}
+    queue.settle(A, 1)
+    queue.apply(subscribed(A, 1))
+    assert queue.out() == {A: {0: three}}, "numbers begin again: it was another consumer"
+    assert one not in queue.ready()
+
+
+def test_credited_consumers_get_credit_only_by_the_command() -> None:
+    queue = Driven()
+    one, two, three, four = queue.publish(4)
+    queue.apply(subscribed(A, 0, mode="credited"))
+    assert queue.ready() == [one, two, three, four]
+    queue.apply(Credit(A, 2, 0, False))
+    queue.settle(A, 0, 1)
+    assert queue.ready() == [three, four]
+    queue.apply(Credit(A, 2, 1, False))  # seen by the consumer after one delivery; the second was on its way
+    assert queue.out() == {A: {2: three}}
+
+
+def test_less_credit_than_what_was_on_its_way_is_none() -> None:
+    queue = Driven()
+    queue.publish(5)
+    queue.apply(subscribed(A, 0, mode="credited"), Credit(A, 3, 0, False), Credit(A, 1, 0, False))
+    assert queue.machine.outstanding_count == 3
+    queue.apply(Credit(A, 1, 3, False))
+    assert queue.machine.outstanding_count == 4
+
+
+def test_drained_credit_is_used_up() -> None:
+    queue = Driven()
+    queue.apply(subscribed(A, 0, mode="credited"), Credit(A, 5, 0, True))
+    queue.publish(1)
+    assert queue.machine.outstanding_count == 0
+    queue.apply(Credit(A, 1, 5, False))
+    assert queue.machine.outstanding_count == 1
+
+
+def test_a_consumer_that_attaches_again_has_its_credit_without_what_it_holds() -> None:
+    queue = Driven()
+    queue.publish(6)
+    queue.apply(subscribed(A, 3), subscribed(A, 4))
+    assert len(queue.out()[A]) == 4
+    queue.apply(subscribed(A, 1))
+    queue.settle(A, 0)
+    assert list(queue.out()[A]) == [1, 2, 3, 4], "version 2 gives credit back without looking at what was asked for"
+
+
+def test_from_version_3_on_credit_stays_below_the_prefetch() -> None:
+    queue = Driven(3)
+    queue.publish(6)
+    queue.apply(subscribed(A, 3), subscribed(A, 1))
+    queue.settle(A, 0)
+    assert list(queue.out()[A]) == [1, 2, 3]
+    queue.settle(A, 1, 2)
+    assert list(queue.out()[A]) == [3, 4], "two settled, credit for one"
+
+
+def test_a_cancelled_consumer_keeps_what_it_holds_and_gets_nothing_more() -> None:
+    queue = Driven()
+    one, two, three = queue.publish(3)
+    queue.apply(subscribed(A, 2))
+    queue.cancel(A)
+    queue.settle(A, 0)
+    assert queue.out() == {A: {1: two}}
+    assert queue.ready() == [three]
+    queue.settle(A, 1)
+    queue.give_back(A, 1)
+    assert queue.ready() == [three]
+    assert one not in queue.ready()
+
+
+# Returns.
+
+
+def test_returns_go_first_in_the_order_of_the_numbers() -> None:
+    queue = Driven(of=settings(delivery_limit=9))
+    one, two, three, four = queue.publish(4)
+    for tag in "123":
+        queue.apply(got(consumer(tag)))
+    queue.give_back(consumer("2"), 0)
+    queue.give_back(consumer("1"), 0)
+    assert queue.counts() == [(two, 1), (one, 1), (four, 0)]
+    assert queue.out() == {consumer("3"): {0: three}}
+
+
+def test_one_return_of_several_comes_in_the_order_of_the_numbers_up_to_version_3() -> None:
+    for version, expected in ((2, [0, 1, 2]), (3, [0, 1, 2]), (4, [2, 0, 1])):
+        queue = Driven(version)
+        indexes = queue.publish(3)
+        queue.apply(Checkout(A, "once", False, 3, "simple_prefetch", 0), Return(A, [2, 0, 1]))
+        assert queue.ready() == [indexes[at] for at in expected], version
+
+
+def test_a_return_gives_credit_back_and_the_message_goes_out_again() -> None:
+    queue = Driven()
+    one, two = queue.publish(2)
+    queue.apply(subscribed(A, 1), Return(A, [0]))
+    assert queue.out() == {A: {1: one}}
+    assert queue.ready() == [two]
+
+
+def test_a_return_gives_credit_for_one_in_every_version() -> None:
+    for version in range(2, 8):
+        queue = Driven(version)
+        queue.publish(9)
+        queue.apply(subscribed(A, 3), Return(A, [1]))
+        assert list(queue.out()[A]) == [0, 2, 3], version
+
+
+def test_above_the_delivery_limit_a_message_is_gone() -> None:
+    queue = Driven(of=settings(delivery_limit=1))
+    (one,) = queue.publish()
+    for tag in "12":
+        queue.apply(got(consumer(tag)), Return(consumer(tag), [0]))
+    assert not queue.ready()
+    assert queue.machine.payload_bytes == 0
+    assert one not in queue.machine.past_limit
+
+
+def test_version_2_gives_credit_twice_for_what_passes_the_limit() -> None:
+    for version, out in ((2, 2), (3, 1)):
+        queue = Driven(version, settings(delivery_limit=0))
+        queue.publish(5)
+        queue.apply(subscribed(A, 1), Return(A, [0]))
+        assert queue.machine.outstanding_count == out, version
+
+
+def test_a_requeued_message_comes_last_under_its_new_index() -> None:
+    queue = Driven()
+    one, two = queue.publish(2)
+    queue.apply(got(A), Requeue(A, 0, one, 10, body()))
+    assert queue.counts() == [(two, 0), (queue.index, 1)]
+    queue.apply(Requeue(A, 0, one, 10, body()))
+    assert len(queue.ready()) == 2
+
+
+def test_discarded_messages_are_gone() -> None:
+    queue = Driven()
+    queue.publish(2)
+    queue.apply(subscribed(A, 1), Discard(A, [0]))
+    assert list(queue.out()[A]) == [1]
+    assert queue.machine.dead_letter_count == 0
+
+
+def test_a_process_that_is_down_returns_all_by_consumer_then_number() -> None:
+    queue = Driven()
+    one, two, three, four, five = queue.publish(5)
+    for tag in ("b", "c", "a"):
+        queue.apply(got(consumer(tag, 7)))
+    queue.apply(got(consumer("a", 8)))
+    queue.down(7)
+    assert queue.counts() == [(three, 1), (one, 1), (two, 1), (five, 0)]
+    assert queue.out() == {consumer("a", 8): {0: four}}
+
+
+def test_purge_takes_what_is_ready_and_leaves_what_is_out() -> None:
+    queue = Driven()
+    one, two, three = queue.publish(3)
+    queue.apply(got(A), got(B), Return(B, [0]), Purge())
+    assert not queue.ready()
+    assert queue.out() == {A: {0: one}}
+    assert queue.machine.payload_bytes == 10
+    queue.give_back(A, 0)
+    assert queue.ready() == [one]
+    assert {two, three}.isdisjoint(queue.ready())
+
+
+# Nodes.
+
+
+def test_consumers_of_a_lost_node_give_back_and_get_nothing_until_it_is_up() -> None:
+    queue = Driven()
+    away = consumer("a", 100, OTHER_NODE)
+    one, two, three = queue.publish(3)
+    queue.apply(subscribed(away, 2), Down(pid(999, OTHER_NODE), "noconnection"))
+    assert queue.counts() == [(one, 1), (two, 1), (three, 0)]
+    queue.apply(NodeDown(OTHER_NODE), NodeUp(NODE))
+    assert queue.machine.outstanding_count == 0
+    queue.apply(NodeUp(OTHER_NODE))
+    assert queue.out() == {away: {2: one, 3: two}}
+
+
+def test_a_lost_node_takes_no_publisher_away() -> None:
+    queue = Driven()
+    queue.apply(Enqueue(pid(1), 1, body()), Down(pid(1), "noconnection"), Enqueue(pid(1), 1, body()))
+    assert queue.ready() == [1]
+
+
+def test_nodes_that_left_take_their_processes_with_them() -> None:
+    queue = Driven()
+    away = consumer("a", 100, OTHER_NODE)
+    one, two = queue.publish(2)
+    queue.apply(got(away), subscribed(B, 0), Enqueue(pid(5, OTHER_NODE), 1, body()))
+    queue.apply(PurgeNodes((OTHER_NODE,)), Enqueue(pid(5, OTHER_NODE), 1, body()))
+    assert queue.counts() == [(one, 1), (two, 0), (5, 0), (7, 0)]
+
+
+# Limits and time.
+
+
+def test_over_the_length_the_head_goes() -> None:
+    queue = Driven(of=settings(max_length=2))
+    one, two, three = queue.publish(3)
+    assert queue.ready() == [two, three]
+    queue.apply(got(A), *(Enqueue(None, None, body()) for _ in range(2)), Return(A, [0]))
+    assert queue.machine.ready_count == 2
+    assert two not in queue.ready(), "what returned was the head"
+    assert one not in queue.ready()
+
+
+def test_over_the_bytes_the_head_goes() -> None:
+    queue = Driven(of=settings(max_bytes=25))
+    queue.publish(2)
+    (big,) = queue.publish(size=20)
+    assert queue.ready() == [big]
+    queue.publish(size=26)
+    assert not queue.ready()
+
+
+def test_a_queue_that_rejects_publishes_drops_nothing() -> None:
+    queue = Driven(of=settings(max_length=1, overflow_strategy=Atom("reject_publish")))
+    assert queue.publish(3) == queue.ready()
+
+
+def test_settings_change_at_once() -> None:
+    queue = Driven()
+    indexes = queue.publish(4)
+    queue.apply(UpdateConfig(settings(max_length=1)))
+    assert queue.ready() == indexes[3:]
+    queue.apply(UpdateConfig({Atom("max_length"): 0}))
+    assert queue.ready() == indexes[3:], "without a dead_letter_handler version 2 does not know the command"
+
+
+def test_an_expired_message_goes_when_it_is_the_head() -> None:
+    queue = Driven(of=settings(msg_ttl=100))
+    queue.publish()
+    queue.now_ms = 1050
+    (later,) = queue.publish()
+    (soon,) = queue.publish(ttl_ms=10)
+    queue.now_ms = 1099
+    queue.apply(TICK)
+    assert queue.machine.ready_count == 3, "one millisecond early, and behind it nothing is looked at"
+    queue.now_ms = 1100
+    queue.apply(Nothing("garbage_collection", True))
+    assert queue.machine.ready_count == 3, "without a checkout"
+    queue.apply(TICK)
+    assert queue.ready() == [later, soon]
+    queue.now_ms = 1150
+    queue.apply(TICK)
+    assert not queue.ready()
+
+
+def test_the_shorter_time_to_live_counts_and_none_at_all_is_a_millisecond() -> None:
+    queue = Driven(of=settings(msg_ttl=100))
+    queue.publish(ttl_ms=200)
+    queue.publish(ttl_ms=50)
+    queue.publish(ttl_ms=0)
+    assert [message.expiry_ms for message in queue.machine.ready()] == [1100, 1050, 1001]
+
+
+def test_a_returned_message_can_expire() -> None:
+    queue = Driven()
+    queue.publish(ttl_ms=50)
+    queue.apply(got(A))
+    queue.now_ms = 2000
+    queue.apply(TICK)
+    assert queue.machine.outstanding_count == 1
+    queue.give_back(A, 0)
+    assert queue.machine.ready_count == 0
+
+
+def test_basic_get_of_messages_that_all_expired_gets_none() -> None:
+    queue = Driven()
+    queue.publish(2, ttl_ms=50)
+    queue.now_ms = 2000
+    queue.apply(got(A))
+    assert (queue.machine.ready_count, queue.machine.outstanding_count) == (0, 0)
+    queue.publish()
+    assert queue.machine.outstanding_count == 0
+
+
+# Dead letters that are sent on at least once.
+
+
+def test_dead_letters_stay_until_they_have_arrived() -> None:
+    queue = Driven(of=AT_LEAST_ONCE)
+    one, two, three = queue.publish(3)
+    queue.apply(DeadLetterCheckout(pid(50), 1))
+    queue.apply(subscribed(A, 3), Discard(A, [2, 0]))
+    assert [letter.message.index for letter in queue.machine.dead_letters()] == [three, one]
+    assert queue.machine.payload_bytes == 10
+    queue.apply(DeadLetterSettle([0]))
+    assert [letter.message.index for letter in queue.machine.dead_letters()] == [one]
+    queue.apply(DeadLetterSettle([0]), DeadLetterSettle([1]))
+    assert queue.machine.dead_letter_count == 0
+    assert queue.out() == {A: {1: two}}
+
+
+def test_a_new_worker_gets_what_the_old_one_held_first() -> None:
+    queue = Driven(of=AT_LEAST_ONCE)
+    indexes = queue.publish(3)
+    queue.apply(DeadLetterCheckout(pid(50), 2), subscribed(A, 3), Discard(A, [0, 1, 2]))
+    queue.apply(DeadLetterCheckout(pid(51), 2), DeadLetterSettle([0]))
+    assert [letter.message.index for letter in queue.machine.dead_letters()] == indexes[1:]
+    assert {letter.reason for letter in queue.machine.dead_letters()} == {"rejected"}
+
+
+def test_expired_and_often_returned_messages_become_dead_letters_too() -> None:
+    queue = Driven(of=AT_LEAST_ONCE | {Atom("delivery_limit"): 0})
+    queue.publish(ttl_ms=10)
+    queue.apply(got(A), Return(A, [0]))
+    queue.publish(ttl_ms=10)
+    queue.now_ms = 2000
+    queue.apply(TICK)
+    assert [letter.reason for letter in queue.machine.dead_letters()] == ["delivery_limit", "expired"]
+
+
+def test_a_queue_that_no_longer_sends_on_at_least_once_forgets_its_dead_letters() -> None:
+    queue = Driven(of=AT_LEAST_ONCE)
+    queue.publish(1)
+    queue.apply(subscribed(A, 3), Discard(A, [0]), UpdateConfig(AT_LEAST_ONCE))
+    assert queue.machine.dead_letter_count == 1
+    queue.apply(UpdateConfig(settings()))
+    assert queue.machine.dead_letter_count == 0
+
+
+# A single active consumer.
+
+
+def test_only_the_active_consumer_gets_messages_and_the_next_one_takes_over() -> None:
+    queue = Driven(of=settings(single_active_consumer_on=True))
+    queue.apply(subscribed(B, 1), subscribed(A, 1), subscribed(C, 1))
+    one, two, three = queue.publish(3)
+    assert queue.out() == {B: {0: one}}
+    queue.cancel(B)
+    assert queue.out() == {A: {0: two}, B: {0: one}}
+    queue.apply(Down(A[1], "normal"))
+    assert queue.out() == {B: {0: one}, C: {0: two}}
+    assert queue.ready() == [three]
+
+
+def test_a_waiting_consumer_that_is_down_or_cancelled_does_not_take_over() -> None:
+    queue = Driven(of=settings(single_active_consumer_on=True))
+    queue.apply(subscribed(A, 1), subscribed(B, 1), subscribed(C, 1), Down(B[1], "normal"), Cancel(C), Cancel(A))
+    queue.publish(1)
+    assert queue.machine.outstanding_count == 0
+
+
+def test_basic_get_is_refused_with_a_single_active_consumer() -> None:
+    queue = Driven(of=settings(single_active_consumer_on=True))
+    queue.publish(1)
+    queue.apply(got(A))
+    assert queue.machine.outstanding_count == 0
+
+
+def test_priorities_of_those_that_wait_count_from_4_0_on() -> None:
+    for version, following in ((2, B), (3, B), (4, C)):
+        queue = Driven(version, settings(single_active_consumer_on=True))
+        queue.apply(subscribed(A, 1, priority=9), subscribed(B, 1), subscribed(C, 1, priority=5), Cancel(A))
+        (one,) = queue.publish(1)
+        assert queue.out() == {following: {0: one}}, version
+
+
+def test_a_higher_priority_takes_over_when_the_active_consumer_has_finished() -> None:
+    queue = Driven(4, settings(single_active_consumer_on=True))
+    one, two = queue.publish(2)
+    queue.apply(subscribed(A, 1), subscribed(B, 5, priority=1))
+    assert queue.out() == {A: {0: one}}
+    queue.settle(A, 0)
+    assert queue.out() == {B: {0: two}}
+
+
+def test_a_higher_priority_takes_over_at_once_where_nothing_is_out() -> None:
+    queue = Driven(4, settings(single_active_consumer_on=True))
+    queue.apply(subscribed(A, 1), subscribed(B, 1, priority=1))
+    (one,) = queue.publish(1)
+    assert queue.out() == {B: {0: one}}
+    queue.cancel(B)
+    queue.settle(B, 0)
+    (two,) = queue.publish(1)
+    assert queue.out() == {A: {0: two}}
+
+
+def test_the_active_consumer_of_a_lost_node_waits_and_the_next_one_takes_over() -> None:
+    queue = Driven(of=settings(single_active_consumer_on=True))
+    away = consumer("a", 100, OTHER_NODE)
+    queue.apply(subscribed(away, 1), subscribed(B, 1))
+    (one,) = queue.publish(1)
+    queue.apply(Down(pid(7, OTHER_NODE), "noconnection"))
+    assert queue.out() == {B: {0: one}}
+    queue.apply(NodeUp(OTHER_NODE))
+    queue.settle(B, 0)
+    queue.cancel(B)
+    (two,) = queue.publish(1)
+    assert queue.out() == {away: {1: two}}
+
+
+# Later versions.
+
+
+def test_from_4_0_on_a_consumer_is_named_by_the_index_of_its_checkout() -> None:
+    queue = Driven(4)
+    queue.apply(Nothing("undefined", False), subscribed(A, 1, keyed=True))
+    one, two = queue.publish(2)
+    assert queue.out() == {2: {0: one}}
+    queue.settle(A, 0)
+    assert queue.out() == {2: {1: two}}, "its tag and pid still find it"
+    queue.apply(Return(2, [1]), Settle(2, [2]))
+    assert queue.machine.outstanding_count == 0
+    queue.apply(subscribed(A, 1, keyed=True))
+    queue.publish(1)
+    assert list(queue.out()) == [2], "attached again it keeps its number"
+
+
+def test_4_0_discards_only_by_the_consumers_number() -> None:
+    for version, out in ((4, 1), (5, 0)):
+        queue = Driven(version)
+        queue.publish(1)
+        queue.apply(subscribed(A, 1, keyed=True), Discard(A, [0]))
+        assert queue.machine.outstanding_count == out, version
+
+
+def test_from_4_0_on_a_return_is_no_failed_delivery_but_counts_for_the_limit() -> None:
+    queue = Driven(4, settings(delivery_limit=2))
+    queue.publish(1)
+    queue.apply(got(A), Return(A, [0]))
+    queue.apply(got(A), Modify(A, [0], True, False, {}))
+    assert [(m.delivery_count, m.acquired_count) for m in queue.machine.ready()] == [(1, 2)]
+    queue.apply(got(A), Down(A[1], "normal"))
+    assert not queue.ready()
+
+
+def test_a_modify_may_be_a_discard() -> None:
+    queue = Driven(4, AT_LEAST_ONCE)
+    queue.publish(1)
+    queue.apply(got(A), Modify(A, [0], True, True, {}))
+    assert queue.machine.dead_letter_count == 1
+
+
+def test_commands_of_later_versions_change_nothing_before() -> None:
+    queue = Driven(3)
+    queue.publish(1)
+    queue.apply(got(A), Modify(A, [0], True, False, {}), ConsumerTimeout(None))
+    assert queue.machine.outstanding_count == 1
+
+
+def test_a_limit_below_0_is_none_from_4_0_on() -> None:
+    for version, left in ((3, 0), (4, 1)):
+        queue = Driven(version, settings(delivery_limit=-1))
+        queue.publish(1)
+        queue.apply(got(A), Return(A, [0]))
+        assert queue.machine.ready_count == left, version
+
+
+def test_removed_consumers_give_back() -> None:
+    queue = Driven(4)
+    (one,) = queue.publish(1)
+    queue.apply(subscribed(A, 1), Cancel(A, removes=True))
+    assert queue.counts() == [(one, 0)]
+
+
+def test_of_three_deliveries_the_third_is_the_older_of_high_and_normal() -> None:
+    queue = Driven(4)
+    normal = queue.publish(4)
+    high = queue.publish(4, priority=9)
+    expected = [high[0], high[1], normal[0], high[2], high[3], normal[1], normal[2], normal[3]]
+    assert queue.ready() == expected
+    queue.apply(subscribed(A, 8))
+    assert list(queue.out()[A].values()) == expected
+
+
+def test_high_messages_that_are_older_go_in_any_turn() -> None:
+    queue = Driven(4)
+    high = queue.publish(4, priority=5)
+    normal = queue.publish(1, priority=4)
+    assert queue.ready() == [*high, *normal]
+
+
+def test_before_4_0_there_are_no_priorities() -> None:
+    queue = Driven(3)
+    assert queue.publish(1) + queue.publish(1, priority=9) == queue.ready()
+
+
+def test_a_leader_of_a_newer_version_changes_the_rules() -> None:
+    queue = Driven(2)
+    one, two, three = queue.publish(3)
+    queue.apply(got(A), Return(A, [0]), MachineVersion(2), MachineVersion(4))
+    assert queue.machine.machine_version == 4
+    (high,) = queue.publish(1, priority=9)
+    assert queue.ready() == [one, high, two, three]
+    assert next(queue.machine.ready()).acquired_count == 1
+    queue.apply(MachineVersion(3))
+    assert queue.machine.machine_version == 4
+
+
+def test_credit_of_4_0_counts_modulo_2_to_32() -> None:
+    queue = Driven(4)
+    begin = (1 << 32) - 1
+    queue.apply(Checkout(A, "auto", False, 0, "credited", 0, True, begin), Credit(1, 2, begin, False))
+    queue.publish(3)
+    assert len(queue.out()[1]) == 2
+    queue.apply(Credit(1, 1, 1, True))
+    assert len(queue.out()[1]) == 3
+
+
+# The restart, and the whole.
+
+
+def test_restart_returns_process_by_process_what_was_out() -> None:
+    queue = Driven()
+    one, two, three, four = queue.publish(4)
+    queue.apply(got(consumer("x", 9)), got(consumer("a", 8)), got(consumer("b", 8)))
+    queue.machine.restart()
+    queue.machine.check_invariants()
+    assert queue.counts() == [(two, 1), (three, 1), (one, 1), (four, 0)]
+    assert queue.machine.outstanding_count == 0
+
+
+def test_restart_hands_out_to_those_that_are_still_to_be_found_gone() -> None:
+    queue = Driven()
+    one, two = queue.publish(2)
+    queue.apply(got(consumer("a", 8)), got(consumer("b", 9)), subscribed(consumer("c", 10), 5))
+    queue.machine.restart()
+    assert queue.counts() == [(one, 2), (two, 2)]
+
+
+def test_restart_keeps_and_tells_what_passes_the_limit_in_its_place() -> None:
+    queue = Driven(of=settings(delivery_limit=1))
+    one, two, three, four = queue.publish(4)
+    queue.apply(got(A), got(B), Return(B, [0]), got(B), got(C))
+    queue.machine.restart()
+    queue.machine.check_invariants()
+    assert queue.counts() == [(one, 1), (two, 2), (three, 1), (four, 0)]
+    assert queue.machine.past_limit == {two: 2}
+    assert queue.machine.payload_bytes == 40
+
+
+def test_restart_keeps_and_tells_what_makes_the_queue_too_long() -> None:
+    queue = Driven(of=settings(max_length=2))
+    one, two = queue.publish(2)
+    queue.apply(got(A))
+    (three,) = queue.publish(1)
+    queue.machine.restart()
+    queue.machine.check_invariants()
+    assert queue.counts() == [(one, 1), (two, 0), (three, 0)]
+    assert queue.machine.past_length == {one}
+
+
+def test_restart_drops_nothing_that_has_expired() -> None:
+    queue = Driven()
+    (one,) = queue.publish(1, ttl_ms=10)
+    queue.apply(got(A))
+    queue.now_ms = 5000
+    queue.apply(TICK)
+    queue.machine.restart()
+    assert queue.counts() == [(one, 1)]
+
+
+def test_commands_that_are_not_known_are_refused() -> None:
+    queue = Driven()
+    with pytest.raises(ValueError, match="frobnicate"):
+        queue.machine.apply(1, 0, Unknown("frobnicate"))
+    with pytest.raises(ValueError, match="version 99"):
+        queue.machine.apply(1, 0, MachineVersion(99))
+    with pytest.raises(ValueError, match="version 1 "):
+        QuorumMachine.new({}, 1)
+
+
+def test_members_are_those_that_the_log_told_last() -> None:
+    queue = Driven()
+    queue.apply(NewCluster((("q", NODE),)), NewCluster((("q", NODE), ("q", OTHER_NODE))))
+    assert queue.machine.members == (("q", NODE), ("q", OTHER_NODE))
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_a_snapshot_of_everything_is_the_same_queue(version: int) -> None:
+    of = AT_LEAST_ONCE | {Atom("delivery_limit"): 5, Atom("msg_ttl"): 10**6, Atom("max_bytes"): 10**6}
+    queue = Driven(version, of)
+    queue.publish(3)
+    queue.publish(2, priority=9, ttl_ms=500)
+    queue.apply(DeadLetterCheckout(pid(50), 1), got(A), got(B), got(C), Return(B, [0]), Discard(C, [0]))
+    queue.apply(subscribed(consumer("p", 60), 1, priority=3, keyed=version >= 4))
+    queue.apply(Checkout(consumer("q", 61), "auto", False, 2, "credited", 0, version >= 4, 7, prefetch=0))
+    copy = again(queue.machine)
+    copy.check_invariants()
+    assert copy.state_term() == queue.machine.state_term()
+    assert list(copy.ready()) == list(queue.machine.ready())
+    assert list(copy.outstanding()) == list(queue.machine.outstanding())
+    assert list(copy.dead_letters()) == list(queue.machine.dead_letters())
+
+
+def test_a_snapshot_with_waiting_consumers_is_the_same_queue() -> None:
+    queue = Driven(of=settings(single_active_consumer_on=True))
+    queue.apply(subscribed(A, 1), subscribed(B, 1), subscribed(C, 1))
+    copy = again(queue.machine)
+    for machine in (copy, queue.machine):
+        machine.apply(10, 1, Cancel(A))
+        machine.apply(11, 1, Enqueue(None, None, body()))
+    assert list(copy.outstanding()) == list(queue.machine.outstanding())
+
+
+def test_a_state_of_another_shape_is_refused() -> None:
+    state = Driven().machine.state_term()
+    assert isinstance(state, tuple)
+    for at in (0, 1, 2, 4, 6, 9, 10, 11, 14):
+        with pytest.raises(TermError):
+            QuorumMachine.from_snapshot((*state[:at], Atom("nonsense"), *state[at + 1 :]), {}, 2)
+    with pytest.raises(TermError):
+        QuorumMachine.from_snapshot(state[:-1], {}, 2)
+    with pytest.raises(ValueError, match="version 9"):
+        QuorumMachine.from_snapshot(state, {}, 9)
+
+
+def test_a_state_with_a_message_in_two_places_is_refused() -> None:
+    queue = Driven()
+    queue.publish(1)
+    state = queue.machine.state_term()
+    assert isinstance(state, tuple)
+    with pytest.raises(TermError, match="two places"):
+        QuorumMachine.from_snapshot((*state[:4], state[2], *state[5:]), {}, 2)

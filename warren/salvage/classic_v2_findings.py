@@ -1,0 +1,232 @@
+"""What is damaged or left over in a classic queue's directory, version 2.
+
+*Leftovers* are what a crash leaves: files that were opened and not yet written, zeros at a file's end, an entry of a
+transient message that was kept in memory. Records that no entry points at are neither: a store loses its acked messages
+with the segment only. Everything else that a sound directory does not have is *damage*.
+
+In a durable queue every entry's persistent bit equals its message's; in another queue all entries say transient. A
+directory with any persistent entry is a durable queue's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from queue_index import directory as disk
+from queue_index import index_v2_format as v2
+from queue_index.message_format import MSG_ID_BYTES
+from queue_index.record_format import Bools
+from queue_index.recovery_terms import v2_index_state
+from storage.errors import DataError
+from warren.salvage.needed_body import Reference, contents_of, contradictions
+from warren.salvage.queue_directory import Finding
+from warren.salvage.read_only import below
+from warren.salvage.segment_v2 import BAD_HEADER, RecordFile, SegmentV2, problems_of, read_message
+
+if TYPE_CHECKING:
+    from warren.salvage.classic_v2 import ClassicV2Directory
+
+
+def of_directory(queue: ClassicV2Directory) -> Iterator[Finding | Reference]:
+    """Everything that is to be said of a queue's directory by its own files, and what it needs of the store."""
+    for name in queue.strange_files():
+        if name != disk.QUEUE_NAME_FILE:
+            yield Finding("leftover file", "leftover", below(queue.path, name), None, "no file of a queue's index")
+    is_durable = any(segment.persistent.any() for segment in queue.segments())
+    entry_count = queue.entry_count()
+    live: dict[int, int] = {}
+    persistent_live = 0
+    for segment in queue.segments():
+        yield from problems_of(segment)
+        yield from index_file(segment, entry_count)
+        yield from _store_file(segment, entry_count)
+        yield from _entries(segment)
+        yield from _messages(segment, is_durable=is_durable)
+        yield from _unseen(queue, segment)
+        live[segment.number] = int(segment.live.sum())
+        persistent_live += int((segment.live & segment.persistent).sum())
+    yield from _terms(queue, live, persistent_live)
+
+
+def _damage(kind: str, path: str, offset: int | None, detail: str) -> Finding:
+    return Finding(kind, "damage", path, offset, detail)
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def index_file(segment: SegmentV2, entry_count: int) -> Iterator[Finding]:
+    """The index as a whole, where there is one."""
+    if segment.header is None:
+        return
+    yield from _header(segment.header, segment.number, entry_count, segment.path)
+    whole, torn = divmod(segment.index_size - v2.HEADER_SIZE, v2.ENTRY_SIZE)
+    if torn:
+        yield _damage("torn entry", segment.path, segment.index_size - torn, f"{torn} bytes that hold no whole entry")
+    if whole > entry_count:
+        offset = v2.HEADER_SIZE + entry_count * v2.ENTRY_SIZE
+        detail = f"{whole} entries in a segment of {entry_count}"
+        yield _damage("entries behind the segment's end", segment.path, offset, detail)
+
+
+def _header(header: v2.SegmentHeader, number: int, entry_count: int, path: str) -> Iterator[Finding]:
+    if header.entry_count(number) != entry_count:
+        detail = f"positions {header.first} to {header.end} in segment {number} of {entry_count} each"
+        yield _damage(BAD_HEADER, path, 5, detail)
+    if not header.reserved_is_zero:
+        yield _damage(BAD_HEADER, path, 21, "reserved bytes that are not 0")
+
+
+def _store_file(segment: SegmentV2, entry_count: int) -> Iterator[Finding]:
+    """The queue's own store as a whole, where there is one."""
+    store = segment.store
+    if not store.exists or store.problem is not None:
+        return
+    if not store.size:
+        yield Finding("leftover empty file", "leftover", store.path, None, "opened, and not yet written")
+        return
+    if not store.has_bytes_behind(0):
+        yield Finding("leftover zeros", "leftover", store.path, 0, f"a store of {store.size} zero bytes alone")
+        return
+    try:
+        header = v2.decode_header(store.read(v2.HEADER_SIZE, 0), v2.STORE_MAGIC, store.path)
+    except DataError as error:
+        yield _damage(BAD_HEADER, error.path, error.offset, error.reason)
+    else:
+        yield from _header(header, segment.number, entry_count, store.path)
+    if segment.index_exists:
+        yield from _records(segment)
+    elif store.size > v2.HEADER_SIZE:
+        detail = f"{store.size} bytes of messages, and no {segment.number}{v2.INDEX_SUFFIX} that tells of them"
+        yield _damage("store without index", store.path, None, detail)
+    else:
+        yield Finding("leftover empty file", "leftover", store.path, None, "a header, and no index")
+
+
+def _records(segment: SegmentV2) -> Iterator[Finding]:
+    """Records one behind the other. Where the chain breaks it is taken up at the next one of which an entry says the
+    same.
+
+    What is wrong with a record of a live entry is said of the entry.
+    """
+    store, known = segment.store, _known_records(segment)
+    said = set(segment.entries["offset"][segment.live & segment.here].tolist())
+    contradicted = set(segment.entries["offset"][segment.inside].tolist()) - set(known)
+    at = v2.HEADER_SIZE
+    while at < store.size:
+        head = store.read(v2.RECORD_HEAD_SIZE, at)
+        following = known[place] if (place := bisect_right(known, at)) < len(known) else store.size
+        end = at + v2.RECORD_HEAD_SIZE + v2.record_length(head) if len(head) == v2.RECORD_HEAD_SIZE else at
+        if not any(head) or not at < end <= following or at in contradicted:
+            yield from _break(store, at, following, is_said=at in said)
+            at = following
+            continue
+        if (strange := v2.strange_head(head)) is not None:
+            yield _damage("strange record", store.path, at, strange)
+        if at not in said:
+            found = v2.message_of(store.read(end - at, at), end - at - v2.RECORD_HEAD_SIZE)
+            if not isinstance(found, bytes):
+                yield _damage("damaged record", store.path, at, f"of no message that is left: {found}")
+        at = end
+
+
+def _known_records(segment: SegmentV2) -> list[int]:
+    """The offsets of records that an entry, an acked one too, points at, and that are as long as it says."""
+    entries = segment.entries[segment.inside]
+    places = zip(entries["offset"].tolist(), entries["length"].tolist(), strict=True)
+    heads = ((offset, length, segment.store.read(v2.RECORD_HEAD_SIZE, offset)) for offset, length in places)
+    return sorted({offset for offset, length, head in heads if v2.record_length(head) == length})
+
+
+def _break(store: RecordFile, at: int, following: int, *, is_said: bool) -> Iterator[Finding]:
+    """No record begins at ``at``; ``following``: where the next one does, or the end."""
+    detail = f"{following - at} bytes that hold no whole record"
+    if following < store.size:
+        if not is_said:
+            yield _damage("damaged record", store.path, at, detail)
+    elif not store.has_bytes_behind(at):
+        yield Finding("leftover zeros", "leftover", store.path, at, f"{following - at} zero bytes")
+    elif not is_said:
+        yield _damage("torn record", store.path, at, detail)
+
+
+# ── entries ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _entries(segment: SegmentV2) -> Iterator[Finding]:
+    """What no broker writes into an entry; of a message that is to come back a missing body says where it is not."""
+    entries, live = segment.entries, segment.live
+    said_elsewhere = live & (segment.persistent | segment.here)
+    places = entries["msg_id"].copy().view(np.uint8).reshape(-1, MSG_ID_BYTES)
+    checks: tuple[tuple[str, Bools], ...] = (
+        ("status", entries["status"] > v2.MESSAGE),
+        ("flags", entries["flags"] > v2.PERSISTENT),
+        ("unused", entries["unused"] != 0),
+        ("location", (entries["location"] > v2.IN_QUEUE_STORE) & ~said_elsewhere),
+        ("rest", (entries["location"] == v2.IN_QUEUE_STORE) & (entries["rest"] != 0) & ~said_elsewhere),
+        ("place", (entries["location"] == v2.IN_MEMORY) & places.any(axis=1) & ~said_elsewhere),
+    )
+    for field, is_strange in checks:
+        for rel_seq in np.flatnonzero(is_strange).tolist():
+            value = places[rel_seq].tobytes().hex() if field == "place" else f"{int(entries[field][rel_seq]):#x}"
+            detail = f"position {segment.first_seq_id + rel_seq}: {field} {value}"
+            yield _damage("strange entry", segment.path, segment.entry_offset(rel_seq), detail)
+    for rel_seq in np.flatnonzero(live & ~segment.persistent & (entries["location"] == v2.IN_MEMORY)).tolist():
+        detail = f"position {segment.first_seq_id + rel_seq}: a transient message that was kept in memory alone"
+        yield Finding("leftover entry", "leftover", segment.path, segment.entry_offset(rel_seq), detail)
+
+
+def _messages(segment: SegmentV2, *, is_durable: bool) -> Iterator[Finding | Reference]:
+    """Each live entry against its message, and each body of the vhost's store that one needs."""
+    entries = segment.entries
+    is_told = segment.elsewhere | segment.here | segment.persistent
+    rel_seqs = np.flatnonzero(segment.live & is_told)
+    columns = zip(
+        rel_seqs.tolist(),
+        segment.elsewhere[rel_seqs].tolist(),
+        segment.persistent[rel_seqs].tolist(),
+        entries["msg_id"][rel_seqs].tolist(),
+        entries["size"][rel_seqs].tolist(),
+        strict=True,
+    )
+    for rel_seq, is_elsewhere, is_persistent, msg_id, size in columns:
+        seq_id, offset = segment.first_seq_id + rel_seq, segment.entry_offset(rel_seq)
+        if is_elsewhere:
+            yield Reference(msg_id, is_persistent, seq_id, size, segment.path, offset)
+            continue
+        encoded = read_message(segment, rel_seq)
+        if isinstance(encoded, Finding):
+            yield encoded
+            continue
+        found = contents_of(encoded)
+        for kind, detail in contradictions(found, found.msg_id, size, is_persistent if is_durable else None):
+            yield _damage(kind, segment.path, offset, f"message {seq_id}: {detail}")
+
+
+def _unseen(queue: ClassicV2Directory, segment: SegmentV2) -> Iterator[Finding]:
+    unseen = np.flatnonzero(segment.live & segment.persistent & ~queue.seen(segment))
+    if len(unseen) and queue.terms is not None:
+        first = int(unseen[0])
+        said = f"next_seq_id is {queue.terms.next_seq_id}"
+        detail = f"{len(unseen)} messages from position {segment.first_seq_id + first} on; {said}"
+        yield _damage("messages that no start sees", segment.path, segment.entry_offset(first), detail)
+
+
+def _terms(queue: ClassicV2Directory, live: dict[int, int], persistent_live: int) -> Iterator[Finding]:
+    """What a clean stop said, against what is there: a file that is gone shows in nothing else."""
+    if queue.terms is None:
+        return
+    said = v2_index_state(queue.terms, disk.RECOVERY_TERMS_FILE)
+    if said is not None:
+        for number in sorted(said.keys() | {number for number, count in live.items() if count}):
+            if said.get(number, 0) != live.get(number, 0):
+                path = below(queue.path, f"{number}{v2.INDEX_SUFFIX}")
+                detail = f"{said.get(number, 0)} live entries at the clean stop, {live.get(number, 0)} now"
+                yield _damage("changed since the clean stop", path, None, detail)
+    if queue.terms.persistent_count not in (None, persistent_live):
+        detail = f"{queue.terms.persistent_count} persistent messages at the clean stop, {persistent_live} now"
+        yield _damage("changed since the clean stop", queue.path, None, detail)

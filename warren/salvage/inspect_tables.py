@@ -1,0 +1,212 @@
+"""``warren inspect`` for people: tables of a report of :mod:`warren.salvage.inspect`.
+
+Of each vhost first all of its queues in one table, whatever their type: what there is of them, and in which directory
+it lies. Then a table for each type that there is, with what lies in the files; at last the stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Literal
+
+from rich import box
+from rich.console import RenderableType
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from warren.salvage.inspect import Report
+from warren.salvage.names import from_text, printable, shown
+
+Rows = list[list[str]]
+
+_MANY = 12
+"""Segments and store files of one queue or store that are listed one by one."""
+
+_NAMELESS: Final = "(no file says which)"
+
+_WORDS: Final = {"type", "directory", "journal", "file"}
+"""Columns of words; the others are of numbers."""
+
+_FOLDED: Final = {"directory", "journal"}
+"""Columns that give way where a terminal is narrow, beside the names."""
+
+
+def tables(report: Report) -> Iterator[RenderableType]:
+    """One thing to print after another."""
+    if not report["vhosts"]:
+        yield Text("No vhosts in it.")
+    for vhost in report["vhosts"]:
+        name = shown(from_text(vhost["name"])) or _NAMELESS
+        queues, of_type = vhost["queues"], _by_type(vhost["queues"])
+        yield Text.assemble(("vhost ", "dim"), (name, "bold"), (f"   {vhost['dir']}" if vhost["dir"] else "", "dim"))
+        yield Text(_headline(vhost, of_type), "dim")
+        parts = [_overview(queues)] if queues else []
+        parts += [_TYPES[kind](of_type[kind]) for kind in _TYPES if kind in of_type]
+        parts += [_stores(vhost["stores"])] if vhost["stores"] else []
+        for part in parts:
+            yield ""
+            yield part
+        yield ""
+
+
+def _headline(vhost: Report, of_type: dict[str, list[Report]]) -> str:
+    words = [_counted(len(vhost["queues"]), "queue")]
+    if "classic v1" in of_type or (vhost["dir"] and not of_type):
+        words.append(f"{vhost['segment_entry_count']} entries a segment")
+    return ", ".join(words)
+
+
+def _by_type(queues: Sequence[Report]) -> dict[str, list[Report]]:
+    """The queues that can be read, by what :data:`_TYPES` calls their type."""
+    of_type: dict[str, list[Report]] = {}
+    for queue in queues:
+        if "unreadable" not in queue:
+            of_type.setdefault(_type(queue), []).append(queue)
+    return of_type
+
+
+def _type(queue: Report) -> str:
+    return f"{queue['type']} v{queue['version']}" if "version" in queue else str(queue["type"])
+
+
+def _overview(queues: Sequence[Report]) -> Table:
+    table = _table("queue", "type", "ready", "payload", "directory")
+    for queue in queues:
+        name, where = shown(from_text(queue["name"])), queue.get("directories") or [queue["dir"]]
+        if "unreadable" in queue:
+            reason = Text(printable(queue["unreadable"]), "red")
+            table.add_row(name, _type(queue), "–", "–", Text("\n").join([_dim(where), reason]))
+        else:
+            table.add_row(name, _type(queue), f"{queue['ready']:,}", decimal(queue["bytes"]), _dim(where))
+    return table
+
+
+def _dim(lines: Sequence[str]) -> Text:
+    return Text("\n".join(map(printable, lines)), "dim")
+
+
+def _classic_v1(queues: Sequence[Report]) -> Table:
+    table = _table("classic v1", "journal", "segment", "published", "acked", "unacked")
+    for queue in queues:
+        rows = [
+            [str(segment["number"]), f"{segment['publish']:,}", f"{segment['ack']:,}", f"{segment['unacked']:,}"]
+            for segment in queue["segments"]
+        ]
+        _add_rows(table, [shown(from_text(queue["name"])), _journal_text(queue["journal"])], _shortened(rows))
+    return table
+
+
+def _journal_text(journal: Report) -> str:
+    published = journal["publish_persistent"] + journal["publish_transient"]
+    counts = ((published, "pub"), (journal["deliver"], "del"), (journal["ack"], "ack"))
+    words = [f"{count:,} {name}" for count, name in counts if count]
+    words += [f"{decimal(journal['torn_bytes'])} torn"] if journal["torn_bytes"] else []
+    return ", ".join(words) or "empty"
+
+
+def _classic_v2(queues: Sequence[Report]) -> Table:
+    table = _table("classic v2", "segment", "entries", "live", "acked", "index", "bodies")
+    for queue in queues:
+        rows = [
+            [
+                str(segment["number"]),
+                *(f"{segment[column]:,}" for column in ("entries", "live", "acked")),
+                *(decimal(segment[column]) if segment[column] else "–" for column in ("qi_bytes", "qs_bytes")),
+            ]
+            for segment in queue["segments"]
+        ]
+        _add_rows(table, [shown(from_text(queue["name"]))], _shortened(rows))
+    return table
+
+
+def _quorum(queues: Sequence[Report]) -> Table:
+    """Members are named where there are several, and the limit of deliveries where a message is past it."""
+    with_limit = any(queue["past_limit"] for queue in queues)
+    table = _table("quorum", "were out", *(["past limit"] if with_limit else []), "log", "file", "entries", "indexes")
+    for queue in queues:
+        log, members = queue["log"], queue["members"]
+        nodes = "".join(f"\n  {_node(member)}" for member in members) if len(members) > 1 else ""
+        head: list[RenderableType] = [Text.assemble(shown(from_text(queue["name"])), (nodes, "not bold dim"))]
+        head += [f"{queue['outstanding']:,}", *([f"{queue['past_limit']:,}"] if with_limit else [])]
+        head += [_indexes(log["first_index"], log["last_index"])]
+        _add_rows(table, head, _log_files(queue))
+    return table
+
+
+def _node(member: str) -> str:
+    """Where a member runs: both names may have an ``@`` in them, and a node's has exactly one."""
+    return printable("@".join(member.split("@")[-2:]))
+
+
+def _log_files(queue: Report) -> Rows:
+    """What the log lies in, the oldest part first."""
+    snapshot, in_wal = queue["snapshot"], queue["wal_records"]
+    segments = [
+        [
+            printable(segment["name"]).removesuffix(".segment"),
+            f"{segment['entries']:,}",
+            _indexes(segment["first_index"], segment["last_index"]),
+        ]
+        for segment in queue["segments"]
+    ]
+    rows = [] if snapshot is None else [["snapshot", "", f"up to {snapshot['index']:,}"]]
+    return [*rows, *_shortened(segments), *([[".wal", f"{in_wal:,}", ""]] if in_wal else [])]
+
+
+def _indexes(first: int | None, last: int | None) -> str:
+    return "none" if first is None or last is None else f"{first:,} – {last:,}"
+
+
+_TYPES: Final[dict[str, Callable[[Sequence[Report]], Table]]] = {
+    "classic v1": _classic_v1,
+    "classic v2": _classic_v2,
+    "quorum": _quorum,
+}
+"""In the order in which they are printed."""
+
+
+def _stores(stores: Report) -> Table:
+    table = _table("store", "file", "size", "messages", "valid", "garbage")
+    for name, store in stores.items():
+        rows = [
+            [
+                f"{file['number']}.rdq",
+                decimal(file["size"]),
+                f"{file['messages']:,}",
+                decimal(file["valid_bytes"]),
+                f"{1 - file['valid_bytes'] / file['size']:.0%}" if file["size"] else "–",
+            ]
+            for file in store["files"]
+        ]
+        _add_rows(table, [name], _shortened(rows))
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    table.add_column(first, style="bold", overflow="fold")
+    for name in others:
+        justify: Literal["left", "right"] = "left" if name in _WORDS else "right"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name not in _FOLDED)
+    return table
+
+
+def _add_rows(table: Table, head: Sequence[RenderableType], rows: Rows) -> None:
+    """``head`` stands in front of the first of ``rows`` only."""
+    for row in rows or [[]]:
+        table.add_row(*head, *row)
+        head = [""] * len(head)
+
+
+def _shortened(rows: Rows) -> Rows:
+    """The first and the last of many rows, and how many there are between them."""
+    if len(rows) <= _MANY:
+        return rows
+    left_out = len(rows) - 2 * (_MANY // 2)
+    note = [f"… {left_out:,} more", *[""] * (len(rows[0]) - 1)]
+    return [*rows[: _MANY // 2], note, *rows[-(_MANY // 2) :]]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

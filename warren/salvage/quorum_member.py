@@ -1,0 +1,169 @@
+"""One directory of a quorum queue, open: its log, and the messages that the replay finds in it.
+
+A queue has one directory on each node that it is a member on. The node's write-ahead logs hold the entries of all of
+its queues; they are scanned once for all of them, and what is wrong with them is told with the first of the node's
+directories.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cached_property
+from typing import Final
+
+import attrs
+
+from queue_index.message_format import message_facts
+from queue_index.quorum.commands import Command, Enqueue, Requeue
+from queue_index.quorum.config import QueueConfig, read_config
+from queue_index.quorum.decoding import EntryDecoder
+from queue_index.quorum.log import LogEntry, QuorumLog, WalIndex, is_wal_name
+from queue_index.quorum.problems import Problem
+from queue_index.quorum.ready_queues import QueuedMessage
+from queue_index.quorum.replay import Replayed, replay
+from storage.errors import DataError, MessageError, StorageError, TermError
+from warren.salvage.queue_directory import MISSING_BODY, UNREADABLE_BODY, UNREADABLE_QUEUE, Finding, StoredMessage
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+
+_VERSION: Final = b"\x83"
+"""What a term begins with that stands alone."""
+
+
+class NodeWals:
+    """The write-ahead logs of the nodes that queues' directories lie in, each scanned once, when it is asked for."""
+
+    def __init__(self, files: ReadOnlyFileSystem) -> None:
+        self._files = files
+        self._scanned: dict[str, WalIndex] = {}
+
+    def of(self, member: str) -> WalIndex:
+        """Of the node in whose folder that queue's directory lies."""
+        node = posixpath.dirname(member)
+        if node not in self._scanned:
+            self._scanned[node] = WalIndex.scan(self._files, wal_paths(self._files, node))
+        return self._scanned[node]
+
+
+def wal_paths(files: ReadOnlyFileSystem, node: str) -> list[str]:
+    """The write-ahead logs in a node's folder."""
+    return [below(node, name) for name in files.list(node) if is_wal_name(name)]
+
+
+def directories(files: ReadOnlyFileSystem, place: str) -> list[str]:
+    """What lies in ``place`` and is a directory."""
+    if not files.is_directory(place):
+        return []
+    return [inner for name in files.list(place) if files.is_directory(inner := below(place, name))]
+
+
+@attrs.define(eq=False, slots=False)
+class Member:
+    """One of a queue's directories."""
+
+    path: str
+    config: QueueConfig | None
+    """``None``: there is none that can be read."""
+    log: QuorumLog
+    wal_records: int
+    """Entries that the node's write-ahead logs have of it."""
+    wal_problems: tuple[Problem, ...]
+    """Of the node's write-ahead logs, if this is where they are told."""
+    _decoder: EntryDecoder = attrs.Factory(EntryDecoder)
+
+    @classmethod
+    def open(cls, files: ReadOnlyFileSystem, path: str, wals: NodeWals) -> Member:
+        """What cannot be read of it is told by :attr:`log`, and of its config by whoever found the place."""
+        config = None
+        with suppress(DataError, StorageError):
+            config = read_config(files, path)
+        wal = wals.of(path)
+        entries = wal.of(posixpath.basename(path).encode() if config is None else config.uid)
+        is_first = directories(files, posixpath.dirname(path))[:1] == [path]
+        records = sum(len(run.offsets) for run in entries.runs)
+        return cls(path, config, QuorumLog.open(files, path, entries), records, tuple(wal.problems) if is_first else ())
+
+    def replayed(self) -> Replayed:
+        """Raises :class:`DataError` for a version that is not known."""
+        return replay(self.log, self.config)
+
+    @cached_property
+    def is_sound(self) -> bool:
+        """Whether nothing of the log is damaged."""
+        return not any(problem.severity == "damage" for problem in self.log.problems())
+
+    def damage(self, replayed: Replayed) -> Iterator[Finding]:
+        """What of the queue may be missing, as far as a replay tells it."""
+        for problem in (*self.wal_problems, *self.log.opening_problems, *replayed.missing, *replayed.problems):
+            if problem.severity == "damage":
+                yield of_problem(problem)
+
+    def message(self, queued: QueuedMessage) -> StoredMessage | Finding:
+        """A live message, with its body from the log."""
+        try:
+            entry = self.log.read(queued.index)
+        except DataError as error:
+            return Finding(MISSING_BODY, "damage", error.path, error.offset, f"message {queued.index}: {error.reason}")
+        try:
+            command = self._decoder.decode(entry.data).command
+            return _stored(entry, command, queued.delivery_count, queued.expiry_ms, acked=False)
+        except (MessageError, TermError) as error:
+            return Finding(UNREADABLE_BODY, "damage", entry.path, entry.offset, f"message {queued.index}: {error}")
+
+    def acked(self, live: set[int]) -> Iterator[StoredMessage]:
+        """The messages in the log that are in the queue no longer; once each, however often they were written again."""
+        written_again = {command.old_index for _, command in self.commands() if isinstance(command, Requeue)}
+        for entry, command in self.commands():
+            if isinstance(command, Enqueue | Requeue) and entry.index not in live and entry.index not in written_again:
+                try:
+                    yield _stored(entry, command, 0, None, acked=True)
+                except MessageError:
+                    continue
+
+    def commands(self) -> Iterator[tuple[LogEntry, Command]]:
+        """All entries that can be read, with their commands."""
+        for entry in self.log.entries():
+            if isinstance(entry, LogEntry):
+                try:
+                    yield entry, self._decoder.decode(entry.data).command
+                except TermError:
+                    continue
+
+
+def _stored(
+    entry: LogEntry, command: Command, delivery_count: int, expiry_ms: int | None, *, acked: bool
+) -> StoredMessage:
+    if not isinstance(command, Enqueue | Requeue):
+        raise MessageError(f"the entry is a command without a message ({type(command).__name__})")
+    encoded = _VERSION + entry.data[command.body.start : command.body.end]
+    msg_id, persistent = message_facts(encoded)
+    return StoredMessage(
+        seq_id=entry.index,
+        msg_id=msg_id,
+        persistent=persistent,
+        redelivered=delivery_count > 0,
+        acked=acked,
+        expiry_us=0 if expiry_ms is None else expiry_ms * 1000,
+        encoded=encoded,
+        path=entry.path,
+        offset=entry.offset,
+        delivery_count=delivery_count,
+    )
+
+
+def best_of(members: list[Member]) -> Member:
+    """The member whose log is read."""
+    if len(members) == 1:
+        return members[0]
+    return max(members, key=lambda member: (member.is_sound, member.log.last_term or 0, member.log.last_index or 0))
+
+
+def of_problem(problem: Problem) -> Finding:
+    """What a file has, as a finding."""
+    return Finding(problem.kind, problem.severity, problem.path, problem.offset, problem.detail)
+
+
+def unreadable(error: DataError) -> Finding:
+    """Nothing comes out of the queue."""
+    return Finding(UNREADABLE_QUEUE, "damage", error.path, error.offset, error.reason)
