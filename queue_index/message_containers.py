@@ -95,6 +95,8 @@ class _Content:
     payload_bytes: int
     encoded: bytes | None = None
     """The properties with the headers, where they stand there so."""
+    published: Properties | None = None
+    """What :attr:`encoded` says."""
 
 
 def read_container(protocol: str, data: Term, annotations: Mapping[Term, Term]) -> Container:
@@ -129,9 +131,7 @@ def read_container(protocol: str, data: Term, annotations: Mapping[Term, Term]) 
         persistent=persistent,
         payload_bytes=content.payload_bytes,
         metadata_bytes=content.metadata_bytes,
-        encoded_properties=content.encoded
-        if content.encoded and decode_properties(content.encoded) == properties
-        else None,
+        encoded_properties=content.encoded if properties == content.published else None,
     )
 
 
@@ -220,16 +220,17 @@ def _amqpl(data: Term) -> _Content:
             body = b"".join(reversed(_binaries(fragments, "a body")))
         case _:
             raise MessageError("an mc_amqpl that is no content")
-    published = encoded if isinstance(encoded, bytes) else None
-    if published is not None:
-        properties, metadata_bytes = decode_properties(published), len(published)
+    as_sent = encoded if isinstance(encoded, bytes) else None
+    if as_sent is not None:
+        published, metadata_bytes = decode_properties(as_sent), len(as_sent)
     else:
-        properties = properties_from_term(decoded)
-        metadata_bytes = HEADER_ESTIMATE_BYTES * len(properties.headers or {})
-    table = properties.headers
-    headers = table and [(name.encode("utf-8", "surrogateescape"), value) for name, value in table.items()]
-    without = attrs.evolve(properties, headers=None)
-    return _Content(without, None if table is None else headers or [], body, metadata_bytes, len(body), published)
+        published = properties_from_term(decoded)
+        metadata_bytes = HEADER_ESTIMATE_BYTES * len(published.headers or {})
+    headers = None
+    if published.headers is not None:
+        headers = [(name.encode("utf-8", "surrogateescape"), value) for name, value in published.headers.items()]
+    without = attrs.evolve(published, headers=None)
+    return _Content(without, headers, body, metadata_bytes, len(body), as_sent, published)
 
 
 # ── AMQP 1.0 ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -50,6 +50,9 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     "quorum-bytes": QUORUM | {"x-max-length-bytes": 30_000},
     "quorum-ttl": QUORUM | {"x-message-ttl": 100, "x-dead-letter-routing-key": DEAD_V2},
     "quorum-long-ttl": QUORUM | {"x-message-ttl": LONG_MS, "x-delivery-limit": 5},
+    "quorum-safe-dead": QUORUM
+    | {"x-delivery-limit": 1, "x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once"}
+    | {"x-dead-letter-routing-key": DEAD_V2},
     "quorum-single": QUORUM | {"x-single-active-consumer": True},
 }
 """Arguments; dead letters go through the default exchange, to the workload's own queue of that kind."""
@@ -191,12 +194,15 @@ class Workload:
         client, queue = self._client(), self._queue()
         if len(client.consumers) < 3:
             client.channel.basic_qos(prefetch_count=self.random.choice((1, 4, 15)))
-            tag = client.channel.basic_consume(queue, partial(client.on_message, queue))
+            priority = {"x-priority": self.random.randint(-1, 2)} if self.random.random() < 0.3 else {}
+            tag = client.channel.basic_consume(queue, partial(client.on_message, queue), arguments=priority)
             client.consumers[tag] = queue
 
     def _settle(self) -> None:
         client = self._client()
         channel = client.channel
+        if client.outstanding and self.random.random() < 0.15:
+            self._settle_multiple(client)
         self.random.shuffle(client.outstanding)
         count = self.random.randint(0, len(client.outstanding))
         chosen, client.outstanding = client.outstanding[:count], client.outstanding[count:]
@@ -209,6 +215,15 @@ class Workload:
                     channel.basic_nack(tag, requeue=True)
                 case "drop":
                     channel.basic_reject(tag, requeue=False)
+
+    def _settle_multiple(self, client: Client) -> None:
+        """All up to one of them, in one command for each consumer."""
+        last, _ = self.random.choice(client.outstanding)
+        client.outstanding = [(tag, queue) for tag, queue in client.outstanding if tag > last]
+        if self.random.random() < 0.3:
+            client.channel.basic_ack(last, multiple=True)
+        else:
+            client.channel.basic_nack(last, multiple=True, requeue=self.random.random() < 0.7)
 
     def _cancel(self) -> None:
         client = self._client()

@@ -198,7 +198,7 @@ def test_a_queue_of_version_2_alone_is_none_of_these(tmp_path: Path) -> None:
         assert isinstance(source.vhosts[0].queues[0], ClassicV2Directory)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_file_that_is_cut_off_in_a_conversion_gives_no_wrong_body(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -20,7 +20,8 @@ from queue_index.record_format import ACK, BODY, DELIVER, journal_publish_head, 
 from queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms
 from warren.salvage.archive import unpack
 from warren.salvage.export import Selection, export_source
-from warren.salvage.inspect import inspect_source, tables
+from warren.salvage.inspect import inspect_source
+from warren.salvage.inspect_tables import tables
 from warren.salvage.source import open_source
 from warren.salvage.verify import Account, verify_source
 

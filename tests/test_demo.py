@@ -136,13 +136,17 @@ def test_the_kill_comes_in_the_middle_and_its_survivors_are_recovered(played: tu
     assert summary.recovered == in_front + summary.confirmed_before_kill + summary.survivors
 
 
-def test_the_dead_brokers_store_and_the_topic_are_in_the_sum(played: tuple[Summary, str, Path]) -> None:
+def test_all_types_of_queues_the_dead_brokers_store_and_the_topic_are_in_the_sum(
+    played: tuple[Summary, str, Path],
+) -> None:
     summary, text, _ = played
     rocketmq, topic = summary.rocketmq, summary.topic
+    assert (summary.types.queues, summary.types.messages) == (8, 135)
     assert (rocketmq.messages, rocketmq.keys) == (320, 763)
     assert (rocketmq.keys_lost_by_its_recovery, rocketmq.keys_lost_by_rebuild) == (647, 0)
     assert (topic.messages, topic.read) == (FEWEST_MESSAGES // 4, FEWEST_MESSAGES // 2)
     assert topic.messages_found >= 3 * topic.keys_found > 1_000
+    assert "135 messages of 8 queues, classic v1, classic v2 and quorum" in text
     assert "its recovery loses 647 of 763 keys, rebuilding none" in text
 
 

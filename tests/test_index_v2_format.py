@@ -109,7 +109,7 @@ def test_a_record_with_a_flipped_bit_gives_its_message_or_none(message: bytes, d
     assume(body == message or v2.checksum_of(body) != v2.checksum_of(message))  # 16 bits miss one flip in 65,536
     found = v2.message_of(bytes(record), len(message))
     assert isinstance(found, str) or found == message
-    if found == message:
+    if found == message and v2.checksum_of(message):
         assert v2.strange_head(bytes(record)) is not None
 
 

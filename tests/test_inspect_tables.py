@@ -40,6 +40,8 @@ def quorum(name: str = "jobs", **changes: object) -> Report:
         "bytes": 4_200,
         "outstanding": 4,
         "past_limit": 0,
+        "past_length": 0,
+        "dead_letters": 0,
         "machine_version": 2,
         "members": ["%2F_jobs@rabbit@node-1"],
         "directories": ["2F_JOBSOK1JY2BEE8F"],
@@ -104,6 +106,18 @@ def test_each_type_has_a_table_with_columns_of_its_own() -> None:
     assert not any(word in line for line in lines for word in ("journal", "published", "quorum", "were out"))
 
 
+def test_a_queue_between_two_versions_stands_in_the_tables_of_both() -> None:
+    left = {"journal": JOURNAL, "segments": v1()["segments"]}
+    lines = printed(vhost(v2("half-way", converting=left)))
+    assert [head[0].strip() for head in headers(lines)] == ["queue", "classic v1", "classic v2"]
+    assert [line[1:5] for line in words(lines, "half-way")] == [
+        ["classic", "v2", "and", "v1"],
+        ["25", "pub,", "3", "del,"],
+        ["0", "4,096", "4,000", "96"],
+    ]
+    assert "1 queue, 2048 entries a segment" in lines
+
+
 def test_entries_a_segment_are_those_of_version_1() -> None:
     assert "1 queue, 2048 entries a segment" in printed(vhost(v1()))
     assert "1 queue" in printed(vhost(v2()))
@@ -146,7 +160,8 @@ def test_a_log_with_nothing_in_it() -> None:
 
 
 def test_members_and_the_limit_have_room_only_where_there_are_any() -> None:
-    assert "past limit" not in "\n".join(printed(vhost(quorum())))
+    assert not any(word in line for line in printed(vhost(quorum())) for word in ("past", "dead letters"))
+    assert "dead letters" in "\n".join(printed(vhost(quorum(), quorum(dead_letters=1))))
     members = [f"sh@p_jobs@rabbit@node-{number}" for number in (1, 2, 3)]
     directories = ["2F_JOBSAAA", "2F_JOBSBBB"]
     lines = printed(vhost(quorum(past_limit=3, members=members, directories=directories)))

@@ -1,14 +1,20 @@
 """Containers are read as a broker would deliver them over AMQP 0-9-1.
 
-The terms are made by hand, after the source of RabbitMQ 3.13 to 4.3: no broker of these versions wrote them.
+``data/message-containers.json`` holds terms that the modules of RabbitMQ 3.13.7 and 4.2.0 made of messages, as they
+would be stored, and what the same modules then hand to an AMQP 0-9-1 client. All other terms are made by hand, after
+the source of 3.13 to 4.3. No directory of these versions was at hand.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
+from classic_v2_tools import V2QueueOnDisk, msg_id
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,13 +22,16 @@ from queue_index import amqp10
 from queue_index.amqp10 import NULL, encode_section
 from queue_index.amqp_tables import LongString, Timestamp
 from queue_index.message_format import Message, decode_message, properties_size
-from queue_index.properties import Properties, encode_properties
+from queue_index.properties import Properties, decode_properties, encode_properties
 from queue_index.terms import body_of
 from storage.erlang_terms import Atom, encode
 from storage.errors import MessageError
 from warren.pipeline.tables.envelopes import Envelopes
+from warren.salvage.export import Selection, export_source
 from warren.salvage.message_json import MessageJson
 from warren.salvage.needed_body import contents_of
+from warren.salvage.source import open_source
+from warren.salvage.verify import verify_source
 from warren.shovel.letter import from_term
 
 Term = Any
@@ -30,6 +39,8 @@ NONE, UNDEFINED = Atom("none"), Atom("undefined")
 ID = bytes(range(16))
 X, RK, D, P, TS, TTL, DEATHS = (Atom(name) for name in ("x", "rk", "d", "p", "ts", "ttl", "deaths"))
 ADDRESS = {X: b"logs", RK: [b"info", b"copy"], Atom("id"): ID, Atom("rts"): 1_700_000_000_000}
+
+MADE: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "message-containers.json").read_text("utf-8"))
 
 
 def container(protocol: str, data: Term, annotations: Term | None = None) -> bytes:
@@ -45,6 +56,24 @@ def content(properties: Properties, body: bytes = b"body") -> Term:
 
 def of_amqpl(properties: Properties, annotations: Term | None = None) -> Message:
     return decode_message(container("mc_amqpl", content(properties), annotations))
+
+
+# ── what a broker's modules made ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("made", MADE, ids=[made["what"] for made in MADE])
+def test_a_container_is_read_as_the_broker_would_deliver_it(made: dict[str, Any]) -> None:
+    term = bytes.fromhex(made["term"])
+    found, delivered = decode_message(term), decode_properties(bytes.fromhex(made["properties"]))
+    if delivered.delivery_mode is None and made["what"].startswith("3.13"):  # as 4.x does where it is persistent
+        delivered = attrs.evolve(delivered, delivery_mode=2 if found.persistent else None)
+    assert found.properties == delivered
+    assert repr(found.properties) == repr(delivered)  # the order of the headers, and their types
+    assert found.body == bytes.fromhex(made["body"])
+    assert (found.exchange, found.routing_keys) == (b"orders", (b"new", b"copy"))
+    assert found.msg_id == b"0123456789abcdef"
+    assert contents_of(term).payload_bytes == made["payload_bytes"]
+    assert properties_size(term) + len(found.body) == made["metadata_bytes"] + made["payload_bytes"]
 
 
 # ── AMQP 0-9-1 ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -507,6 +536,30 @@ def test_a_payload_is_counted_as_the_broker_counts_it() -> None:
     assert contents_of(container("mc_amqpl", SOUND)).payload_bytes == 4
     props = {Atom("User-Property"): [(b"kk", b"v")], Atom("Content-Type"): b"text"}
     assert properties_size(container("mc_mqtt", mqtt(1, props))) == len("a/bkkvtext")
+
+
+def test_a_queue_of_containers_is_exported_and_sound(tmp_path: Path) -> None:
+    """In the queue's own store and in the vhost's, between what a compaction inside a file left."""
+    queue = V2QueueOnDisk(tmp_path)
+    dotted = v1(data(b"in dots"), amqp10.DATA, annotations=[(symbol("x-a"), True)])
+    forms = [("mc_amqpl", content(Properties(), b"plain"), b"plain"), ("mc_amqp", dotted, dotted[2])]
+    for position, (protocol, data_, counted) in enumerate([*forms, *forms]):
+        if position >= 2:
+            with (queue.vhost / "msg_store_persistent" / "0.rdq").open("ab") as file:
+                file.write(bytes(50) if position == 2 else b"the rest of a dead one\xff")
+        term = container(protocol, data_, {Atom("id"): msg_id(position)})
+        queue.publish(position, counted, stored=position >= 2, encoded=term)
+    lines: list[bytes] = []
+    with open_source(str(tmp_path)) as source:
+        done = export_source(source, Selection(), lines.append, lambda _: None)
+        kinds = {(finding.kind, finding.severity) for finding in verify_source(source)}
+    said = [json.loads(line) for line in b"".join(lines).splitlines()]
+    assert [base64.b64decode(one["body"]) for one in said] == [b"plain", b"in dots"] * 2
+    assert [one["msg_id"] for one in said] == [msg_id(position).hex() for position in range(4)]
+    assert [one["headers"] for one in said] == [None, {"x-a": True}] * 2
+    assert {(one["vhost"], one["exchange"]) for one in said} == {("/", "logs")}
+    assert (done.messages, done.problems) == (4, 0)
+    assert kinds == {("leftover garbage between records", "leftover")}
 
 
 @given(st.binary(max_size=40), st.integers(0, 255), st.booleans())

@@ -62,15 +62,16 @@ def node_of(archive: Path) -> str:
     return str(place / "node" if (place / "node").is_dir() else place)
 
 
-def each(found: list[Path]) -> Any:
+def each(found: list[Path]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "path", found, ids=lambda path: f"{path.parent.name.rpartition('-')[2]}-{path.name.removesuffix('.tar.gz')}"
     )
 
 
-every = each(V2_ARCHIVES + QUORUM_ARCHIVES)
 QUICK = [path for path in QUORUM_ARCHIVES if path.stat().st_size < 250_000]
-"""Without those of long logs, which take a second to be replayed."""
+"""Without those of long logs, which take a second or more to be replayed."""
+LONG = [path for path in QUORUM_ARCHIVES if path not in QUICK]
+every, most = each(V2_ARCHIVES + QUORUM_ARCHIVES), each(V2_ARCHIVES + QUICK + LONG[:1])
 
 
 def the_one(folder: str, name: str) -> str:
@@ -129,7 +130,7 @@ def test_any_partitions_give_the_same_rows(path: Path) -> None:
         assert read_rows(table, node_of(path), partition_bytes=1, batch_bytes=5000) == rows
 
 
-@every
+@most
 def test_queues_are_those_of_inspect(path: Path) -> None:
     node = node_of(path)
     rows, expected = rows_of("queues", node), inspected(node)
@@ -143,7 +144,7 @@ def test_queues_are_those_of_inspect(path: Path) -> None:
     assert messages == Counter({(row["vhost"], row["queue"], row["priority"]): row["ready"] for row in rows})
 
 
-@every
+@most
 def test_findings_are_those_of_verify(path: Path) -> None:
     assert read_rows("findings", node_of(path)) == verified(node_of(path))
 
@@ -171,7 +172,7 @@ def test_the_index_of_version_2_has_the_numbers_of_inspect(path: Path) -> None:
             assert row["embedded"] == (entry["location"] == v2.IN_QUEUE_STORE)
 
 
-@each(QUORUM_ARCHIVES)
+@each(QUICK + LONG[:1])
 def test_the_index_of_a_quorum_queue_says_what_is_left_in_it(path: Path) -> None:
     node = node_of(path)
     rows = rows_of("index", node)

@@ -371,6 +371,20 @@ def test_settles_are_decoded_in_full_once(
     assert [decoder.decode(one) for one in later] == expected
 
 
+def test_gets_are_decoded_in_full_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(tag: bytes, process: Opaque, prefetch: int = 0) -> bytes:
+        meta: Term = {Atom("prefetch"): prefetch, Atom("username"): b"guest"}
+        return called((Atom("checkout"), (tag, process), (Atom("dequeue"), Atom("unsettled")), meta), process)
+
+    later = [get(b"2", ME), get(b"10", ME), get(b"11", YOU)]
+    expected = [decode_entry(one) for one in later]
+    decoder = EntryDecoder()
+    decoder.decode(get(b"1", ME))
+    assert decoder.decode(get(b"1", ME, 3)) == decode_entry(get(b"1", ME, 3)), "its meta counts"
+    monkeypatch.setattr(decoding, "decode_entry", refuse)
+    assert [decoder.decode(one) for one in later] == expected
+
+
 def test_messages_of_one_shape_that_expire_at_different_times() -> None:
     messages = [basic_message([b"abc"], p_basic(expiration=ttl)) for ttl in (b"10", b"20", b"10")]
     messages += [container(content([b"abc"]), ttl=ttl, p=p) for ttl in (10, 20) for p in (1, 2)]
@@ -407,11 +421,14 @@ MESSAGES = st.builds(basic_message, st.lists(BINARIES, max_size=2), PROPERTIES, 
     lambda data, annotations: (Atom("mc"), Atom("mc_amqpl"), data, annotations), CONTENTS, ANNOTATIONS
 )
 CONSUMERS = st.tuples(BINARIES, PIDS) | NUMBERS
+SPECS = st.sampled_from([(Atom("dequeue"), Atom("settled")), (Atom("auto"), 3, MODE), (Atom("auto"), (MODE, 3)), MODE])
+METAS = st.fixed_dictionaries({}, optional={Atom(name): NUMBERS for name in ("priority", "prefetch", "timeout")})
 GENERATED = st.builds(
     usr,
     st.tuples(st.just(Atom("enqueue")), PIDS | st.just(UNDEFINED), NUMBERS | st.just(UNDEFINED), MESSAGES)
     | st.tuples(st.just(Atom("e")), NUMBERS, MESSAGES, st.tuples(NUMBERS, NUMBERS))
-    | st.tuples(st.sampled_from([Atom("settle"), Atom("return")]), CONSUMERS, st.lists(NUMBERS, max_size=3)),
+    | st.tuples(st.sampled_from([Atom("settle"), Atom("return")]), CONSUMERS, st.lists(NUMBERS, max_size=3))
+    | st.tuples(st.just(Atom("checkout")), st.tuples(BINARIES, PIDS), SPECS, METAS),
     st.builds(notify, NUMBERS, PIDS) | st.just(NO_REPLY),
     NUMBERS,
 )

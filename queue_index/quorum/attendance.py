@@ -7,8 +7,6 @@ nothing is handed out to its consumers, and what they held returns. Both count a
 
 from __future__ import annotations
 
-import attrs
-
 from queue_index.quorum.commands import Cancel, Checkout, ConsumerKey, Credit, Down, Pid, PurgeNodes
 from queue_index.quorum.consumers import CANCELLED, SUSPECTED, UP, Consumer
 from queue_index.quorum.deliveries import Deliveries
@@ -17,12 +15,12 @@ from queue_index.quorum.rules import DEFAULT_TIMEOUT_MS
 from storage.erlang_terms import node_of_pid
 
 
-@attrs.define(eq=False)
 class Attendance:
     """Who is there; every method ends with a checkout unless it says something else."""
 
-    deliveries: Deliveries
-    publishers: Publishers
+    def __init__(self, deliveries: Deliveries, publishers: Publishers) -> None:
+        self.deliveries = deliveries
+        self.publishers = publishers
 
     def attach(self, index: int, ts_ms: int, command: Checkout) -> None:
         """A consumer joins, or is there already and takes on what it asks for now."""
@@ -104,7 +102,8 @@ class Attendance:
         elif command.removes:
             self._remove(consumer, failed=False)
         else:
-            consumer.once, consumer.credit, consumer.status = True, 0, CANCELLED
+            consumer.once, consumer.credit = True, 0
+            consumer.status, consumer.inner = CANCELLED, None
             service.refresh(consumer)
         self.deliveries.activate_if(has_keys or consumer is not None)
         self.deliveries.checkout(ts_ms)

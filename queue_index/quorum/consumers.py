@@ -169,3 +169,7 @@ def check_consumer(consumer: Consumer) -> None:
     msg_ids = list(consumer.held)
     if msg_ids != sorted(msg_ids) or (msg_ids and msg_ids[-1] >= consumer.next_msg_id):
         raise RuntimeError(f"consumer {consumer.key!r} holds numbers out of order, or not given yet: {msg_ids}")
+    if consumer.deadlines and consumer.deadlines.keys() != consumer.held.keys():
+        raise RuntimeError(
+            f"consumer {consumer.key!r} has deadlines for what it does not hold, or none for what it does"
+        )

@@ -49,9 +49,8 @@ def decode_entry(data: bytes) -> Decoded:
             return Decoded(_ts_ms(meta), MachineVersion(natural(version)))
         case ("machine_version", _, version):
             return Decoded(0, MachineVersion(natural(version)))
-        case ("$ra_cluster_change", meta, cluster, _):
-            has_time = isinstance(meta, dict) and Atom("ts") in meta
-            return Decoded(_ts_ms(meta) if has_time else 0, _new_cluster(cluster))
+        case ("$ra_cluster_change", dict(meta), cluster, _):
+            return Decoded(_ts_ms(meta) if Atom("ts") in meta else 0, _new_cluster(cluster))
         case "undefined":
             return Decoded(0, Nothing("undefined", False))
         case (Atom() as name, *_):

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import attrs
-
 from queue_index.quorum.consumers import UP, Consumer
 from queue_index.quorum.messages import Messages
 from queue_index.quorum.ready_queues import QueuedMessage
@@ -21,15 +19,15 @@ from storage.erlang_terms import Term
 NO_ANNOTATIONS: Final[Mapping[Term, Term]] = {}
 
 
-@attrs.define(eq=False)
 class Deliveries:
     """Messages and consumers, together. Up to 4.2; 4.3's: :mod:`queue_index.quorum.timed_deliveries`."""
 
-    messages: Messages
-    service: Service
-    rules: Rules
-    unserved: bool = False
-    """Whether messages may wait although it is a consumer's turn: after a command without the checkout it needs."""
+    def __init__(self, messages: Messages, service: Service, rules: Rules) -> None:
+        self.messages = messages
+        self.service = service
+        self.rules = rules
+        self.unserved = False
+        """Whether messages may wait although it is a consumer's turn: after a command without the checkout it needs."""
 
     def checkout(self, ts_ms: int) -> None:
         while self.serve_one(ts_ms) is not None:

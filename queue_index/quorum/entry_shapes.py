@@ -7,8 +7,8 @@ Successive entries of a log differ in little: time, pid, sequence number, body, 
 
 =========  =========================================================================================================
 binary     u32 size · bytes
-fixed      as many bytes as in the entry that it was learned from: the 12 behind the name of a pid's node, the value
-           of an integer (whose tag, and whose size if it is a big one, belong to the constant before)
+fixed      as many bytes as in the entry that it was learned from: those behind the name of a pid's or reference's
+           node, the value of an integer (whose tag, and whose size if it is a big one, belong to the constant before)
 numbers    a list of naturals, whole: tag 107 (one byte each), 108, or 106 where it is empty
 =========  =========================================================================================================
 
@@ -43,7 +43,7 @@ PID_BYTES: Final = 12
 _U16, _U32 = struct.Struct(">H").unpack_from, struct.Struct(">I").unpack_from
 _I32 = struct.Struct(">i").unpack_from
 _SMALL_INTEGER, _INTEGER, _SMALL_BIG = 97, 98, 110
-_NEW_PID, _NIL, _STRING, _LIST, _BINARY_TAG = 88, 106, 107, 108, 109
+_NEW_PID, _REFERENCE, _NIL, _STRING, _LIST, _BINARY_TAG = 88, 90, 106, 107, 108, 109
 _HEADERS = {104: 2, 105: 5, _LIST: 5, 116: 5}
 """Bytes before the first element of a tuple, a list, a map."""
 _ONE_INTEGER = b"l\0\0\0\1b"
@@ -90,6 +90,8 @@ def _start(data: bytes, at: int, tag: int, end: int) -> int:
         return at + 1
     if tag == _NEW_PID:
         return end - PID_BYTES
+    if tag == _REFERENCE:
+        return end - 4 - 4 * int(_U16(data, at + 1)[0])
     if tag == _SMALL_BIG and (data[at + 2] or data[at + 1] > MAX_INTEGER_BYTES):
         return 0
     return at + _INTEGERS[tag] if tag in _INTEGERS else 0

@@ -1,10 +1,11 @@
-"""The commands that a log is full of, enqueue and settle, read by their entries' shapes.
+"""The commands that a log is full of, read by their entries' shapes.
 
 A shape is learned (:func:`learn`) from an entry that was decoded in full; what can be learned::
 
     {'$usr', Meta, {enqueue, Pid, Seq, Message}, ReplyMode}      of AMQP 0.9.1, with or without a container
     {'$usr', Meta, {e, Seq, Message, {MetadataSize, Size}}, ReplyMode}                    of any protocol
     {'$usr', Meta, {settle | discard | return, Consumer, MsgIds}, ReplyMode}
+    {'$usr', Meta, {checkout, {Tag, Pid}, Spec, ConsumerMeta}, ReplyMode}         each basic.get is one
 
 A shape can be learned *narrow*, for the entries of one process only: pids, names and tags are constants then, and what
 they mean is known; there is less to compare and to read.
@@ -20,11 +21,16 @@ from typing import Protocol, TypeAlias
 
 import attrs
 
-from queue_index.quorum.commands import Body, Command, Decoded, Discard, Enqueue, Return, Settle
+from queue_index.quorum.commands import Body, Checkout, Command, Decoded, Discard, Enqueue, Return, Settle
 from queue_index.quorum.entry_shapes import BINARY, MAX_HOLES, PID_BYTES, Hole, Pattern, find_holes
 from storage.erlang_terms import pid_key
 from storage.errors import TermError
 from storage.term_walk import parts
+
+_new = tuple.__new__
+"""Makes a named tuple in half the time that calling its class takes; all of its fields must be given."""
+if [len(made._fields) for made in (Decoded, Enqueue, Body, Settle, Discard, Return)] != [2, 3, 7, 2, 2, 2]:
+    raise RuntimeError("a command has other fields than those that are read here")
 
 MAX_PIDS = 4096
 """Pids whose keys are remembered."""
@@ -48,6 +54,8 @@ def learn(data: bytes, command: Command, *, narrow: bool) -> LearnedEntry | None
     try:
         if type(command) is Enqueue:
             return _learn_enqueue(data, command, narrow)
+        if type(command) is Checkout:
+            return None if narrow else _learn_checkout(data, command)
         if type(command) is Settle or type(command) is Discard or type(command) is Return:
             return _learn_settle(data, command, narrow)
     except TermError:  # numbers that are no holes
@@ -252,8 +260,8 @@ class _LearnedEnqueue:
             if at >= 0:
                 metadata_size = ends[at + 1] - ends[at] - constants[at] - 4
         start, end = ends[self._before] + self._start, ends[self._last] + self._end
-        body = Body(start, end, size, ttl_ms, priority, delivery_count, metadata_size)
-        return Decoded(ts_ms, Enqueue(pid, seq, body))
+        body = _new(Body, (start, end, size, ttl_ms, priority, delivery_count, metadata_size))
+        return _new(Decoded, (ts_ms, _new(Enqueue, (pid, seq, body))))
 
 
 def _learn_enqueue(data: bytes, command: Enqueue, narrow: bool) -> LearnedEntry | None:
@@ -270,15 +278,15 @@ def _learn_enqueue(data: bytes, command: Enqueue, narrow: bool) -> LearnedEntry 
     return learned if learned.is_whole else None
 
 
-# ── settle ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── checkout, settle ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _SettleLike: TypeAlias = "Settle | Discard | Return"
 
 
 @attrs.frozen
-class _SettlePlaces:
-    """Offsets in a settle; -1: it is not there."""
+class _ConsumerPlaces:
+    """Offsets in a settle or a checkout; -1: it is not there."""
 
     ts: int
     tag: int
@@ -286,29 +294,30 @@ class _SettlePlaces:
     pid_end: int
     key: int
     """Of a consumer that has a number."""
-    msg_ids: int
+    behind: int
+    """The message ids, or the checkout's specification."""
 
     @classmethod
-    def of(cls, data: bytes) -> _SettlePlaces:
+    def of(cls, data: bytes) -> _ConsumerPlaces:
         _, meta, command, _, _ = parts(data, 1)
-        _, consumer, msg_ids, _ = parts(data, command)
+        _, consumer, behind, *_ = parts(data, command)
         ts = _value_of(data, meta, b"ts")
         if data[consumer] == _SMALL_TUPLE:
             tag, pid, pid_end = parts(data, consumer)
-            return cls(ts, tag, pid, pid_end, -1, msg_ids)
-        return cls(ts, -1, -1, -1, consumer, msg_ids)
+            return cls(ts, tag, pid, pid_end, -1, behind)
+        return cls(ts, -1, -1, -1, consumer, behind)
 
 
 class _LearnedSettle:
     """Of a settle, discard or return."""
 
-    def __init__(self, places: _SettlePlaces, pattern: Pattern, pids: _Pids, command: _SettleLike) -> None:
+    def __init__(self, places: _ConsumerPlaces, pattern: Pattern, pids: _Pids, command: _SettleLike) -> None:
         self._kind = type(command)
         self._pattern = pattern
         self._fit = pattern.fit
         self._constant_sizes = pattern.constant_sizes
         self._ts, self._key = pattern.natural(places.ts), pattern.natural(places.key)
-        self._has_msg_ids = pattern.index(places.msg_ids) >= 0
+        self._has_msg_ids = pattern.index(places.behind) >= 0
         self._tag, self._pid, self._pids = pattern.index(places.tag), pattern.index(places.pid), pids
         self._constant = command.consumer
 
@@ -337,16 +346,56 @@ class _LearnedSettle:
             end = ends[self._pid + 1]
             tag = data[ends[at] + constants[at] + 4 : ends[at + 1]]
             consumer = tag, self._pids.key(data[end - PID_BYTES : end])
-        return Decoded(ts_ms, self._kind(consumer, self._pattern.numbers))
+        return _new(Decoded, (ts_ms, _new(self._kind, (consumer, self._pattern.numbers))))
 
 
 def _learn_settle(data: bytes, command: _SettleLike, narrow: bool) -> LearnedEntry | None:
-    places = _SettlePlaces.of(data)
-    holes = find_holes(data, places.msg_ids, ())
+    places = _ConsumerPlaces.of(data)
+    holes = find_holes(data, places.behind, ())
     if len(holes) > MAX_HOLES or (places.pid_end >= 0 and data[places.pid] != _NEW_PID):
         return None
     if narrow:
         holes = _narrow(data, holes, ())
     pids = _Pids(data[places.pid : places.pid_end])
     learned = _LearnedSettle(places, Pattern(data, holes), pids, command)
+    return learned if learned.is_whole else None
+
+
+class _LearnedCheckout:
+    """All but the consumer's name is constant."""
+
+    def __init__(self, places: _ConsumerPlaces, pattern: Pattern, pids: _Pids, command: Checkout) -> None:
+        self._fit = pattern.fit
+        self._constant_sizes = pattern.constant_sizes
+        self._ts = pattern.natural(places.ts)
+        self._tag, self._pid, self._pids = pattern.index(places.tag), pattern.index(places.pid), pids
+        self._rest = command[1:]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that must be read stands in holes."""
+        return min(self._ts.hole, self._tag, self._pid) >= 0
+
+    def read(self, data: bytes) -> Decoded | None:
+        ends = self._fit(data)
+        if ends is None:
+            return None
+        constants = self._constant_sizes
+        at, order, limit = self._ts
+        ts_ms = int.from_bytes(data[ends[at] + constants[at] : ends[at + 1]], order)
+        if ts_ms >= limit:
+            return None
+        at, end = self._tag, ends[self._pid + 1]
+        tag = data[ends[at] + constants[at] + 4 : ends[at + 1]]
+        consumer = tag, self._pids.key(data[end - PID_BYTES : end])
+        return Decoded(ts_ms, Checkout(consumer, *self._rest))
+
+
+def _learn_checkout(data: bytes, command: Checkout) -> LearnedEntry | None:
+    places = _ConsumerPlaces.of(data)
+    holes = find_holes(data, -1, range(places.behind, parts(data, 1)[3]))
+    if len(holes) > MAX_HOLES or places.pid < 0 or data[places.pid] != _NEW_PID:
+        return None
+    pids = _Pids(data[places.pid : places.pid_end])
+    learned = _LearnedCheckout(places, Pattern(data, holes), pids, command)
     return learned if learned.is_whole else None

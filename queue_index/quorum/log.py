@@ -16,6 +16,7 @@ Memory: tables of a few segments at a time, a window of bodies.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
@@ -94,6 +95,7 @@ class QuorumLog:
         self._plan = Plan(self._term_in)
         self._lay_segments()
         self._lay_runs()
+        self._bad_indexes = sorted(self._bad)
 
     @classmethod
     def open(cls, files: FileSystem, directory: str, wal: WalEntries) -> QuorumLog:
@@ -154,7 +156,8 @@ class QuorumLog:
 
     def _missing(self, first: int, last: int) -> Iterator[Hole | BadEntry]:
         """What stands for the indexes ``first`` … ``last``, which the files do not give."""
-        for index in sorted(index for index in self._bad if first <= index <= last):
+        low, high = bisect_left(self._bad_indexes, first), bisect_right(self._bad_indexes, last)
+        for index in self._bad_indexes[low:high]:
             yield from self._hole(first, index - 1)
             yield self._bad[index]
             first = index + 1
@@ -170,9 +173,12 @@ class QuorumLog:
     def read(self, index: int) -> LogEntry:
         """The entry ``index``, live or below the snapshot. Raises :class:`DataError` where it cannot be read."""
         ascends, self._asked = 0 < index - self._asked <= _HELD_ENTRIES, index
-        held = self._ahead.held(index)
-        if held is not None:
-            return held
+        try:
+            return self._ahead.held(index) or self._find(index, ascends=ascends)
+        except StorageError as error:
+            raise DataError(self._directory, None, f"entry {index}: {error}") from error
+
+    def _find(self, index: int, *, ascends: bool) -> LogEntry:
         part = self._plan.part_of(index)
         stretch = None
         if part is not None:

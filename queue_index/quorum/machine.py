@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from queue_index.quorum import machine_state
+from queue_index.quorum import machine_state, state_writer
 from queue_index.quorum.attendance import Attendance
 from queue_index.quorum.commands import (
     AssignDeferred,
@@ -145,7 +145,7 @@ class QuorumMachine:
 
     def state_term(self) -> Term:
         """The machine's state in the broker's form, as a snapshot has it."""
-        return machine_state.term_of(Parts(self._version, self._messages, self._publishers, self._service))
+        return state_writer.term_of(Parts(self._version, self._messages, self._publishers, self._service))
 
     @property
     def machine_version(self) -> int:
@@ -323,6 +323,8 @@ class QuorumMachine:
     def _machine_version(self, index: int, ts_ms: int, command: MachineVersion) -> None:
         """Without a checkout; a lower one changes nothing."""
         rules_of(command.version)
+        if command.version <= self._version:
+            return
         for version in range(self._version + 1, command.version + 1):
             if version == 3:
                 for consumer in self._service.consumers:
@@ -332,8 +334,7 @@ class QuorumMachine:
                 self._to_version_4()
             elif version == 8:
                 self._to_version_8(ts_ms)
-        self._version = max(self._version, command.version)
-        self._rules = rules_of(self._version)
+        self._version, self._rules = command.version, rules_of(command.version)
         self._deliveries, self._attendance = self._organs()
 
     def _to_version_4(self) -> None:
@@ -393,8 +394,9 @@ class QuorumMachine:
         self._messages.keep()
         if isinstance(self._messages, TimedMessages):
             self._messages.now_ms = self._last_ts_ms
-        for pid in sorted({*self._publishers.following, *self._service.pids()}):
-            self._attendance.down(self._last_ts_ms, Down(pid, "noproc"))
+        while pids := sorted({*self._publishers.following, *self._service.pids()}):
+            for pid in pids:  # in 4.3 a consumer may stay behind: it waits again when it gave back the last it held
+                self._attendance.down(self._last_ts_ms, Down(pid, "noproc"))
         self._messages.put_back()
 
     def check_invariants(self) -> None:

@@ -128,9 +128,21 @@ def _records_of(handle: File, path: str, problems: list[Problem]) -> Records:
     data = handle.pread(room * dtype.itemsize, SEGMENT_HEADER.size)
     table = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
     used = np.flatnonzero(table.view(np.uint8).reshape(len(table), dtype.itemsize).any(axis=1))
-    count = int(used[-1]) + 1 if len(used) else 0
-    if len(used) < count:
-        problems.append(_damage(path, SEGMENT_HEADER.size, f"{count - len(used)} records that are zero before others"))
+    return _up_to_the_zeros(table, used, path, problems)
+
+
+def _up_to_the_zeros(table: Records, used: npt.NDArray[np.intp], path: str, problems: list[Problem]) -> Records:
+    """The records before those that are all zeros. Behind zeros, only such as go on counting over them are records."""
+    indexes = table["index"].astype(np.uint64)
+    gaps = np.flatnonzero(np.diff(used, prepend=-1) != 1)
+    for at in gaps.tolist():
+        place = int(used[at])
+        before = int(used[at - 1]) if at else -1
+        offset = SEGMENT_HEADER.size + (before + 1) * table.dtype.itemsize
+        if before < 0 or int(indexes[place]) - int(indexes[before]) != place - before:
+            problems.append(_damage(path, offset, f"{len(used) - at} records behind the zeros that end the table"))
+            return table[used[:at]]
+        problems.append(_damage(path, offset, f"{place - before - 1} records that are zero before others"))
     return table[used]
 
 
@@ -145,6 +157,17 @@ def _room_said_by(records: Records) -> int | None:
 
 def _damage(path: str, offset: int, detail: str) -> Problem:
     return Problem(DAMAGED_TABLE, "damage", path, offset, detail)
+
+
+def _lone_zeros(checksums: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which records have no checksum, while others have one and both neighbours too: they have lost it."""
+    none = np.asarray(checksums == 0, np.bool_)
+    if not none.any() or none.all():
+        return np.zeros(len(none), np.bool_)
+    lone = none.copy()
+    lone[1:] &= ~none[:-1]
+    lone[:-1] &= ~none[1:]
+    return lone
 
 
 class _Order:
@@ -172,6 +195,12 @@ class _Order:
                 self._look_at(position)
             records = self._table[self._kept]
             column = column[self._kept]
+        lone = _lone_zeros(records["checksum"])
+        for record in records[lone]:
+            index = int(record["index"])
+            reason = "its record has no checksum, other than those around it"
+            self._bad[index] = BadEntry(index, int(record["term"]), self._path, int(record["offset"]), reason)
+        records, column = records[~lone], column[~lone]
         return SegmentTable(self._path, records, self._bad, tuple(self._problems), len(self._table), column)
 
     def _look_at(self, position: int) -> None:
@@ -224,15 +253,11 @@ class _Order:
             for bad in [bad for bad in self._bad if bad >= index]:
                 del self._bad[bad]
             self._keep(position)
-        elif not stored or self._terms[self._kept[at]] != term:
-            self._tell(position, f"a record of entry {index} behind that of {self._last}")
-        elif not self._is_same(self._kept[at], position):
-            self._tell(position, f"a record of entry {index} that differs from another one of its term")
-            if index == self._last:  # nothing tells which of the two is the log's
-                offset = int(self._table["offset"][position])
-                self._bad[index] = BadEntry(index, term, self._path, offset, OUT_OF_ORDER)
-                self._kept.pop()
-                self._kept_indexes.pop()
+        elif not stored or self._terms[self._kept[at]] != term or not self._is_same(self._kept[at], position):
+            if position + 1 == len(self._indexes):
+                self._refuse(position, self._last + 1)
+            else:
+                self._tell(position, f"a record of entry {index} behind that of {self._last}")
 
     def _is_same(self, one: int, other: int) -> bool:
         first, second = self._table[one], self._table[other]

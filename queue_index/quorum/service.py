@@ -16,6 +16,8 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterator
 
+import attrs
+
 from queue_index.quorum.commands import ConsumerId, ConsumerKey, Pid
 from queue_index.quorum.consumers import (
     CANCELLED,
@@ -184,7 +186,7 @@ class Service:
             self._activate(following)
         elif self.ranked and following.priority > active.priority:
             if active.held:
-                active.status = QUIESCING
+                active.status, active.inner = QUIESCING, None
             else:
                 self._activate(following)
                 self.consumers.remove(active)
@@ -196,7 +198,8 @@ class Service:
         return next((one for one in self.waiting if one.status == UP), None)
 
     def _activate(self, consumer: Consumer) -> None:
-        self.take_waiting(consumer.key)
+        if self.take_waiting(consumer.key) is not consumer:  # up to 3.13 it may wait twice: the other one went
+            consumer = attrs.evolve(consumer, held={}, deadlines={}, timed_out=[])
         existing = self.consumers.by_key.get(consumer.key)
         if existing is not None:  # cancelled, and attached again before it had finished
             existing.take_on(consumer)
@@ -208,7 +211,7 @@ class Service:
         """Raises :class:`RuntimeError` where the structure does not hold."""
         self.consumers.check_invariants()
         self.queue.check_invariants()
-        if not self.single_active:
+        if not self.single_active and not self.waits_for_suspected:
             turns = {key for _, key in self.queue}
             for consumer in self.consumers:
                 if consumer.credit and consumer.status == UP and consumer.key not in turns:

@@ -8,6 +8,7 @@ it is small, else passed over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import attrs
@@ -169,11 +170,15 @@ class _StretchReader:
         while position < last - first:
             stop, end = self._window(columns, position)
             start = columns.offsets[position] - lead
-            if end > self._size or columns.lengths[position] > WINDOW_BYTES or not self._afford(end - start):
+            window = None
+            if end <= self._size and columns.lengths[position] <= WINDOW_BYTES and self._afford(end - start):
+                with suppress(StorageError):
+                    window = self._handle.pread(end - start, start)
+            if window is None:
                 yield self._alone(columns, position)
                 position += 1
             else:
-                yield from read(self._handle.pread(end - start, start), start, columns, range(position, stop))
+                yield from read(window, start, columns, range(position, stop))
                 position = stop
 
     def _afford(self, size: int) -> bool:
@@ -229,6 +234,13 @@ class _StretchReader:
             yield BadEntry(index, term, path, offset, reason)
 
     def _alone(self, columns: _Columns, position: int) -> LogEntry | BadEntry:
+        try:
+            return self._piecewise(columns, position)
+        except StorageError as error:
+            index, term, offset = columns.indexes[position], columns.terms[position], columns.offsets[position]
+            return BadEntry(index, term, self._stretch.path, offset, str(error))
+
+    def _piecewise(self, columns: _Columns, position: int) -> LogEntry | BadEntry:
         """An entry that no window holds: checked piece by piece before it is taken as a whole."""
         handle, path = self._handle, self._stretch.path
         index, term = columns.indexes[position], columns.terms[position]

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import attrs
-
 from queue_index.quorum.attendance import Attendance
 from queue_index.quorum.commands import ConsumerKey, Pid
 from queue_index.quorum.consumers import CANCELLED, SUSPECTED, TIMED_OUT, UP, Consumer
@@ -18,7 +16,6 @@ from queue_index.quorum.timed_deliveries import TimedDeliveries, answer_for
 from storage.erlang_terms import node_of_pid
 
 
-@attrs.define(eq=False)
 class TimedAttendance(Attendance):
     """Who is there."""
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import attrs
-
 from queue_index.quorum.consumers import TIMED_OUT, UP, Consumer
 from queue_index.quorum.deliveries import NO_ANNOTATIONS, Deliveries
 from queue_index.quorum.ready_queues import QueuedMessage
@@ -22,7 +20,6 @@ _DELIVERY_TIME: Final = b"x-opt-delivery-time"
 _DEFERRAL_TOKEN: Final = b"x-opt-deferral-token"
 
 
-@attrs.define(eq=False)
 class TimedDeliveries(Deliveries):
     """Messages and consumers, together."""
 

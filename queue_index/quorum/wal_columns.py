@@ -20,6 +20,7 @@ as many entries before the risen term are in doubt.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -34,6 +35,12 @@ Offsets = npt.NDArray[np.uint64]
 Lengths = npt.NDArray[np.uint32]
 
 NOT_FOLLOWING: Final = "record out of order"
+MAX_TOLD: Final = 1000
+"""Problems of one queue that are kept."""
+MAX_BAD: Final = 100_000
+"""Bad entries of one queue that are kept one by one; others are holes."""
+MAX_RUNS: Final = 100_000
+"""Of one queue: more elections are no log's. It bounds the memory that a file can ask for."""
 
 
 @attrs.frozen(eq=False)
@@ -128,6 +135,7 @@ class QueueColumns:
         uid: bytes,
         report: Callable[[Problem], None],
         same: Callable[[Place, Place], bool],
+        lose: Callable[[str, int, int], None],
         lost_since: Callable[[str, int], int],
     ) -> None:
         self.uid = uid
@@ -136,6 +144,8 @@ class QueueColumns:
         self.problems: list[Problem] = []
         self._report = report
         self._same = same
+        self._lose = lose
+        """Note that so many records at a place (path, offset) are lost to the queue whose they are."""
         self._lost_since = lost_since
         """How many records may have been lost since one in a file (path, offset), or at all (no path)."""
         self._waiting: Place | None = None
@@ -154,7 +164,8 @@ class QueueColumns:
 
     def report(self, kind: str, place: Place, detail: str) -> None:
         problem = Problem(kind, "damage", place.path, place.offset, detail)
-        self.problems.append(problem)
+        if len(self.problems) < MAX_TOLD:
+            self.problems.append(problem)
         self._report(problem)
 
     def add(self, place: Place) -> None:
@@ -181,6 +192,8 @@ class QueueColumns:
         index, term = place.index, place.term
         if self.next_index < 0:
             self._start(place, certain=True)
+        elif len(self.runs) >= MAX_RUNS and (term != self.term or index != self.next_index):
+            self._refuse(place, f"entry {index} behind {MAX_RUNS} elections")
         elif term < self.term and index >= self.next_index:
             self._refuse(place, f"entry {index} of term {term} behind one of term {self.term}")
         elif index == self.next_index:
@@ -241,8 +254,9 @@ class QueueColumns:
     def _again(self, place: Place) -> None:
         """An index that the queue is past, and no higher term."""
         index = place.index
-        found = next((run for run in reversed(self.runs) if run.first <= index <= run.last), None)
-        if found is None:
+        at = bisect_right(self.runs, index, key=lambda run: run.first) - 1
+        found = self.runs[at] if at >= 0 else None
+        if found is None or index > found.last:
             if index in self.bad and place.term == self.bad[index].term:
                 del self.bad[index]
                 self._insert(place)
@@ -275,12 +289,14 @@ class QueueColumns:
 
     def skip(self, bad: BadEntry) -> None:
         """A record whose checksum is wrong, and which says that it is the next one."""
-        self.bad[bad.index] = bad
+        if len(self.bad) < MAX_BAD:
+            self.bad[bad.index] = bad
         self.next_index = bad.index + 1
         self.hot_index = -1
 
     def _refuse(self, place: Place, detail: str) -> None:
         self.report(NOT_FOLLOWING, place, detail)
+        self._lose(place.path, place.offset, 1)
 
     def has_at(self, index: int, path: str, low: int, high: int) -> bool:
         """Whether the entry ``index`` lies in ``path`` between two offsets."""

@@ -1,62 +1,25 @@
 """What the write-ahead logs of a node hold, queue by queue: found in one pass over each file, in their order.
 
-How a file ends. At its end; at a record that is not whole, or the last one, whose checksum is wrong (a *torn* record,
-which a crash leaves and the broker drops); or at zeros. A damaged record before that is passed over: to the next one
-by its length where a sound record follows there, else to the next sound record that there is. Such a one must fit: an
-id that the file knows, the checksum right, and an index that the queue can have reached meanwhile. So a message that
-holds records, somebody's backup of such a file, is not taken for them.
-
-Memory: 12 bytes an entry (:mod:`queue_index.quorum.wal_columns`), and a window of the file.
+Memory: 12 bytes an entry (:mod:`queue_index.quorum.wal_columns`), and a window of a file
+(:mod:`queue_index.quorum.wal_scan`).
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import attrs
-from zlib_ng import zlib_ng
 
-from queue_index.quorum.log_entries import BadEntry
 from queue_index.quorum.problems import Problem
-from queue_index.quorum.stretches import CHECKSUM, WINDOW_BYTES, adler32_of
 from queue_index.quorum.wal_columns import Place, QueueColumns, WalEntries
-from queue_index.quorum.wal_format import (
-    END_MARK_BYTES,
-    ENTRY_HEADER,
-    INDEX_AND_TERM,
-    KNOWN_RECORD,
-    MAX_HEAD_BYTES,
-    WAL_HEADER,
-    WAL_MAGIC,
-    WalRecord,
-    parse_head,
-)
+from queue_index.quorum.wal_scan import MAX_PROBLEMS, UNREADABLE_FILE, UNREADABLE_RECORD, FileScan, ScanState
 from storage.errors import StorageError
-from storage.filesystem import File, FileSystem
+from storage.filesystem import FileSystem
+
+__all__ = ["UNREADABLE_FILE", "UNREADABLE_RECORD", "WalIndex", "file_number", "is_wal_name"]
 
 WAL_SUFFIX: Final = ".wal"
-MAX_PROBLEMS: Final = 1000
-"""That are told of one file."""
-MAX_DOUBTFUL: Final = 4096
-"""Entries before a risen term that lost records make doubtful, at most."""
-
-UNREADABLE_FILE: Final = "unreadable file"
-UNREADABLE_RECORD: Final = "unreadable record"
-TORN_RECORD: Final = "torn record"
-UNKNOWN_ID: Final = "unknown id"
-
-_CANDIDATE = re.compile(rb"(?=[\x40\xc0]..|[\x00\x80]..\x00[\x01-\x80][0-9A-Za-z_-])", re.DOTALL)
-"""Where a record may begin (ids up to 65535): looked for behind a damaged one only."""
-_UID = re.compile(rb"[0-9A-Za-z_=-]+")
-_MAX_INDEX, _MAX_TERM = 1 << 56, 1 << 40
-_FIRST_WINDOW_BYTES = 64 << 10
-_CANDIDATE_COST = 256
-"""Of the budget: looking at a place where no record is takes as long as checksumming this many bytes, or longer."""
-_HEAD_PEEK_BYTES = 512
-"""Enough for a record's head, but for one with a very long id."""
 
 
 def is_wal_name(name: str) -> bool:
@@ -83,7 +46,7 @@ class WalIndex:
     def scan(cls, files: FileSystem, paths: Sequence[str]) -> WalIndex:
         """Read the files at ``paths``, lowest number first. What is damaged becomes a problem, not an error."""
         index = cls()
-        shared = _Shared(files, index.problems)
+        shared = ScanState(files, index.problems)
         columns = shared.columns
         for path in sorted(paths, key=lambda path: (file_number(path), path)):
             index.counts[path] = 0
@@ -94,7 +57,7 @@ class WalIndex:
                 shared.report(Problem(UNREADABLE_FILE, "damage", path, None, str(error)))
                 continue
             try:
-                index.counts[path] = _FileScan(shared, handle, path).run()
+                index.counts[path] = FileScan(shared, handle, path).run()
             finally:
                 handle.close()
         for queue in columns.values():
@@ -122,280 +85,3 @@ def _drop_suspects(columns: Mapping[bytes, QueueColumns]) -> None:
                     other.drop(index, "another queue misses an entry of this index here")
                     bad = other.bad[index]
                     other.report(UNREADABLE_RECORD, Place(path, index, bad.term, bad.offset, 0, False, 0), bad.reason)
-
-
-class _Shared:
-    """What the scans of all files have in common."""
-
-    def __init__(self, files: FileSystem, problems: list[Problem]) -> None:
-        self._files = files
-        self._problems = problems
-        self._told: Counter[str] = Counter()
-        self._order: dict[str, int] = {}
-        self._lost: list[tuple[int, int, int]] = []
-        """Damaged places: the file's place in the order, the offset, and how many records there may have been."""
-        self.columns: dict[bytes, QueueColumns] = {}
-
-    def begin(self, path: str) -> None:
-        self._order[path] = len(self._order)
-
-    def queue(self, uid: bytes) -> QueueColumns:
-        """The columns of a queue."""
-        found = self.columns.get(uid)
-        if found is None:
-            found = self.columns[uid] = QueueColumns(uid, self.report, self.are_same, self.lost_since)
-        return found
-
-    def report(self, problem: Problem) -> None:
-        self._told[problem.path] += 1
-        told = self._told[problem.path]
-        if told <= MAX_PROBLEMS:
-            self._problems.append(problem)
-        elif told == MAX_PROBLEMS + 1:
-            detail = f"more than {MAX_PROBLEMS} problems; the others are not told"
-            self._problems.append(Problem(problem.kind, "damage", problem.path, problem.offset, detail))
-
-    def lose(self, path: str, offset: int, records: int) -> None:
-        """Note that up to so many records cannot be read from ``offset`` on."""
-        self._lost.append((self._order[path], offset, records))
-
-    def lost_since(self, path: str, offset: int) -> int:
-        """How many records may be lost behind that place (no path: anywhere)."""
-        place = (self._order.get(path, -1), offset)
-        return min(MAX_DOUBTFUL, sum(count for order, at, count in self._lost if (order, at) > place))
-
-    def are_same(self, before: Place, after: Place) -> bool:
-        """Whether two records of one index and term have the same entry: its length and checksum say it."""
-        handle = self._files.open_read(before.path)
-        try:
-            header = handle.pread(ENTRY_HEADER.size, before.offset - ENTRY_HEADER.size)
-        finally:
-            handle.close()
-        if len(header) < ENTRY_HEADER.size or before.length != after.length:
-            return False
-        return bool(ENTRY_HEADER.unpack(header)[0] == after.checksum)
-
-
-class _FileScan:
-    """One pass over one file."""
-
-    def __init__(self, shared: _Shared, handle: File, path: str) -> None:
-        self._shared = shared
-        self._handle = handle
-        self._path = path
-        self._size = handle.size()
-        self._ids: dict[int, QueueColumns] = {}
-        self._strangers: set[int] = set()
-        self._records = 0
-        self._damaged = False
-        self._budget = 4 * self._size + WINDOW_BYTES
-        """Bytes that may be checksummed in vain; see :meth:`_is_sound`."""
-
-    def run(self) -> int:
-        """Fill the columns; returns the number of sound records."""
-        position: int | None = self._first()
-        while position is not None:
-            position = self._step(self._fast(position))
-        return self._records
-
-    def _tell(self, kind: str, offset: int | None, detail: str, *, leftover: bool = False) -> None:
-        self._shared.report(Problem(kind, "leftover" if leftover else "damage", self._path, offset, detail))
-
-    def _first(self) -> int | None:
-        header = self._handle.pread(len(WAL_HEADER), 0)
-        if header == WAL_HEADER:
-            return len(WAL_HEADER)
-        if len(header) < len(WAL_HEADER) and (not header.strip(b"\0") or WAL_HEADER.startswith(header)):
-            self._tell(TORN_RECORD, 0, f"{len(header)} bytes, not even a header", leftover=True)
-            return None
-        self._damaged = True
-        if header[:4] == WAL_MAGIC:
-            self._tell(UNREADABLE_FILE, 4, f"version {header[4]}, not {WAL_HEADER[4]}")
-            return None
-        self._tell(UNREADABLE_FILE, 0, f"begins with {header!r} in place of {WAL_HEADER!r}")
-        record = self._parse(len(WAL_HEADER))
-        return None if record is None or not record.checksum or not self._is_sound(record) else record.offset
-
-    def _fast(self, position: int) -> int:
-        """Take records whose id is known, as long as each is sound and follows; returns where something else is."""
-        unpack, head_bytes, adler32 = KNOWN_RECORD.unpack_from, KNOWN_RECORD.size, zlib_ng.adler32
-        ids, path = self._ids, self._path
-        records, size = 0, _FIRST_WINDOW_BYTES
-        while True:
-            window = self._handle.pread(size, position)
-            view, end, at = memoryview(window), len(window), 0
-            while at + head_bytes <= end:
-                upper, lower, checksum, length, index, term = unpack(window, at)
-                entry = at + head_bytes
-                stop = entry + length
-                queue = ids.get((upper & 0x3F) << 16 | lower) if upper & 0x40 else None
-                if queue is None or stop > end or (checksum and adler32(view[at + 11 : stop]) != checksum):
-                    break
-                run = queue.hot
-                if index == queue.hot_index and run is not None and term == run.term and path is run.path:
-                    run.offsets.append(position + entry)
-                    run.lengths.append(length)
-                    queue.next_index = queue.hot_index = index + 1
-                else:
-                    queue.add(Place(path, index, term, position + entry, length, upper >= 0x80, checksum))
-                records += 1
-                at = stop
-            position += at
-            if not at or end < size:
-                self._records += records
-                return position
-            size = min(2 * size, WINDOW_BYTES)
-
-    def _step(self, position: int) -> int | None:
-        """Take the one thing at ``position``, whatever it is; returns where the next is, ``None`` at the end."""
-        if self._size - position < END_MARK_BYTES or not any(self._handle.pread(END_MARK_BYTES, position)):
-            return self._behind_the_end(position)
-        record = self._parse(position)
-        if record is not None and self._is_sound(record):
-            self._take(record)
-            return record.end
-        if record is not None and self._is_last(record):
-            self._tell(TORN_RECORD, position, "the last record's checksum is wrong", leftover=True)
-            return None
-        self._damaged = True
-        follower = None if record is None else self._parse(record.end)
-        if record is not None and follower is not None and follower.checksum and self._is_sound(follower):
-            self._pass_over(record)
-            return record.end
-        following = self._search(position + 1)
-        if following is not None:
-            self._lose(position, following)
-        elif record is None:
-            self._tell(TORN_RECORD, position, f"{self._size - position} bytes of a record", leftover=True)
-        else:
-            self._tell(UNREADABLE_RECORD, position, f"{CHECKSUM}, and nothing behind it can be read")
-        return following
-
-    def _parse(self, position: int) -> WalRecord | None:
-        """The record at ``position``; ``None``: the file has not all of it."""
-        record = parse_head(self._handle.pread(_HEAD_PEEK_BYTES, position), position)
-        if record is None and self._size - position > _HEAD_PEEK_BYTES:
-            record = parse_head(self._handle.pread(MAX_HEAD_BYTES, position), position)
-        return None if record is None or record.end > self._size else record
-
-    def _is_sound(self, record: WalRecord) -> bool:
-        """Whether the checksum is right. What is checked in vain comes off a budget, so that no file takes long."""
-        if not record.checksum:
-            return record.uid is None or _UID.fullmatch(record.uid) is not None
-        if self._budget < 0:
-            return False
-        value = zlib_ng.adler32(INDEX_AND_TERM.pack(record.index, record.term))
-        if adler32_of(self._handle, record.entry_offset, record.length, value) == record.checksum:
-            return True
-        self._budget -= record.length + ENTRY_HEADER.size
-        return False
-
-    def _is_last(self, record: WalRecord) -> bool:
-        """Whether nothing but zeros, or less than any record, lies behind it."""
-        return self._size - record.end < END_MARK_BYTES or self._zeros_from(record.end) >= self._size
-
-    def _zeros_from(self, position: int) -> int:
-        """Where the zeros end that begin at ``position``."""
-        while position < self._size:
-            window = self._handle.pread(WINDOW_BYTES, position)
-            if not window:
-                break
-            rest = len(window.lstrip(b"\0"))
-            if rest:
-                return position + len(window) - rest
-            position += len(window)
-        return self._size
-
-    def _behind_the_end(self, position: int) -> int | None:
-        end = self._zeros_from(position)
-        if end >= self._size:
-            return None
-        if self._size - position < END_MARK_BYTES:
-            self._tell(TORN_RECORD, position, f"{self._size - position} bytes of a record", leftover=True)
-            return None
-        following = self._search(max(position + 1, end - KNOWN_RECORD.size))
-        if following is None:
-            self._tell(TORN_RECORD, end, "bytes behind the zeros that end the file", leftover=True)
-        else:
-            self._damaged = True
-            self._lose(position, following)
-        return following
-
-    def _lose(self, position: int, following: int) -> None:
-        size = following - position
-        self._tell(UNREADABLE_RECORD, position, f"{size} bytes that cannot be read")
-        self._shared.lose(self._path, position, size // KNOWN_RECORD.size)
-
-    def _take(self, record: WalRecord) -> None:
-        """A sound record."""
-        self._records += 1
-        queue = self._ids.get(record.number) if record.uid is None else self._introduce(record, record.uid)
-        if queue is not None:
-            queue.add(_place(self._path, record))
-        elif record.number not in self._strangers:
-            self._strangers.add(record.number)
-            self._shared.lose(self._path, record.offset, MAX_DOUBTFUL)
-            self._tell(UNKNOWN_ID, record.offset, f"a record of queue {record.number}, which no record before names")
-
-    def _introduce(self, record: WalRecord, uid: bytes) -> QueueColumns | None:
-        """The queue of the first record that names it in this file; ``None`` where the record contradicts others."""
-        number = record.number
-        known = self._ids.get(number)
-        expected = max(self._ids, default=-1) + 1
-        if known is not None and known.uid == uid:
-            return known
-        if number != expected and not (self._damaged and number > expected):
-            self._tell(UNKNOWN_ID, record.offset, f"queue {uid!r} has number {number}, where {expected} is next")
-            self._damaged = True
-            if any(queue.uid == uid for queue in self._ids.values()):
-                return None
-            number = expected
-        queue = self._ids[number] = self._shared.queue(uid)
-        return queue
-
-    def _pass_over(self, record: WalRecord) -> None:
-        """A damaged record, with a sound one behind it. Where it says that it is its queue's next, it is believed."""
-        self._tell(UNREADABLE_RECORD, record.offset, CHECKSUM)
-        self._shared.lose(self._path, record.offset, 1)
-        queue = self._ids.get(record.number)
-        if record.uid is None and queue is not None and record.index == queue.next_index and record.term == queue.term:
-            queue.skip(BadEntry(record.index, record.term, self._path, record.entry_offset, CHECKSUM))
-
-    def _search(self, start: int) -> int | None:
-        """Where the next sound record begins that fits, from ``start`` on."""
-        position = start
-        while position < self._size and self._budget > 0:
-            window = self._handle.pread(WINDOW_BYTES + MAX_HEAD_BYTES, position)
-            for match in _CANDIDATE.finditer(window, 0, len(window)):
-                at = match.start()
-                if at >= WINDOW_BYTES:
-                    break
-                record = parse_head(window[at : at + _HEAD_PEEK_BYTES], position + at)
-                if record is not None and self._fits(record, start) and self._is_sound(record):
-                    return record.offset
-                self._budget -= _CANDIDATE_COST
-                if self._budget <= 0:
-                    return None
-            position += WINDOW_BYTES
-        return None
-
-    def _fits(self, record: WalRecord, start: int) -> bool:
-        """Whether the record can be one that follows damage which begins at ``start``."""
-        if record.end > self._size or not record.checksum or record.index >= _MAX_INDEX or record.term >= _MAX_TERM:
-            return False
-        if record.uid is not None:
-            if _UID.fullmatch(record.uid) is None or record.number <= max(self._ids, default=-1):
-                return False
-            queue = self._shared.columns.get(record.uid)
-        else:
-            queue = self._ids.get(record.number)
-            if queue is None:
-                return False
-        lost = (record.offset - start) // KNOWN_RECORD.size + 1
-        if queue is None or record.term > queue.term:
-            return queue is None or record.index <= queue.next_index + lost
-        return record.term == queue.term and 0 <= record.index - queue.next_index <= lost
-
-
-def _place(path: str, record: WalRecord) -> Place:
-    return Place(path, record.index, record.term, record.entry_offset, record.length, record.truncates, record.checksum)

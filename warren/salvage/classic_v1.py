@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Final
 
 import attrs
@@ -19,6 +18,7 @@ from queue_index import directory as disk
 from queue_index.record_format import JOURNAL, SEGMENT, Bools, Ints, Octets
 from queue_index.recovery_terms import RecoveryTerms
 from warren.salvage import classic_v1_findings, classic_v1_index
+from warren.salvage.alike import STRETCH_BYTES, STRETCH_MESSAGES, cut_alike
 from warren.salvage.index_file import Bodies, IndexFile
 from warren.salvage.names import Json
 from warren.salvage.needed_body import Reference, looked_up
@@ -39,12 +39,6 @@ from warren.salvage.queue_directory import (
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
 KIND: Final = "rabbitmq-classic-v1"
-
-STRETCH_MESSAGES: Final = 32
-"""Fewer messages of one length are taken one by one."""
-
-STRETCH_BYTES: Final = 1 << 20
-"""So many bytes of encoded messages, about, make a stretch: it is held in memory a few times over."""
 
 _NO_EXPIRY_US: Final = 1 << 63
 """No broker writes such a number, and columns cannot hold it."""
@@ -205,32 +199,13 @@ class ClassicV1Directory:
         return sizes
 
     def _alike(self, positions: Positions, rel_seqs: Ints, bodies: Bodies) -> list[tuple[slice, bool]]:
-        """Where to cut positions: where the next message is of another length, file or kind, or there are enough.
-
-        Each part, and whether all in it are alike. Neighbours that are not worth a stretch stay together.
-        """
-        embedded, acked = positions.embedded_sizes[rel_seqs], positions.acked[rel_seqs]
+        """Where to cut positions: see :func:`warren.salvage.alike.cut_alike`."""
+        embedded = positions.embedded_sizes[rel_seqs]
         sizes = np.where(embedded == 0, bodies["size"].astype(np.int64), embedded)
         below = self._redelivered_below()
         before = np.zeros(len(rel_seqs), np.bool_) if below is None else positions.first_seq_id + rel_seqs < below
-        changes = np.zeros(max(len(rel_seqs) - 1, 0), np.bool_)
-        for column in (sizes, embedded, acked, before, positions.from_file[rel_seqs]):
-            changes |= column[1:] != column[:-1]
-        parts: list[tuple[slice, bool]] = []
-        edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(rel_seqs)]
-        singles = 0  # where the neighbours begin that are not worth a stretch
-        for low, high in pairwise(edges):
-            rows = STRETCH_BYTES // max(int(sizes[low]), 1) if high > low else 0
-            if high - low < STRETCH_MESSAGES or acked[low] or (rows < STRETCH_MESSAGES and not embedded[low]):
-                continue
-            if singles < low:
-                parts.append((slice(singles, low), False))
-            rows = max(STRETCH_MESSAGES, rows)
-            parts += [(slice(start, min(start + rows, high)), True) for start in range(low, high, rows)]
-            singles = high
-        if singles < len(rel_seqs):
-            parts.append((slice(singles, len(rel_seqs)), False))
-        return parts
+        columns = before, positions.from_file[rel_seqs]
+        return cut_alike(sizes, positions.acked[rel_seqs], embedded == 0, columns)
 
     def _stretch(self, positions: Positions, rel_seqs: Ints, bodies: Bodies) -> Stretch | None:
         """Messages that are alike as columns; ``None``: they are better read one by one."""

@@ -12,17 +12,20 @@ the messages. What else there is depends on the format:
 ==========  ===========================================================================================================
 classic v1  "journal": {"publish_persistent", "publish_transient", "deliver", "ack", "torn_bytes"},
             "segments": [{"number", "publish", "deliver", "ack", "unacked"}]
-classic v2  "segments": [{"number", "entries", "live", "acked", "qi_bytes", "qs_bytes"}]
-quorum      "outstanding", "past_limit", "machine_version", "members": ["server@node"], "directories": [name],
+classic v2  "segments": [{"number", "entries", "live", "acked", "qi_bytes", "qs_bytes"}];
+            and "converting": {"journal", "segments"}, as v1 has them, where a change from v1 or to it was cut short
+quorum      "machine_version", "outstanding", "past_limit", "past_length", "dead_letters",
             "log": {"first_index", "last_index", "term"}, "snapshot": {"index", "term", "machine_version"} or null,
-            "segments": [{"name", "entries", "first_index", "last_index"}], "wal_records"
+            "segments": [{"name", "entries", "first_index", "last_index"}], "wal_records", "members": [node],
+            "directories": [name]
 unreadable  "unreadable": why
 ==========  ===========================================================================================================
 
 Of v1 ``journal`` and ``segments`` count the records that stand in the files, ``unacked`` what file and journal say
 together; a segment that only the journal publishes to is there, with no records of its own. Of a quorum queue
-``outstanding`` counts those of the ready messages that somebody had at the stop and that came back, ``past_limit``
-those that came back too often, which a restarted broker would not deliver.
+``outstanding`` counts those of the ready messages that somebody had where the log ends and that came back;
+``past_limit`` those that came back too often, ``past_length`` those for which the queue is too long then, none of which
+a restarted broker would deliver. ``dead_letters`` are on their way to another queue, and not among the ready ones.
 
 A store's ``messages`` are its good records, ``valid_bytes`` those that unacked messages of the vhost's queues need. Of
 a queue's folder alone no stores are said, and none of a vhost that has quorum queues only: its ``dir`` is empty, its

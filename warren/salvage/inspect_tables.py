@@ -28,6 +28,9 @@ _NAMELESS: Final = "(no file says which)"
 _WORDS: Final = {"type", "directory", "journal", "file"}
 """Columns of words; the others are of numbers."""
 
+_RARE: Final = {"past_limit": "past limit", "past_length": "past length", "dead_letters": "dead letters"}
+"""Of a quorum queue: fields, and what their columns are called."""
+
 _FOLDED: Final = {"directory", "journal"}
 """Columns that give way where a terminal is narrow, beside the names."""
 
@@ -58,16 +61,22 @@ def _headline(vhost: Report, of_type: dict[str, list[Report]]) -> str:
 
 
 def _by_type(queues: Sequence[Report]) -> dict[str, list[Report]]:
-    """The queues that can be read, by what :data:`_TYPES` calls their type."""
+    """The queues that can be read, by what :data:`_TYPES` calls their type; one that has files of two is in both."""
     of_type: dict[str, list[Report]] = {}
     for queue in queues:
         if "unreadable" not in queue:
             of_type.setdefault(_type(queue), []).append(queue)
+        if "converting" in queue:
+            of_type.setdefault("classic v1", []).append({"name": queue["name"], **queue["converting"]})
     return of_type
 
 
 def _type(queue: Report) -> str:
     return f"{queue['type']} v{queue['version']}" if "version" in queue else str(queue["type"])
+
+
+def _whole_type(queue: Report) -> str:
+    return f"{_type(queue)} and v1" if "converting" in queue else _type(queue)
 
 
 def _overview(queues: Sequence[Report]) -> Table:
@@ -76,9 +85,9 @@ def _overview(queues: Sequence[Report]) -> Table:
         name, where = shown(from_text(queue["name"])), queue.get("directories") or [queue["dir"]]
         if "unreadable" in queue:
             reason = Text(printable(queue["unreadable"]), "red")
-            table.add_row(name, _type(queue), "–", "–", Text("\n").join([_dim(where), reason]))
+            table.add_row(name, _whole_type(queue), "–", "–", Text("\n").join([_dim(where), reason]))
         else:
-            table.add_row(name, _type(queue), f"{queue['ready']:,}", decimal(queue["bytes"]), _dim(where))
+            table.add_row(name, _whole_type(queue), f"{queue['ready']:,}", decimal(queue["bytes"]), _dim(where))
     return table
 
 
@@ -121,14 +130,14 @@ def _classic_v2(queues: Sequence[Report]) -> Table:
 
 
 def _quorum(queues: Sequence[Report]) -> Table:
-    """Members are named where there are several, and the limit of deliveries where a message is past it."""
-    with_limit = any(queue["past_limit"] for queue in queues)
-    table = _table("quorum", "were out", *(["past limit"] if with_limit else []), "log", "file", "entries", "indexes")
+    """Members are named where there are several; what is rare has a column where there is any."""
+    rare = [field for field in _RARE if any(queue[field] for queue in queues)]
+    table = _table("quorum", "were out", *(_RARE[field] for field in rare), "log", "file", "entries", "indexes")
     for queue in queues:
         log, members = queue["log"], queue["members"]
         nodes = "".join(f"\n  {_node(member)}" for member in members) if len(members) > 1 else ""
         head: list[RenderableType] = [Text.assemble(shown(from_text(queue["name"])), (nodes, "not bold dim"))]
-        head += [f"{queue['outstanding']:,}", *([f"{queue['past_limit']:,}"] if with_limit else [])]
+        head += [f"{queue[field]:,}" for field in ("outstanding", *rare)]
         head += [_indexes(log["first_index"], log["last_index"])]
         _add_rows(table, head, _log_files(queue))
     return table

@@ -88,10 +88,10 @@ class MoveSource:
         if os.path.isfile(path):
             raise ShovelError(f"{path}: is an archive, which can only be copied from; leave --move away")
         with open_source(path) as source:
-            vhosts = chosen_vhosts(source, vhost)
-            for each in vhosts:
+            chosen = chosen_vhosts(source, vhost)
+            for each in chosen:
                 _refuse_unwritable(path, each, names)
-            found = [(to_text(each.name), each.path) for each in vhosts]
+            found = [(to_text(each.name), each.path) for each in chosen]
         directory = os.path.abspath(path)
         with ExitStack() as opened:
             vhosts = {}
