@@ -25,7 +25,8 @@ from queue_index.quorum.segment_format import SEGMENT_HEADER
 from queue_index.quorum.snapshot_format import encode_indexes, parse_indexes
 from queue_index.quorum.wal_format import WAL_HEADER, encode_record
 from storage.erlang_terms import Atom, encode
-from storage.errors import DataError
+from storage.errors import DataError, StorageError
+from storage.filesystem import File
 from storage.memory import MemoryFileSystem
 
 Json = dict[str, Any]
@@ -450,6 +451,17 @@ def test_no_checksum_is_none_to_check() -> None:
     assert kinds_of(node, A) == []
 
 
+def test_a_record_that_lost_its_checksum_is_not_believed() -> None:
+    node, log = new_node(), Log(A)
+    path = node.wal(1, log.put_all(0, 9))
+    data = bytearray(node.files.read(path))
+    at = data.index(log.entries[4])
+    data[at - 24 : at - 20] = bytes(4)
+    data[at + 3] ^= 1
+    node.write("00000001.wal", bytes(data))
+    assert list(entries_in(node.log(A))) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
 def test_entries_larger_than_a_window() -> None:
     node = new_node()
     large = bytes(range(256)) * (20 << 10)
@@ -530,6 +542,80 @@ def test_a_segment_that_is_cut_short() -> None:
     assert [gap.reason for gap in gaps_in(node.log(A)) if isinstance(gap, BadEntry)] == [
         "the file ends before it does"
     ] * 3
+
+
+def test_bytes_behind_the_records_are_no_records() -> None:
+    node, log = new_node(), Log(A)
+    path = node.segment(A, 1, written(log.put_all(0, 9)))
+    for place, field in ((10, 0), (10, 15), (14, 7), (15, 20)):
+        flip(node, path, SEGMENT_HEADER.size + place * 32 + field)
+        found = node.log(A)
+        assert {index: found.read(index).data for index in log.entries} == log.entries
+        assert ("damaged table of records", "damage") in kinds_of(node, A)
+        flip(node, path, SEGMENT_HEADER.size + place * 32 + field)
+
+
+def test_zeros_over_records_cost_these() -> None:
+    node, log = new_node(), Log(A)
+    path = node.segment(A, 1, written(log.put_all(0, 9)))
+    data = bytearray(node.files.read(path))
+    start = SEGMENT_HEADER.size + 3 * 32 + 24  # the length and the checksum of one, all of two, a part of one
+    data[start : start + 2 * 32 + 24] = bytes(2 * 32 + 24)
+    node.write("AAAA/00000001.segment", bytes(data))
+    assert list(entries_in(node.log(A))) == [0, 1, 2, 7, 8, 9]
+    assert sum(gap.last - gap.first + 1 if isinstance(gap, Hole) else 1 for gap in gaps_in(node.log(A))) == 4
+    assert ("damaged table of records", "damage") in kinds_of(node, A)
+
+
+@attrs.define
+class FailingFile:
+    """A file of which a part cannot be read, as on a failing disk."""
+
+    inner: File
+    first: int
+    last: int
+
+    def size(self) -> int:
+        return self.inner.size()
+
+    def pread(self, size: int, offset: int) -> bytes:
+        if offset < self.last and offset + size > self.first:
+            raise StorageError("Input/output error")
+        return self.inner.pread(size, offset)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def failing(node: QuorumNode, path: str, first: int, last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reads of the bytes ``first`` … ``last - 1`` of a file fail."""
+    whole = MemoryFileSystem.open_read
+
+    def open_read(files: MemoryFileSystem, name: str) -> Any:
+        return FailingFile(whole(files, name), first, last) if name == path else whole(files, name)
+
+    monkeypatch.setattr(MemoryFileSystem, "open_read", open_read)
+
+
+def test_what_the_disk_does_not_give_is_a_bad_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, log = new_node(), Log(A)
+    path = node.segment(A, 1, written(log.put_all(0, 9)))
+    at = node.files.read(path).index(log.entries[4])
+    failing(node, path, at, at + 1, monkeypatch)
+    assert list(entries_in(node.log(A))) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    (bad,) = gaps_in(node.log(A))
+    assert isinstance(bad, BadEntry)
+    assert (bad.index, bad.reason) == (4, "Input/output error")
+    with pytest.raises(DataError, match="Input/output error"):
+        node.log(A).read(4)
+
+
+def test_files_that_the_disk_does_not_give_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, log = new_node(), Log(A)
+    node.segment(A, 1, written(log.put_all(0, 9)))
+    failing(node, node.wal(1, log.put_all(10, 19)), 0, 10_000, monkeypatch)
+    assert list(entries_in(node.log(A))) == list(range(10))
+    assert kinds_of(node, A) == [("unreadable file", "damage")]
 
 
 def test_a_segment_that_contradicts_others_is_left_out() -> None:
@@ -789,28 +875,33 @@ def test_writes_truncations_and_rolls_give_the_log_of_a_model(
     logs = {uid: Log(uid) for uid in (A, B, C)}
     terms = dict.fromkeys(logs, 1)
     segments = dict.fromkeys(logs, 0)
-    number, open_records = 1, list[Record]()
+    rolled: list[tuple[str, list[Record]]] = []
+    number, records = 1, list[Record]()
     for uid, count, back in steps:
         log = logs[uid]
         first = max(log.entries, default=-1) + 1
         if back and log.entries:
             terms[uid] += 1
             first = max(0, first - back + 1)
-        open_records += [log.put(index, terms[uid]) for index in range(first, first + count)] if count else []
+        records += [log.put(index, terms[uid]) for index in range(first, first + count)]
         if data.draw(st.sampled_from([False, False, True])):
-            node.wal(number, open_records)
-            number += 1
-            if data.draw(st.booleans()):
+            rolled.append((node.wal(number, records), records))
+            number, records = number + 1, []
+        if data.draw(st.sampled_from([False, False, True])):
+            for path, closed in rolled:
                 for queue in logs:
-                    mine = [record for record in open_records if record.uid == queue]
+                    mine = [record for record in closed if record.uid == queue]
                     for start in range(0, len(mine), 16):
                         segments[queue] += 1
                         node.segment(queue, segments[queue], written(mine[start : start + 16]))
-            open_records = []
-    node.wal(number, open_records)
+                if path != rolled[-1][0] or data.draw(st.booleans()):  # else it was killed before it deleted the file
+                    node.files.delete(path)
+            rolled = []
+    node.wal(number, records)
     for uid, log in logs.items():
         assert entries_in(node.log(uid)) == log.entries
         assert gaps_in(node.log(uid)) == []
+        assert kinds_of(node, uid) == ([] if log.entries else [("empty log", "leftover")])
 
 
 def test_reading_one_by_one_gives_what_reading_all_gives() -> None:

@@ -38,7 +38,7 @@ What does not change the queue (counters for snapshots, names, the resource) is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import attrs
@@ -59,6 +59,7 @@ from queue_index.quorum.state_terms import (
     key_of,
     message_of,
     natural,
+    old_message_of,
     optional,
     pid_of,
     queue_of,
@@ -72,6 +73,7 @@ from storage.errors import TermError
 _FIELDS = 18
 _CFG_FIELDS = 15
 _ENQUEUER_FIELDS = 7
+_Reader = Callable[[Term], QueuedMessage]
 _STATUSES: Final = frozenset({UP, SUSPECTED, CANCELLED, QUIESCING})
 
 
@@ -106,14 +108,15 @@ def parts_of(state: Term, machine_version: int) -> Parts:
     fields = record(state, "rabbit_fifo", _FIELDS)
     parts = Parts.new(_settings(fields[1]), machine_version)
     messages = parts.messages
+    read = message_of if machine_version >= 4 else old_message_of
     messages.ready = _ready(fields[2], machine_version)
-    messages.returns.extend(map(message_of, queue_of(fields[4])))
+    messages.returns.extend(map(read, queue_of(fields[4])))
     parts.publishers.following.update(_enqueuers(fields[6]))
     for key, consumer in as_map(fields[9]).items():
-        parts.service.consumers.add(_consumer(key_of(key), consumer))
+        parts.service.consumers.add(_consumer(key_of(key), consumer, read))
     _load_service_queue(parts.service, fields[10])
     messages.dead_letters = _dead_letters(fields[11])
-    parts.service.waiting = [_waiting(pair) for pair in as_list(fields[14])]
+    parts.service.waiting = [_waiting(pair, read) for pair in as_list(fields[14])]
     if isinstance(messages, TimedMessages):
         messages.delayed = _delayed(fields[17])
     _count(parts)
@@ -153,7 +156,7 @@ def _ready(term: Term, machine_version: int) -> ReadyQueue:
 def _one_queue(term: Term) -> ReadyQueue:
     queue = OneQueue()
     for message in queue_of(term):
-        queue.append(message_of(message), None)
+        queue.append(old_message_of(message), None)
     return queue
 
 
@@ -207,15 +210,15 @@ def _enqueuers(term: Term) -> dict[Pid, int]:
     return {pid_of(pid): natural(record(one, "enqueuer", _ENQUEUER_FIELDS)[1]) for pid, one in as_map(term).items()}
 
 
-def _waiting(term: Term) -> Consumer:
+def _waiting(term: Term, read: _Reader) -> Consumer:
     match term:
         case (key, consumer):
-            return _consumer(key_of(key), consumer)
+            return _consumer(key_of(key), consumer, read)
         case _:
             raise TermError("something else in place of a consumer that waits")
 
 
-def _consumer(key: ConsumerKey, term: Term) -> Consumer:
+def _consumer(key: ConsumerKey, term: Term, read: _Reader) -> Consumer:
     match term:
         case ("consumer", cfg, status, next_msg_id, held, credit, delivery_count):
             timed_out: Term = []
@@ -247,18 +250,18 @@ def _consumer(key: ConsumerKey, term: Term) -> Consumer:
         timed_out=[natural(msg_id) for msg_id in as_list(timed_out)],
     )
     consumer.status, consumer.inner = _status(status)
-    _load_held(consumer, as_map(held))
+    _load_held(consumer, as_map(held), read)
     return consumer
 
 
-def _load_held(consumer: Consumer, held: Mapping[Term, Term]) -> None:
+def _load_held(consumer: Consumer, held: Mapping[Term, Term], read: _Reader) -> None:
     for msg_id in sorted(map(natural, held)):
         match held[msg_id]:
             case (deadline, message):
-                consumer.held[msg_id] = message_of(message)
+                consumer.held[msg_id] = read(message)
                 consumer.deadlines[msg_id] = natural(deadline)
             case message:
-                consumer.held[msg_id] = message_of(message)
+                consumer.held[msg_id] = read(message)
 
 
 def _status(term: Term) -> tuple[str, str | None]:

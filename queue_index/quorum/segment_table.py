@@ -139,7 +139,8 @@ def _up_to_the_zeros(table: Records, used: npt.NDArray[np.intp], path: str, prob
         place = int(used[at])
         before = int(used[at - 1]) if at else -1
         offset = SEGMENT_HEADER.size + (before + 1) * table.dtype.itemsize
-        if before < 0 or int(indexes[place]) - int(indexes[before]) != place - before:
+        candidates = used[at : at + 2].tolist()  # the first one may have been covered in part
+        if before < 0 or not any(int(indexes[n]) - int(indexes[before]) == n - before for n in candidates):
             problems.append(_damage(path, offset, f"{len(used) - at} records behind the zeros that end the table"))
             return table[used[:at]]
         problems.append(_damage(path, offset, f"{place - before - 1} records that are zero before others"))

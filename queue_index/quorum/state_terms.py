@@ -45,7 +45,7 @@ def message_of(term: Term) -> QueuedMessage:
     match (*term.elements, term.tail):
         case (index, dict(header)):
             count = natural(header.get(Atom("delivery_count"), 0))
-            acquired = natural(header.get(Atom("acquired_count"), count))
+            acquired = natural(header.get(Atom("acquired_count"), 0))
             size, expiry = header.get(Atom("size")), header.get(Atom("expiry"))
             return QueuedMessage(natural(index), natural(size), optional(expiry), count, acquired)
         case (index, size):
@@ -54,6 +54,12 @@ def message_of(term: Term) -> QueuedMessage:
             return QueuedMessage(natural(index), natural(size), natural(expiry))
         case _:
             raise TermError("something else in place of a message's header")
+
+
+def old_message_of(term: Term) -> QueuedMessage:
+    """Up to 3.13, where acquisitions are not told apart from failed deliveries."""
+    message = message_of(term)
+    return message._replace(acquired_count=message.delivery_count) if message.delivery_count else message
 
 
 def key_of(term: Term) -> ConsumerKey:

@@ -8,7 +8,6 @@ it is small, else passed over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import attrs
@@ -170,16 +169,18 @@ class _StretchReader:
         while position < last - first:
             stop, end = self._window(columns, position)
             start = columns.offsets[position] - lead
-            window = None
-            if end <= self._size and columns.lengths[position] <= WINDOW_BYTES and self._afford(end - start):
-                with suppress(StorageError):
-                    window = self._handle.pread(end - start, start)
-            if window is None:
+            if end > self._size or columns.lengths[position] > WINDOW_BYTES or not self._afford(end - start):
                 yield self._alone(columns, position)
                 position += 1
+                continue
+            try:
+                window = self._handle.pread(end - start, start)
+            except StorageError:  # perhaps some of its entries can be read
+                self._afford(start - end)
+                yield from (self._alone(columns, single) for single in range(position, stop))
             else:
                 yield from read(window, start, columns, range(position, stop))
-                position = stop
+            position = stop
 
     def _afford(self, size: int) -> bool:
         self._budget -= size

@@ -177,7 +177,7 @@ class QueueColumns:
                 self._jump(waiting, certain=True)
             elif place.index == self.next_index and place.term >= self.term:
                 self._refuse(waiting, f"entry {waiting.index}, where {self.next_index} follows")
-            elif place.index > waiting.index and place.term >= waiting.term:
+            elif self._may_follow(waiting, place):
                 self._jump(waiting, certain=waiting.index < self.next_index)
             else:
                 self._refuse(waiting, f"entry {waiting.index}, where {self.next_index} should follow")
@@ -187,6 +187,12 @@ class QueueColumns:
             self.hot, self.hot_index = run, self.next_index
         else:
             self.hot_index = -1
+
+    def _may_follow(self, waiting: Place, place: Place) -> bool:
+        """Whether both can be the queue's, though not one behind the other: a jump ahead, or one election more."""
+        if place.index > waiting.index:
+            return place.term >= waiting.term
+        return place.term > waiting.term and waiting.index < self.next_index
 
     def _place(self, place: Place) -> None:
         index, term = place.index, place.term

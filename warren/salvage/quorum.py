@@ -35,7 +35,7 @@ from warren.salvage.queue_directory import (
     Stretch,
     Summary,
 )
-from warren.salvage.quorum_member import Member, NodeWals, best_of, directories, unreadable, wal_paths
+from warren.salvage.quorum_member import Member, NodeWals, best_of, unreadable
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
 KIND: Final = "rabbitmq-quorum"
@@ -92,7 +92,8 @@ class QuorumDirectory:
         return Summary(machine.ready_count, machine.payload_bytes, details)
 
     def extent(self) -> Extent:
-        return Extent({}, sum(self._byte_count(member) for member in self.members), None)
+        wals = self.wals or NodeWals(self.files)
+        return Extent({}, sum(self._byte_count(member, wals) for member in self.members), None)
 
     def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
         try:
@@ -145,10 +146,7 @@ class QuorumDirectory:
         """The directory that is read."""
         return best_of(self.each())
 
-    def _byte_count(self, member: str) -> int:
+    def _byte_count(self, member: str, wals: NodeWals) -> int:
         """Of a directory, with its share of the node's write-ahead logs."""
-        node = posixpath.dirname(member)
-        queues = len(directories(self.files, node))
-        shared = sum(self.files.size(path) for path in wal_paths(self.files, node)) // max(queues, 1)
         own = (below(member, name) for name in self.files.list(member))
-        return shared + sum(self.files.size(path) for path in own if not self.files.is_directory(path))
+        return wals.share_of(member) + sum(self.files.size(path) for path in own if not self.files.is_directory(path))

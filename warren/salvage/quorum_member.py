@@ -32,11 +32,16 @@ _VERSION: Final = b"\x83"
 
 
 class NodeWals:
-    """The write-ahead logs of the nodes that queues' directories lie in, each scanned once, when it is asked for."""
+    """The nodes that queues' directories lie in: their write-ahead logs, and what else lies there.
+
+    Each is looked at once, when it is asked for.
+    """
 
     def __init__(self, files: ReadOnlyFileSystem) -> None:
         self._files = files
         self._scanned: dict[str, WalIndex] = {}
+        self._beside: dict[str, list[str]] = {}
+        self._byte_counts: dict[str, int] = {}
 
     def of(self, member: str) -> WalIndex:
         """Of the node in whose folder that queue's directory lies."""
@@ -44,6 +49,20 @@ class NodeWals:
         if node not in self._scanned:
             self._scanned[node] = WalIndex.scan(self._files, wal_paths(self._files, node))
         return self._scanned[node]
+
+    def beside(self, member: str) -> list[str]:
+        """The directories of all queues of its node, by name."""
+        node = posixpath.dirname(member)
+        if node not in self._beside:
+            self._beside[node] = directories(self._files, node)
+        return self._beside[node]
+
+    def share_of(self, member: str) -> int:
+        """The bytes of its node's write-ahead logs, shared among the node's queues."""
+        node = posixpath.dirname(member)
+        if node not in self._byte_counts:
+            self._byte_counts[node] = sum(self._files.size(path) for path in wal_paths(self._files, node))
+        return self._byte_counts[node] // max(len(self.beside(member)), 1)
 
 
 def wal_paths(files: ReadOnlyFileSystem, node: str) -> list[str]:
@@ -80,7 +99,7 @@ class Member:
             config = read_config(files, path)
         wal = wals.of(path)
         entries = wal.of(posixpath.basename(path).encode() if config is None else config.uid)
-        is_first = directories(files, posixpath.dirname(path))[:1] == [path]
+        is_first = wals.beside(path)[:1] == [path]
         records = sum(len(run.offsets) for run in entries.runs)
         return cls(path, config, QuorumLog.open(files, path, entries), records, tuple(wal.problems) if is_first else ())
 
