@@ -153,16 +153,28 @@ class Workload:
             self._redeclare: 0.2,
         }
         for action in self.random.choices(list(actions), list(actions.values()), k=steps):
-            action()
-            for client in self.clients:
-                if client.consumers:
-                    client.connection.process_data_events(0)
+            try:
+                action()
+                for client in self.clients:
+                    if client.consumers:
+                        client.connection.process_data_events(0)
+            except pika.exceptions.AMQPError:  # this server's channels may break when a quorum queue is declared again
+                self._revive()
 
     def let_go(self) -> None:
         """Close the connections, or what is left of them."""
         for client in self.clients:
             client.close()
         self.clients = []
+
+    def _revive(self) -> None:
+        """Connect again what is closed; the queues are all there again."""
+        for number, client in enumerate(self.clients):
+            if not client.channel.is_open:
+                client.close()
+                self.clients[number] = Client.open(self.broker, confirms=client.confirms)
+        for queue in self.queues:
+            self._declare(queue)
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

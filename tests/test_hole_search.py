@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from vhost_on_disk import QueueOnDisk, VhostOnDisk
 
@@ -165,10 +165,11 @@ def test_bytes_that_look_like_sizes_everywhere_cost_no_more_than_a_window() -> N
     assert found_in(pattern * (WINDOW_BYTES // 8) + record(1), [1]) == {1: WINDOW_BYTES}
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 30), unique=True, max_size=20),
     st.data(),
-    st.sampled_from([1, 30, 64, 1 << 20]),
+    st.sampled_from([7, 30, 64, 1 << 20]),
 )
 def test_every_live_message_is_found_between_whatever_garbage(
     numbers: list[int], data: st.DataObject, window_bytes: int
@@ -199,6 +200,7 @@ def read(store: StoreReader, numbers: Iterable[int]) -> dict[int, object]:
     return dict(zip(numbers, store.read_each(np.array([key(number) for number in numbers], IDS)), strict=True))
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 30),
     st.lists(st.tuples(st.sets(st.integers(0, 29)), st.booleans(), st.booleans()), min_size=1, max_size=3),
@@ -270,7 +272,8 @@ def test_the_youngest_file_counts_where_two_have_it() -> None:
     assert not store.has_hidden("0.rdq")
 
 
-def test_a_search_while_others_are_read_does_not_mix_them_up() -> None:
+def test_a_search_while_others_are_read_does_not_mix_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("msg_store.store_reader.AHEAD_BYTES", 1)
     store = StoreReader.open(store_of(record(5) + record(6) + bytes(30) + record(1) + bytes(30) + record(2)), DIRECTORY)
     reading = store.read_each(ids([5, 6]))
     assert next(reading) == body(5)
@@ -289,6 +292,13 @@ def test_a_scan_that_goes_astray_in_garbage_hides_nothing() -> None:
     astray = HEADER.pack(16 + len(behind) - 1, key(7)) + behind
     store = StoreReader.open(store_of(astray + bytes(40) + record(2)), DIRECTORY)
     assert [one.good for _, one in store.records()] == [True]
+    assert read(store, [1, 2]) == {1: body(1), 2: body(2)}
+
+
+def test_what_a_bad_record_hides_is_found_though_the_file_ends_well() -> None:
+    hiding = HEADER.pack(16 + len(record(1)) + 9, key(7)) + record(1) + bytes(9) + b"!"
+    store = StoreReader.open(store_of(hiding + record(2)), DIRECTORY)
+    assert [one.good for _, one in store.records()] == [False, True]
     assert read(store, [1, 2]) == {1: body(1), 2: body(2)}
 
 
@@ -354,6 +364,15 @@ def test_garbage_is_damage_where_something_is_missing(queue: QueueOnDisk) -> Non
     kinds = [(kind, severity) for kind, severity, _ in findings(queue)]
     assert ("missing body", "damage") in kinds
     assert ("record out of bounds", "damage") in kinds
+
+
+def test_a_bad_record_is_damage_where_something_is_missing(queue: QueueOnDisk) -> None:
+    one, two = stored(queue, 0), stored(queue, 1)
+    hiding = HEADER.pack(16 + len(two), b"d" * 16) + two + b"!"
+    spread(queue, hiding, one)
+    assert ("torn record", "damage", 0) in findings(queue)
+    spread(queue, hiding, one, stored(queue, 2))
+    assert findings(queue) == [("leftover garbage between records", "leftover", 0)]
 
 
 def test_a_torn_end_with_nothing_behind_is_damage_as_ever(queue: QueueOnDisk) -> None:

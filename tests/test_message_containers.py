@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import pytest
 from classic_v2_tools import V2QueueOnDisk, msg_id
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queue_index import amqp10
@@ -562,6 +562,7 @@ def test_a_queue_of_containers_is_exported_and_sound(tmp_path: Path) -> None:
     assert kinds == {("leftover garbage between records", "leftover")}
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40), st.integers(0, 255), st.booleans())
 def test_any_bare_message_is_read_or_refused(bare: bytes, at: int, is_data: bool) -> None:
     code = amqp10.DATA if is_data else amqp10.VALUE

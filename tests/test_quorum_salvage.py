@@ -256,6 +256,12 @@ def test_a_live_message_whose_entry_is_gone_is_a_missing_body(data: Path, node: 
     assert [finding.kind for finding in findings] == ["missing body"]
 
 
+def test_entries_of_a_queue_without_a_directory_are_left_over(data: Path, node: QuorumNode) -> None:
+    node.wal(1, [*records(ORDERS, plain_log(5)), *records(SECOND, plain_log(2))])
+    assert bodies(data) == ALL
+    assert verified(data) == [("leftover log entries", "leftover")]
+
+
 # ── several directories of one queue ─────────────────────────────────────────────────────────────────────────────────
 
 

@@ -117,7 +117,7 @@ def test_refused_and_gone_on_with_until_all_is_there(seed: int, tmp_path: Path) 
     state = str(tmp_path / "state")
     expected = Counter(line["body_sha256"] for line in exported(MIXED_QUORUM))
     safe: Counter[str] = Counter()
-    for _ in range(1000):
+    for _ in range(100):
         progress = Progress.open(RealFileSystem(), state, source="a", destination="b")
         with CopySource.open(str(MIXED_QUORUM), None, progress, lambda name: name, pytest.fail) as source:
             refused = False

@@ -49,7 +49,7 @@ class Attendance:
             priority=command.priority,
             credit=0 if credited and rules.has_keys else command.credit,
             delivery_count=command.delivery_count if credited and command.keyed else 0,
-            serial=credited and command.keyed,
+            serial=rules.has_timeouts or (credited and command.keyed),
             prefetch=command.prefetch,
             timeout_ms=DEFAULT_TIMEOUT_MS if command.timeout_ms is None else command.timeout_ms,
         )

@@ -47,7 +47,7 @@ class Consumer:
     delivery_count: int = 0
     """Deliveries so far; where it is ``serial`` modulo 2**32, from where the consumer began."""
     serial: bool = False
-    """Whether the count is the consumer's own (4.0's ``{credited, N}``)."""
+    """Whether the count is the consumer's own (4.0's ``{credited, N}``); from 4.3 on all count so."""
     prefetch: int | None = None
     """What it asked for, 0 being no limit; ``None``: not told."""
     status: str = UP

@@ -267,7 +267,7 @@ class QuorumMachine:
 
     def _discard(self, index: int, ts_ms: int, command: Discard) -> None:
         consumer = self._find(command.consumer)
-        if consumer is not None and self._may_find(consumer, command.consumer):
+        if consumer is not None and (consumer.key == command.consumer or self._rules.finds_by_id):
             self._deliveries.discard(consumer, command.msg_ids, ts_ms)
         elif self._timed is not None:
             self._timed.answer_waiting(command.consumer, command.msg_ids, ts_ms)
@@ -282,7 +282,7 @@ class QuorumMachine:
     def _modify(self, index: int, ts_ms: int, command: Modify) -> None:
         """Its annotations go with the message, to the next consumer; a reader has no other use for them."""
         consumer = self._find(command.consumer) if self._rules.has_keys else None
-        if consumer is None or not self._may_find(consumer, command.consumer):
+        if consumer is None:
             if self._timed is not None:
                 self._timed.answer_waiting(command.consumer, command.msg_ids, ts_ms)
         elif command.undeliverable_here:
@@ -299,9 +299,6 @@ class QuorumMachine:
     def _find(self, key: ConsumerKey) -> Consumer | None:
         consumers = self._service.consumers
         return consumers.by_key.get(key) or (consumers.find(key) if self._rules.has_keys else None)
-
-    def _may_find(self, consumer: Consumer, key: ConsumerKey) -> bool:
-        return consumer.key == key or self._rules.finds_by_id
 
     def _purge(self, index: int, ts_ms: int, command: Purge) -> None:
         """What is out stays. Without a checkout."""
@@ -350,7 +347,7 @@ class QuorumMachine:
         self._messages = TimedMessages.of(self._messages, ts_ms)
         self._service.waits_for_suspected = True
         for consumer in [*self._service.consumers, *self._service.waiting]:
-            consumer.timeout_ms = DEFAULT_TIMEOUT_MS
+            consumer.timeout_ms, consumer.serial = DEFAULT_TIMEOUT_MS, True
             consumer.deadlines = dict.fromkeys(consumer.held, ts_ms + DEFAULT_TIMEOUT_MS)
             consumer.inner = UP if consumer.status == SUSPECTED else None
 

@@ -222,8 +222,9 @@ def _consumer(key: ConsumerKey, term: Term, read: _Reader) -> Consumer:
     match term:
         case ("consumer", cfg, status, next_msg_id, held, credit, delivery_count):
             timed_out: Term = []
+            counts_serially = False
         case ("consumer", cfg, status, next_msg_id, held, credit, delivery_count, _, timed_out):
-            pass
+            counts_serially = True
         case _:
             raise TermError("something else in place of a consumer")
     match cfg:
@@ -243,7 +244,7 @@ def _consumer(key: ConsumerKey, term: Term, read: _Reader) -> Consumer:
         priority=priority if type(priority) is int else 0,
         credit=natural(credit),
         delivery_count=natural(delivery_count),
-        serial=serial,
+        serial=serial or counts_serially,
         prefetch=prefetch if type(prefetch) is int else None,
         next_msg_id=natural(next_msg_id),
         timeout_ms=natural(timeout[0]) if timeout else 0,

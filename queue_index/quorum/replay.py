@@ -2,6 +2,8 @@
 
 Nothing is guessed. A command that is not known, an entry that cannot be read and a hole are told, and left out; behind
 them a publisher's sequence numbers may jump forward, so that what it published later is not taken for a repetition.
+What is acked behind a hole is not sure: an ack names a delivery by its number, and a message or a consumer that the
+hole hides takes numbers.
 """
 
 from __future__ import annotations
@@ -98,7 +100,8 @@ def _beginning(log: QuorumLog, config: QueueConfig | None) -> QuorumMachine:
 def _missing(log: QuorumLog, what: Hole | BadEntry) -> Problem:
     if isinstance(what, BadEntry):
         return Problem(UNREADABLE_RECORD, "damage", what.path, what.offset, f"entry {what.index}: {what.reason}")
-    return Problem(HOLE, "damage", log.directory, None, f"no file has the entries {what.first} to {what.last}")
+    detail = f"no file has the entries {what.first} to {what.last}; what was acked behind them is not sure"
+    return Problem(HOLE, "damage", log.directory, None, detail)
 
 
 def _problem(kind: str, entry: LogEntry, detail: str) -> Problem:

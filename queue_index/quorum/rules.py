@@ -53,7 +53,8 @@ def _rules(version: int) -> Rules:
 
 
 RULES: Final[Mapping[int, Rules]] = {version: _rules(version) for version in range(2, 9)}
-"""By version of the machine: 2 = 3.10 and 3.11, 3 = 3.12 and 3.13, 4 = 4.0, 5 to 7 = 4.1 and 4.2, 8 = 4.3."""
+"""By version of the machine: 2 = 3.10 and 3.11, 3 = 3.12 and 3.13, 4 = 4.0.2, 5 = 4.0.3 to 4.1.0, 7 = 4.1.4 and 4.2,
+8 = 4.3."""
 
 
 def rules_of(version: int) -> Rules:

@@ -208,8 +208,7 @@ class _Order:
         index = self._indexes[position]
         following = self._indexes[position + 1 : position + 3]
         if not position:
-            alone = bool(following) and following[0] != index + 1 and not self._may_jump(index, following[0])
-            if alone and following[0] > 0 and following[1:] != [index + 2]:
+            if self._stands_alone(following):
                 self._refuse(position, following[0] - 1)
             else:
                 self._keep(position)
@@ -224,6 +223,16 @@ class _Order:
                 self._refuse(position, self._last + 1)
         else:
             self._again(position)
+
+    def _stands_alone(self, following: list[int]) -> bool:
+        """Whether the first record has nothing to do with those that follow it."""
+        index = self._indexes[0]
+        if not following or following[0] in (0, index + 1) or following[1:] == [index + 2]:
+            return False
+        if following[0] > index:
+            return not self._may_jump(index, following[0])
+        written_again = following[0] == index and self._is_same(0, 1)
+        return self._terms[1] <= self._terms[0] and not written_again
 
     def _may_jump(self, before: int, after: int) -> bool:
         return before < after <= self._missing_up_to + 1

@@ -75,6 +75,11 @@ class WalEntries:
     problems: tuple[Problem, ...] = ()
     """Of this queue's records; the index of all has them too."""
 
+    @property
+    def count(self) -> int:
+        """Of its entries that can be read."""
+        return sum(len(run.offsets) for run in self.runs)
+
 
 class Place(NamedTuple):
     """A record of a queue, as far as the columns want it."""

@@ -19,11 +19,12 @@ from queue_index.message_format import message_facts
 from queue_index.quorum.commands import Command, Enqueue, Requeue
 from queue_index.quorum.config import QueueConfig, read_config
 from queue_index.quorum.decoding import EntryDecoder
-from queue_index.quorum.log import LogEntry, QuorumLog, WalIndex, is_wal_name
+from queue_index.quorum.log import LogEntry, QuorumLog, WalEntries, WalIndex, is_wal_name
 from queue_index.quorum.problems import Problem
 from queue_index.quorum.ready_queues import QueuedMessage
 from queue_index.quorum.replay import Replayed, replay
 from storage.errors import DataError, MessageError, StorageError, TermError
+from warren.salvage.names import printable, to_text
 from warren.salvage.queue_directory import MISSING_BODY, UNREADABLE_BODY, UNREADABLE_QUEUE, Finding, StoredMessage
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
@@ -57,12 +58,30 @@ class NodeWals:
             self._beside[node] = directories(self._files, node)
         return self._beside[node]
 
+    def problems_at(self, member: str) -> tuple[Problem, ...]:
+        """What is told with that directory of its node's write-ahead logs: with the first one all, with others nothing.
+
+        Entries of a queue without a directory are left over: it was deleted, or its name in the log is damaged.
+        """
+        beside = self.beside(member)
+        if beside[:1] != [member]:
+            return ()
+        wal, known = self.of(member), {posixpath.basename(directory).encode() for directory in beside}
+        gone = [wal.of(uid) for uid in wal.uids if uid not in known]
+        return (*wal.problems, *(_without_directory(entries, posixpath.dirname(member)) for entries in gone))
+
     def share_of(self, member: str) -> int:
         """The bytes of its node's write-ahead logs, shared among the node's queues."""
         node = posixpath.dirname(member)
         if node not in self._byte_counts:
             self._byte_counts[node] = sum(self._files.size(path) for path in wal_paths(self._files, node))
         return self._byte_counts[node] // max(len(self.beside(member)), 1)
+
+
+def _without_directory(entries: WalEntries, node: str) -> Problem:
+    path = entries.runs[0].path if entries.runs else node
+    detail = f"{entries.count} entries of {printable(to_text(entries.uid))}, which has no directory"
+    return Problem("leftover log entries", "leftover", path, None, detail)
 
 
 def wal_paths(files: ReadOnlyFileSystem, node: str) -> list[str]:
@@ -99,9 +118,7 @@ class Member:
             config = read_config(files, path)
         wal = wals.of(path)
         entries = wal.of(posixpath.basename(path).encode() if config is None else config.uid)
-        is_first = wals.beside(path)[:1] == [path]
-        records = sum(len(run.offsets) for run in entries.runs)
-        return cls(path, config, QuorumLog.open(files, path, entries), records, tuple(wal.problems) if is_first else ())
+        return cls(path, config, QuorumLog.open(files, path, entries), entries.count, wals.problems_at(path))
 
     def replayed(self) -> Replayed:
         """Raises :class:`DataError` for a version that is not known."""
