@@ -31,7 +31,7 @@ from quorum_entries import (
 )
 
 from queue_index.message_format import decode_message
-from queue_index.quorum import decoding
+from queue_index.quorum import decoding, entry_shapes
 from queue_index.quorum.commands import (
     AssignDeferred,
     Cancel,
@@ -445,7 +445,7 @@ def outcome(decode_it: Any, entry: bytes) -> Decoded | str:
 @given(st.lists(GENERATED, min_size=2, max_size=6))
 def test_shapes_say_what_decoding_in_full_says(entries: list[bytes]) -> None:
     decoder = EntryDecoder()
-    for entry in entries * 2:
+    for entry in entries * (entry_shapes.LAYOUT_TIMES + 2):
         assert outcome(decoder.decode, entry) == outcome(decode_entry, entry)
 
 
@@ -453,7 +453,7 @@ def test_shapes_say_what_decoding_in_full_says(entries: list[bytes]) -> None:
 @given(st.lists(GENERATED, min_size=1, max_size=2), st.data())
 def test_a_damaged_entry_is_refused_or_means_the_same_by_its_shape(entries: list[bytes], data: st.DataObject) -> None:
     decoder = EntryDecoder()
-    for entry in entries * 2:
+    for entry in entries * data.draw(st.sampled_from([2, entry_shapes.LAYOUT_TIMES + 3])):
         outcome(decoder.decode, entry)
     for _ in range(4):
         damaged = bytearray(data.draw(st.sampled_from(entries)))
@@ -469,10 +469,27 @@ def test_each_damaged_byte_of_a_brokers_entry_is_refused_or_read(archive: Path) 
     decoder = EntryDecoder()
     by_kind = {type(decoder.decode(entry).command): entry for entry in entries_of(archive) if len(entry) < 600}
     for entry in by_kind.values():
-        decoder.decode(entry)
-        decoder.decode(entry)
+        for _ in range(entry_shapes.LAYOUT_TIMES + 3):  # as often as it takes to expect its layout
+            decoder.decode(entry)
     for entry in by_kind.values():
         for at in range(len(entry), 0, -7):
             damaged = entry[: at - 1] + bytes([entry[at - 1] ^ (1 << at % 8)]) + entry[at:]
             for one in (damaged, entry[: at - 1]):
                 assert outcome(decoder.decode, one) == outcome(decode_entry, one)
+
+
+@pytest.mark.parametrize("msg_ids", [[1, 2, 3], [300, 2, 70_000]])
+def test_where_a_layout_is_expected_every_byte_counts(msg_ids: list[int]) -> None:
+    """Each byte changed in each bit, after so many entries of one length that they are compared in one go."""
+    entries = [
+        usr((Atom("settle"), (b"tag", pid(1)), msg_ids), NO_REPLY, 1_700_000_000_000),
+        usr((Atom("enqueue"), pid(1), 7, basic_message([b"a body"])), notify(7, pid(1)), 1_700_000_000_000),
+    ]
+    decoder = EntryDecoder()
+    for entry in entries * (entry_shapes.LAYOUT_TIMES + 3):
+        decoder.decode(entry)
+    for entry in entries:
+        for at in range(len(entry)):
+            for bit in range(8):
+                damaged = entry[:at] + bytes([entry[at] ^ 1 << bit]) + entry[at + 1 :]
+                assert outcome(decoder.decode, damaged) == outcome(decode_entry, damaged), (at, bit)

@@ -99,7 +99,9 @@ class EntryDecoder:
         except (IndexError, KeyError):
             return self._decode_in_full(data)
         narrow = shapes.narrow.get(data[-PID_BYTES:])
-        found = _read(narrow, data) if narrow is not None else None
+        found = None
+        if narrow:
+            found = narrow[0].read(data) or _read(narrow, data)
         if found is None:
             found = _read(shapes.wide, data)
             if found is None:

@@ -19,9 +19,10 @@ were, too. What does not fit is decoded in full.
 
 from __future__ import annotations
 
+import re
 import struct
 from bisect import bisect_right
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Final, Literal, NamedTuple
 
 from storage.errors import TermError
@@ -36,6 +37,13 @@ MAX_HOLES: Final = 32
 
 MAX_INTEGER_BYTES: Final = 7
 """As many as a map's key may have."""
+
+LAYOUT_TIMES: Final = 8
+"""So often a length is met before what has it is expected to have one layout: making that costs as much as 100 entries.
+"""
+MAX_LAYOUTS: Final = 16
+MAX_SIZES: Final = 64
+"""Of each shape."""
 
 PID_BYTES: Final = 12
 """Of a pid, behind the name of its node."""
@@ -107,6 +115,18 @@ class Natural(NamedTuple):
     """From here on its bytes say a negative number."""
 
 
+class Layout(NamedTuple):
+    """A shape with binaries of certain sizes: then all is in the same places, and compared in one go."""
+
+    is_of: Callable[[bytes], object]
+    """Whether an entry has it; but for the numbers, which are to be read."""
+    ends: list[int]
+    """As :meth:`Pattern.fit` says it."""
+    numbers_at: int
+    """0: there are none."""
+    numbers_end: int
+
+
 class Pattern:
     """The constants and the kinds of the holes of a shape."""
 
@@ -121,6 +141,10 @@ class Pattern:
         self._last = data[self._ends[-1] :]
         self._index = {hole.term: index for index, hole in enumerate(holes)}
         self.constant_sizes = [len(constant) for constant in constants]
+        self._layouts: dict[int, Layout] = {}
+        """By the length of an entry."""
+        self._times: dict[int, int] = {}
+        """How often entries of a length were met."""
 
     def index(self, term: int) -> int:
         """Of the hole of the term at ``term`` in what the shape was learned from; -1: there is none."""
@@ -139,10 +163,45 @@ class Pattern:
         return place, at - self._ends[place]
 
     def fit(self, data: bytes) -> list[int] | None:
-        """0, and where the holes end in ``data``; ``None``: it has another shape.
+        """0, and where the holes end in ``data``; ``None``: it has another shape. The list is not to be changed.
 
         So hole i begins ``constant_sizes[i]`` behind place i, and ends at place i + 1.
         """
+        size = len(data)
+        layout = self._layouts.get(size)
+        if layout is not None and layout.is_of(data):
+            if layout.numbers_at:
+                try:
+                    self.numbers, end = numbers(data, layout.numbers_at)
+                except (IndexError, struct.error, TermError):
+                    return None
+                if end != layout.numbers_end:
+                    return None
+            return layout.ends
+        ends = self._fit(data)
+        if ends is not None and len(self._layouts) < MAX_LAYOUTS:
+            times = self._times.get(size, 0) + 1
+            if times == LAYOUT_TIMES:
+                self._layouts[size] = self._layout(data, ends)
+            elif len(self._times) < MAX_SIZES:
+                self._times[size] = times
+        return ends
+
+    def _layout(self, data: bytes, ends: list[int]) -> Layout:
+        """That of an entry which fits, and whose holes end there."""
+        parts = []
+        numbers_at = numbers_end = 0
+        for (_, size, kind), before, end in zip(self._steps, ends, ends[1:], strict=False):
+            start = before + size
+            if kind == NUMBERS:
+                numbers_at, numbers_end = start, end
+            if kind == BINARY:
+                start += 4
+            parts.append(re.escape(data[before:start]) + b".{%d}" % (end - start))
+        pattern = re.compile(b"".join(parts) + re.escape(self._last), re.DOTALL)
+        return Layout(pattern.fullmatch, ends, numbers_at, numbers_end)
+
+    def _fit(self, data: bytes) -> list[int] | None:
         ends = [0]
         at = 0
         starts_with = data.startswith
