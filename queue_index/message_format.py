@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import attrs
@@ -63,15 +63,63 @@ _TO_FRAGMENTS = _atom("rabbit_framing_amqp_0_9_1")
 _TAIL = _NIL + _BINARY + _U32.pack(MSG_ID_BYTES)
 _TAIL_WITHOUT_ID = _NIL + _BINARY + _U32.pack(0)
 _PERSISTENT, _TRANSIENT = _atom("true"), _atom("false")
-_ENDS = frozenset({_PERSISTENT, _TRANSIENT})
-_ENDS_WITHOUT_ID = tuple((_BINARY + _U32.pack(0) + end, end == _PERSISTENT) for end in (_PERSISTENT, _TRANSIENT))
-"""As quorum queues have them."""
 
 # From the start of a constant to the start of the bytes whose length follows it.
-_VHOST_START = len(_TO_VHOST) + 4
-_EXCHANGE_START = len(_TO_EXCHANGE) + 4
 _ELEMENT_START = len(_ONE_ELEMENT) + 4
-_PROPERTIES_START = len(_TO_PROPERTIES) + 4
+
+
+class _Constants(NamedTuple):
+    """Those that hold atoms, as one generation of Erlang writes them."""
+
+    to_vhost: bytes
+    vhost_start: int
+    """From the start of the constant to the start of the bytes whose length follows it."""
+    to_exchange: bytes
+    exchange_start: int
+    to_properties: bytes
+    properties_start: int
+    to_fragments: bytes
+    fragments_start: int
+    ends: dict[bytes, bool]
+    """What stands behind the msg_id, and whether it says that the message is persistent."""
+    ends_without_id: dict[bytes, bool]
+    """The same with the empty id that messages of quorum queues have."""
+
+    @classmethod
+    def of(cls, rewritten: Callable[[bytes], bytes]) -> _Constants:
+        ends = {rewritten(_PERSISTENT): True, rewritten(_TRANSIENT): False}
+        without_id = {_BINARY + _U32.pack(0) + end: persistent for end, persistent in ends.items()}
+        to_vhost, to_exchange, to_properties, to_fragments = map(
+            rewritten, (_TO_VHOST, _TO_EXCHANGE, _TO_PROPERTIES, _TO_FRAGMENTS)
+        )
+        return cls(
+            to_vhost, len(to_vhost) + 4, to_exchange, len(to_exchange) + 4, to_properties, len(to_properties) + 4,
+            to_fragments, len(to_fragments), ends, without_id,
+        )  # fmt: skip
+
+
+_ATOMS_IN_IT = (
+    "basic_message",
+    "resource",
+    "exchange",
+    "content",
+    "none",
+    "rabbit_framing_amqp_0_9_1",
+    "true",
+    "false",
+)
+
+
+def _in_utf8(constant: bytes) -> bytes:
+    """With atoms as OTP 26 and later write them: tag 119 and one byte of length."""
+    for name in _ATOMS_IN_IT:
+        constant = constant.replace(_atom(name), b"w" + bytes([len(name)]) + name.encode())
+    return constant
+
+
+_BY_ATOM_TAG: Final = {b"d": _Constants.of(bytes), b"w": _Constants.of(_in_utf8)}
+_ATOM_TAG: Final = slice(3, 4)
+"""Of a term's first atom: behind the version and the tuple's head."""
 
 
 @attrs.frozen
@@ -203,6 +251,7 @@ class _Plain(NamedTuple):
     body_end: int
     msg_id: int
     end: int
+    persistent: bool
 
 
 def decode_message(term: bytes) -> Message:
@@ -217,7 +266,7 @@ def decode_message(term: bytes) -> Message:
         (term[plain.routing_key : plain.routing_key_end],),
         decode_properties(term[plain.properties : plain.properties_end]),
         term[plain.body : plain.body_end],
-        term.endswith(_PERSISTENT),
+        plain.persistent,
     )
 
 
@@ -227,15 +276,32 @@ def locate_body(term: bytes) -> tuple[int, int, int] | None:
     ``None`` too where there is no msg_id.
     """
     located = locate_parts(term)
-    return located[:3] if located is not None and located[3] else None
+    if located is None or not located.msg_id_bytes:
+        return None
+    return located.body_at, located.body_bytes, located.msg_id_at
 
 
-def locate_parts(term: bytes) -> tuple[int, int, int, int] | None:
-    """Offset and length of the body, then of the msg_id (16 or 0), in a term of the plain shape; else ``None``."""
+class Parts(NamedTuple):
+    """Where what differs between the messages of one publisher stands in a term of the plain shape."""
+
+    properties_at: int
+    properties_bytes: int
+    body_at: int
+    body_bytes: int
+    msg_id_at: int
+    msg_id_bytes: int
+    """16 or 0."""
+
+
+def locate_parts(term: bytes) -> Parts | None:
+    """``None``: the term is not of the plain shape."""
     plain = _locate(term)
     if plain is None:
         return None
-    return plain.body, plain.body_end - plain.body, plain.msg_id, plain.end - plain.msg_id
+    return Parts(
+        plain.properties, plain.properties_end - plain.properties, plain.body, plain.body_end - plain.body,
+        plain.msg_id, plain.end - plain.msg_id,
+    )  # fmt: skip
 
 
 def message_facts(term: bytes) -> tuple[bytes, bool]:
@@ -243,9 +309,11 @@ def message_facts(term: bytes) -> tuple[bytes, bool]:
 
     Raises :class:`MessageError` for whatever is no message.
     """
-    for end, is_persistent in _ENDS_WITHOUT_ID:
-        if term.endswith(end) and term.startswith(_TO_VHOST):
-            return b"", is_persistent
+    constants = _BY_ATOM_TAG.get(term[_ATOM_TAG])
+    if constants is not None and term.startswith(constants.to_vhost):
+        for end, is_persistent in constants.ends_without_id.items():
+            if term.endswith(end):
+                return b"", is_persistent
     message = decode_message(term)
     return message.msg_id, message.persistent
 
@@ -266,17 +334,23 @@ def _locate(term: bytes) -> _Plain | None:
 
     No length is compared with what is there: one that leads astray finds no constant behind it.
     """
+    constants = _BY_ATOM_TAG.get(term[_ATOM_TAG])
+    if constants is None:
+        return None
+    (
+        to_vhost, vhost, to_exchange, exchange_start, to_properties, properties_start, to_fragments, fragments_start,
+        ends, _,
+    ) = constants  # fmt: skip
     u32_at, starts_with = _U32.unpack_from, term.startswith
     try:
-        vhost = _VHOST_START
         vhost_end = vhost + u32_at(term, vhost - 4)[0]
-        exchange = vhost_end + _EXCHANGE_START
+        exchange = vhost_end + exchange_start
         exchange_end = exchange + u32_at(term, exchange - 4)[0]
         routing_key = exchange_end + _ELEMENT_START
         routing_key_end = routing_key + u32_at(term, routing_key - 4)[0]
-        properties = routing_key_end + _PROPERTIES_START
+        properties = routing_key_end + properties_start
         properties_end = properties + u32_at(term, properties - 4)[0]
-        body = body_end = properties_end + len(_TO_FRAGMENTS)
+        body = body_end = properties_end + fragments_start
         if starts_with(_ONE_ELEMENT, body):
             body += _ELEMENT_START
             body_end = body + u32_at(term, body - 4)[0]
@@ -288,16 +362,16 @@ def _locate(term: bytes) -> _Plain | None:
     elif not starts_with(_TAIL_WITHOUT_ID, body_end):
         return None
     if (
-        starts_with(_TO_VHOST)
-        and starts_with(_TO_EXCHANGE, vhost_end)
+        starts_with(to_vhost)
+        and starts_with(to_exchange, vhost_end)
         and starts_with(_ONE_ELEMENT, exchange_end)
-        and starts_with(_TO_PROPERTIES, routing_key_end)
-        and starts_with(_TO_FRAGMENTS, properties_end)
-        and term[end:] in _ENDS
+        and starts_with(to_properties, routing_key_end)
+        and starts_with(to_fragments, properties_end)
+        and (persistent := ends.get(term[end:])) is not None
     ):
         return _Plain(
             vhost, vhost_end, exchange, exchange_end, routing_key, routing_key_end, properties, properties_end,
-            body, body_end, msg_id, end,
+            body, body_end, msg_id, end, persistent,
         )  # fmt: skip
     return None
 

@@ -94,11 +94,16 @@ def content(body: list[Term], properties: Term = NONE, encoded: Term = b"\x10\0\
 
 
 def basic_message(
-    body: list[Term], properties: Term = NONE, encoded: Term = b"\x10\0\2", key: bytes = b"orders"
+    body: list[Term],
+    properties: Term = NONE,
+    encoded: Term = b"\x10\0\2",
+    key: bytes = b"orders",
+    *,
+    persistent: bool = True,
 ) -> Term:
     """A message as a quorum queue has it: without an id."""
     exchange = (Atom("resource"), b"/", Atom("exchange"), b"")
-    return (Atom("basic_message"), exchange, [key], content(body, properties, encoded), b"", True)
+    return (Atom("basic_message"), exchange, [key], content(body, properties, encoded), b"", persistent)
 
 
 def p_basic(expiration: Term = UNDEFINED, headers: Term = UNDEFINED, priority: Term = UNDEFINED) -> Term:

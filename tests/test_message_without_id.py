@@ -54,10 +54,10 @@ def test_an_id_is_16_bytes_or_none() -> None:
 def test_the_place_of_a_body_is_told_with_and_without_an_id() -> None:
     term = without_id(b"abc")
     at = term.index(b"abc")
-    assert locate_parts(term) == (at, 3, at + 9, 0)
+    assert locate_parts(term) == (at - 41, 3, at, 3, at + 9, 0)
     assert locate_body(term) is None, "whoever asks for it wants the id, too"
     term = encode_message(ENVELOPE, MSG_ID, b"abc")
-    assert locate_parts(term) == (at, 3, at + 9, 16)
+    assert locate_parts(term) == (at - 41, 3, at, 3, at + 9, 16)
     assert locate_body(term) == (at, 3, at + 9)
 
 

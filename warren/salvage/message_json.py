@@ -21,7 +21,7 @@ from itertools import chain
 from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
-from queue_index.message_format import Envelope, Message, decode_message, locate_parts
+from queue_index.message_format import Message, decode_message, locate_parts
 from queue_index.properties import NAMES, Properties, decode_properties
 from queue_index.properties import to_json as properties_to_json
 from storage.errors import MessageError
@@ -51,7 +51,6 @@ FLAGS_WITHOUT_ID = {flags: between.removeprefix(b'"') for flags, between in FLAG
 """The same behind ``null``."""
 
 _U32 = struct.Struct(">I")
-_NO_PROPERTIES = _U32.pack(0)
 
 
 class _Shape(NamedTuple):
@@ -108,17 +107,17 @@ class MessageJson:
     def _learn(self, message: Message, encoded: bytes) -> None:
         """Remember the shape of a message, if it has one and a body to show where the body stands."""
         located = locate_parts(encoded)
-        if located is None or not located[1]:
+        if located is None or not located.body_bytes:
             return
-        body_at, size, msg_id_at, msg_id_bytes = located
-        without = Envelope(message.vhost, message.exchange, message.routing_keys, b"", message.persistent).template
-        prefix, _, before_list = without.empty_head.rpartition(_NO_PROPERTIES)
-        (properties_size,) = _U32.unpack_from(encoded, len(prefix))
-        middle = encoded[len(prefix) + 4 + properties_size : body_at - 4]
-        if not (encoded.startswith(prefix) and middle.startswith(before_list)):
-            raise RuntimeError("a plain message is not cut where its template says")
-        tail, end = encoded[body_at + size : msg_id_at], encoded[msg_id_at + msg_id_bytes :]
-        shape = _Shape(prefix, middle, tail, msg_id_bytes, end, _address(message))
+        properties_at, properties_bytes, body_at, body_bytes, msg_id_at, msg_id_bytes = located
+        shape = _Shape(
+            prefix=encoded[: properties_at - 4],
+            middle=encoded[properties_at + properties_bytes : body_at - 4],
+            tail=encoded[body_at + body_bytes : msg_id_at],
+            msg_id_bytes=msg_id_bytes,
+            end=encoded[msg_id_at + msg_id_bytes :],
+            address=_address(message),
+        )
         self._shapes = [shape, *self._shapes[: MAX_SHAPES - 1]]
 
     def _properties_json(self, encoded: bytes) -> bytes:
