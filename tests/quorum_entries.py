@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import tarfile
 from functools import cache
@@ -10,20 +9,7 @@ from pathlib import Path
 
 from storage.erlang_terms import Atom, ImproperList, Opaque, Term, encode
 
-PROJECT = Path(__file__).parent.parent
-SETS = (
-    PROJECT / "tests" / "golden" / "rabbitmq-3.10.8-quorum",
-    PROJECT / ".." / "shared" / "golden" / "rabbitmq-3.10.8-quorum",
-)
 UNDEFINED, NONE, NO_REPLY = Atom("undefined"), Atom("none"), Atom("noreply")
-
-
-def archives() -> list[Path]:
-    """One of each: a set beside the project may repeat what is here."""
-    found: dict[bytes, Path] = {}
-    for path in (path for directory in SETS for path in sorted(directory.glob("*.tar.gz"))):
-        found.setdefault(hashlib.sha256(path.read_bytes()).digest(), path)
-    return list(found.values())
 
 
 # ── what a broker wrote ──────────────────────────────────────────────────────────────────────────────────────────────

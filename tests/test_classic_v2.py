@@ -7,22 +7,19 @@ where they lie beside the project.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from test_golden_directories import expected_messages, manifest_of, numbers, properties_of, without_expired
+from rabbitmq_golden import V2, archives, check_digests, check_export, exported, manifest_of, name_of, numbers
 
 from queue_index import index_v2_format as v2
 from queue_index.message_format import decode_message
 from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.classic_v2 import ClassicV2Directory
-from warren.salvage.export import Selection, export_source
 from warren.salvage.inspect import inspect_source
 from warren.salvage.names import to_text
 from warren.salvage.queue_directory import Finding, StoredMessage, Stretch
@@ -33,70 +30,22 @@ from warren.salvage.vhost import STORES
 
 Json = dict[str, Any]
 
-PROJECT = Path(__file__).parent.parent
-SET = "rabbitmq-3.10.8-cqv2"
-SETS = (PROJECT / "tests" / "golden" / SET, PROJECT / ".." / "shared" / "golden" / SET)
-
-
-def archives() -> list[Path]:
-    """One of each: a set beside the project may repeat what is here."""
-    found: dict[bytes, Path] = {}
-    for path in (path for directory in SETS for path in sorted(directory.glob("*.tar.gz"))):
-        found.setdefault(hashlib.sha256(path.read_bytes()).digest(), path)
-    return list(found.values())
-
-
-ARCHIVES = archives()
+ARCHIVES = archives(V2)
 SEGMENTS = next(path for path in ARCHIVES if path.name == "03-clean-segments-4096.tar.gz")
 
 
-@pytest.fixture(params=ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.gz"))
+@pytest.fixture(params=ARCHIVES, ids=name_of)
 def archive(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
     return path
 
 
-@cache
-def exported(archive: Path) -> dict[tuple[str, str], list[Json]]:
-    """The exported messages of each queue, in order."""
-    lines: list[bytes] = []
-    with open_source(str(archive)) as source:
-        result = export_source(source, Selection(), lines.append, lambda finding: pytest.fail(str(finding)))
-    queues: dict[tuple[str, str], list[Json]] = {}
-    for line in b"".join(lines).decode().splitlines():
-        message = json.loads(line)
-        queues.setdefault((message["vhost"], message["queue"]), []).append(message)
-    assert result.messages == sum(map(len, queues.values()))
-    return queues
-
-
 def test_exported_is_what_the_broker_delivered(archive: Path) -> None:
-    manifest, queues = manifest_of(archive), exported(archive)
-    for queue in manifest["queues"]:
-        name = queue["vhost"], queue["name"]
-        expected = expected_messages(manifest, queue)
-        found = without_expired(queues.get(name, []), expected)
-        assert [message["body_sha256"] for message in found] == [sha256 for _, sha256, _ in expected], name
-        assert [message["redelivered"] for message in found] == [redelivered for _, _, redelivered in expected], name
-        for message, (original, sha256, _) in zip(found, expected, strict=True):
-            body = base64.b64decode(message["body"], validate=True)
-            assert (len(body), hashlib.sha256(body).hexdigest()) == (original["size"], sha256)
-            assert message["size"] == original["size"]
-            assert message["exchange"] == original["exchange"]
-            assert message["routing_keys"][0] == original["routing_key"]
-            assert properties_of(message) == original["properties"], message
-            assert message["persistent"] is True
-    assert set(queues) <= {(queue["vhost"], queue["name"]) for queue in manifest["queues"]}
+    check_export(archive)
 
 
 def test_every_body_digest_of_the_drain_adds_up(archive: Path) -> None:
-    queues = exported(archive)
-    for queue in manifest_of(archive)["queues"]:
-        after = queue["after_restart"]
-        found = queues.get((queue["vhost"], queue["name"]), [])
-        if after["exists"] and len(found) == after["count"]:
-            digests = b"".join(bytes.fromhex(message["body_sha256"]) for message in found)
-            assert hashlib.sha256(digests).hexdigest() == after["sha256_of_concatenated_body_sha256"]
+    check_digests(archive)
 
 
 def live_entries(queue: ClassicV2Directory) -> list[list[Any]]:

@@ -6,55 +6,37 @@ one channel came back, and what the restart itself dead-lettered, which is in it
 
 from __future__ import annotations
 
-import hashlib
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_golden_directories import expected_messages, manifest_of, numbers, properties_of, without_expired
+from rabbitmq_golden import (
+    QUORUM,
+    archives,
+    expected_messages,
+    exported,
+    manifest_of,
+    name_of,
+    numbers,
+    properties_of,
+    without_expired,
+)
 
-from warren.salvage.export import Selection, export_source
 from warren.salvage.inspect import inspect_source
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source
 
 Json = dict[str, Any]
 
-PROJECT = Path(__file__).parent.parent
-SETS = (
-    PROJECT / "tests" / "golden" / "rabbitmq-3.10.8-quorum",
-    PROJECT / ".." / "shared" / "golden" / "rabbitmq-3.10.8-quorum",
-)
 MOST_IN_ORDER = 32
 """Keys of an Erlang map that are kept in order."""
 
 
-def archives() -> list[Path]:
-    """One of each: a set beside the project may repeat what is here."""
-    found: dict[bytes, Path] = {}
-    for path in (path for directory in SETS for path in sorted(directory.glob("*.tar.gz"))):
-        found.setdefault(hashlib.sha256(path.read_bytes()).digest(), path)
-    return list(found.values())
-
-
-@pytest.fixture(params=archives(), ids=lambda path: path.name.removesuffix(".tar.gz"))
+@pytest.fixture(params=archives(QUORUM), ids=name_of)
 def archive(request: pytest.FixtureRequest) -> Path:
-    return request.param
-
-
-@cache
-def exported(archive: Path) -> dict[tuple[str, str], list[Json]]:
-    lines: list[bytes] = []
-    with open_source(str(archive)) as source:
-        result = export_source(source, Selection(), lines.append, lambda finding: pytest.fail(str(finding)))
-    queues: dict[tuple[str, str], list[Json]] = {}
-    for line in b"".join(lines).decode().splitlines():
-        message = json.loads(line)
-        queues.setdefault((message["vhost"], message["queue"]), []).append(message)
-    assert result.messages == sum(map(len, queues.values()))
-    return queues
+    path: Path = request.param
+    return path
 
 
 def delivery_counts(queue: Json) -> list[int]:
@@ -168,7 +150,7 @@ def test_inspect_counts_what_export_gives(archive: Path) -> None:
 
 
 def test_messages_past_the_delivery_limit_stay_with_a_finding() -> None:
-    archive = SETS[0] / "06-crash-delivery-limit.tar.gz"
+    archive = next(path for path in archives(QUORUM) if path.name == "06-crash-delivery-limit.tar.gz")
     with open_source(str(archive)) as source:
         findings = [finding for finding in verify_source(source) if finding.kind == "leftover past the delivery limit"]
     past = [message for message in exported(archive)["/", "lim"] if message["delivery_count"] > 2]

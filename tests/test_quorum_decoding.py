@@ -18,7 +18,6 @@ from quorum_entries import (
     NO_REPLY,
     NONE,
     UNDEFINED,
-    archives,
     basic_message,
     called,
     content,
@@ -29,6 +28,7 @@ from quorum_entries import (
     snapshot_states,
     usr,
 )
+from rabbitmq_golden import QUORUM, archives, name_of
 
 from queue_index.message_format import decode_message
 from queue_index.quorum import decoding, entry_shapes
@@ -72,7 +72,7 @@ CONSUMER: Term = (b"ctag", ME)
 KNOWN = (b"ctag", MY_KEY)
 
 
-@pytest.fixture(params=archives(), ids=lambda path: path.name.removesuffix(".tar.gz"))
+@pytest.fixture(params=archives(QUORUM), ids=name_of)
 def archive(request: pytest.FixtureRequest) -> Path:
     return request.param
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from quorum_tools import OPENING, QuorumNode, Record, config_text, wal_bytes
+from rabbitmq_golden import QUORUM, archives, name_of
 
 from queue_index.quorum.config import parse_config, read_config
 from queue_index.quorum.log import BadEntry, Hole, LogEntry, QuorumLog, WalEntries, WalIndex
@@ -31,19 +32,7 @@ from storage.memory import MemoryFileSystem
 
 Json = dict[str, Any]
 
-PROJECT = Path(__file__).parent.parent
-NAME = "rabbitmq-3.10.8-quorum"
-SETS = (PROJECT / "tests" / "golden" / NAME, PROJECT / ".." / "shared" / "golden" / NAME)
-
 A, B, C = b"AAAA", b"BBBB", b"CCCC"
-
-
-def archives() -> list[Path]:
-    """One of each: a set beside the project may repeat what is here."""
-    found: dict[bytes, Path] = {}
-    for path in (path for directory in SETS for path in sorted(directory.glob("*.tar.gz"))):
-        found.setdefault(hashlib.sha256(path.read_bytes()).digest(), path)
-    return list(found.values())
 
 
 @cache
@@ -61,7 +50,7 @@ def unpacked(archive: Path) -> MemoryFileSystem:
     return files
 
 
-@pytest.fixture(params=archives(), ids=lambda path: path.name.removesuffix(".tar.gz"))
+@pytest.fixture(params=archives(QUORUM), ids=name_of)
 def archive(request: pytest.FixtureRequest) -> Path:
     return Path(request.param)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from test_golden_directories import PROJECT
+from rabbitmq_golden import PROJECT
 from test_shovel import (
     SAVE,
     SYNC,
