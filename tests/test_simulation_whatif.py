@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -144,21 +145,18 @@ def test_a_vhost_that_lost_its_name_and_terms_is_read_and_noted(broker: Path) ->
     assert "damaged recovery terms" in notes[1]
 
 
-def test_a_queue_of_another_kind_is_left_out_and_noted(broker: Path) -> None:
-    queue = sorted((vhost_of(broker) / "queues").iterdir())[0]
-    (queue / "0.qi").write_bytes(b"")
-    notes: list[str] = []
-    assert len(queues_of_directory(broker, note=notes.append)) == 1
-    assert any(
-        re.fullmatch(r"queue \w+ is left out: a classic queue v2, which is not read yet", note) for note in notes
-    )
+def test_classic_queues_of_both_versions_are_taken_and_quorum_queues_left_out() -> None:
+    with resources.as_file(resources.files("warren.data") / "rabbitmq-3.10.8-types.tar.gz") as archive:
+        notes: list[str] = []
+        found = {spec.name: spec.messages for spec in queues_of_directory(archive, note=notes.append)}
+    assert found == {"audit": 9, "lazy": 22, "never-used": 0, "old": 28, "orders": 13, "tmp": 0}
+    assert [note.split(": ")[0] for note in notes] == ["queue a is left out", "queue b is left out"]
+    assert all(note.endswith("this is a quorum queue") for note in notes)
 
 
 def test_where_nothing_can_be_read_the_reason_is_said(broker: Path) -> None:
-    for queue in (vhost_of(broker) / "queues").iterdir():
-        (queue / "0.qi").write_bytes(b"")
-    with pytest.raises(ScenarioError, match="there is no queue that can be read: queue audit is left out"):
-        queues_of_directory(broker)
+    with pytest.raises(ScenarioError, match=r"no queue that can be read: queue audit is left out: .* quorum queue"):
+        queues_of_directory(GOLDEN / "rabbitmq-3.10.8-quorum" / "01-clean-small-mixed.tar.gz")
     shutil.rmtree(vhost_of(broker) / "queues")
     with pytest.raises(ScenarioError, match=r"there is no queue that can be read$"):
         queues_of_directory(broker)

@@ -32,16 +32,16 @@ SourcePath = Annotated[
     str,
     typer.Argument(
         metavar="PATH",
-        help="A node's data directory, its vhosts folder, one vhost's or one queue's folder, or a .tar.gz of one. "
-        "Opened read-only.",
+        help="A node's data directory, its vhosts or quorum folder, one vhost's or one queue's folder, or a .tar.gz of "
+        "one. Opened read-only.",
     ),
 ]
 AnyPath = Annotated[
     str,
     typer.Argument(
         metavar="PATH",
-        help="A node's data directory, its vhosts folder, one vhost's or one queue's folder, a RocketMQ's store "
-        "folder, or a .tar.gz of one. Opened read-only.",
+        help="A node's data directory, its vhosts or quorum folder, one vhost's or one queue's folder, a RocketMQ's "
+        "store folder, or a .tar.gz of one. Opened read-only.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

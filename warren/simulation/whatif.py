@@ -141,6 +141,11 @@ def _counted(directory: QueueDirectory, note: Note) -> tuple[int, int] | None:
     if "unreadable" in summary.details:
         note(f"queue {shown(directory.name)} is left out: {summary.details['unreadable']}")
         return None
+    if summary.details.get("type") == "quorum":
+        note(
+            f"queue {shown(directory.name)} is left out: what is simulated is classic queues, and this is a quorum queue"
+        )
+        return None
     return summary.ready, summary.payload_bytes
 
 
