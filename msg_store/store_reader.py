@@ -77,6 +77,10 @@ class StoreReader:
     """Ids that were looked for in broken files, sorted."""
     _found: dict[str, FoundRecords] = attrs.field(factory=dict)
     """File name → what was found there."""
+    _missing: int = 0
+    """Of the ids that were looked for, how many were not found."""
+    _failed: StorageError | None = None
+    """Why broken files could not be searched to their ends."""
 
     @classmethod
     def open(cls, files: FileSystem, directory: str, *, needed: Callable[[], Ids] | None = None) -> StoreReader:
@@ -215,14 +219,32 @@ class StoreReader:
                     yield name, record
             finally:
                 handle.close()
-            if (found := self._found.get(name)) is not None:
-                columns = found.offsets.tolist(), found.sizes.tolist(), found.msg_ids.tolist()
-                for offset, size, msg_id in zip(*columns, strict=True):
-                    yield name, Record(offset, size, msg_id.ljust(MSG_ID_BYTES, b"\0"), True)
+            for record in self.hidden(name):
+                yield name, record
+
+    def hidden(self, name: str) -> Iterator[Record]:
+        """The messages that were found in that file and that no scan reached, in the order of the file."""
+        if (found := self._found.get(name)) is not None:
+            columns = found.offsets.tolist(), found.sizes.tolist(), found.msg_ids.tolist()
+            for offset, size, msg_id in zip(*columns, strict=True):
+                yield Record(offset, size, msg_id.ljust(MSG_ID_BYTES, b"\0"), True)
 
     def has_hidden(self, name: str) -> bool:
         """Whether messages were found in that file that no scan reached; only those are known that were asked for."""
         return name in self._found
+
+    def has_all_needed(self) -> bool:
+        """Whether there is all that somebody needs, where :meth:`open` was told how to learn that.
+
+        Brings it to look for what no scan reached.
+        """
+        self._search(_nothing())
+        return not self._missing
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether broken files could not be searched; from then on whoever asks for what is missing is told so."""
+        return self._failed is not None
 
     def close(self) -> None:
         """Close the files."""
@@ -230,6 +252,15 @@ class StoreReader:
 
     def _search(self, msg_ids: Ids) -> bool:
         """Look for messages in the broken files; whether any was found."""
+        if self._failed is not None:
+            raise StorageError(str(self._failed)) from self._failed
+        try:
+            return self._search_broken(msg_ids)
+        except StorageError as error:
+            self._failed = error
+            raise
+
+    def _search_broken(self, msg_ids: Ids) -> bool:
         if self._needed is not None:
             needed, self._needed = self._needed, _nothing
             msg_ids = needed()
@@ -250,6 +281,7 @@ class StoreReader:
                 parts.append(_Table(found.msg_ids, np.full(len(found), number, np.int32), found.offsets, found.sizes))
                 before = self._found.get(file_name(number))
                 self._found[file_name(number)] = found if before is None else found.merged(before)
+        self._missing += len(wanted)
         self._table = _merged(parts)
         return len(parts) > 1
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline_tools import rabbitmq_node
 
-from msg_store.rdq_format import Record, scan
+from msg_store.rdq_format import HEADER, Record, scan
 from queue_index.directory import queue_name_file
 from storage.filesystem import RealFileSystem
 
@@ -116,6 +116,34 @@ def _zeros_behind(node: Path) -> None:
     first.write_bytes(stray + bytes(50) + b"more")
 
 
+def _garbage_between(node: Path) -> None:
+    """As a broker from 3.13 on leaves a file that it compacted: garbage in the chain, and a bad record that hides
+    others."""
+    path = largest(node, ".rdq")
+    data, some = path.read_bytes(), records(path)
+    first, second, third = (record.offset for record in some[:3])
+    middle = some[len(some) // 2].offset
+    hiding = HEADER.pack(16 + third - second, b"d" * 16) + data[second:third] + b"!"
+    path.write_bytes(
+        data[:second] + hiding + data[third:middle] + b"a dead body\xff" + data[middle:] + data[first:third]
+    )
+
+
+def _garbage_in_every_file(node: Path) -> None:
+    for path in sorted(node.rglob("*.rdq")):
+        if some := records(path):
+            middle, data = some[len(some) // 2].offset, path.read_bytes()
+            path.write_bytes(data[:middle] + bytes(77) + data[middle:])
+
+
+def _garbage_and_a_loss(node: Path) -> None:
+    _garbage_between(node)
+    path = largest(node, ".rdq")
+    data = path.read_bytes()
+    end = data.index(b"a dead body\xff") + 12
+    path.write_bytes(data[:end] + data[end + 30 :])
+
+
 def _unreadable_queue(node: Path) -> None:
     queues = next(path for path in sorted(node.rglob("queues")) if path.is_dir())
     strange = queues / "5EHXJTBCQ8N1WRJ9XB37ZL0OT"
@@ -144,6 +172,9 @@ DAMAGE: dict[str, tuple[str, Spoil]] = {
     "a compaction's file": ("08-clean-rdq-rollover", _compaction_file),
     "messages under other ids": ("04-crash-fanout-refcount", _other_messages),
     "zeros behind the records": ("03-clean-fanout-refcount", _zeros_behind),
+    "garbage between records": ("03-clean-fanout-refcount", _garbage_between),
+    "garbage in every file": ("08-clean-rdq-rollover", _garbage_in_every_file),
+    "garbage between records, and one is lost": ("03-clean-fanout-refcount", _garbage_and_a_loss),
     "a queue that cannot be read": ("04-crash-fanout-refcount", _unreadable_queue),
     "damaged recovery terms": ("03-clean-fanout-refcount", _lost_terms),
     "nothing needs the store": (

@@ -156,6 +156,9 @@ class ClassicConvertingDirectory:
         yield from self.v2.references(persistent=persistent)
         yield from self.v1.references(persistent=persistent)
 
+    def knows_references(self) -> bool:
+        return self.v2.knows_references()
+
     def findings(self) -> Iterator[Finding]:
         for found in self.own_findings():
             if not isinstance(found, Reference):

@@ -133,6 +133,9 @@ class ClassicV1Directory:
                 wanted = positions.unacked & (positions.persistent == persistent) & (positions.embedded_sizes == 0)
                 yield _ids(positions.bodies(np.flatnonzero(wanted)))
 
+    def knows_references(self) -> bool:
+        return True
+
     def findings(self) -> Iterator[Finding]:
         for found in self.own_findings():
             if not isinstance(found, Reference):

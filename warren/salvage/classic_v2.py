@@ -133,6 +133,9 @@ class ClassicV2Directory:
             wanted = segment.live & segment.elsewhere & (segment.persistent == persistent)
             yield _ids(segment, np.flatnonzero(wanted))
 
+    def knows_references(self) -> bool:
+        return all(segment.problem is None for segment in self.segments())
+
     def findings(self) -> Iterator[Finding]:
         for found in self.own_findings():
             if not isinstance(found, Reference):

@@ -213,6 +213,9 @@ class QueueDirectory(Protocol):
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         """The bodies in the vhost's store (of persistent or of transient messages) that unacked messages need."""
 
+    def knows_references(self) -> bool:
+        """Whether these are all: where a whole file is not understood, more may be needed."""
+
     def findings(self) -> Iterator[Finding]:
         """All that is damaged or left over in this directory, bodies that are missing in the store included."""
 

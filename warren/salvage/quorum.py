@@ -131,6 +131,9 @@ class QuorumDirectory:
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         return iter(())
 
+    def knows_references(self) -> bool:
+        return True
+
     def findings(self) -> Iterator[Finding]:
         return quorum_findings.of_queue(self)
 

@@ -80,7 +80,7 @@ def _store(vhost: Vhost, name: str) -> Iterator[Finding]:
     for file, end in store.ends.items():
         path = below(directory, file)
         if has_all and end.reason is not EndReason.CLEAN and store.has_hidden(file):
-            yield garbage(path, end.offset, f"{end.reason.value}; {end.unread_bytes} bytes with messages in them")
+            yield garbage_end(path, end)
             continue
         for finding in file_end(vhost.files, path, end):
             yield in_store(finding, is_persistent=is_persistent)
@@ -106,6 +106,11 @@ def leftover_file(path: str) -> Iterator[Finding]:
     """What a store's file is by its name alone."""
     if path.endswith(".rdt"):
         yield Finding("leftover compaction file", "leftover", path, None, "a compaction crashed")
+
+
+def garbage_end(path: str, end: ScanEnd) -> Finding:
+    """The same where messages are hidden there, and nothing that is needed is missing."""
+    return garbage(path, end.offset, f"{end.reason.value}; {end.unread_bytes} bytes with messages in them")
 
 
 def file_end(files: ReadOnlyFileSystem, path: str, end: ScanEnd) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from typing import Final
 
@@ -36,7 +36,6 @@ from warren.salvage.quorum import QuorumDirectory
 from warren.salvage.quorum_member import NodeWals
 from warren.salvage.quorum_places import QuorumPlace
 from warren.salvage.read_only import ReadOnlyFileSystem, below
-from warren.salvage.unreadable import UnreadableQueue
 
 PERSISTENT_STORE: Final = "msg_store_persistent"
 TRANSIENT_STORE: Final = "msg_store_transient"
@@ -102,7 +101,7 @@ class Vhost:
     @property
     def knows_needs(self) -> bool:
         """Whether all that refers to the store is here and can be read: only then is an orphan known to be one."""
-        return self.is_whole and not any(isinstance(queue, UnreadableQueue) for queue in self.queues)
+        return self.is_whole and all(queue.knows_references() for queue in self.queues)
 
     @property
     def directory(self) -> str:
@@ -114,17 +113,20 @@ class Vhost:
         if name not in self._stores:
             path = below(self.path, name)
             try:
-                self._stores[name] = StoreReader.open(self.files, path, needed=partial(self._needed, name))
+                self._stores[name] = StoreReader.open(self.files, path, needed=partial(self.needed, name))
             except StorageError as error:
                 self._report("unreadable store", path, error)
                 self._stores[name] = StoreReader.open(self.files, below(path, "missing"))
         return self._stores[name]
 
-    def _needed(self, store: str) -> MsgIds:
-        """What the queues need of a store, as far as their files can be read."""
+    def needed(self, store: str, *, all_or_none: bool = False) -> MsgIds:
+        """What the queues need of a store, as far as their files can be read.
+
+        ``all_or_none``: raises :class:`StorageError` where one cannot be.
+        """
         parts = [np.empty(0, MSG_IDS)]
         for queue in self.queues:
-            with suppress(StorageError):  # whoever reads this queue says it
+            with nullcontext() if all_or_none else suppress(StorageError):  # whoever reads this queue says it
                 parts += queue.references(persistent=store == PERSISTENT_STORE)
         return np.concatenate(parts)
 

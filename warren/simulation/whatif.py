@@ -142,9 +142,8 @@ def _counted(directory: QueueDirectory, note: Note) -> tuple[int, int] | None:
         note(f"queue {shown(directory.name)} is left out: {summary.details['unreadable']}")
         return None
     if summary.details.get("type") == "quorum":
-        note(
-            f"queue {shown(directory.name)} is left out: what is simulated is classic queues, and this is a quorum queue"
-        )
+        reason = "what is simulated is classic queues, and this is a quorum queue"
+        note(f"queue {shown(directory.name)} is left out: {reason}")
         return None
     return summary.ready, summary.payload_bytes
 

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 from msg_store.file_summary import FileSummary
 from msg_store.rdq_columns import ColumnScan
+from msg_store.rdq_format import EndReason
 from storage.errors import DataError
 from storage.settings import Settings
 from warren.pipeline.arrays import as_text
@@ -43,7 +44,9 @@ from warren.pipeline.jobs.vhost_parts import (
 )
 from warren.pipeline.options import DEFAULT_PARTITION_BYTES
 from warren.pipeline.places import Node
+from warren.pipeline.tables.hidden import hidden_in
 from warren.salvage.names import Json
+from warren.salvage.queue_directory import MSG_IDS
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.vhost import PERSISTENT_STORE
 
@@ -112,23 +115,33 @@ def do(work: QueuesWork | StoreWork | SaidWork) -> Batches:
 def _store_file(files: ReadOnlyFileSystem, work: StoreWork, age: int, name: str) -> Batches:
     path, is_persistent, messages = below(work.directory, name), work.store == PERSISTENT_STORE, 0
     with closing(files.open_read(path)) as handle:
-        for found in ColumnScan(handle, path):
+        scanned, is_broken = ColumnScan(handle, path), False
+        for found in scanned:
             good = found.good
-            count = int(good.sum())
-            messages += count
-            yield _batch(
-                RECORD,
-                work.place,
-                count,
-                persistent_store=is_persistent,
-                age=age,
-                msg_id=_ids(found.msg_ids[good]),
-                file_offset=pa.array(found.offsets[good], pa.int64()),
-                size=pa.array(found.sizes[good], pa.int64()),
-            )
+            messages += int(good.sum())
+            is_broken = is_broken or not good.all()
+            yield _records(work, age, found.msg_ids[good], found.offsets[good], found.sizes[good])
+        if is_broken or scanned.finish().reason is not EndReason.CLEAN:
+            hidden = hidden_in(work.node, files, path, knows_needs=work.knows_needs).records
+            messages += len(hidden)
+            ids = np.array([record.msg_id for record in hidden], MSG_IDS)
+            yield _records(work, age, ids, [record.offset for record in hidden], [record.size for record in hidden])
         size = handle.size()
     said = {"name": name, "vhost": work.vhost, "known": work.knows_needs}
     yield _batch(FILE, work.place, 1, persistent_store=is_persistent, age=age, size=size, messages=messages, **said)
+
+
+def _records(work: StoreWork, age: int, msg_ids: Any, offsets: Any, sizes: Any) -> pa.RecordBatch:
+    return _batch(
+        RECORD,
+        work.place,
+        len(msg_ids),
+        persistent_store=work.store == PERSISTENT_STORE,
+        age=age,
+        msg_id=_ids(msg_ids),
+        file_offset=pa.array(offsets, pa.int64()),
+        size=pa.array(sizes, pa.int64()),
+    )
 
 
 def _ids(ids: Any) -> pa.Array:

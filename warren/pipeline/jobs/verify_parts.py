@@ -7,13 +7,15 @@ message needs from the store; or a *record* of a store's file, with what is comp
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from itertools import islice
 from typing import Any, Final
 
 import attrs
 import pyarrow as pa
 
-from msg_store.rdq_format import Record, decode_record, scan
+from msg_store.rdq_format import EndReason, Record, decode_record, scan
+from storage.filesystem import File
 from storage.topic_settings import TopicSettings
 from warren.pipeline.arrays import as_text
 from warren.pipeline.bare_queues import Opening
@@ -28,12 +30,13 @@ from warren.pipeline.jobs.vhost_parts import (
 )
 from warren.pipeline.places import Node
 from warren.pipeline.tables.findings import of_vhost
-from warren.salvage.needed_body import Contents, Reference, contents_of, in_store
+from warren.pipeline.tables.hidden import Hidden, hidden_in
+from warren.salvage.needed_body import Contents, Reference, bad_record, contents_of, garbage, in_store
 from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.verify_store import verify_store
-from warren.salvage.verify import as_far_as_it_goes, file_end, leftover_file
+from warren.salvage.verify import as_far_as_it_goes, file_end, garbage_end, leftover_file
 from warren.salvage.vhost import PERSISTENT_STORE, VhostPlace
 
 FINDING, REFERENCE, RECORD = "finding", "reference", "record"
@@ -194,23 +197,37 @@ _StoredRecord = tuple[int, str, Record, Contents | None]
 
 
 def _store_file_rows(files: ReadOnlyFileSystem, work: StoreWork) -> Iterator[Finding | _StoredRecord]:
-    is_persistent = work.store == PERSISTENT_STORE
     for age, name in work.names:
         path = below(work.directory, name)
         yield from leftover_file(path)
-        handle = files.open_read(path)
-        try:
-            scanned = scan(handle, path)
+        with closing(files.open_read(path)) as handle:
+            scanned, hidden = scan(handle, path), None
             for record in scanned:
-                found = None
-                if is_persistent and record.good:
-                    data = handle.pread(record.size, record.offset)
-                    found = contents_of(decode_record(data, record.msg_id, path, record.offset, record.size))
-                yield age, path, record, found
-        finally:
-            handle.close()
-        for finding in file_end(files, path, scanned.finish()):
-            yield in_store(finding, is_persistent=is_persistent)
+                if not record.good:
+                    hidden = hidden or hidden_in(work.node, files, path, knows_needs=work.knows_needs)
+                    if hidden.explains_breaks:
+                        bad = bad_record(path, record.offset, record.msg_id, has_good_copy=False)
+                        yield garbage(path, record.offset, bad.detail)
+                        continue
+                yield age, path, record, _contents(handle, work, path, record)
+            end = scanned.finish()
+            if end.reason is not EndReason.CLEAN:
+                hidden = hidden or hidden_in(work.node, files, path, knows_needs=work.knows_needs)
+            hidden = hidden or Hidden()
+            for record in hidden.records:
+                yield age, path, record, _contents(handle, work, path, record)
+        if hidden.explains_breaks and end.reason is not EndReason.CLEAN:
+            yield garbage_end(path, end)
+            continue
+        for finding in file_end(files, path, end):
+            yield in_store(finding, is_persistent=work.store == PERSISTENT_STORE)
+
+
+def _contents(handle: File, work: StoreWork, path: str, record: Record) -> Contents | None:
+    if work.store != PERSISTENT_STORE or not record.good:
+        return None
+    data = handle.pread(record.size, record.offset)
+    return contents_of(decode_record(data, record.msg_id, path, record.offset, record.size))
 
 
 def _store_rows(work: StoreWork, found: Iterable[Finding | _StoredRecord]) -> Batches:

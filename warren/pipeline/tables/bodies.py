@@ -3,23 +3,31 @@
 A store has no index that could be trusted: it is scanned, once for each Python worker, and the table of places that
 comes of it (36 bytes a message) is kept from one task to the next, as long as the files have the same names and sizes.
 The last few stores that were asked for are kept; a task that needs no body of a store scans none.
+
+Where a file's chain of records is broken and a message is missing, all that the vhost's queues need is looked for in
+such files, once for each store that is kept: only then are the indexes of all queues read.
 """
 
 from __future__ import annotations
 
+import posixpath
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from typing import Final
 
 import attrs
+import numpy as np
 
 from msg_store.rdq_format import file_number
 from msg_store.store_reader import StoreReader
 from queue_index.record_format import Bools, Octets
 from storage.errors import StorageError, WarrenError
 from warren.pipeline.places import Node
-from warren.salvage.queue_directory import MsgIds
+from warren.salvage.queue_directory import MSG_IDS, MsgIds
 from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.vhost import Vhost
 
 MOST_STORES: Final = 4
 MOST_MESSAGES: Final = 32 << 20
@@ -49,7 +57,7 @@ def store_at(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreRead
     kept = _kept.pop(key, None)
     if kept is None or kept.looked_by is not files:
         fingerprint = _fingerprint(files, directory)
-        if kept is not None and kept.fingerprint != fingerprint:
+        if kept is not None and (kept.fingerprint != fingerprint or kept.store.has_failed):
             kept.store.close()
             kept = None
         if kept is None:
@@ -76,11 +84,21 @@ def _fingerprint(files: ReadOnlyFileSystem, directory: str) -> Fingerprint:
 
 def _scanned(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreReader:
     try:
-        return StoreReader.open(files, directory)
+        return StoreReader.open(files, directory, needed=partial(_needed, node, files, directory))
     except StorageError:
         if node.is_remote:
             raise
         return StoreReader.open(files, below(directory, "missing"))
+
+
+def _needed(node: Node, files: ReadOnlyFileSystem, directory: str) -> MsgIds:
+    """What the queues of a store's vhost need of it."""
+    path, store = posixpath.split(directory)
+    for where in node.place().parts()[0] or ():
+        if where.path == path:
+            with closing(Vhost.open(files, attrs.evolve(where, quorum=()))) as vhost:
+                return vhost.needed(store, all_or_none=node.is_remote)  # there Spark tries again
+    return np.empty(0, MSG_IDS)
 
 
 @attrs.define

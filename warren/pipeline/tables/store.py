@@ -1,20 +1,24 @@
 """The table ``store``: a row for each record of each store's files, bad ones too, in order of the files' age.
 
+Behind the records that the scan of a file reached come those that are hidden there between garbage, as far as anybody
+needs them (:mod:`warren.pipeline.tables.hidden`).
+
 Without bodies of messages (``bodies=false``) the messages of long records are not even read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import attrs
 import numpy as np
 import pyarrow as pa
 
-from msg_store.rdq_columns import ColumnScan, RdqColumns
-from msg_store.rdq_format import EndReason, ScanEnd, file_name, in_age_order
+from msg_store.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
+from msg_store.rdq_format import EndReason, Record, ScanEnd, file_name, in_age_order
 from storage.errors import StorageError
+from storage.filesystem import File
 from warren.pipeline.arrays import as_text, hexadecimal, repeated, slices
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
@@ -22,8 +26,9 @@ from warren.pipeline.places import Kind, Node
 from warren.pipeline.schemas import STORE
 from warren.pipeline.table import Columns, Rows, Table, Task
 from warren.pipeline.tables.damage import Damage
+from warren.pipeline.tables.hidden import Hidden, hidden_in
 from warren.salvage.names import to_text
-from warren.salvage.read_only import below
+from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.vhost import PERSISTENT_STORE, STORES
 
 
@@ -34,6 +39,8 @@ class StoreFile:
     vhost: bytes
     store: str
     path: str
+    knows_needs: bool
+    """Whether all that refers to the store can be read."""
 
     @property
     def is_sound_without(self) -> bool:
@@ -60,7 +67,7 @@ def plan(node: Node, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
                     if packed and packed_bytes + size > options.partition_bytes:
                         yield Task(node, tuple(packed))
                         packed, packed_bytes = [], 0
-                    packed.append(StoreFile(vhost.name, store, path))
+                    packed.append(StoreFile(vhost.name, store, path, vhost.knows_needs))
                     packed_bytes += size
     finally:
         source.close()
@@ -79,15 +86,58 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
             damage.refused(one.path, error)
             continue
         try:
-            scanned = ColumnScan(handle, one.path, window_bytes=options.batch_bytes, with_messages=with_messages)
-            for found in scanned:
-                if not one.is_sound_without and not found.good.all():
-                    first = int(found.offsets[found.good.argmin()])
-                    damage.found(one.path, first, "torn record: it does not end in 0xFF")
+            for found in _records(handle, files, one, damage, with_messages=with_messages):
                 yield _columns(task.node, one, found, with_messages=with_messages)
-            _look_at_end(damage, one, scanned.finish())
         finally:
             handle.close()
+
+
+def _records(
+    handle: File, files: ReadOnlyFileSystem, one: StoreFile, damage: Damage, *, with_messages: bool
+) -> Iterator[RdqColumns]:
+    window_bytes = damage.options.batch_bytes
+    scanned = ColumnScan(handle, one.path, window_bytes=window_bytes, with_messages=with_messages)
+    hidden: Hidden | None = None
+    for found in scanned:
+        if not found.good.all():
+            hidden = hidden or hidden_in(damage.node, files, one.path, knows_needs=one.knows_needs)
+            if not (one.is_sound_without or hidden.explains_breaks):
+                first = int(found.offsets[found.good.argmin()])
+                damage.found(one.path, first, "torn record: it does not end in 0xFF")
+        yield found
+    end = scanned.finish()
+    if end.reason is not EndReason.CLEAN:
+        hidden = hidden or hidden_in(damage.node, files, one.path, knows_needs=one.knows_needs)
+        if not hidden.explains_breaks:
+            _look_at_end(damage, one, end)
+    for run in _runs(hidden.records if hidden else (), window_bytes):
+        yield _read_run(handle, run, with_messages=with_messages)
+
+
+def _runs(records: Iterable[Record], most_bytes: int) -> Iterator[list[Record]]:
+    """Those that lie one behind the other, up to so many bytes."""
+    run: list[Record] = []
+    for record in records:
+        behind = run[-1].offset + run[-1].size if run else None
+        if run and (record.offset != behind or record.offset + record.size - run[0].offset > most_bytes):
+            yield run
+            run = []
+        run.append(record)
+    if run:
+        yield run
+
+
+def _read_run(handle: File, run: list[Record], *, with_messages: bool) -> RdqColumns:
+    start, stop = run[0].offset, run[-1].offset + run[-1].size
+    data = handle.pread(stop - start, start) if with_messages and stop - start <= MOST_RECORD_BYTES else b""
+    return RdqColumns(
+        offsets=np.array([record.offset for record in run], np.int64),
+        sizes=np.array([record.size for record in run], np.int64),
+        msg_ids=np.frombuffer(b"".join(record.msg_id for record in run), np.uint8).reshape(len(run), -1),
+        good=np.ones(len(run), np.bool_),
+        data=data if len(data) == stop - start else b"",  # else the file was cut under the scan
+        base=start,
+    )
 
 
 def _look_at_end(damage: Damage, one: StoreFile, end: ScanEnd) -> None:
