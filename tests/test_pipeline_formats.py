@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pipeline_tools import GOLDEN, Row, check_messages, read_rows, unpacked
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
+from rabbitmq_golden import QUORUM, V2, archives
 from test_pipeline_export import expected_lines, exported, lines
 from test_pipeline_inspect import by_a_task, expected_rows, on_one_machine
 from typer.testing import CliRunner
@@ -37,19 +38,6 @@ from warren.salvage.source import open_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-V2, QUORUM = "rabbitmq-3.10.8-cqv2", "rabbitmq-3.10.8-quorum"
-SHARED = Path(__file__).parent.parent.parent / "shared" / "golden"
-
-
-def archives(folder: str) -> list[Path]:
-    """One of each: a set beside the project may repeat what is here."""
-    found: dict[bytes, Path] = {}
-    for place in (GOLDEN / folder, SHARED / folder):
-        for path in sorted(place.glob("*.tar.gz")):
-            found.setdefault(hashlib.sha256(path.read_bytes()).digest(), path)
-    return list(found.values())
-
 
 V2_ARCHIVES, QUORUM_ARCHIVES = archives(V2), archives(QUORUM)
 
