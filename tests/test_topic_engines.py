@@ -134,6 +134,11 @@ def test_a_property_that_is_set_goes_to_the_end_and_the_rest_keeps_its_bytes() -
     assert with_properties(raw, {}) is raw
 
 
+def test_properties_that_are_nothing_but_what_is_set_anew() -> None:
+    assert with_properties(b"A\x010", {"A": "1"}) == b"A\x011"
+    assert with_properties(b"A", {"A": "1"}) == b"A\x011", "a name without a value"
+
+
 @given(st.binary(max_size=30), st.dictionaries(st.sampled_from("ABC"), st.text("xyz", min_size=1, max_size=3)))
 def test_what_was_set_is_read_back_and_nothing_else_changes(raw: bytes, changes: dict[str, str]) -> None:
     assert decode_properties(with_properties(raw, changes)) == decode_properties(raw) | changes

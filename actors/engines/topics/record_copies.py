@@ -46,7 +46,7 @@ def _each_with_properties(column: Sequence[bytes], changes: Mapping[str, str]) -
     changed = []
     for raw in column:
         kept = [part for part in raw.split(PROPERTY_SEPARATOR) if part.partition(NAME_VALUE_SEPARATOR)[0] not in names]
-        if not kept[-1]:
+        if kept and not kept[-1]:
             kept.pop()  # a separator at the end, as some writers have it; or there are no properties
         kept.append(added)
         changed.append(PROPERTY_SEPARATOR.join(kept))
