@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml
 	touch $@
 
 test: install  ## run the tests
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 lint: install  ## check format, style and types
 	$(BIN)/ruff format --check .

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_LONG_GROUPS = ("cluster", "spark", "benchmarks")
-
-
 def pytest_configure() -> None:
     """A shell that starts tests in the background has them ignore interrupts, and so would all that they start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -29,24 +26,11 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # ahead of what makes groups of the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that run Spark run in one process, for they share its session; those that start their own in another.
-
-    What takes minutes in one process comes first, then what waits for a broker: begun last, it would be waited for.
-    """
+    """Tests that run Spark run in one process, for they share its session; those that start their own in another."""
     for item in items:
         for name in ("spark", "cluster"):
             if item.get_closest_marker(name) is not None:
                 item.add_marker(pytest.mark.xdist_group(name))
-    items.sort(key=_turn)
-
-
-def _turn(item: pytest.Item) -> int:
-    """0: first."""
-    group = item.get_closest_marker("xdist_group")
-    name = group.args[0] if group is not None else ""
-    if name in _LONG_GROUPS:
-        return _LONG_GROUPS.index(name)
-    return len(_LONG_GROUPS) + (item.get_closest_marker("broker") is None)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
