@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 import attrs
 
+from queue_index.dets_format import TableObject, encode_table
 from queue_index.quorum.config import CONFIG_NAME
 from queue_index.quorum.log import QuorumLog, WalIndex, is_wal_name
+from queue_index.quorum.names import NAMES_FILE
 from queue_index.quorum.segment_format import encode_segment
 from queue_index.quorum.snapshot_format import encode_indexes, encode_snapshot
 from queue_index.quorum.wal_format import WAL_HEADER, encode_record
@@ -120,6 +122,11 @@ class QuorumNode:
     def queue(self, vhost: bytes, name: bytes, uid: bytes, changed: Mapping[str, Term] | None = None) -> str:
         """A queue's directory, with its config; ``changed``: settings that are not the default ones."""
         return self.write(f"{uid.decode()}/{CONFIG_NAME}", config_text(vhost, name, uid, changed)).rpartition("/")[0]
+
+    def names(self, uids: Mapping[str, bytes]) -> str:
+        """What the node knows of: a server's name → a directory's; in any slots, for readers go through them all."""
+        objects = [TableObject(b"", slot, encode((Atom(name), uid))) for slot, (name, uid) in enumerate(uids.items())]
+        return self.write(NAMES_FILE, encode_table(objects))
 
     def wal(self, number: int, records: Iterable[Record], *, zeros: int = 0, digits: int = 8) -> str:
         return self.write(f"{number:0{digits}}.wal", wal_bytes(records, zeros=zeros))

@@ -22,6 +22,7 @@ from rabbitmq_golden import QUORUM, archives, name_of
 
 from queue_index.quorum.config import parse_config, read_config
 from queue_index.quorum.log import BadEntry, Hole, LogEntry, QuorumLog, WalEntries, WalIndex
+from queue_index.quorum.names import NAMES_FILE, read_uids
 from queue_index.quorum.segment_format import SEGMENT_HEADER
 from queue_index.quorum.snapshot_format import encode_indexes, parse_indexes
 from queue_index.quorum.wal_format import WAL_HEADER, encode_record
@@ -53,6 +54,15 @@ def unpacked(archive: Path) -> MemoryFileSystem:
 @pytest.fixture(params=archives(QUORUM), ids=name_of)
 def archive(request: pytest.FixtureRequest) -> Path:
     return Path(request.param)
+
+
+def test_a_nodes_names_are_its_queues_directories(archive: Path) -> None:
+    """Of a killed node, too, whose queues were declared a while before."""
+    files = unpacked(archive)
+    for node in files.list("/"):
+        path = f"/{node}/{NAMES_FILE}"
+        directories = {name.encode() for name in files.list(f"/{node}") if files.is_directory(f"/{node}/{name}")}
+        assert read_uids(files.read(path), path) == directories
 
 
 def nodes_of(archive: Path) -> list[tuple[QuorumNode, Json]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import shutil
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from quorum_tools import OPENING, QuorumNode, Record
 from typer.testing import CliRunner, Result
 
+from queue_index.dets_format import TableObject, encode_table
 from queue_index.message_format import Envelope, encode_message
 from queue_index.properties import Properties, encode_properties
 from storage.erlang_terms import Atom, Opaque, Term, decode, encode
@@ -233,6 +235,62 @@ def test_a_queue_without_a_config_is_called_as_its_directory(data: Path) -> None
     lines, findings = exported(data)
     assert [(line["vhost"], line["queue"]) for line in lines] == [("", ORDERS.decode())] * 5
     assert [finding.kind for finding in findings] == ["missing config"]
+
+
+GONE = b"2F_GONAAAAAAAAAAAA"
+"""Before all others."""
+
+
+@pytest.fixture
+def left(data: Path, node: QuorumNode) -> Path:
+    """What a deletion leaves that met a write of the queue's log: a segment without its beginning, and no config."""
+    node.segment(GONE, 1, [(index, 1, entry) for index, entry in enumerate(plain_log(5)) if index > 3])
+    node.names({"%2F_orders": ORDERS})
+    return data / "quorum" / NODE / GONE.decode()
+
+
+@pytest.mark.usefixtures("left")
+def test_what_is_left_of_a_deleted_queue_is_no_queue(data: Path) -> None:
+    lines, findings = exported(data)
+    assert [line["queue"] for line in lines] == ["orders"] * 5
+    assert findings == []
+    assert verified(data) == [("leftover of a deleted queue", "leftover")]
+
+
+def test_what_is_left_of_a_deleted_queue_comes_out_where_it_is_named(left: Path) -> None:
+    lines, findings = exported(left)
+    assert [base64.b64decode(line["body"]) for line in lines] == ALL[2:]
+    assert [finding.kind for finding in findings] == ["hole in the log", "missing config"]
+
+
+@pytest.mark.usefixtures("left")
+def test_what_is_left_of_a_deleted_queue_hides_nothing_of_its_nodes_log(data: Path, node: QuorumNode) -> None:
+    node.wal(1, [*records(ORDERS, plain_log(5)), *records(SECOND, plain_log(2))])
+    assert verified(data) == [("leftover log entries", "leftover"), ("leftover of a deleted queue", "leftover")]
+
+
+def test_a_node_with_nothing_but_what_is_left_of_a_deleted_queue_has_no_queue(data: Path, left: Path) -> None:
+    shutil.rmtree(left.with_name(ORDERS.decode()))
+    assert exported(data) == ([], [])
+    assert ("leftover of a deleted queue", "leftover") in verified(data)
+
+
+@pytest.mark.parametrize("damage", ["none", "known", "not closed", "other"])
+def test_a_queue_without_a_config_is_one_unless_the_nodes_names_say_otherwise(
+    data: Path, left: Path, node: QuorumNode, damage: str
+) -> None:
+    names = left.with_name("names.dets")
+    match damage:
+        case "none":
+            names.unlink()
+        case "known":
+            node.names({"%2F_orders": ORDERS, "%2F_gone": GONE})
+        case "not closed":
+            names.write_bytes(names.read_bytes()[:11] + b"\0" + names.read_bytes()[12:])
+        case "other":
+            names.write_bytes(encode_table([TableObject(b"", 0, encode((Atom("%2F_orders"), 1)))]))
+    assert {line["queue"] for line in exported(data)[0]} == {"orders", GONE.decode()}
+    assert ("missing config", "damage") in verified(data)
 
 
 def test_a_damaged_config_is_told_with_its_place(data: Path) -> None:

@@ -17,9 +17,10 @@ import attrs
 
 from queue_index.message_format import message_facts
 from queue_index.quorum.commands import Command, Enqueue, Requeue
-from queue_index.quorum.config import QueueConfig, read_config
+from queue_index.quorum.config import CONFIG_NAME, QueueConfig, read_config
 from queue_index.quorum.decoding import EntryDecoder
 from queue_index.quorum.log import LogEntry, QuorumLog, WalEntries, WalIndex, is_wal_name
+from queue_index.quorum.names import NAMES_FILE, read_uids
 from queue_index.quorum.problems import Problem
 from queue_index.quorum.ready_queues import QueuedMessage
 from queue_index.quorum.replay import Replayed, replay
@@ -64,7 +65,7 @@ class NodeWals:
         Entries of a queue without a directory are left over: it was deleted, or its name in the log is damaged.
         """
         beside = self.beside(member)
-        if beside[:1] != [member]:
+        if member != next((one for one in beside if not is_left_of_deletion(self._files, one)), None):
             return ()
         wal, known = self.of(member), {posixpath.basename(directory).encode() for directory in beside}
         gone = [wal.of(uid) for uid in wal.uids if uid not in known]
@@ -87,6 +88,20 @@ def _without_directory(entries: WalEntries, node: str) -> Problem:
 def wal_paths(files: ReadOnlyFileSystem, node: str) -> list[str]:
     """The write-ahead logs in a node's folder."""
     return [below(node, name) for name in files.list(node) if is_wal_name(name)]
+
+
+def is_left_of_deletion(files: ReadOnlyFileSystem, directory: str) -> bool:
+    """Whether its queue was deleted while the node wrote a segment of it: the file came back, and its folder with it.
+
+    It has no config then, and among the node's names it is not. Where these cannot be read, nobody knows.
+    """
+    if files.exists(below(directory, CONFIG_NAME)):
+        return False
+    path = below(posixpath.dirname(directory), NAMES_FILE)
+    try:
+        return posixpath.basename(directory).encode() not in read_uids(files.read(path), path)
+    except (DataError, StorageError):
+        return False
 
 
 def directories(files: ReadOnlyFileSystem, place: str) -> list[str]:

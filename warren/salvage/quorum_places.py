@@ -7,7 +7,7 @@
 
 A queue may have several directories: those of its members on other nodes, which somebody put side by side, and those
 of a queue that was declared again. Whatever has no ``config`` that can be read is a queue without a vhost, named after
-its directory.
+its directory; but for what a deletion leaves behind, which is no queue unless it is pointed at itself.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import attrs
 
 from queue_index.quorum.config import CONFIG_NAME, read_config
 from queue_index.quorum.log import is_segment_name, is_wal_name
+from queue_index.quorum.names import NAMES_FILE
 from storage.errors import DataError, StorageError
 from warren.salvage.queue_directory import Finding, unreadable_file
-from warren.salvage.quorum_member import directories
+from warren.salvage.quorum_member import directories, is_left_of_deletion
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
 QUORUM_FOLDER: Final = "quorum"
@@ -31,7 +32,8 @@ QUORUM_FOLDER: Final = "quorum"
 
 _SNAPSHOT_FOLDERS: Final = frozenset({"snapshots", "checkpoints"})
 _MAP: Final = b"#{"
-_NODE_FILES: Final = frozenset({"names.dets", "meta.dets"})
+_NODE_FILES: Final = frozenset({NAMES_FILE, "meta.dets"})
+_LEFT_OF_DELETION: Final = f"no config, and {NAMES_FILE} does not have it; pointing at it exports what is in it"
 
 
 @attrs.frozen
@@ -51,12 +53,16 @@ class QuorumPlace:
         return self.members[0]
 
 
-def quorum_places(files: ReadOnlyFileSystem, place: str) -> list[QuorumPlace]:
+def quorum_places(files: ReadOnlyFileSystem, place: str) -> tuple[list[QuorumPlace], list[Finding]]:
     """The quorum queues of a node's data directory, of its ``quorum`` folder, of a node's folder in that, or of one
-    queue's directory; in order of vhost and name. None: it is nothing of this."""
+    queue's directory; in order of vhost and name. None: it is nothing of this. And what is left of deleted ones."""
     named: dict[tuple[bytes, bytes], list[str]] = {}
     problems: dict[tuple[bytes, bytes], list[Finding]] = {}
+    deleted: list[Finding] = []
     for directory in _member_directories(files, place):
+        if directory != place and is_left_of_deletion(files, directory):
+            deleted.append(Finding("leftover of a deleted queue", "leftover", directory, None, _LEFT_OF_DELETION))
+            continue
         path = below(directory, CONFIG_NAME)
         key = b"", posixpath.basename(directory).encode()
         found: list[Finding] = []
@@ -73,7 +79,7 @@ def quorum_places(files: ReadOnlyFileSystem, place: str) -> list[QuorumPlace]:
             )
         named.setdefault(key, []).append(directory)
         problems.setdefault(key, []).extend(found)
-    return [QuorumPlace(*key, tuple(named[key]), tuple(problems[key])) for key in sorted(named)]
+    return [QuorumPlace(*key, tuple(named[key]), tuple(problems[key])) for key in sorted(named)], deleted
 
 
 def _member_directories(files: ReadOnlyFileSystem, place: str) -> Iterator[str]:

@@ -190,8 +190,9 @@ def _vhosts_at(files: ReadOnlyFileSystem, place: str) -> list[Vhost] | None:
 
 def _vhost_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | None:
     """Where its vhosts are: their classic queues, their quorum queues, or both; a vhost's directory tells its name."""
-    classic, quorum = _classic_places(files, place), quorum_places(files, place)
-    if not quorum:
+    classic = _classic_places(files, place)
+    quorum, deleted = quorum_places(files, place)
+    if not quorum and not deleted:
         return classic
     of_directory: dict[str, list[QuorumPlace]] = {}
     for queue in quorum:
@@ -200,7 +201,9 @@ def _vhost_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | N
     for where in classic or ():
         queues = of_directory.pop(posixpath.basename(where.path or ""), [])
         found.append(attrs.evolve(where, quorum=tuple(queues)))
-    return found + [VhostPlace(None, quorum=tuple(of_directory[name])) for name in sorted(of_directory)]
+    found += [VhostPlace(None, quorum=tuple(of_directory[name])) for name in sorted(of_directory)]
+    first, *others = found or [VhostPlace(None)]  # nothing says which vhost's the deleted ones were
+    return [attrs.evolve(first, problems=tuple(deleted)), *others]
 
 
 def _classic_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | None:

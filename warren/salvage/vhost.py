@@ -52,6 +52,8 @@ class VhostPlace:
     """The folder of the one classic queue that is meant."""
     quorum: tuple[QuorumPlace, ...] = ()
     """Its quorum queues."""
+    problems: tuple[Finding, ...] = ()
+    """What was found beside them."""
 
 
 @attrs.define
@@ -78,7 +80,7 @@ class Vhost:
         """The vhost in that place, or the part of it that is meant; ``wals``: of quorum queues, shared with others."""
         path, only = place.path, place.only
         is_whole = path is not None and only is None
-        vhost = cls(files, path or "", b"", disk.DEFAULT_SEGMENT_ENTRY_COUNT, {}, [], is_whole, [])
+        vhost = cls(files, path or "", b"", disk.DEFAULT_SEGMENT_ENTRY_COUNT, {}, [], is_whole, [*place.problems])
         directories = [] if only is None else [only]
         if path is not None:
             vhost._read_settings()
