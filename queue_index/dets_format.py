@@ -50,7 +50,7 @@ import hashlib
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import attrs
 
@@ -166,15 +166,9 @@ class Header:
         Raises :class:`DataError` where it is no DETS file, not closed properly, of a kind that no broker writes, or
         not of the size it was closed with.
         """
-        if len(data) < _FIRST_POSITION + _FREE_LISTS_END.size + _U32.size:
-            raise DataError(path, None, f"{len(data)} bytes are too few for a DETS file")
-        fields = _HEADER.unpack_from(data)
-        free_lists, cookie, closed, kind, version, m, slots, key_element, objects, keys, _, _, hashing, n = fields[:14]
+        fields = _header_fields(data, path)
+        free_lists, _, closed, kind, _, m, slots, key_element, objects, keys, _, _, hashing, n = fields[:14]
         *block_counts, md5, base = fields[14:]
-        if cookie != _COOKIE:
-            raise DataError(path, 4, f"no DETS file: its cookie is {cookie:#010x}")
-        if version != _VERSION:
-            raise DataError(path, 16, f"DETS version {version} is not {_VERSION}")
         if any(md5) and md5 != _digest(data):
             raise DataError(path, _MD5.start, "the header's MD5 does not fit the header")
         if closed != _CLOSED:
@@ -199,6 +193,19 @@ class Header:
             base=base,
             block_counts=tuple(block_counts),
         )
+
+
+def _header_fields(data: bytes, path: str) -> tuple[Any, ...]:
+    """The header's numbers; raises :class:`DataError` where it is none of a DETS file."""
+    if len(data) < _FIRST_POSITION + _FREE_LISTS_END.size + _U32.size:
+        raise DataError(path, None, f"{len(data)} bytes are too few for a DETS file")
+    fields = _HEADER.unpack_from(data)
+    _, cookie, _, _, version, *_ = fields
+    if cookie != _COOKIE:
+        raise DataError(path, 4, f"no DETS file: its cookie is {cookie:#010x}")
+    if version != _VERSION:
+        raise DataError(path, 16, f"DETS version {version} is not {_VERSION}")
+    return fields
 
 
 def encode_table(objects: Iterable[TableObject]) -> bytes:
@@ -296,6 +303,31 @@ def read_table(data: bytes, path: str) -> Table:
     if len(objects) != header.objects:
         raise DataError(path, 32, f"{len(objects)} objects where the header counts {header.objects}")
     return Table(header.slots, objects)
+
+
+def surviving_terms(data: bytes, path: str) -> Iterator[bytes]:
+    """The terms of all objects in a file that need not have been closed, in the order of their places.
+
+    Slots are not asked, which such a file may not have yet: every block that is taken is looked at, as the repair does
+    with which such a file is opened. What is damaged is left out; raises :class:`DataError` for no DETS file at all.
+    """
+    position = _header_fields(data, path)[-1] or _FIRST_POSITION
+    while position + _COLLECTION.size <= len(data):
+        size, status = _COLLECTION.unpack_from(data, position)
+        if status != _ACTIVE or not _COLLECTION.size < size <= len(data) - position:
+            position += 1 << _SMALLEST_BLOCK_LOG2
+            continue
+        yield from _surviving(data, position + _COLLECTION.size, position + size)
+        position += 1 << _block_log2(size)
+
+
+def _surviving(data: bytes, position: int, end: int) -> Iterator[bytes]:
+    while position + _U32.size < end:
+        (size,) = _U32.unpack_from(data, position)
+        if not _U32.size < size <= end - position:
+            return
+        yield data[position + _U32.size : position + size]
+        position += size
 
 
 @attrs.define

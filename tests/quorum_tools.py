@@ -13,7 +13,7 @@ import attrs
 from queue_index.dets_format import TableObject, encode_table
 from queue_index.quorum.config import CONFIG_NAME
 from queue_index.quorum.log import QuorumLog, WalIndex, is_wal_name
-from queue_index.quorum.names import NAMES_FILE
+from queue_index.quorum.node_tables import META_FILE, NAMES_FILE
 from queue_index.quorum.segment_format import encode_segment
 from queue_index.quorum.snapshot_format import encode_indexes, encode_snapshot
 from queue_index.quorum.wal_format import WAL_HEADER, encode_record
@@ -127,6 +127,11 @@ class QuorumNode:
         """What the node knows of: a server's name → a directory's; in any slots, for readers go through them all."""
         objects = [TableObject(b"", slot, encode((Atom(name), uid))) for slot, (name, uid) in enumerate(uids.items())]
         return self.write(NAMES_FILE, encode_table(objects))
+
+    def meta(self, applied: Mapping[bytes, int]) -> str:
+        """How far the node says it has come with a queue's log, by directory."""
+        rows = [(uid, 1, (Atom("q"), Atom("rabbit@localhost")), index) for uid, index in applied.items()]
+        return self.write(META_FILE, encode_table(TableObject(b"", slot, encode(row)) for slot, row in enumerate(rows)))
 
     def wal(self, number: int, records: Iterable[Record], *, zeros: int = 0, digits: int = 8) -> str:
         return self.write(f"{number:0{digits}}.wal", wal_bytes(records, zeros=zeros))

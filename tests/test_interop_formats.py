@@ -236,3 +236,21 @@ def test_what_is_exported_is_what_the_broker_delivers_again(broker: Broker) -> N
     second = [Workload(broker, f"second-{number}", random.Random(draw.random())) for number in range(WORKLOADS)]
     assert _run(broker, ends[1], [*second, *first], draw) > 100
     assert list(broker.node_directory.glob("quorum/*/*/snapshots/*/snapshot.dat"))
+
+
+def test_what_was_out_returns_as_the_new_leader_meets_who_had_it(broker: Broker) -> None:
+    """A killed node tells late how far it had come with a queue, and begins there again."""
+    broker.start()
+    broker.declare("orders", arguments=QUORUM)
+    with suppress(pika.exceptions.AMQPError, OSError), broker.channel() as first, broker.channel() as second:
+        for channel in (second, first):  # the later process subscribes first
+            channel.basic_qos(prefetch_count=2)
+            channel.basic_consume("orders", lambda *_: None)
+        first.confirm_delivery()
+        for number in range(6):
+            first.basic_publish("", "orders", b"%d" % number)
+        broker.kill()
+    expected = [message.row for message in _exported(broker.node_directory)["orders"]]
+    broker.start()
+    assert _drained(broker, {"orders": QUORUM})["orders"] == expected
+    assert [row.delivery_count for row in expected] == [1, 1, 1, 1, 0, 0]

@@ -22,7 +22,7 @@ from rabbitmq_golden import QUORUM, archives, name_of
 
 from queue_index.quorum.config import parse_config, read_config
 from queue_index.quorum.log import BadEntry, Hole, LogEntry, QuorumLog, WalEntries, WalIndex
-from queue_index.quorum.names import NAMES_FILE, read_uids
+from queue_index.quorum.node_tables import NAMES_FILE, read_uids
 from queue_index.quorum.segment_format import SEGMENT_HEADER
 from queue_index.quorum.snapshot_format import encode_indexes, parse_indexes
 from queue_index.quorum.wal_format import WAL_HEADER, encode_record

@@ -15,7 +15,6 @@ import pytest
 from quorum_tools import OPENING, QuorumNode, Record
 from typer.testing import CliRunner, Result
 
-from queue_index.dets_format import TableObject, encode_table
 from queue_index.message_format import Envelope, encode_message
 from queue_index.properties import Properties, encode_properties
 from storage.erlang_terms import Atom, Opaque, Term, decode, encode
@@ -237,6 +236,29 @@ def test_a_queue_without_a_config_is_called_as_its_directory(data: Path) -> None
     assert [finding.kind for finding in findings] == ["missing config"]
 
 
+def checkout_by(process: Opaque, credit: int) -> bytes:
+    spec = (Atom("auto"), credit, Atom("simple_prefetch"))
+    return usr((Atom("checkout"), (b"tag", process), spec, {Atom("ack"): True}))
+
+
+LATER_PID_FIRST = [OPENING, noop(), checkout_by(pid(300), 1), checkout_by(pid(200), 2), *plain_log(4)[2:]]
+"""The consumer 300 holds the first message, 200 the second and the third."""
+
+
+@pytest.mark.parametrize(
+    ("applied", "order"),
+    [("no table", [1, 2, 0, 3]), (7, [1, 2, 0, 3]), (3, [1, 2, 0, 3]), (2, [0, 1, 2, 3]), ("no word", [0, 1, 2, 3])],
+)
+def test_what_was_out_returns_as_the_new_leader_meets_who_had_it(
+    data: Path, node: QuorumNode, applied: int | str, order: list[int]
+) -> None:
+    """All that it finds there by their pids, then those of entries that it had not applied, as they come."""
+    node.wal(1, records(ORDERS, LATER_PID_FIRST))
+    if applied != "no table":
+        node.meta({ORDERS: applied} if isinstance(applied, int) else {SECOND: 7})
+    assert bodies(data) == [b"body %d" % number for number in order]
+
+
 GONE = b"2F_GONAAAAAAAAAAAA"
 """Before all others."""
 
@@ -269,26 +291,29 @@ def test_what_is_left_of_a_deleted_queue_hides_nothing_of_its_nodes_log(data: Pa
     assert verified(data) == [("leftover log entries", "leftover"), ("leftover of a deleted queue", "leftover")]
 
 
+def test_names_that_a_killed_node_left_open_say_it_too(data: Path, left: Path) -> None:
+    names = left.with_name("names.dets")
+    names.write_bytes(names.read_bytes()[:11] + b"\0" + names.read_bytes()[12:-4])
+    assert verified(data) == [("leftover of a deleted queue", "leftover")]
+
+
 def test_a_node_with_nothing_but_what_is_left_of_a_deleted_queue_has_no_queue(data: Path, left: Path) -> None:
     shutil.rmtree(left.with_name(ORDERS.decode()))
     assert exported(data) == ([], [])
     assert ("leftover of a deleted queue", "leftover") in verified(data)
 
 
-@pytest.mark.parametrize("damage", ["none", "known", "not closed", "other"])
+@pytest.mark.parametrize("names", ["none", "with it", "damaged"])
 def test_a_queue_without_a_config_is_one_unless_the_nodes_names_say_otherwise(
-    data: Path, left: Path, node: QuorumNode, damage: str
+    data: Path, left: Path, node: QuorumNode, names: str
 ) -> None:
-    names = left.with_name("names.dets")
-    match damage:
+    match names:
         case "none":
-            names.unlink()
-        case "known":
+            left.with_name("names.dets").unlink()
+        case "with it":
             node.names({"%2F_orders": ORDERS, "%2F_gone": GONE})
-        case "not closed":
-            names.write_bytes(names.read_bytes()[:11] + b"\0" + names.read_bytes()[12:])
-        case "other":
-            names.write_bytes(encode_table([TableObject(b"", 0, encode((Atom("%2F_orders"), 1)))]))
+        case "damaged":
+            left.with_name("names.dets").write_bytes(bytes(8000))
     assert {line["queue"] for line in exported(data)[0]} == {"orders", GONE.decode()}
     assert ("missing config", "damage") in verified(data)
 

@@ -25,7 +25,7 @@ them, tells them (``past_limit``, ``past_length``), and drops nothing that expir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -50,6 +50,7 @@ from queue_index.quorum.commands import (
     NodeDown,
     NodeUp,
     Nothing,
+    Pid,
     Purge,
     PurgeNodes,
     RegisterEnqueuer,
@@ -386,15 +387,24 @@ class QuorumMachine:
             self._messages.dead_letters.settle(command.msg_ids)
         self._deliveries.checkout(ts_ms)
 
-    def restart(self) -> None:
-        """A new leader finds every process gone, in the order of their pids; then nothing is out any longer."""
+    def pids(self) -> list[Pid]:
+        """Of the processes that publish or consume, in order."""
+        return sorted({*self._publishers.following, *self._service.pids()})
+
+    def restart(self, missed: Iterable[Pid] = ()) -> None:
+        """A new leader finds every process gone, these first, then by their pids; then nothing is out any longer."""
         self._messages.keep()
         if isinstance(self._messages, TimedMessages):
             self._messages.now_ms = self._last_ts_ms
-        while pids := sorted({*self._publishers.following, *self._service.pids()}):
-            for pid in pids:  # in 4.3 a consumer may stay behind: it waits again when it gave back the last it held
-                self._attendance.down(self._last_ts_ms, Down(pid, "noproc"))
+        self._miss(missed)
+        # In 4.3 a consumer may stay behind: it waits again when it gave back the last that it held.
+        while pids := self.pids():
+            self._miss(pids)
         self._messages.put_back()
+
+    def _miss(self, pids: Iterable[Pid]) -> None:
+        for pid in pids:
+            self._attendance.down(self._last_ts_ms, Down(pid, "noproc"))
 
     def check_invariants(self) -> None:
         """Proves the whole; raises :class:`RuntimeError` where it does not hold. It walks over everything."""

@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from queue_index.quorum.commands import MachineVersion, Unknown
+from queue_index.quorum.commands import Checkout, Enqueue, MachineVersion, Pid, RegisterEnqueuer, Unknown
 from queue_index.quorum.config import QueueConfig
 from queue_index.quorum.decoding import EntryDecoder
 from queue_index.quorum.log import HOLE, BadEntry, Hole, LogEntry, QuorumLog
@@ -43,12 +43,17 @@ class Replayed:
     """Server's name and node, as the log has them last."""
 
 
-def replay(log: QuorumLog, config: QueueConfig | None) -> Replayed:
+def replay(log: QuorumLog, config: QueueConfig | None, applied: int | None = None) -> Replayed:
     """The queue as a restart finds it, every process of the run before being gone.
+
+    The new leader misses them in the order in which it meets them: at once all that are there behind the entry
+    ``applied``, up to which it did not look, by their pids; then those of later entries as they come. ``None``: it met
+    all at once.
 
     Raises :class:`DataError` for a machine, or a snapshot's state, of a version that is not known.
     """
     machine = _beginning(log, config)
+    missed: dict[Pid, None] | None = None
     problems: list[Problem] = []
     missing: list[Problem] = []
     unknown: set[str] = set()
@@ -58,9 +63,15 @@ def replay(log: QuorumLog, config: QueueConfig | None) -> Replayed:
             missing.append(_missing(log, entry))
             machine.after_hole()
             continue
+        if missed is None and applied is not None and entry.index > applied:
+            missed = dict.fromkeys(machine.pids())
         try:
             ts_ms, command = decode(entry.data)
             apply(entry.index, ts_ms, command)
+            if missed is not None:
+                match command:
+                    case Enqueue(pid=bytes(pid)) | RegisterEnqueuer(pid=pid) | Checkout(consumer=(_, pid)):
+                        missed.setdefault(pid)
         except TermError as error:
             problems.append(_problem(UNREADABLE_ENTRY, entry, str(error)))
             machine.after_hole()
@@ -74,7 +85,7 @@ def replay(log: QuorumLog, config: QueueConfig | None) -> Replayed:
                 problems.append(_problem(UNKNOWN_COMMAND, entry, command.name))
             machine.after_hole()
     outstanding = machine.outstanding_count
-    machine.restart()
+    machine.restart(missed or ())
     snapshot = log.snapshot
     members = machine.members or (snapshot.members if snapshot else ()) or (config.members if config else ())
     return Replayed(

@@ -20,7 +20,7 @@ from queue_index.quorum.commands import Command, Enqueue, Requeue
 from queue_index.quorum.config import CONFIG_NAME, QueueConfig, read_config
 from queue_index.quorum.decoding import EntryDecoder
 from queue_index.quorum.log import LogEntry, QuorumLog, WalEntries, WalIndex, is_wal_name
-from queue_index.quorum.names import NAMES_FILE, read_uids
+from queue_index.quorum.node_tables import META_FILE, NAMES_FILE, read_applied, read_uids
 from queue_index.quorum.problems import Problem
 from queue_index.quorum.ready_queues import QueuedMessage
 from queue_index.quorum.replay import Replayed, replay
@@ -44,6 +44,7 @@ class NodeWals:
         self._scanned: dict[str, WalIndex] = {}
         self._beside: dict[str, list[str]] = {}
         self._byte_counts: dict[str, int] = {}
+        self._applied: dict[str, dict[bytes, int] | None] = {}
 
     def of(self, member: str) -> WalIndex:
         """Of the node in whose folder that queue's directory lies."""
@@ -51,6 +52,18 @@ class NodeWals:
         if node not in self._scanned:
             self._scanned[node] = WalIndex.scan(self._files, wal_paths(self._files, node))
         return self._scanned[node]
+
+    def applied(self, member: str) -> int | None:
+        """Up to which entry the node had come with that queue, by what it says; ``None`` where nothing can be read."""
+        node = posixpath.dirname(member)
+        if node not in self._applied:
+            path = below(node, META_FILE)
+            try:
+                self._applied[node] = read_applied(self._files.read(path), path)
+            except (DataError, StorageError):
+                self._applied[node] = None
+        applied = self._applied[node]
+        return None if applied is None else applied.get(posixpath.basename(member).encode(), 0)
 
     def beside(self, member: str) -> list[str]:
         """The directories of all queues of its node, by name."""
@@ -123,6 +136,8 @@ class Member:
     """Entries that the node's write-ahead logs have of it."""
     wal_problems: tuple[Problem, ...]
     """Of the node's write-ahead logs, if this is where they are told."""
+    applied: int | None
+    """Up to this entry the node had come; ``None``: it does not say."""
     _decoder: EntryDecoder = attrs.Factory(EntryDecoder)
 
     @classmethod
@@ -133,11 +148,12 @@ class Member:
             config = read_config(files, path)
         wal = wals.of(path)
         entries = wal.of(posixpath.basename(path).encode() if config is None else config.uid)
-        return cls(path, config, QuorumLog.open(files, path, entries), entries.count, wals.problems_at(path))
+        log = QuorumLog.open(files, path, entries)
+        return cls(path, config, log, entries.count, wals.problems_at(path), wals.applied(path))
 
     def replayed(self) -> Replayed:
         """Raises :class:`DataError` for a version that is not known."""
-        return replay(self.log, self.config)
+        return replay(self.log, self.config, self.applied)
 
     @cached_property
     def is_sound(self) -> bool:

@@ -21,7 +21,7 @@ import attrs
 
 from queue_index.quorum.config import CONFIG_NAME, read_config
 from queue_index.quorum.log import is_segment_name, is_wal_name
-from queue_index.quorum.names import NAMES_FILE
+from queue_index.quorum.node_tables import META_FILE, NAMES_FILE
 from storage.errors import DataError, StorageError
 from warren.salvage.queue_directory import Finding, unreadable_file
 from warren.salvage.quorum_member import directories, is_left_of_deletion
@@ -32,7 +32,7 @@ QUORUM_FOLDER: Final = "quorum"
 
 _SNAPSHOT_FOLDERS: Final = frozenset({"snapshots", "checkpoints"})
 _MAP: Final = b"#{"
-_NODE_FILES: Final = frozenset({NAMES_FILE, "meta.dets"})
+_NODE_FILES: Final = frozenset({NAMES_FILE, META_FILE})
 _LEFT_OF_DELETION: Final = f"no config, and {NAMES_FILE} does not have it; pointing at it exports what is in it"
 
 
