@@ -77,18 +77,6 @@ def churn(broker: Broker, queue: str, count: int, kept: int) -> None:
                 return
 
 
-def delete(broker: Broker, count: int) -> None:
-    """So many quorum queues, declared, filled and deleted; where the log is small some deletions meet its writes."""
-    with broker.channel() as channel:
-        channel.confirm_delivery()
-        for number in range(count):
-            queue = f"deleted-{number}"
-            channel.queue_declare(queue, durable=True, arguments=QUORUM)
-            for _ in range(20):
-                channel.basic_publish("", queue, bytes(2000))
-            channel.queue_delete(queue)
-
-
 @attrs.define
 class Client:
     """A connection, its channel, and the deliveries that it has not answered: (delivery tag, queue)."""

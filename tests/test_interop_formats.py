@@ -27,7 +27,7 @@ import attrs
 import pika
 import pytest
 from broker import Broker
-from format_workloads import CONVERTED, DEAD_KEY, QUORUM, Workload, churn, delete
+from format_workloads import CONVERTED, DEAD_KEY, QUORUM, Workload, churn
 
 from queue_index.amqp_tables import value_to_json
 from warren.salvage.export import Selection, export_source
@@ -43,7 +43,6 @@ WORKLOADS: Final = 5
 STEPS: Final = 100
 QUIET_S: Final = 1.0
 CHURN: Final = "churn"
-DELETED: Final = 60
 
 Json = dict[str, Any]
 
@@ -232,7 +231,6 @@ def test_what_is_exported_is_what_the_broker_delivers_again(broker: Broker) -> N
     first = [Workload(broker, f"first-{number}", random.Random(draw.random())) for number in range(WORKLOADS)]
     assert _run(broker, ends[0], first, draw) > 100
     churn(broker, CHURN, 5000, 40)
-    delete(broker, DELETED)
     second = [Workload(broker, f"second-{number}", random.Random(draw.random())) for number in range(WORKLOADS)]
     assert _run(broker, ends[1], [*second, *first], draw) > 100
     assert list(broker.node_directory.glob("quorum/*/*/snapshots/*/snapshot.dat"))
