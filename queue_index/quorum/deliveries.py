@@ -109,17 +109,23 @@ class Deliveries:
 
     def return_one(self, consumer: Consumer, msg_id: int, *, failed: bool) -> None:
         """To the end of the returns, or, past the limit, away; without credit for the former in version 2."""
+        again = self.take_back(consumer, msg_id, failed=failed)
+        if again is not None:
+            if self.rules.credits_each_return:
+                consumer.give_back(1)
+            self.messages.give_back(again)
+
+    def take_back(self, consumer: Consumer, msg_id: int, *, failed: bool) -> QueuedMessage | None:
+        """What a consumer holds, counted once more, from it; ``None``: it went away, past the limit."""
         messages = self.messages
         index, size, expiry_ms, delivery_count, acquired_count = consumer.held[msg_id]
         again = QueuedMessage(index, size, expiry_ms, delivery_count + failed, acquired_count + 1)
         if messages.is_past_limit(again):
             messages.send_away(again)
             self.complete(consumer, [msg_id])
-            return
+            return None
         del consumer.held[msg_id]
-        if self.rules.credits_each_return:
-            consumer.give_back(1)
-        messages.give_back(again)
+        return again
 
     def requeue(self, consumer: Consumer, msg_id: int, index: int, ts_ms: int) -> None:
         """The message is in the log again, and comes last, under its new index."""

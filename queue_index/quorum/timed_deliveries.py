@@ -76,14 +76,9 @@ class TimedDeliveries(Deliveries):
         self._return(consumer, msg_id, failed, NO_ANNOTATIONS)
 
     def _return(self, consumer: Consumer, msg_id: int, failed: bool, annotations: Mapping[Term, Term]) -> None:
-        messages = self.messages
-        index, size, expiry_ms, delivery_count, acquired_count = consumer.held[msg_id]
-        again = QueuedMessage(index, size, expiry_ms, delivery_count + failed, acquired_count + 1)
-        if messages.is_past_limit(again):
-            messages.send_away(again)
-            self.complete(consumer, [msg_id])
+        messages, again = self.messages, self.take_back(consumer, msg_id, failed=failed)
+        if again is None:
             return
-        del consumer.held[msg_id]
         consumer.deadlines.pop(msg_id, None)
         consumer.give_back(1)
         ready_ms = self._ready_ms(again, failed, annotations)

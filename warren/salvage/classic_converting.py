@@ -21,11 +21,11 @@ import numpy as np
 
 from queue_index import directory as disk
 from queue_index.index_v2_format import segment_number_v2
-from queue_index.record_format import Bools, Ints
+from queue_index.record_format import Ints
 from queue_index.recovery_terms import RecoveryTerms
 from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.classic_v2 import KIND, ClassicV2Directory
-from warren.salvage.needed_body import Reference, looked_up
+from warren.salvage.needed_body import Reference, with_bodies
 from warren.salvage.positions import Positions
 from warren.salvage.queue_directory import (
     MSG_IDS,
@@ -92,7 +92,7 @@ class ClassicConvertingDirectory:
         ready, payload_bytes, added = 0, 0, self._added()
         for segment in v2.segments():
             rel_seqs = v2.had(segment)
-            sizes = segment.entries["size"][rel_seqs[~_are_in(segment.first_seq_id + rel_seqs, added)]]
+            sizes = segment.entries["size"][rel_seqs[~np.isin(segment.first_seq_id + rel_seqs, added)]]
             ready += len(sizes)
             payload_bytes += int(sizes.sum(dtype=np.int64))
         for positions, rel_seqs in self._in_v1(added):
@@ -130,9 +130,9 @@ class ClassicConvertingDirectory:
                     columns.append(one)
         new, old = found
         live = np.concatenate([_NONE, *(one.seq_ids[~one.acked] for one in new)])
-        old = [_rows(one, np.flatnonzero(~_are_in(one.seq_ids, live))) for one in old]
+        old = [one.rows(np.flatnonzero(~np.isin(one.seq_ids, live))) for one in old]
         told = np.concatenate([_NONE, *(one.seq_ids for one in old)])
-        new = [_rows(one, np.flatnonzero(~_are_in(one.seq_ids, told))) for one in new]
+        new = [one.rows(np.flatnonzero(~np.isin(one.seq_ids, told))) for one in new]
         yield from _in_order([one for one in new + old if len(one)])
 
     def count(self, only: range) -> int:
@@ -144,7 +144,7 @@ class ClassicConvertingDirectory:
         v2, added = self.v2, self._added()
         for segment in v2.segments():
             wanted = segment.live & segment.persistent & v2.seen(segment)
-            wanted &= ~_are_in(segment.first_seq_id + np.arange(len(wanted)), added)
+            wanted &= ~np.isin(segment.first_seq_id + np.arange(len(wanted)), added)
             ids = np.ascontiguousarray(segment.entries["msg_id"][wanted & segment.elsewhere]).view(MSG_IDS)
             yield int((wanted & segment.inside).sum()), ids
         for positions, rel_seqs in self._in_v1(added):
@@ -160,11 +160,7 @@ class ClassicConvertingDirectory:
         return self.v2.knows_references()
 
     def findings(self) -> Iterator[Finding]:
-        for found in self.own_findings():
-            if not isinstance(found, Reference):
-                yield found
-            elif found.persistent:
-                yield from looked_up(found, self.bodies)
+        return with_bodies(self.own_findings(), self.bodies)
 
     def own_findings(self) -> Iterator[Finding | Reference]:
         detail = "a change of version that a crash cut short: .qi counts, and .idx adds what it lacks"
@@ -188,7 +184,7 @@ class ClassicConvertingDirectory:
         old = np.concatenate([_NONE, *of_v1])
         for segment in v2.segments():
             rel_seqs = v2.had(segment)
-            common = rel_seqs[_are_in(segment.first_seq_id + rel_seqs, old)]
+            common = rel_seqs[np.isin(segment.first_seq_id + rel_seqs, old)]
             is_good = [
                 bool(segment.elsewhere[rel_seq]) or isinstance(read_message(segment, rel_seq), bytes)
                 for rel_seq in common.tolist()
@@ -202,7 +198,7 @@ class ClassicConvertingDirectory:
         with v1.journal() as journal:
             for positions in v1.segments(journal):
                 seq_ids = positions.first_seq_id + np.arange(len(positions.facts))
-                yield positions, np.flatnonzero(_are_in(seq_ids, wanted))
+                yield positions, np.flatnonzero(np.isin(seq_ids, wanted))
 
     def _of_v2(self, added: Ints, *, include_acked: bool) -> Iterator[tuple[int, StoredMessage | Finding]]:
         """What the new index gives. What the old one adds is damaged here, and not missing."""
@@ -228,9 +224,9 @@ class ClassicConvertingDirectory:
                 if positions.file.problem is not None:
                     yield at, Finding(UNREADABLE_FILE, "damage", positions.file.path, None, str(positions.file.problem))
                 seq_ids = positions.first_seq_id + np.arange(len(positions.facts))
-                wanted = _are_in(seq_ids, added)
+                wanted = np.isin(seq_ids, added)
                 if include_acked:
-                    wanted |= positions.acked & positions.persistent & v1.seen(positions) & ~_are_in(seq_ids, told)
+                    wanted |= positions.acked & positions.persistent & v1.seen(positions) & ~np.isin(seq_ids, told)
                 rel_seqs = np.flatnonzero(wanted)
                 for found in v1.messages_of(positions, rel_seqs, positions.bodies(rel_seqs)):
                     at = found.seq_id if isinstance(found, StoredMessage) else at
@@ -257,16 +253,6 @@ def _is_an_index(path: str) -> bool:
     return is_of_v1(name) or is_of_v2(name)
 
 
-def _are_in(numbers: Ints, those: Ints) -> Bools:
-    return np.isin(numbers, those)
-
-
-def _rows(columns: IndexColumns, chosen: Ints) -> IndexColumns:
-    """Some of the rows."""
-    fields = {name: column for name, column in attrs.asdict(columns, recurse=False).items() if name != "paths"}
-    return attrs.evolve(columns, **{name: of[chosen] for name, of in fields.items() if of is not None})
-
-
 def _in_order(parts: list[IndexColumns]) -> Iterator[IndexColumns]:
     """Cut where another part goes on, and each piece in its turn."""
     ends = [np.full(len(part), number, np.int64) for number, part in enumerate(parts)]
@@ -276,7 +262,7 @@ def _in_order(parts: list[IndexColumns]) -> Iterator[IndexColumns]:
     part_of, row_of = part_of[order], row_of[order]
     edges = [0, *(np.flatnonzero(np.diff(part_of)) + 1).tolist(), len(order)]
     for low, high in pairwise(edges if len(order) else ()):
-        yield _rows(parts[int(part_of[low])], row_of[low:high])
+        yield parts[int(part_of[low])].rows(row_of[low:high])
 
 
 def _row_numbers(columns: IndexColumns) -> Ints:

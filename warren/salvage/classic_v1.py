@@ -17,11 +17,11 @@ import numpy as np
 from queue_index import directory as disk
 from queue_index.record_format import JOURNAL, SEGMENT, Bools, Ints, Octets
 from queue_index.recovery_terms import RecoveryTerms
-from warren.salvage import classic_v1_findings, classic_v1_index
+from warren.salvage import classic_rules, classic_v1_findings, classic_v1_index
 from warren.salvage.alike import STRETCH_BYTES, STRETCH_MESSAGES, cut_alike
 from warren.salvage.index_file import Bodies, IndexFile
 from warren.salvage.names import Json
-from warren.salvage.needed_body import Reference, looked_up
+from warren.salvage.needed_body import Reference, with_bodies
 from warren.salvage.positions import JournalBySegment, Positions
 from warren.salvage.queue_directory import (
     MSG_IDS,
@@ -34,6 +34,7 @@ from warren.salvage.queue_directory import (
     Stretch,
     Summary,
     missing_body,
+    one_by_one,
     unreadable_file,
 )
 from warren.salvage.read_only import ReadOnlyFileSystem, below
@@ -98,11 +99,7 @@ class ClassicV1Directory:
         return Extent(pieces, self.files.size(journal) if self.files.exists(journal) else 0, self.segment_entry_count)
 
     def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
-        for found in self.stretches(include_acked=include_acked):
-            if isinstance(found, Stretch):
-                yield from found.messages()
-            else:
-                yield found
+        return one_by_one(self.stretches(include_acked=include_acked))
 
     def stretches(
         self, *, include_acked: bool = False, only: range | None = None
@@ -137,11 +134,7 @@ class ClassicV1Directory:
         return True
 
     def findings(self) -> Iterator[Finding]:
-        for found in self.own_findings():
-            if not isinstance(found, Reference):
-                yield found
-            elif found.persistent:
-                yield from looked_up(found, self.bodies)
+        return with_bodies(self.own_findings(), self.bodies)
 
     def own_findings(self) -> Iterator[Finding | Reference]:
         return classic_v1_findings.of_directory(self)
@@ -186,10 +179,7 @@ class ClassicV1Directory:
 
     def seen(self, positions: Positions) -> Bools:
         """Which positions a restarted broker looks at: those below ``next_seq_id``."""
-        seen = np.ones(len(positions.facts), np.bool_)
-        if self.terms is not None and self.terms.next_seq_id is not None:
-            seen[max(self.terms.next_seq_id - positions.first_seq_id, 0) :] = False
-        return seen
+        return classic_rules.seen(self.terms, positions.first_seq_id, len(positions.facts))
 
     def _deliverable_sizes(self, positions: Positions) -> Ints:
         """The payloads' sizes of what would be delivered."""
@@ -205,7 +195,7 @@ class ClassicV1Directory:
         """Where to cut positions: see :func:`warren.salvage.alike.cut_alike`."""
         embedded = positions.embedded_sizes[rel_seqs]
         sizes = np.where(embedded == 0, bodies["size"].astype(np.int64), embedded)
-        below = self._redelivered_below()
+        below = classic_rules.redelivered_below(self.terms)
         before = np.zeros(len(rel_seqs), np.bool_) if below is None else positions.first_seq_id + rel_seqs < below
         columns = before, positions.from_file[rel_seqs]
         return cut_alike(sizes, positions.acked[rel_seqs], embedded == 0, columns)
@@ -222,7 +212,7 @@ class ClassicV1Directory:
         if encoded is None:
             return None
         seq_ids = positions.first_seq_id + rel_seqs
-        below = self._redelivered_below()
+        below = classic_rules.redelivered_below(self.terms)
         return Stretch(
             seq_ids=seq_ids,
             msg_ids=np.ascontiguousarray(bodies["msg_id"]).view(np.uint8).reshape(len(rel_seqs), -1),
@@ -235,7 +225,7 @@ class ClassicV1Directory:
 
     def messages_of(self, positions: Positions, rel_seqs: Ints, bodies: Bodies) -> Iterator[StoredMessage | Finding]:
         """One by one, of a segment that is open; ``bodies``: of these positions' records."""
-        redelivered_below = self._redelivered_below()
+        redelivered_below = classic_rules.redelivered_below(self.terms)
         columns = zip(
             rel_seqs.tolist(),
             positions.acked[rel_seqs].tolist(),
@@ -257,14 +247,6 @@ class ClassicV1Directory:
                 continue
             redelivered = redelivered_below is None or seq_id < redelivered_below
             yield StoredMessage(seq_id, msg_id, True, redelivered, acked, expiry_us, encoded, file.path, offset)
-
-    def _redelivered_below(self) -> int | None:
-        """The first seq_id that was not delivered before; ``None``: all were, as far as one can know."""
-        if self.terms is None:
-            return None
-        if self.terms.next_deliver_seq_id is not None:
-            return self.terms.next_deliver_seq_id
-        return self.terms.next_seq_id
 
 
 def _ids(bodies: Bodies) -> MsgIds:

@@ -20,10 +20,10 @@ from queue_index.message_format import MSG_ID_BYTES, decode_message, locate_body
 from queue_index.record_format import Bools, Ints, Octets
 from queue_index.recovery_terms import RecoveryTerms
 from storage.errors import DataError, MessageError, StorageError
-from warren.salvage import classic_v2_findings, classic_v2_index
+from warren.salvage import classic_rules, classic_v2_findings, classic_v2_index
 from warren.salvage.alike import STRETCH_BYTES, STRETCH_MESSAGES, cut_alike
 from warren.salvage.names import Json
-from warren.salvage.needed_body import Reference, looked_up
+from warren.salvage.needed_body import Reference, with_bodies
 from warren.salvage.queue_directory import (
     MSG_IDS,
     BodySource,
@@ -35,6 +35,7 @@ from warren.salvage.queue_directory import (
     Stretch,
     Summary,
     missing_body,
+    one_by_one,
 )
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.segment_v2 import SegmentV2, problems_of, read_message
@@ -96,11 +97,7 @@ class ClassicV2Directory:
         return Extent(pieces, 0, self.entry_count())
 
     def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
-        for found in self.stretches(include_acked=include_acked):
-            if isinstance(found, Stretch):
-                yield from found.messages()
-            else:
-                yield found
+        return one_by_one(self.stretches(include_acked=include_acked))
 
     def stretches(
         self, *, include_acked: bool = False, only: range | None = None
@@ -137,11 +134,7 @@ class ClassicV2Directory:
         return all(segment.problem is None for segment in self.segments())
 
     def findings(self) -> Iterator[Finding]:
-        for found in self.own_findings():
-            if not isinstance(found, Reference):
-                yield found
-            elif found.persistent:
-                yield from looked_up(found, self.bodies)
+        return with_bodies(self.own_findings(), self.bodies)
 
     def own_findings(self) -> Iterator[Finding | Reference]:
         return classic_v2_findings.of_directory(self)
@@ -210,10 +203,7 @@ class ClassicV2Directory:
 
     def seen(self, segment: SegmentV2) -> Bools:
         """Which positions a restarted broker looks at: those below ``next_seq_id``."""
-        seen = np.ones(len(segment.entries), np.bool_)
-        if self.terms is not None and self.terms.next_seq_id is not None:
-            seen[max(self.terms.next_seq_id - segment.first_seq_id, 0) :] = False
-        return seen
+        return classic_rules.seen(self.terms, segment.first_seq_id, len(segment.entries))
 
     def had(self, segment: SegmentV2) -> Ints:
         """The relative positions of what would be delivered, as far as that is known without the messages."""
@@ -280,9 +270,7 @@ class ClassicV2Directory:
 
     def redelivered(self, seq_ids: Ints) -> Bools:
         """Which were delivered before, as far as one can know."""
-        below = None if self.terms is None else self.terms.next_deliver_seq_id
-        if below is None and self.terms is not None:
-            below = self.terms.next_seq_id
+        below = classic_rules.redelivered_below(self.terms)
         return np.ones(len(seq_ids), np.bool_) if below is None else seq_ids < below
 
 

@@ -1,7 +1,7 @@
 """One file of a queue's index, journal or segment, opened for looking: its records as columns, its bytes on demand.
 
-A file up to :data:`WHOLE_BYTES` is held in memory while it is open (a journal and one segment at a time); of a larger
-one only the records' numbers are, and what is asked for is read.
+A file up to :data:`warren.salvage.windows.WHOLE_BYTES` is held in memory while it is open (a journal and one segment
+at a time); of a larger one only the records' numbers are, and what is asked for is read.
 """
 
 from __future__ import annotations
@@ -16,12 +16,7 @@ from queue_index.record_format import BODY_SIZE, SEGMENT, Columns, Ints, Layout,
 from storage.errors import StorageError
 from storage.filesystem import File
 from warren.salvage.read_only import ReadOnlyFileSystem
-
-WHOLE_BYTES: Final = 24 << 20
-MAX_RECORD_BYTES: Final = 64 << 20
-"""No message in an index is nearly so long: a record that claims more is none. Else its length would be our memory."""
-
-_WINDOW_BYTES = 4 << 20
+from warren.salvage.windows import MAX_MESSAGE_BYTES, WHOLE_BYTES, WINDOW_BYTES, has_bytes_behind
 
 BODIES: Final = np.dtype([("msg_id", "V16"), ("expiry_us", ">u8"), ("size", ">u4"), ("embedded_size", ">u4")])
 """A publish's body (:data:`queue_index.record_format.BODY`) as columns."""
@@ -92,7 +87,7 @@ class IndexFile:
             if self._data is not None:
                 window = np.frombuffer(self._data, np.uint8, offset=start)
             else:
-                window = np.frombuffer(self.read(_WINDOW_BYTES, start), np.uint8)
+                window = np.frombuffer(self.read(WINDOW_BYTES, start), np.uint8)
             until = int(np.searchsorted(ascending, start + len(window) - BODY_SIZE, "right"))
             found[order[done:until]] = window[(ascending[done:until] - start)[:, None] + np.arange(BODY_SIZE)]
             done = max(until, done + 1)
@@ -100,11 +95,7 @@ class IndexFile:
 
     def has_bytes_behind(self, offset: int) -> bool:
         """Whether anything but zeros stands behind ``offset``."""
-        while piece := self.read(_WINDOW_BYTES, offset):
-            if piece.count(0) != len(piece):
-                return True
-            offset += len(piece)
-        return False
+        return has_bytes_behind(self.read, offset)
 
     def close(self) -> None:
         """Give the file up."""
@@ -116,16 +107,16 @@ class IndexFile:
 
 def _parse_in_windows(layout: Layout, file: File, size: int) -> Columns:
     """The records of a file that is not held in memory."""
-    parser, at, window = Parser(layout), 0, _WINDOW_BYTES
+    parser, at, window = Parser(layout), 0, WINDOW_BYTES
     while not parser.finished:
         data = file.pread(window, at)
         is_last = at + len(data) >= size
         taken = parser.feed(data, final=is_last)
-        at, window = at + taken, _WINDOW_BYTES
+        at, window = at + taken, WINDOW_BYTES
         if is_last:
             break
         if not taken and not parser.finished:  # a publish that is longer than the window
             window = layout.head_size + BODY_SIZE + body_at(data, layout.head_size).embedded_size
-            if window > min(MAX_RECORD_BYTES, size - at):
+            if window > min(MAX_MESSAGE_BYTES, size - at):
                 parser.feed(data, final=True)
     return parser.columns()

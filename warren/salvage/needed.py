@@ -12,7 +12,7 @@ from msg_store.rdq_format import MSG_ID_BYTES, Record
 from msg_store.store_reader import StoreReader
 from queue_index.record_format import Bools, Ints
 from warren.salvage.queue_directory import MSG_IDS, MsgIds
-from warren.salvage.vhost import PERSISTENT_STORE, Vhost
+from warren.salvage.vhost import Vhost
 
 _BATCH = 8192
 
@@ -36,8 +36,7 @@ class NeededBodies:
     @classmethod
     def of(cls, vhost: Vhost, store: str) -> NeededBodies:
         """The bodies in that store of the vhost that unacked messages of its queues refer to."""
-        parts = [ids for queue in vhost.queues for ids in queue.references(persistent=store == PERSISTENT_STORE)]
-        return cls(np.unique(np.concatenate([np.empty(0, MSG_IDS), *parts])))
+        return cls(np.unique(vhost.needed(store, all_or_none=True)))
 
     def are_all_in(self, store: StoreReader) -> bool:
         """Whether the store has every one of them. Brings it to look for those that no scan reached."""

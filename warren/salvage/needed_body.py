@@ -6,7 +6,7 @@ say of the two is said here, in either case.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import attrs
@@ -73,6 +73,15 @@ def looked_up(reference: Reference, bodies: BodySource) -> Iterator[Finding]:
         yield unanswered(reference, error)
         return
     yield from answered(reference, found)
+
+
+def with_bodies(found: Iterable[Finding | Reference], bodies: BodySource) -> Iterator[Finding]:
+    """What a directory's own files tell, with the store asked for every persistent message that is needed of it."""
+    for one in found:
+        if not isinstance(one, Reference):
+            yield one
+        elif one.persistent:
+            yield from looked_up(one, bodies)
 
 
 def unanswered(reference: Reference, error: Exception) -> Finding:

@@ -6,7 +6,7 @@ directory. Everything is read anew with each call and comes as a stream: a direc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import attrs
@@ -120,10 +120,10 @@ class IndexColumns:
     def __len__(self) -> int:
         return len(self.seq_ids)
 
-    def between(self, start: int, stop: int) -> IndexColumns:
-        """Some of the rows."""
+    def rows(self, chosen: slice | npt.NDArray[np.int64]) -> IndexColumns:
+        """Some of them."""
         fields = {name: column for name, column in attrs.asdict(self, recurse=False).items() if name != "paths"}
-        return attrs.evolve(self, **{name: of[start:stop] for name, of in fields.items() if of is not None})
+        return attrs.evolve(self, **{name: of[chosen] for name, of in fields.items() if of is not None})
 
 
 @attrs.frozen
@@ -221,6 +221,15 @@ class QueueDirectory(Protocol):
 
     def own_findings(self) -> Iterator[Finding | Reference]:
         """The same without a look into the store: what its own files tell, and what unacked messages need of it."""
+
+
+def one_by_one(found: Iterable[StoredMessage | Stretch | Finding]) -> Iterator[StoredMessage | Finding]:
+    """The same, each message alone."""
+    for one in found:
+        if isinstance(one, Stretch):
+            yield from one.messages()
+        else:
+            yield one
 
 
 def missing_body(path: str, offset: int, seq_id: int, msg_id: bytes, error: Exception) -> Finding:

@@ -28,7 +28,7 @@ def of_queue(queue: QuorumDirectory) -> Iterator[Finding]:
     members = queue.each()
     best = best_of(members)
     for member in members:
-        yield from (of_problem(problem) for problem in (*member.wal_problems, *member.log.problems()))
+        yield from (of_problem(problem) for problem in (*member.wal_problems, *member.log_problems))
         if member is not best:
             yield from _other_directory(best, member)
     try:

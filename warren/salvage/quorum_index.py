@@ -17,7 +17,7 @@ from queue_index.message_format import MSG_ID_BYTES, message_facts
 from queue_index.quorum.commands import Enqueue, Requeue
 from storage.errors import DataError, MessageError, TermError
 from warren.salvage.queue_directory import Finding, IndexColumns
-from warren.salvage.quorum_member import unreadable
+from warren.salvage.quorum_member import encoded_in, unreadable
 
 if TYPE_CHECKING:
     from queue_index.quorum.log import LogEntry
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 _ROWS: Final = 4096
 _PATHS: Final = 64
 """Files that the rows of one batch may stand in."""
-
-_VERSION: Final = b"\x83"
 
 
 def of_queue(queue: QuorumDirectory) -> Iterator[IndexColumns | Finding]:
@@ -96,7 +94,7 @@ class _Rows:
 
     def add(self, entry: LogEntry, command: Enqueue | Requeue) -> None:
         try:
-            msg_id, persistent = message_facts(_VERSION + entry.data[command.body.start : command.body.end])
+            msg_id, persistent = message_facts(encoded_in(entry, command))
         except (MessageError, TermError):  # whoever reads the message says so
             msg_id, persistent = b"", True
         self.seq_ids.append(entry.index)

@@ -33,6 +33,11 @@ _VERSION: Final = b"\x83"
 """What a term begins with that stands alone."""
 
 
+def encoded_in(entry: LogEntry, command: Enqueue | Requeue) -> bytes:
+    """The message in an entry."""
+    return _VERSION + entry.data[command.body.start : command.body.end]
+
+
 class NodeWals:
     """The nodes that queues' directories lie in: their write-ahead logs, and what else lies there.
 
@@ -156,9 +161,14 @@ class Member:
         return replay(self.log, self.config, self.applied)
 
     @cached_property
+    def log_problems(self) -> tuple[Problem, ...]:
+        """What is wrong with the log, for which all of it is read."""
+        return tuple(self.log.problems())
+
+    @property
     def is_sound(self) -> bool:
         """Whether nothing of the log is damaged."""
-        return not any(problem.severity == "damage" for problem in self.log.problems())
+        return not any(problem.severity == "damage" for problem in self.log_problems)
 
     def damage(self, replayed: Replayed) -> Iterator[Finding]:
         """What of the queue may be missing, as far as a replay tells it."""
@@ -203,7 +213,7 @@ def _stored(
 ) -> StoredMessage:
     if not isinstance(command, Enqueue | Requeue):
         raise MessageError(f"the entry is a command without a message ({type(command).__name__})")
-    encoded = _VERSION + entry.data[command.body.start : command.body.end]
+    encoded = encoded_in(entry, command)
     msg_id, persistent = message_facts(encoded)
     return StoredMessage(
         seq_id=entry.index,

@@ -31,6 +31,9 @@ QUORUM_FOLDER: Final = "quorum"
 """In a node's data directory. ``coordination`` beside it looks the same, and holds no queues."""
 
 _SNAPSHOT_FOLDERS: Final = frozenset({"snapshots", "checkpoints"})
+_CLASSIC_FOLDERS: Final = frozenset({"msg_stores", "vhosts", "queues"})
+"""No node's folder is called so, and thousands of queues may lie there."""
+
 _MAP: Final = b"#{"
 _NODE_FILES: Final = frozenset({NAMES_FILE, META_FILE})
 _LEFT_OF_DELETION: Final = f"no config, and {NAMES_FILE} does not have it; pointing at it exports what is in it"
@@ -87,7 +90,8 @@ def _member_directories(files: ReadOnlyFileSystem, place: str) -> Iterator[str]:
         yield place
         return
     folder = below(place, QUORUM_FOLDER)
-    for node in (place, *directories(files, place), *directories(files, folder)):
+    inside = (node for node in directories(files, place) if posixpath.basename(node) not in _CLASSIC_FOLDERS)
+    for node in (place, *inside, *directories(files, folder)):
         if _is_node(files, node) and not _is_coordination(node):
             yield from (inner for inner in directories(files, node) if _is_member(files, inner))
 

@@ -1,9 +1,9 @@
 """One segment of a classic queue, version 2, opened for looking: its entries as columns, its messages on demand.
 
 A segment is ``<n>.qi``, which is held in memory (32 bytes a position), and ``<n>.qs``, which is held in memory, too,
-where it is not larger than :data:`WHOLE_BYTES`, as soon as a message of it is wanted. What a broker would not take for
-a segment's index is empty here, and a problem; a store whose header is damaged is read all the same, for every record
-is checked.
+where it is not larger than :data:`warren.salvage.windows.WHOLE_BYTES`, as soon as a message of it is wanted. What a
+broker would not take for a segment's index is empty here, and a problem; a store whose header is damaged is read all
+the same, for every record is checked.
 
 An entry's place in ``.qs`` holds no msg_id. So where two entries claim one record, neither gets it: which of them is
 right cannot be known, and an acked message's body must not come back in place of another's.
@@ -25,12 +25,7 @@ from storage.errors import DataError, StorageError
 from storage.filesystem import File
 from warren.salvage.queue_directory import MISSING_BODY, UNREADABLE_BODY, Finding, unreadable_file
 from warren.salvage.read_only import ReadOnlyFileSystem, below
-
-WHOLE_BYTES: Final = 24 << 20
-MAX_MESSAGE_BYTES: Final = 64 << 20
-"""No message in a queue's own store is nearly so long: else what an entry claims would be our memory."""
-
-_WINDOW_BYTES = 4 << 20
+from warren.salvage.windows import MAX_MESSAGE_BYTES, WHOLE_BYTES, has_bytes_behind
 
 BAD_HEADER: Final = "bad header"
 
@@ -73,11 +68,7 @@ class RecordFile:
 
     def has_bytes_behind(self, offset: int) -> bool:
         """Whether anything but zeros stands behind ``offset``."""
-        while piece := self.read(_WINDOW_BYTES, offset):
-            if piece.count(0) != len(piece):
-                return True
-            offset += len(piece)
-        return False
+        return has_bytes_behind(self.read, offset)
 
     def close(self) -> None:
         """Give the file up."""

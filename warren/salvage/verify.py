@@ -18,6 +18,7 @@ The transient store is wiped at every start: whatever it holds, nothing of it is
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TypeVar
 
 import attrs
@@ -34,8 +35,7 @@ from warren.salvage.queue_directory import Finding, Severity, unreadable_file
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.source import Source
 from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
-
-_WINDOW_BYTES = 4 << 20
+from warren.salvage.windows import has_bytes_behind
 
 _Found = TypeVar("_Found")
 
@@ -128,12 +128,8 @@ def file_end(files: ReadOnlyFileSystem, path: str, end: ScanEnd) -> Iterator[Fin
 
 
 def _has_bytes_behind(files: ReadOnlyFileSystem, path: str, offset: int) -> bool:
-    handle = files.open_read(path)
-    try:
-        windows = (handle.pread(_WINDOW_BYTES, start) for start in range(offset, handle.size(), _WINDOW_BYTES))
-        return any(window.count(0) != len(window) for window in windows)
-    finally:
-        handle.close()
+    with closing(files.open_read(path)) as handle:
+        return has_bytes_behind(handle.pread, offset)
 
 
 # ── for people ───────────────────────────────────────────────────────────────────────────────────────────────────────

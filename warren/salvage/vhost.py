@@ -15,7 +15,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 from contextlib import closing, nullcontext, suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 import attrs
@@ -56,7 +56,7 @@ class VhostPlace:
     """What was found beside them."""
 
 
-@attrs.define
+@attrs.define(slots=False)  # slots would leave no room for what is cached
 class Vhost:
     """A vhost, or the part of it that one queue needs."""
 
@@ -100,7 +100,7 @@ class Vhost:
         vhost.queues.sort(key=lambda queue: (queue.name, queue.path))
         return vhost
 
-    @property
+    @cached_property
     def knows_needs(self) -> bool:
         """Whether all that refers to the store is here and can be read: only then is an orphan known to be one."""
         return self.is_whole and all(queue.knows_references() for queue in self.queues)

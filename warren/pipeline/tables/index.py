@@ -39,7 +39,7 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
                 damage.finding(found)
                 continue
             for start in range(0, len(found), rows):
-                yield _columns(task.node, part, found.between(start, start + rows))
+                yield _columns(task.node, part, found.rows(slice(start, start + rows)))
 
 
 def _columns(node: Node, part: QueuePart, found: IndexColumns) -> Columns:
