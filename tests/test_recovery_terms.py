@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_index.dets_format import TableObject, encode_table, slot_of, slots_for
+from queue_index.dets_format import TableObject, encode_table, read_table, slot_of, slots_for, surviving_terms
 from queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
 from storage.erlang_hash import phash2_characters
 from storage.erlang_terms import Atom, Term, decode, encode
@@ -326,6 +326,28 @@ def test_flipped_and_lost_bytes_never_surprise(data: st.DataObject) -> None:
         assert len(read_recovery_terms(bytes(damaged), PATH)) == 9
 
 
+@pytest.mark.parametrize("name", ["recovery-nine-queues.dets", "recovery-grown.dets.gz"])
+def test_what_survives_without_slots_is_all_that_there_is(name: str) -> None:
+    """Of what was deleted nothing does."""
+    data = stored(name)
+    expected = sorted(one.term for one in read_table(data, PATH).objects)
+    assert sorted(surviving_terms(data, PATH)) == expected
+    assert sorted(surviving_terms(data[:11] + b"\0" + data[12:-8], PATH)) == expected
+
+
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_what_survives_damage_is_at_most_what_there_was(data: st.DataObject) -> None:
+    whole = stored("recovery-nine-queues.dets")
+    terms = set(surviving_terms(whole, PATH))
+    damaged = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, HEADER_BYTES + 8) | st.integers(BASE, 7700))] = data.draw(st.integers(0, 255))
+    del damaged[data.draw(st.just(len(damaged)) | st.integers(0, len(damaged))) :]
+    with contextlib.suppress(DataError):
+        assert len([*surviving_terms(bytes(damaged), PATH)]) <= 2 * len(terms)
+
+
 OPEN_CHANGE_AND_EMPTY = r"""
     [File, Copy, Count] = init:get_plain_arguments(),
     Open = fun(Repair) ->
@@ -401,3 +423,35 @@ def test_real_dets_opens_changes_compacts_and_empties_what_was_written(tmp_path:
     assert len(left) == len(changed)
     assert read_recovery_terms(copy.read_bytes(), str(copy)) == changed
     assert file.read_bytes() == stored("recovery-after-crash.dets")
+
+
+CHANGE_AND_LEAVE_OPEN = r"""
+    [File, Copy, Repaired, Count] = init:get_plain_arguments(),
+    {ok, t} = dets:open_file(t, [{file, File}, {auto_save, infinity}]),
+    Numbers = lists:seq(1, list_to_integer(Count)),
+    Put = fun(N, Size) -> ok = dets:insert(t, {integer_to_binary(N), lists:seq(1, Size)}) end,
+    [Put(N, N rem 30) || N <- Numbers],
+    [Put(N, N rem 70) || N <- Numbers, N rem 3 =:= 0],
+    [ok = dets:delete(t, integer_to_binary(N)) || N <- Numbers, N rem 5 =:= 0],
+    [Put(N, 3) || N <- Numbers, N rem 10 =:= 0],
+    _ = dets:match_object(t, '_'),
+    {ok, _} = file:copy(File, Copy),
+    {ok, _} = file:copy(File, Repaired),
+    {ok, r} = dets:open_file(r, [{file, Repaired}]),
+    io:format("~s~n", [base64:encode(term_to_binary(dets:match_object(r, '_')))]),
+    halt().
+"""
+
+
+@pytest.mark.parametrize("count", [1, 40, 300, 3000])
+def test_what_survives_in_a_table_left_open_is_what_the_real_repair_finds(tmp_path: Path, count: int) -> None:
+    copy = tmp_path / "left-open.dets"
+    said, answer = erlang(
+        CHANGE_AND_LEAVE_OPEN, str(tmp_path / "open.dets"), str(copy), str(tmp_path / "repaired.dets"), str(count)
+    ).splitlines()
+    assert "not properly closed, repairing" in said
+    repaired: Any = decode(base64.b64decode(answer))
+    found = [decode(term) for term in surviving_terms(copy.read_bytes(), str(copy))]
+    assert sorted(map(repr, found)) == sorted(map(repr, repaired))
+    with pytest.raises(DataError, match="not closed properly"):
+        read_table(copy.read_bytes(), str(copy))
