@@ -71,16 +71,17 @@ def wait_for(what: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def kill_a_worker(rng: random.Random, spark: SparkSession, query: StreamingQuery) -> None:
-    """Once the query has done a batch, or has begun to."""
+def kill_a_worker(rng: random.Random, spark: SparkSession, query: StreamingQuery) -> bool:
+    """Once the query has done a batch, or has begun to. Whether there was one: a query that failed may have none."""
     java = spark.sparkContext._gateway.proc.pid
     done = rng.random() < 0.7
     wait_for(lambda: query.lastProgress if done and query.isActive else True)
-    wait_for(lambda: any(map(child.is_python, child.descendants(java))))
+    wait_for(lambda: has_failed(query) or any(map(child.is_python, child.descendants(java))))
     time.sleep(rng.uniform(0, LATEST_S))
     workers = [process for process in child.descendants(java) if child.is_python(process)]
     if workers:
         child.kill(rng.choice(workers))
+    return bool(workers)
 
 
 def insisting(start: Callable[[], StreamingQuery]) -> StreamingQuery:
@@ -136,8 +137,9 @@ def test_a_stream_that_is_killed_ten_times_has_each_record_once(spark: SparkSess
         for _ in range(DRIVER_KILLS):
             kill_a_driver(rng, node, out, checkpoint)
         query = insisting(start)
-        for _ in range(WORKER_KILLS):
-            kill_a_worker(rng, spark, query)
+        kills = 0
+        while kills < WORKER_KILLS:
+            kills += kill_a_worker(rng, spark, query)
             seen = query.lastProgress
             wait_for(lambda: has_failed(query) or query.lastProgress != seen)  # noqa: B023
             if has_failed(query):
