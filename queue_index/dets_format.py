@@ -50,6 +50,7 @@ import hashlib
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final, Self
 
 import attrs
@@ -317,17 +318,10 @@ def surviving_terms(data: bytes, path: str) -> Iterator[bytes]:
         if status != _ACTIVE or not _COLLECTION.size < size <= len(data) - position:
             position += 1 << _SMALLEST_BLOCK_LOG2
             continue
-        yield from _surviving(data, position + _COLLECTION.size, position + size)
+        with suppress(DataError):
+            for _, term in _read_objects(data, path, position, size):
+                yield term
         position += 1 << _block_log2(size)
-
-
-def _surviving(data: bytes, position: int, end: int) -> Iterator[bytes]:
-    while position + _U32.size < end:
-        (size,) = _U32.unpack_from(data, position)
-        if not _U32.size < size <= end - position:
-            return
-        yield data[position + _U32.size : position + size]
-        position += size
 
 
 @attrs.define
@@ -369,12 +363,18 @@ def _read_collection(space: _Space, slot: int, position: int, size: int) -> Iter
     data, path = space.data, space.path
     if size <= _COLLECTION.size or _COLLECTION.unpack_from(data, position) != (size, _ACTIVE):
         raise DataError(path, position, f"no collection of {size} bytes")
+    for term_offset, term in _read_objects(data, path, position, size):
+        yield StoredObject(slot, term_offset, term)
+
+
+def _read_objects(data: bytes, path: str, position: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """The terms in a collection, and where they begin; raises :class:`DataError` at one that does not fit into it."""
     end = position + size
     position += _COLLECTION.size
     while position < end:
-        (object_size,) = _U32.unpack_from(data, position)
+        object_size = int.from_bytes(data[position : position + _U32.size])
         if not _U32.size < object_size <= end - position:
             raise DataError(path, position, f"an object of {object_size} bytes where {end - position} are left")
         term_offset = position + _U32.size
         position += object_size
-        yield StoredObject(slot, term_offset, data[term_offset:position])
+        yield term_offset, data[term_offset:position]
