@@ -17,10 +17,12 @@ from typer.testing import CliRunner, Result
 
 from queue_index.message_format import Envelope, encode_message
 from queue_index.properties import Properties, encode_properties
+from queue_index.quorum.node_tables import read_uids
 from storage.erlang_terms import Atom, Opaque, Term, decode, encode
 from storage.errors import WarrenError
 from storage.filesystem import RealFileSystem
 from warren import cli
+from warren.salvage import quorum_node
 from warren.salvage.export import Selection, export_source
 from warren.salvage.queue_directory import Finding
 from warren.salvage.source import open_source
@@ -289,6 +291,20 @@ def test_what_is_left_of_a_deleted_queue_comes_out_where_it_is_named(left: Path)
 def test_what_is_left_of_a_deleted_queue_hides_nothing_of_its_nodes_log(data: Path, node: QuorumNode) -> None:
     node.wal(1, [*records(ORDERS, plain_log(5)), *records(SECOND, plain_log(2))])
     assert verified(data) == [("leftover log entries", "leftover"), ("leftover of a deleted queue", "leftover")]
+
+
+def test_a_nodes_names_are_not_read_again_for_each_of_its_directories(
+    data: Path, left: Path, node: QuorumNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once to find the queues, once for those that are found: it took minutes where hundreds were deleted."""
+    reads: list[str] = []
+    monkeypatch.setattr(quorum_node, "read_uids", lambda data, path: reads.append(path) or read_uids(data, path))
+    for number in range(5):
+        shutil.copytree(left, left.with_name(f"2F_GON{number}"))
+        node.queue(b"/", b"more%d" % number, b"2F_MOR%d" % number)
+    node.names({"%2F_orders": ORDERS} | {f"%2F_more{number}": b"2F_MOR%d" % number for number in range(5)})
+    assert verified(data).count(("leftover of a deleted queue", "leftover")) == 6
+    assert reads == [str(left.with_name("names.dets"))] * 2
 
 
 def test_names_that_a_killed_node_left_open_say_it_too(data: Path, left: Path) -> None:

@@ -2,7 +2,7 @@
 
 A directory of any format is a value; a plan takes those as :class:`warren.salvage.vhost.Vhost` found them and leaves
 out what stays on the machine that plans. What reads them puts in its own. Their fields have the same names in every
-format: ``files``; ``bodies``, the vhost's store; and ``wals``, the logs that a node's quorum queues share, which are
+format: ``files``; ``bodies``, the vhost's store; and ``nodes``, with the logs that quorum queues share, which are
 scanned once for all queues that are opened together.
 """
 
@@ -13,10 +13,10 @@ from typing import Any, Final
 import attrs
 
 from warren.salvage.queue_directory import BodySource, QueueDirectory
-from warren.salvage.quorum_member import NodeWals
+from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.read_only import ReadOnlyFileSystem
 
-_LEFT_OUT: Final = ("files", "bodies", "wals")
+_LEFT_OUT: Final = ("files", "bodies", "nodes")
 
 
 def bare(queue: QueueDirectory) -> QueueDirectory:
@@ -30,15 +30,15 @@ class Opening:
     """Opens bare directories: those of one task, or others that are read together."""
 
     files: ReadOnlyFileSystem
-    _wals: NodeWals | None = None
+    _nodes: QuorumNodes | None = None
 
     def opened(self, queue: QueueDirectory, bodies: BodySource | None = None) -> QueueDirectory:
         """The directory, to be read. Without ``bodies`` nothing that lies in a store may be asked for."""
         values: dict[str, Any] = {"files": self.files, "bodies": bodies}
-        if "wals" in _fields(queue):
-            if self._wals is None:
-                self._wals = NodeWals(self.files)
-            values["wals"] = self._wals
+        if "nodes" in _fields(queue):
+            if self._nodes is None:
+                self._nodes = QuorumNodes(self.files)
+            values["nodes"] = self._nodes
         found: QueueDirectory = _with(queue, values)
         return found
 

@@ -35,7 +35,8 @@ from warren.salvage.queue_directory import (
     Stretch,
     Summary,
 )
-from warren.salvage.quorum_member import Member, NodeWals, best_of, unreadable
+from warren.salvage.quorum_member import Member, best_of, unreadable
+from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
 KIND: Final = "rabbitmq-quorum"
@@ -50,8 +51,8 @@ class QuorumDirectory:
     name: bytes
     members: tuple[str, ...]
     """Its directories."""
-    wals: NodeWals | None = None
-    """``None``: scanned for this queue alone."""
+    nodes: QuorumNodes | None = None
+    """``None``: looked at for this queue alone."""
 
     @property
     def kind(self) -> str:
@@ -92,8 +93,8 @@ class QuorumDirectory:
         return Summary(machine.ready_count, machine.payload_bytes, details)
 
     def extent(self) -> Extent:
-        wals = self.wals or NodeWals(self.files)
-        return Extent({}, sum(self._byte_count(member, wals) for member in self.members), None)
+        nodes = self.nodes or QuorumNodes(self.files)
+        return Extent({}, sum(self._byte_count(member, nodes) for member in self.members), None)
 
     def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
         try:
@@ -142,14 +143,16 @@ class QuorumDirectory:
 
     def each(self) -> list[Member]:
         """Its directories, in order of their paths."""
-        wals = self.wals or NodeWals(self.files)
-        return [Member.open(self.files, directory, wals) for directory in self.members]
+        nodes = self.nodes or QuorumNodes(self.files)
+        return [Member.open(self.files, directory, nodes) for directory in self.members]
 
     def chosen(self) -> Member:
         """The directory that is read."""
         return best_of(self.each())
 
-    def _byte_count(self, member: str, wals: NodeWals) -> int:
+    def _byte_count(self, member: str, nodes: QuorumNodes) -> int:
         """Of a directory, with its share of the node's write-ahead logs."""
         own = (below(member, name) for name in self.files.list(member))
-        return wals.share_of(member) + sum(self.files.size(path) for path in own if not self.files.is_directory(path))
+        return nodes.of(member).wal_share + sum(
+            self.files.size(path) for path in own if not self.files.is_directory(path)
+        )

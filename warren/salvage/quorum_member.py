@@ -1,8 +1,6 @@
 """One directory of a quorum queue, open: its log, and the messages that the replay finds in it.
 
-A queue has one directory on each node that it is a member on. The node's write-ahead logs hold the entries of all of
-its queues; they are scanned once for all of them, and what is wrong with them is told with the first of the node's
-directories.
+A queue has one directory on each node that it is a member on (:mod:`warren.salvage.quorum_node`).
 """
 
 from __future__ import annotations
@@ -17,17 +15,16 @@ import attrs
 
 from queue_index.message_format import message_facts
 from queue_index.quorum.commands import Command, Enqueue, Requeue
-from queue_index.quorum.config import CONFIG_NAME, QueueConfig, read_config
+from queue_index.quorum.config import QueueConfig, read_config
 from queue_index.quorum.decoding import EntryDecoder
-from queue_index.quorum.log import LogEntry, QuorumLog, WalEntries, WalIndex, is_wal_name
-from queue_index.quorum.node_tables import META_FILE, NAMES_FILE, read_applied, read_uids
+from queue_index.quorum.log import LogEntry, QuorumLog
 from queue_index.quorum.problems import Problem
 from queue_index.quorum.ready_queues import QueuedMessage
 from queue_index.quorum.replay import Replayed, replay
 from storage.errors import DataError, MessageError, StorageError, TermError
-from warren.salvage.names import printable, to_text
 from warren.salvage.queue_directory import MISSING_BODY, UNREADABLE_BODY, UNREADABLE_QUEUE, Finding, StoredMessage
-from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.quorum_node import QuorumNodes
+from warren.salvage.read_only import ReadOnlyFileSystem
 
 _VERSION: Final = b"\x83"
 """What a term begins with that stands alone."""
@@ -36,97 +33,6 @@ _VERSION: Final = b"\x83"
 def encoded_in(entry: LogEntry, command: Enqueue | Requeue) -> bytes:
     """The message in an entry."""
     return _VERSION + entry.data[command.body.start : command.body.end]
-
-
-class NodeWals:
-    """The nodes that queues' directories lie in: their write-ahead logs, and what else lies there.
-
-    Each is looked at once, when it is asked for.
-    """
-
-    def __init__(self, files: ReadOnlyFileSystem) -> None:
-        self._files = files
-        self._scanned: dict[str, WalIndex] = {}
-        self._beside: dict[str, list[str]] = {}
-        self._byte_counts: dict[str, int] = {}
-        self._applied: dict[str, dict[bytes, int] | None] = {}
-
-    def of(self, member: str) -> WalIndex:
-        """Of the node in whose folder that queue's directory lies."""
-        node = posixpath.dirname(member)
-        if node not in self._scanned:
-            self._scanned[node] = WalIndex.scan(self._files, wal_paths(self._files, node))
-        return self._scanned[node]
-
-    def applied(self, member: str) -> int | None:
-        """Up to which entry the node had come with that queue, by what it says; ``None`` where nothing can be read."""
-        node = posixpath.dirname(member)
-        if node not in self._applied:
-            path = below(node, META_FILE)
-            try:
-                self._applied[node] = read_applied(self._files.read(path), path)
-            except (DataError, StorageError):
-                self._applied[node] = None
-        applied = self._applied[node]
-        return None if applied is None else applied.get(posixpath.basename(member).encode(), 0)
-
-    def beside(self, member: str) -> list[str]:
-        """The directories of all queues of its node, by name."""
-        node = posixpath.dirname(member)
-        if node not in self._beside:
-            self._beside[node] = directories(self._files, node)
-        return self._beside[node]
-
-    def problems_at(self, member: str) -> tuple[Problem, ...]:
-        """What is told with that directory of its node's write-ahead logs: with the first one all, with others nothing.
-
-        Entries of a queue without a directory are left over: it was deleted, or its name in the log is damaged.
-        """
-        beside = self.beside(member)
-        if member != next((one for one in beside if not is_left_of_deletion(self._files, one)), None):
-            return ()
-        wal, known = self.of(member), {posixpath.basename(directory).encode() for directory in beside}
-        gone = [wal.of(uid) for uid in wal.uids if uid not in known]
-        return (*wal.problems, *(_without_directory(entries, posixpath.dirname(member)) for entries in gone))
-
-    def share_of(self, member: str) -> int:
-        """The bytes of its node's write-ahead logs, shared among the node's queues."""
-        node = posixpath.dirname(member)
-        if node not in self._byte_counts:
-            self._byte_counts[node] = sum(self._files.size(path) for path in wal_paths(self._files, node))
-        return self._byte_counts[node] // max(len(self.beside(member)), 1)
-
-
-def _without_directory(entries: WalEntries, node: str) -> Problem:
-    path = entries.runs[0].path if entries.runs else node
-    detail = f"{entries.count} entries of {printable(to_text(entries.uid))}, which has no directory"
-    return Problem("leftover log entries", "leftover", path, None, detail)
-
-
-def wal_paths(files: ReadOnlyFileSystem, node: str) -> list[str]:
-    """The write-ahead logs in a node's folder."""
-    return [below(node, name) for name in files.list(node) if is_wal_name(name)]
-
-
-def is_left_of_deletion(files: ReadOnlyFileSystem, directory: str) -> bool:
-    """Whether its queue was deleted while the node wrote a segment of it: the file came back, and its folder with it.
-
-    It has no config then, and among the node's names it is not. Where these cannot be read, nobody knows.
-    """
-    if files.exists(below(directory, CONFIG_NAME)):
-        return False
-    path = below(posixpath.dirname(directory), NAMES_FILE)
-    try:
-        return posixpath.basename(directory).encode() not in read_uids(files.read(path), path)
-    except (DataError, StorageError):
-        return False
-
-
-def directories(files: ReadOnlyFileSystem, place: str) -> list[str]:
-    """What lies in ``place`` and is a directory."""
-    if not files.is_directory(place):
-        return []
-    return [inner for name in files.list(place) if files.is_directory(inner := below(place, name))]
 
 
 @attrs.define(eq=False, slots=False)
@@ -146,15 +52,15 @@ class Member:
     _decoder: EntryDecoder = attrs.Factory(EntryDecoder)
 
     @classmethod
-    def open(cls, files: ReadOnlyFileSystem, path: str, wals: NodeWals) -> Member:
+    def open(cls, files: ReadOnlyFileSystem, path: str, nodes: QuorumNodes) -> Member:
         """What cannot be read of it is told by :attr:`log`, and of its config by whoever found the place."""
         config = None
         with suppress(DataError, StorageError):
             config = read_config(files, path)
-        wal = wals.of(path)
-        entries = wal.of(posixpath.basename(path).encode() if config is None else config.uid)
+        node = nodes.of(path)
+        entries = node.wal.of(posixpath.basename(path).encode() if config is None else config.uid)
         log = QuorumLog.open(files, path, entries)
-        return cls(path, config, log, entries.count, wals.problems_at(path), wals.applied(path))
+        return cls(path, config, log, entries.count, node.problems_at(path), node.applied(path))
 
     def replayed(self) -> Replayed:
         """Raises :class:`DataError` for a version that is not known."""

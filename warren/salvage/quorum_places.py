@@ -24,7 +24,7 @@ from queue_index.quorum.log import is_segment_name, is_wal_name
 from queue_index.quorum.node_tables import META_FILE, NAMES_FILE
 from storage.errors import DataError, StorageError
 from warren.salvage.queue_directory import Finding, unreadable_file
-from warren.salvage.quorum_member import directories, is_left_of_deletion
+from warren.salvage.quorum_node import QuorumNodes, directories
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
 QUORUM_FOLDER: Final = "quorum"
@@ -62,8 +62,9 @@ def quorum_places(files: ReadOnlyFileSystem, place: str) -> tuple[list[QuorumPla
     named: dict[tuple[bytes, bytes], list[str]] = {}
     problems: dict[tuple[bytes, bytes], list[Finding]] = {}
     deleted: list[Finding] = []
+    nodes = QuorumNodes(files)
     for directory in _member_directories(files, place):
-        if directory != place and is_left_of_deletion(files, directory):
+        if directory != place and nodes.of(directory).is_left_of_deletion(directory):
             deleted.append(Finding("leftover of a deleted queue", "leftover", directory, None, _LEFT_OF_DELETION))
             continue
         path = below(directory, CONFIG_NAME)

@@ -28,7 +28,7 @@ from storage.errors import DataError, StorageError
 from storage.filesystem import RealFileSystem
 from warren.salvage.archive import unpack
 from warren.salvage.classic_converting import is_of_v1, is_of_v2
-from warren.salvage.quorum_member import NodeWals
+from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.quorum_places import QuorumPlace, quorum_places
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.places import store_at
@@ -184,8 +184,8 @@ def _vhosts_at(files: ReadOnlyFileSystem, place: str) -> list[Vhost] | None:
     found = _vhost_places(files, place)
     if found is None:
         return None
-    wals = NodeWals(files)
-    return [Vhost.open(files, one, wals) for one in found]
+    nodes = QuorumNodes(files)
+    return [Vhost.open(files, one, nodes) for one in found]
 
 
 def _vhost_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | None:

@@ -33,7 +33,7 @@ from warren.salvage.classic_v2 import ClassicV2Directory
 from warren.salvage.names import to_text
 from warren.salvage.queue_directory import MSG_IDS, Finding, MsgIds, QueueDirectory, Severity
 from warren.salvage.quorum import QuorumDirectory
-from warren.salvage.quorum_member import NodeWals
+from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.quorum_places import QuorumPlace
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
@@ -76,8 +76,8 @@ class Vhost:
     _stores: dict[str, StoreReader] = attrs.field(factory=dict)
 
     @classmethod
-    def open(cls, files: ReadOnlyFileSystem, place: VhostPlace, wals: NodeWals | None = None) -> Vhost:
-        """The vhost in that place, or the part of it that is meant; ``wals``: of quorum queues, shared with others."""
+    def open(cls, files: ReadOnlyFileSystem, place: VhostPlace, nodes: QuorumNodes | None = None) -> Vhost:
+        """The vhost in that place, or the part of it that is meant; ``nodes``: of quorum queues, shared with others."""
         path, only = place.path, place.only
         is_whole = path is not None and only is None
         vhost = cls(files, path or "", b"", disk.DEFAULT_SEGMENT_ENTRY_COUNT, {}, [], is_whole, [*place.problems])
@@ -91,10 +91,10 @@ class Vhost:
             vhost.name = next(filter(None, named_by), vhost.directory.encode())
         for directory, of in zip(directories, named, strict=True):
             vhost.queues.append(vhost._queue(directory, of.queue, of.index_version))
-        wals = wals or NodeWals(files)
+        nodes = nodes or QuorumNodes(files)
         for queue in place.quorum:
             vhost.queues.append(
-                QuorumDirectory(files=files, path=queue.path, name=queue.name, members=queue.members, wals=wals)
+                QuorumDirectory(files=files, path=queue.path, name=queue.name, members=queue.members, nodes=nodes)
             )
             vhost.problems += queue.problems
         vhost.queues.sort(key=lambda queue: (queue.name, queue.path))
