@@ -1,7 +1,8 @@
 """The actor that builds what is found by: ConsumeQueue entries and index items, off the way of those who append.
 
 It walks behind the CommitLog's end, a stretch a step; :class:`Arrivals` tells those who wait for messages of a topic.
-Every ``flush_interval_consume_queue`` it makes safe what it has built, and writes down how far that is (checkpoint).
+Every ``flush_interval_consume_queue`` it makes safe what it has built, and writes down how far that is (checkpoint);
+the slots of the index file that is being filled are written then, so that a copy of the live file answers.
 """
 
 from __future__ import annotations
@@ -135,6 +136,7 @@ class DispatchActor(TopicPart):
     def _flush(self) -> None:
         """At every interval what is worth it, at every thorough one everything; nothing once that is done."""
         settings, now_ns = self.store.settings, self._around.clock.now_ns()
+        self.store.index.write()
         if now_ns - self._thorough_ns < settings.flush_consume_queue_thorough_interval * MS_NS:
             self.store.flush_queues(settings.flush_consume_queue_least_pages * _PAGE_BYTES)
             if self._index_files != len(

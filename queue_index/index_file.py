@@ -4,10 +4,11 @@ An item names the one before it in its slot's chain, so every step of a chain go
 when its index count has reached the number of items that it has room for; it never changes again.
 
 What is where. A put writes its items at once, all of a batch in one go; header and slots stay in memory until
-:meth:`IndexFile.flush` writes them. A header on the disk counts only items that are on the disk, and that of a full
-file stands for its slots too. So a crash leaves the items up to the last flush, and of a file that is not full perhaps
-older or torn slots, which can be had from the items (:mod:`queue_index.index_recovery`). A file without a table in
-memory (full, or only read) is read in place: four bytes for the slot and twenty for each step of the chain.
+:meth:`IndexFile.write` or :meth:`IndexFile.flush` writes them. The header of a full file that is on the disk stands for
+its items and its slots. Of a file that is not full a power loss can leave any of what was written since the last flush:
+recovery goes no further than what was flushed, and makes the slots anew from the items
+(:mod:`queue_index.index_recovery`). A file without a table in memory (full, or only read) is read in place: four bytes
+for the slot and twenty for each step of the chain.
 
 Invariants: every item's number is above that of the one before it in its chain, and both hashes fall into the same
 slot; the hash slot count is the number of chains; an item's physical offset is not below the one's before it.
@@ -195,6 +196,19 @@ class IndexFile:
         return data if len(data) == size else data.ljust(size, b"\0")  # a shorter file is zeros behind its end
 
     # ── to the disk ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def write(self) -> None:
+        """Let the file hold the header and the slots that are in memory, for whoever reads or copies it meanwhile.
+
+        Nothing is synced; a full file is left to :meth:`flush`, which keeps the order that a power loss asks for.
+        """
+        if self.is_full or not self.has_unflushed:
+            return
+        if self._unwritten:
+            self.handle().pwrite(self.header.encode(), 0)  # before the slots: they may name no item that is not counted
+            self._unwritten = False
+        if self._table is not None:
+            self._table.write(self.handle())
 
     def flush(self, *, with_slots: bool = True) -> None:
         """Write what is only in memory, and make it survive a power loss.

@@ -187,6 +187,11 @@ class KeyIndex:
     def has_unflushed(self) -> bool:
         return self._unsynced_names or any(file.has_unflushed for file in self.index_files)
 
+    def write(self) -> None:
+        """Let the files hold what is only in memory, for whoever reads or copies them meanwhile; nothing is synced."""
+        for file in self.index_files:
+            file.write()
+
     def flush(self) -> None:
         """Write all that is only in memory, older files first, and make it survive a power loss."""
         self._flush(with_slots=True)

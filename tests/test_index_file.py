@@ -147,6 +147,27 @@ def test_only_items_are_written_before_a_flush_and_slots_before_a_timed_one_neve
     assert files.synced_size("/index/1") == SMALL.file_size
 
 
+def test_what_was_written_is_found_in_a_copy_and_is_not_safe_yet() -> None:
+    files = MemoryFileSystem()
+    file = new_file(files)
+    put(file, (5, 0, T0), (5, 9, T0))
+    files.plan.log.clear()
+    file.write()
+    assert [kind for kind, _ in files.plan.log] == ["pwrite", "pwrite"]
+    assert find(reopened(files), 5) == [9, 0]
+    assert file.has_unflushed
+    file.flush()
+    assert not file.has_unflushed
+    files.plan.log.clear()
+    file.write()
+    assert not files.plan.log
+    put(file, *[(n, n, T0) for n in range(9, 46)])
+    file.write()  # full: its header may not come before its slots
+    assert not reopened(files).is_full
+    file.flush()
+    assert find(reopened(files), 5) == [9, 0]
+
+
 def test_slots_of_a_full_file_are_on_the_disk_before_its_header() -> None:
     files = MemoryFileSystem()
     file = new_file(files)

@@ -23,12 +23,15 @@ from actors.engines.topics.errors import (
     TopicNameError,
     TransactionError,
 )
+from actors.engines.topics.topic_store import FOR_EVER_MS
 from actors.node_actor import Probes, TopicsDownError
 from actors.pool import ActorStoppedError
 from actors.surroundings import BlockedError
 from msg_store.commit_log_format import MAX_PROPERTIES_BYTES
+from queue_index.key_index import KeyIndex
 from storage.errors import DataError, DiskFullError, MessageError, StorageError
 from storage.faults import SimulatedCrash
+from storage.java_hash import index_hash
 from storage.memory import MemoryFileSystem
 from warren import Reader, Topic, TopicRecord
 
@@ -603,6 +606,22 @@ def test_find_answers_exactly_though_hashes_collide() -> None:
     assert len(topic.find("Aa", exact=False)) == 30  # twice each, and the others
     assert bodies(topic.find("none")) == topic.find("Aa", limit=0) == []
     assert opened().node.topic("other").find("Aa") == []
+
+
+def test_an_index_file_that_is_copied_while_it_is_filled_answers_a_second_later() -> None:
+    hand = opened()
+    topic = hand.node.topic("t", queues=1)
+    topic.append_many(numbered(5), keys=["a", "b"] * 2 + ["a"]).wait()
+    hand.advance(1.1)
+    copied = KeyIndex.load(
+        hand.files.after_process_crash(),
+        "/data/topics/index",
+        max_hash_slot_num=SMALL["max_hash_slot_num"],
+        max_index_num=SMALL["max_index_num"],
+        new_name=str,
+        writable=False,
+    )
+    assert len(copied.query(index_hash("t#a"), 10, 0, FOR_EVER_MS)) == 3
 
 
 def test_find_keeps_to_the_times_to_the_millisecond_over_many_index_files() -> None:
