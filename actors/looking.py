@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, Final
 
 import attrs
@@ -35,8 +34,8 @@ def browse(process: QueueProcess, limit: int, after: tuple[int, int] | None) -> 
         if (after is not None and level > after[0]) or (level not in awake and not process.backing.length_of(level)):
             continue
         behind = after[1] if after is not None and level == after[0] else -1
-        rest = (one for one in process.backing.level(level).browse() if one.seq_id > behind)
-        found += [BrowsedMessage(level, one) for one in itertools.islice(rest, limit - len(found))]
+        page = process.backing.level(level).browse(behind + 1, limit - len(found))
+        found += [BrowsedMessage(level, one) for one in page]
         if len(found) >= limit:
             break
     return found

@@ -1,13 +1,16 @@
 """Browsing: looking at every message, ready and pending, without taking any.
 
 The queue's lists and the pending acks are merged by seq_id. Delta is read stretch by stretch as the browser gets there,
-and nothing of it stays in RAM. The queue must not change while it is browsed.
+and nothing of it stays in RAM. The queue must not change while it is browsed; but a browser may begin behind the last
+message that it saw, and what lies before is then neither read nor walked through: page by page, a queue costs what it
+costs in one go.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import Final
 
 import attrs
 
@@ -18,7 +21,8 @@ from queue_index.recovering import recover_to
 from queue_index.run import Run
 from queue_index.state import QueueState
 
-_CHUNK = 256  # payloads read from a store at a time
+_CHUNK: Final = 256  # payloads read from a store at a time
+_STRETCH: Final = 2048  # positions read from delta at a time
 
 
 @attrs.frozen
@@ -36,32 +40,37 @@ class Browsed:
         return decode_message(self.term)
 
 
-def browse(s: QueueState) -> Iterator[Browsed]:
-    """Every message in seq_id order, read as it is reached."""
-    ready = _messages(s, _ready_runs(s), unacked=False)
-    pending = [_messages(s, pieces, unacked=True) for pieces in (s.ram_pending, s.disk_pending, s.index_pending)]
-    return heapq.merge(ready, *pending, key=lambda browsed: browsed.seq_id)
+def browse(s: QueueState, first: int = 0, limit: int | None = None) -> Iterator[Browsed]:
+    """Messages in seq_id order from ``first`` on, at most ``limit`` (``None``: all), read as they are reached."""
+    kinds = [((run, False) for run in _ready_runs(s, first, _STRETCH if limit is None else min(limit, _STRETCH)))]
+    for held in (s.ram_pending, s.disk_pending, s.index_pending):
+        kinds.append((run, True) for run in held.since(first))
+    for run, unacked in heapq.merge(*kinds, key=lambda pair: pair[0].start):
+        while run.count and limit != 0:
+            part = run.take_left(min(_CHUNK, run.count, run.count if limit is None else limit))
+            limit = None if limit is None else limit - part.count
+            yield from _messages(s, part, unacked=unacked)
+        if limit == 0:
+            return
 
 
-def _messages(s: QueueState, runs: Iterable[Run], *, unacked: bool) -> Iterator[Browsed]:
-    for run in runs:
-        for low in range(0, run.count, _CHUNK):
-            part = run.window(low, min(_CHUNK, run.count - low))
-            for index, (msg_id, term) in enumerate(zip(part.msg_ids(), s.read_terms(part), strict=True)):
-                place = part.low + index
-                properties = MessageProperties(part.batch.expiry(place), part.batch.size(place))
-                yield Browsed(part.start + index, msg_id, unacked, properties, term)
+def _messages(s: QueueState, run: Run, *, unacked: bool) -> Iterator[Browsed]:
+    for index, (msg_id, term) in enumerate(zip(run.msg_ids(), s.read_terms(run), strict=True)):
+        place = run.low + index
+        properties = MessageProperties(run.batch.expiry(place), run.batch.size(place))
+        yield Browsed(run.start + index, msg_id, unacked, properties, term)
 
 
-def _ready_runs(s: QueueState) -> Iterator[Run]:
-    yield from s.q4
-    yield from s.q3
+def _ready_runs(s: QueueState, first: int, stretch: int) -> Iterator[Run]:
+    yield from s.q4.since(first)
+    yield from s.q3.since(first)
     start, end = (None, None) if s.delta.blank else s.delta.bounds
-    while start is not None and end is not None and start < end:
-        stop = min(s.index.next_segment_boundary(start), end, start + 2048)
+    while start is not None and end is not None and (start := max(start, first)) < end:
+        stop = min(s.index.next_segment_boundary(start), end)
         recover_to(s, stop)
-        yield from sift(s, s.index.read(start, stop))[0]
+        runs, stop = s.index.read_some(start, stop, stretch)
+        yield from sift(s, runs)[0]
         beyond = s.recovery is None and not stop % s.index.segment_entry_count
         start = s.index.next_known(stop, end) if beyond else stop
-    yield from s.q2
-    yield from s.q1
+    yield from s.q2.since(first)
+    yield from s.q1.since(first)

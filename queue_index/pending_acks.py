@@ -63,6 +63,14 @@ class PendingAcks:
             if run.end > start
         ]
 
+    def since(self, seq_id: int) -> Iterator[Run]:
+        """Windows on what is held from ``seq_id`` on, in seq_id order; what comes before costs next to nothing."""
+        before = self._before(seq_id + 1)
+        for key in self._runs.irange(seq_id if before is None or before.end <= seq_id else before.start):
+            run = self._runs[key]
+            skipped = max(seq_id - run.start, 0)
+            yield run.window(skipped, run.count - skipped)
+
     def remove(self, start: int, end: int) -> list[Run]:
         """Give up what is held of ``start … end-1``, in seq_id order."""
         removed: list[Run] = []

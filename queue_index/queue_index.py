@@ -328,28 +328,41 @@ class QueueIndex:
         runs: list[Run] = []
         for number in range(start // size, (end - 1) // size + 1) if start < end else ():
             low, high = max(start - number * size, 0), min(end - number * size, size)
-            runs += self._read_segment(number, low, high)
+            runs += self._read_segment(number, low, high, high - low)[0]
         return runs
 
-    def _read_segment(self, number: int, low: int, high: int) -> list[Run]:
+    def read_some(self, start: int, end: int, limit: int) -> tuple[list[Run], int]:
+        """The first unacked messages of ``start … end-1``, a part of one segment, at most ``limit`` of them.
+
+        Also the seq_id before which there are no others.
+        """
+        number, low = divmod(start, self.segment_entry_count)
+        runs, high = self._read_segment(number, low, end - start + low, limit)
+        return runs, high - low + start
+
+    def _read_segment(self, number: int, low: int, high: int, limit: int) -> tuple[list[Run], int]:
+        """At most ``limit`` unacked messages of the positions ``low … high-1``, and where they end."""
         size = self.segment_entry_count
         segment = self._segment(number)
         if self._last_read is not None and self._last_read[0] == number:
             file = self._last_read[1]
         else:
             file = read_segment(self._files, self._segment_path(number), size)
-        self._last_read = (number, file) if high < size else None
         facts = self.together(segment, file)
         wanted = (facts & (PUBLISHED | ACKED)) == PUBLISHED
         wanted[:low] = False
         wanted[high:] = False
+        if limit < high - low and len(beyond := np.flatnonzero(wanted)[limit:]):
+            high = int(beyond[0])
+            wanted[high:] = False
+        self._last_read = (number, file) if high < size else None
         in_file = published(file.entries)
         runs = file.runs(number * size, wanted & in_file, facts)
         for written in segment.written:
             if written.rel_seq < high and written.end > low:
                 runs += written.runs(number * size, wanted & ~in_file, facts & DELIVERED > 0)
         runs.sort(key=lambda run: run.start)
-        return runs
+        return runs, high
 
     def together(self, segment: SegmentJournal, file: SegmentFile) -> Octets:
         """What the file and the journal know of a segment's positions together."""

@@ -7,6 +7,7 @@ to nothing: most of ten thousand queues are empty.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, cast
@@ -15,6 +16,10 @@ from queue_index.run import Run
 
 _NO_RUNS: Final = cast(deque[Run], ())
 """In place of an empty deque, which takes 600 bytes; to be looked at only, and a tuple because that sees to it."""
+
+
+def _end_of(run: Run) -> int:
+    return run.end
 
 
 class RunQueue:
@@ -44,6 +49,14 @@ class RunQueue:
     @property
     def last_seq_id(self) -> int:
         return self._runs[-1].end - 1
+
+    def since(self, seq_id: int) -> Iterator[Run]:
+        """Windows on the messages from ``seq_id`` on; what comes before costs next to nothing."""
+        runs = self._runs
+        for index in range(bisect_right(runs, seq_id, key=_end_of), len(runs)):
+            run = runs[index]
+            skipped = max(seq_id - run.start, 0)
+            yield run.window(skipped, run.count - skipped)
 
     @property
     def head(self) -> Run:

@@ -314,9 +314,12 @@ class VariableQueue:
         """Ack and forget every pending ack."""
         acking.purge_acks(self._state, keep_persistent=False)
 
-    def browse(self) -> Iterator[browsing.Browsed]:
-        """Every message, ready and pending, in order, taking none. The queue must not change meanwhile."""
-        return browsing.browse(self._state)
+    def browse(self, first: int = 0, limit: int | None = None) -> Iterator[browsing.Browsed]:
+        """Messages from the seq_id ``first`` on, ready and pending, in order, taking none; at most ``limit``.
+
+        The queue must not change meanwhile.
+        """
+        return browsing.browse(self._state, first, limit)
 
     def read_pending(self, tags: acking.Tags) -> list[tuple[int, bytes]]:
         """Seq_ids and encoded messages of pending acks, in the order of the tags."""

@@ -17,6 +17,7 @@ from queue_index.queue_index import QueueIndex
 from queue_index.recovery import DirtyRecovery
 from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, PERSISTENT, Batch, Run, UnencodedTerms
 from queue_index.variable_queue import QueueFiles
+from storage.filesystem import FileSystem
 from storage.memory import MemoryFileSystem
 from storage.settings import Settings
 
@@ -204,7 +205,7 @@ class Bodies:
         self.synced_ticket = self.written_ticket
 
 
-def queue_files(files: MemoryFileSystem, settings: Settings = SETTINGS, *, durable: bool = True) -> QueueFiles:
+def queue_files(files: FileSystem, settings: Settings = SETTINGS, *, durable: bool = True) -> QueueFiles:
     """What a queue on these files is made of; its clock stands still."""
     return QueueFiles(
         files=files,
