@@ -68,31 +68,41 @@ class Inbox:
         """Take one message; Pykka's way in."""
         if isinstance(envelope.reply_to, Future) and self.owner is not None:
             envelope.reply_to.helped_by(self.owner)
-        with self._lock:
-            if isinstance(envelope.message, Control):
-                if self._control is None:
-                    self._control = deque()
-                self._control.append(envelope)
-            else:
-                self._append(envelope)
-                self._open = None
-                self.weight += weight
-        self._wake()
+        try:
+            with self._lock:
+                if isinstance(envelope.message, Control):
+                    if self._control is None:
+                        self._control = deque()
+                    self._control.append(envelope)
+                else:
+                    data = self._data_lane()
+                    self._open = None
+                    self.weight += weight  # no interrupt comes between this and the next call
+                    data.append(envelope)
+            self._wake()
+        except BaseException:
+            self._wake_after_interrupt()
+            raise
 
     def gather(self, key: object, item: Any, new: Callable[[object], G], weight: int) -> G:
         """Let ``item`` join the entry at the tail, or begin a ``new`` one; returns the entry.
 
         All entries of one key are of one class.
         """
-        with self._lock:
-            tail = self._open
-            if tail is None or tail.key is not key:
-                tail = self._open = new(key)
-                self._append(tail)
-            tail.items.append(item)
-            self.weight += weight
-        if not self.scheduled:
-            self._wake()
+        try:
+            with self._lock:
+                tail = self._open
+                if tail is None or tail.key is not key:
+                    tail = new(key)
+                    self._data_lane().append(tail)
+                    self._open = tail  # only now: nobody would take what joins an entry that does not stand in line
+                self.weight += weight
+                tail.items.append(item)
+            if not self.scheduled:
+                self._wake()
+        except BaseException:
+            self._wake_after_interrupt()
+            raise
         return tail  # type: ignore[return-value]
 
     def join(self, key: object, item: Any) -> Gathering | None:
@@ -104,8 +114,8 @@ class Inbox:
             tail = self._open
             if tail is None or tail.key is not key:
                 return None
-            tail.items.append(item)
             self.weight += 1
+            tail.items.append(item)
         return tail
 
     def seal(self) -> None:
@@ -117,14 +127,19 @@ class Inbox:
         with self._lock:
             self.weight -= weight
 
-    def _append(self, entry: Entry) -> None:
+    def _data_lane(self) -> deque[Entry]:
         if self._data is None:
             self._data = deque()
-        self._data.append(entry)
+        return self._data
 
     def _wake(self) -> None:
         if not self.scheduled and self.owner is not None:
             self.scheduled = True
+            self.owner.schedule()
+
+    def _wake_after_interrupt(self) -> None:
+        """A signal's handler has raised within a call: it may have put something, or said that it wakes the owner."""
+        if self.owner is not None:  # a turn too many does no harm; without one what waits would wait for ever
             self.owner.schedule()
 
     def take(self) -> Entry | None:
@@ -132,12 +147,13 @@ class Inbox:
         with self._lock:
             if self._control:
                 return self._control.popleft()
-            if not self._data:
-                return None
-            entry = self._data.popleft()
-            if entry is self._open:
-                self._open = None
-            return entry
+            while self._data:
+                entry = self._data.popleft()
+                if entry is self._open:
+                    self._open = None
+                if not isinstance(entry, Gathering) or entry.items:  # else an interrupt struck who began it
+                    return entry
+            return None
 
     def get(self) -> Envelope[Any]:
         """Pykka's way out; here an actor is run only when something waits."""

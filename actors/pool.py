@@ -30,6 +30,7 @@ from pykka.messages import _ActorStop
 
 from actors.future import Future
 from actors.inbox import Gathering, Inbox
+from actors.interrupts import uninterrupted
 from storage.errors import DataError, StorageError, WarrenError
 
 _LOG = logging.getLogger("warren.actors")
@@ -212,7 +213,13 @@ class PooledActor(pykka.Actor):
                 pass
 
     def turn(self, entries: int = TURN_ENTRIES) -> bool:
-        """Work off up to ``entries`` entries of the inbox; ``False`` where another thread is at it."""
+        """Work off up to ``entries`` entries of the inbox; ``False`` where another thread is at it.
+
+        What a signal's handler raises strikes the calling thread when the turn is over (:mod:`actors.interrupts`).
+        """
+        return uninterrupted(self._turn, entries)
+
+    def _turn(self, entries: int) -> bool:
         if not self._turn_lock.acquire(blocking=False):
             return False
         self._turn_thread = threading.get_ident()
@@ -266,16 +273,14 @@ class PooledActor(pykka.Actor):
         """Do some work; what it raises is a refusal to the caller, or the end of this actor."""
         try:
             return work(*args)
-        except WarrenError as error:
-            if isinstance(error, (StorageError, DataError)) or not refusable:
+        except Exception as error:
+            if not refusable or not self.is_refusal(error):
                 self._fail(error, future)
             elif future is not None:
                 future.fail(error)
             else:
                 self.on_refused(error)
-        except Exception as error:
-            self._fail(error, future)
-        except BaseException as error:  # KeyboardInterrupt in a thread that helps: the state is half-changed
+        except BaseException as error:  # no signal's (actors.interrupts), but whoever's: the state is half-changed
             self._fail(error, future)
             raise
         return None
@@ -327,7 +332,11 @@ class PooledActor(pykka.Actor):
         """Whether another turn has something to do although nothing waits in the inbox."""
         return False
 
-    def on_refused(self, error: WarrenError) -> None:
+    def is_refusal(self, error: Exception) -> bool:
+        """Whether what a message met has changed nothing, so that the actor goes on."""
+        return isinstance(error, WarrenError) and not isinstance(error, (StorageError, DataError))
+
+    def on_refused(self, error: Exception) -> None:
         """A message without a caller was refused."""
         _LOG.warning("%s: %s", self.describe(), error)
 

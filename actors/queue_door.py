@@ -22,6 +22,7 @@ from actors.engines.queue_process import QueueProcess
 from actors.future import Confirm, Future
 from actors.handing_over import PublishBatch, PublishKey, QueueDownError, QueueGoneError, SettleKey
 from actors.inbox import Gathering
+from actors.interrupts import uninterrupted
 from actors.pool import ActorStoppedError
 from actors.store_actor import RemoteStore
 from actors.surroundings import Surroundings
@@ -88,7 +89,10 @@ class QueueDoor(Door):
 
     def _hand_off(self, key: PublishKey, body: bytes) -> bool:
         """Give a message to a consumer that waits for one and acks unseen, past the queue, if nothing is before it."""
-        if not self.consumer_waits() or not self._turn_lock.acquire(blocking=False):
+        return self.consumer_waits() and uninterrupted(self._hand_off_in_turn, key, body)
+
+    def _hand_off_in_turn(self, key: PublishKey, body: bytes) -> bool:
+        if not self._turn_lock.acquire(blocking=False):
             return False
         try:
             if self._process is None or not self.actor_inbox.empty() or not self.alive:

@@ -48,7 +48,7 @@ class Scribe(PooledActor):
         self.turn_ends = 0
         self.failed_with: BaseException | None = None
         self.undelivered: list[object] = []
-        self.refused: list[WarrenError] = []
+        self.refused: list[Exception] = []
 
     def on_receive(self, message: Any) -> object:
         if isinstance(message, Do):
@@ -62,7 +62,7 @@ class Scribe(PooledActor):
     def on_turn_end(self) -> None:
         self.turn_ends += 1
 
-    def on_refused(self, error: WarrenError) -> None:
+    def on_refused(self, error: Exception) -> None:
         self.refused.append(error)
 
     def on_undelivered(self, message: Any, error: WarrenError) -> None:

@@ -312,6 +312,8 @@ class Node(Vhost):
         try:
             self.change(lambda _: None)
         except BaseException:
+            with contextlib.suppress(Exception):  # it may be open: an interrupt strikes behind the turn that opens it
+                ref.ask(m.CloseNode())
             pool.stop()
             clock.close()
             raise

@@ -1,0 +1,75 @@
+"""Interrupts: what a signal's handler raises (KeyboardInterrupt, a time limit) strikes between turns only.
+
+Python runs the handlers of signals in the main thread, between any two instructions; what one raises would cut a turn
+in half, and with it a queue's state or a lock that is held. So while the main thread runs a turn, the handlers that it
+has at that moment are put aside, whoever set them; a signal that comes is held, and its own handler is called as soon
+as the turn is over. Turns are short: they wait for the disk, never for anybody's messages.
+
+Other threads, the pool's among them, are never struck, and pay nothing. Handlers that are written in C, as those of
+``faulthandler``, are not Python's, and stay.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # what `signal` wraps, in ten times the time; and this is every turn's
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+_SIGNALS: Final = tuple(sorted(int(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
+
+# All three belong to the main thread.
+_aside: dict[int, Callable[[int, FrameType | None], Any]] = {}
+"""The handlers that are put aside."""
+_held: deque[tuple[Callable[[int, FrameType | None], Any], int, FrameType | None]] = deque()
+"""Signals that came meanwhile."""
+_is_holding = False
+
+
+def uninterrupted(work: Callable[..., T], *args: Any) -> T:
+    """Call ``work``; what signals would raise meanwhile is raised when it is over. Calls within it change nothing."""
+    global _is_holding  # noqa: PLW0603 - there is one main thread
+    if _is_holding or threading.get_ident() != threading.main_thread().ident:
+        return work(*args)
+    try:
+        _put_aside()
+        _is_holding = True
+        return work(*args)
+    finally:
+        _is_holding = False
+        _give_back()
+
+
+def _put_aside() -> None:
+    for number in _SIGNALS:
+        handler = _signal.getsignal(number)
+        if callable(handler):
+            _aside[number] = handler
+            try:
+                _signal.signal(number, _hold)
+            except ValueError:  # Python runs in somebody else's program, and its main thread is not the one
+                _aside.clear()
+                return
+
+
+def _hold(number: int, frame: FrameType | None) -> None:
+    _held.append((_aside[number], number, frame))
+
+
+def _give_back() -> None:
+    """Give every handler its signal back, then let the signals that came strike, whatever strikes in between."""
+    try:
+        for number, handler in list(_aside.items()):
+            _signal.signal(number, handler)
+            del _aside[number]
+        while _held:
+            handler, number, frame = _held.popleft()
+            handler(number, frame)
+    finally:
+        if _aside or _held:
+            _give_back()

@@ -1,0 +1,256 @@
+"""What signals raise in the main thread: between turns, whoever set the handler, and with nothing left half-done."""
+
+from __future__ import annotations
+
+import asyncio
+import linecache
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NoReturn
+
+import pytest
+from runtime_tools import forget_actors, hand_node
+from test_pool import Do, Say, Scribe
+
+from actors.future import Confirm
+from actors.inbox import Gathering, Inbox
+from actors.interrupts import uninterrupted
+from actors.pool import HandPool
+from storage.memory import MemoryFileSystem, MemoryLock
+
+
+class TimeLimitError(Exception):
+    """As a task queue's soft time limit: an ordinary exception that a signal's handler raises."""
+
+
+def raise_time_limit(number: int, frame: FrameType | None) -> NoReturn:
+    raise TimeLimitError
+
+
+@pytest.fixture
+def pool() -> Iterator[HandPool]:
+    hand = HandPool()
+    yield hand
+    forget_actors(hand)
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Ctrl-C raises as ever, SIGUSR1 is a time limit; afterwards they are what they were."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGUSR1, raise_time_limit)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def scribe(pool: HandPool) -> Scribe:
+    owner = Scribe.start(pool).actor_inbox.owner  # type: ignore[attr-defined]
+    assert isinstance(owner, Scribe)
+    pool.run()
+    return owner
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGUSR1, TimeLimitError)], ids=["ctrl-c", "limit"]
+)
+@pytest.mark.usefixtures("handlers")
+def test_an_interrupt_in_a_turn_strikes_when_the_turn_is_over(
+    pool: HandPool, number: signal.Signals, error: type[BaseException]
+) -> None:
+    """The work goes on to its end, its answer is there, the actor lives; then the waiting thread is struck."""
+    actor, done = scribe(pool), []
+
+    def work() -> str:
+        signal.raise_signal(number)
+        done.append("all of it")
+        return "answer"
+
+    answer = actor.actor_ref.ask(Do(work), block=False)
+    actor.actor_ref.tell(Say("behind it"))
+    with pytest.raises(error):
+        answer.get()
+    assert done == ["all of it"]
+    assert answer.get() == "answer"
+    assert actor.heard == ["behind it"]
+    assert actor.failed_with is None
+    assert not actor.actor_stopped.is_set()
+    assert signal.getsignal(signal.SIGUSR1) is raise_time_limit
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("handlers")
+def test_all_signals_of_a_turn_reach_their_handlers_in_the_order_in_which_they_came(pool: HandPool) -> None:
+    heard: list[int] = []
+
+    def hear_and_raise(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        if number == signal.SIGUSR1:
+            raise TimeLimitError
+
+    signal.signal(signal.SIGUSR1, hear_and_raise)
+    signal.signal(signal.SIGINT, hear_and_raise)
+
+    def work() -> None:
+        for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGUSR1):
+            signal.raise_signal(number)
+
+    with pytest.raises(TimeLimitError):
+        scribe(pool).actor_ref.ask(Do(work))
+    assert heard == [signal.SIGUSR1, signal.SIGINT, signal.SIGUSR1]
+    assert signal.getsignal(signal.SIGINT) is hear_and_raise
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_turn_within_a_turn_ends_before_the_interrupt_too(pool: HandPool) -> None:
+    """As the node's, which asks a queue, which asks a store, all in one user's thread."""
+    outer, inner = scribe(pool), scribe(pool)
+    seen: list[str] = []
+
+    def work() -> None:
+        inner.actor_ref.ask(Do(lambda: signal.raise_signal(signal.SIGINT)))
+        seen.append("the outer turn went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        outer.actor_ref.ask(Do(work))
+    assert seen
+    assert not outer.actor_stopped.is_set()
+    assert not inner.actor_stopped.is_set()
+
+
+@pytest.mark.usefixtures("handlers")
+def test_under_asyncio_ctrl_c_cancels_the_main_task_as_ever(pool: HandPool) -> None:
+    """It has a handler of its own while it runs, takes it away at the end, and finds it where it put it."""
+    actor = scribe(pool)
+    reached: list[str] = []
+
+    async def main() -> None:
+        actor.actor_ref.ask(Do(lambda: signal.raise_signal(signal.SIGINT)))
+        reached.append("the turn")
+        await asyncio.sleep(60)
+        reached.append("never")
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert reached == ["the turn"]
+    assert not actor.actor_stopped.is_set()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_turn_in_another_thread_keeps_no_signal_from_the_main_one() -> None:
+    inside, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        inside.set()
+        over.wait()
+
+    worker = threading.Thread(target=lambda: uninterrupted(hold))
+    worker.start()
+    inside.wait()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    over.set()
+    worker.join()
+
+
+@pytest.mark.usefixtures("handlers")
+def test_ctrl_c_while_a_queue_is_declared_leaves_the_node_and_the_queue() -> None:
+    scene = hand_node()
+
+    def declare(actor: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        actor.declare_vhost("more")
+
+    with pytest.raises(KeyboardInterrupt):
+        scene.node.change(declare)
+    queue = scene.node.vhost("more").queue("q")
+    queue.publish(b"1").wait()
+    assert queue.get().body == b"1"
+    assert scene.node.vhosts() == ["/", "more"]
+    scene.node.close()
+
+
+def struck_at(line: int, module: str, work: Callable[[], object]) -> bool:
+    """Do ``work``, and raise KeyboardInterrupt as its ``line``-th line of ``module`` begins; whether it came so far.
+
+    Not at a ``with``: Python looks for signals behind a lock's ``__exit__``, never ahead of it.
+    """
+    left = line
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.endswith(module):
+            return None
+        if event == "line" and "with " not in linecache.getline(frame.f_code.co_filename, frame.f_lineno):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def _publish(inbox: Inbox) -> None:
+    inbox.gather("key", b"struck", _Batch, 1)
+
+
+def _ask(inbox: Inbox) -> None:
+    inbox.owner.actor_ref.tell(Say(b"struck"))  # type: ignore[union-attr]
+
+
+class _Batch(Gathering):
+    def __init__(self, key: object) -> None:
+        super().__init__(key)
+        self.confirm = Confirm()
+
+
+@pytest.mark.parametrize("put", [_publish, _ask])
+def test_an_interrupt_while_something_is_handed_over_keeps_nothing_from_its_turn(
+    pool: HandPool, put: Callable[[Inbox], None]
+) -> None:
+    """Wherever it strikes, what was there before and what comes later is handled, without anybody else's help."""
+    line = 0
+    was_struck = True
+    while was_struck:
+        line += 1
+        actor = scribe(pool)
+        was_struck = struck_at(line, "actors/inbox.py", lambda actor=actor: put(actor.actor_inbox))  # type: ignore[misc]
+        actor.actor_inbox.gather("key", b"next", _Batch, 1)
+        pool.run()
+        heard = [item for entry in actor.heard for item in (entry if isinstance(entry, list) else [entry])]
+        assert heard in ([b"struck", b"next"], [b"next"]), line
+        assert actor.actor_inbox.empty()
+        assert not actor.actor_stopped.is_set()
+    assert line > 8
+
+
+@pytest.mark.usefixtures("handlers")
+def test_ctrl_c_while_a_node_is_opened_gives_its_directory_free() -> None:
+    class StruckDisk(MemoryFileSystem):
+        def lock(self, path: str, owner: str) -> MemoryLock:
+            taken = super().lock(path, owner)
+            if not self.plan.failures:
+                signal.raise_signal(signal.SIGINT)
+            return taken
+
+    files = StruckDisk(random.Random(1))
+    with pytest.raises(KeyboardInterrupt):
+        hand_node(files)
+    files.fail("pread", "never")  # from here on no signal comes
+    scene = hand_node(files)
+    scene.node.queue("q").publish(b"1").wait()
+    scene.node.close()
