@@ -62,6 +62,13 @@ class Deliveries:
         for future in waiting:
             future.set()
 
+    def forget_all(self, error: BaseException) -> None:
+        """In a forked child: what lies here is the parent's."""
+        self._lock = threading.Lock()  # whoever held it is not here
+        self._batches.clear()
+        self.buffered = 0
+        self._ended, self._error = True, error
+
     @property
     def ended(self) -> bool:
         """Whether nothing more comes; what has come can still be taken."""

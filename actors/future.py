@@ -7,6 +7,7 @@ the answer may be idle, and its turn is then run right here, without waking anot
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ import pykka
 from pykka import Timeout
 
 _LOCK = threading.Lock()  # held for a few instructions only; one for all futures
+os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # type: ignore[attr-defined]  # whoever held it is not there
 _PENDING, _VALUE, _ERROR = 0, 1, 2
 
 ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]

@@ -354,10 +354,12 @@ class NodeActor(PooledActor):
         if not self._too_often(self._topics_restarts):
             self._try_to_open_topics()
 
-    def forget_topics(self) -> None:
-        """In a forked child: whatever asks the topics' actors here would do their work, on the parent's files."""
-        for actor in [] if self._topics is None else self._topics.actors:
-            actor.actor_stopped.set()
+    def forget(self, error: WarrenError) -> None:
+        """In a forked child: whatever asks the actors here would do their work, on the parent's files."""
+        for vhost in self.vhosts.values():
+            vhost.forget(error)
+        if self._topics is not None:
+            self._topics.forget(error)
 
     # ── queues, exchanges, bindings ─────────────────────────────────────────────────────────────────────────────
 
@@ -565,9 +567,7 @@ class NodeActor(PooledActor):
         for ref in (self._around.monitor, self._around.timer):
             ref.stop(block=False)
         if self._lock is not None:
-            if self._around.files.exists(f"{self._path}/{LOCK_FILE}"):
-                self._around.files.delete(f"{self._path}/{LOCK_FILE}")
-            self._lock.release()
+            self._lock.remove()
             self._lock = None
         self._stop()
 

@@ -16,6 +16,7 @@ gets it, ``on_failure`` is called, and everything that still waits gets :class:`
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import sys
 import threading
@@ -41,6 +42,19 @@ TURN_ENTRIES: Final = 64
 
 class ActorStoppedError(WarrenError, ActorDeadError):
     """The actor that should have answered has stopped."""
+
+
+class WrongProcessError(WarrenError):
+    """A handle was used in, or sent to, another process than the one that opened the node."""
+
+
+def _forget_registry() -> None:
+    """In a forked child: its parent's actors are not here, nor is the thread that may have held the lock."""
+    ActorRegistry._actor_refs_lock = threading.RLock()
+    ActorRegistry._actor_refs = []
+
+
+os.register_at_fork(after_in_child=_forget_registry)
 
 
 class PooledRef(ActorRef[Any]):
@@ -77,12 +91,16 @@ class Pool(Protocol):
     def stop(self) -> None:
         """Run no more turns; come back when none is running."""
 
+    def forget(self, error: WarrenError) -> None:
+        """In a forked child: nobody runs turns here; who waits for an answer gets ``error``."""
+
 
 class ThreadPool:
     """Threads that run turns in the order in which actors got in line."""
 
     def __init__(self, threads: int, name: str = "warren") -> None:
         self._line: queue.SimpleQueue[PooledActor | None] = queue.SimpleQueue()
+        self._error: WarrenError | None = None
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(threads)
         ]
@@ -94,6 +112,8 @@ class ThreadPool:
 
     def help(self, future: Future) -> None:
         """Nothing: the threads do it."""
+        if self._error is not None:
+            raise self._error
 
     def _work(self) -> None:
         while (actor := self._line.get()) is not None:
@@ -106,6 +126,9 @@ class ThreadPool:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
+
+    def forget(self, error: WarrenError) -> None:
+        self._line, self._error = queue.SimpleQueue(), error
 
 
 class HandPool:
@@ -137,6 +160,9 @@ class HandPool:
                 raise Timeout("nobody is left who could answer")
 
     def stop(self) -> None:
+        self._line.clear()
+
+    def forget(self, error: WarrenError) -> None:
         self._line.clear()
 
 

@@ -20,10 +20,10 @@ from actors.door import Door
 from actors.engines.arguments import QueueDeclaration
 from actors.engines.queue_process import QueueProcess
 from actors.future import Confirm, Future
-from actors.handing_over import PublishBatch, PublishKey, QueueDownError, QueueGoneError, SettleKey
+from actors.handing_over import CLOSED_WEIGHT, PublishBatch, PublishKey, QueueDownError, QueueGoneError, SettleKey
 from actors.inbox import Gathering
 from actors.interrupts import uninterrupted
-from actors.pool import ActorStoppedError
+from actors.pool import ActorStoppedError, WrongProcessError
 from actors.store_actor import RemoteStore
 from actors.surroundings import Surroundings
 from storage.errors import WarrenError
@@ -66,11 +66,20 @@ class QueueDoor(Door):
         return str(self.declaration)
 
     def stopped_error(self) -> WarrenError:
-        if isinstance(self._error, QueueGoneError):
+        if isinstance(self._error, QueueGoneError | WrongProcessError):
             return self._error
         if self._error is not None:
             return QueueDownError(f"{self.describe()} is down: {self._error}")
         return ActorStoppedError(f"{self.describe()} is gone")
+
+    def forget(self, error: WarrenError) -> None:
+        """In a forked child: the queue is the parent's, and whoever comes here gets ``error``."""
+        self._error = error
+        self.alive = False
+        self.actor_stopped.set()
+        self.actor_inbox.weight = CLOSED_WEIGHT
+        for deliveries in list(self.deliveries.values()):
+            deliveries.forget_all(error)
 
     def publish(self, key: PublishKey, body: bytes, *, here: bool = True) -> Confirm:
         """Hand over one message; returns its confirm, which messages that came together share.

@@ -29,13 +29,14 @@ from actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
 from actors.engines.topics.topic_store import CONFIG, CONSUME_QUEUES, TopicStore, queue_directories
 from actors.engines.topics.topic_table import TopicTable
 from actors.groups_actor import GroupsActor
-from actors.pool import PooledActor
 from actors.schedule_actor import ScheduleActor
 from actors.surroundings import Surroundings
+from actors.topic_part import TopicPart
 from actors.transactions_actor import TransactionsActor
 from queue_index.config_file import ConfigFile
 from queue_index.consumer_offsets import ConsumerOffsets
 from queue_index.consumer_offsets_format import decode_delay_offsets
+from storage.errors import WarrenError
 from storage.topic_settings import TopicSettings
 
 _LOG = logging.getLogger("warren.topics")
@@ -119,9 +120,14 @@ class RunningTopics:
         return cls(around, store, table, log, dispatcher, groups, schedule, transactions)
 
     @property
-    def actors(self) -> list[PooledActor]:
+    def actors(self) -> list[TopicPart]:
         """From those that hand on to those that are handed to."""
         return [self.schedule, self.transactions, self.log, self.groups, self.dispatcher]
+
+    def forget(self, error: WarrenError) -> None:
+        """In a forked child: the store is the parent's."""
+        for actor in self.actors:
+            actor.forget(error)
 
     def is_of(self, actor: ActorRef[Any]) -> bool:
         """Whether it is one of this store's actors."""

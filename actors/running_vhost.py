@@ -344,6 +344,14 @@ class RunningVhost:
         """Give everything up as a crash would."""
         self.directory.abandon()
 
+    def forget(self, error: WarrenError) -> None:
+        """In a forked child: the directory is the parent's."""
+        for ref in (self.persistent, self.transient):
+            ref.actor_stopped.set()
+        for cell in self.cells.values():
+            if (actor := cell.running) is not None:
+                actor.forget(error)
+
     def give_up(self, error: BaseException) -> None:
         """A store has failed: stop everything as a crash would, to be opened anew."""
         for cell in self.cells.values():

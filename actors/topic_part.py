@@ -31,6 +31,11 @@ class TopicPart(PooledActor):
         """Whoever waits here for something will not get it."""
         self._error = error
 
+    def forget(self, error: WarrenError) -> None:
+        """In a forked child: the store is the parent's, and whoever comes here gets ``error``."""
+        self._error = error
+        self.actor_stopped.set()
+
     def on_failure(
         self,
         exception_type: type[BaseException] | None,

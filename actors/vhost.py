@@ -42,6 +42,8 @@ class Vhost:
     _random: RandomBytes
     _references: Counter[bytes] | None
     """Bodies that queues refer to, while they are being counted."""
+    abandoned: bool = False
+    """Whether it was given up: by whoever hosts it, or in a forked child."""
 
     # ── opening ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -153,6 +155,7 @@ class Vhost:
         not of that kind. Whether a queue is durable stands nowhere in its files, so one that was found on disk and
         holds nothing becomes what is asked for.
         """
+        self._directory.check_lock()
         entry = self._directory.entry(name)
         if entry in self.down:
             raise self.down[entry]
@@ -176,10 +179,14 @@ class Vhost:
         return Envelope(self.name, exchange, (queue,), encode_properties(chosen), persistent)
 
     def sync(self) -> None:
-        """Make everything that was published so far safe: bodies first, then positions."""
+        """Make everything that was published so far safe: bodies first, then positions.
+
+        Raises :class:`DirectoryLostError` where it was lost with its directory.
+        """
         self.persistent_store.sync()
         for queue in self.queues.values():
             queue.sync_index()
+        self._directory.check_lock()
 
     def compact(self) -> None:
         """Combine the persistent store's files where garbage makes it worth while."""
@@ -200,6 +207,7 @@ class Vhost:
             raise
 
     def _close(self) -> None:
+        self._directory.check_lock()
         while self.recover_step():
             pass
         terms = {}
@@ -212,15 +220,24 @@ class Vhost:
 
     def abandon(self) -> None:
         """Give everything up as a crash of the process would; for tests and for a supervisor."""
+        self.abandoned = True
         for queue in self.queues.values():
             queue.abandon()
         self._directory.abandon()
+
+    def forget(self) -> None:
+        """In a forked child: everything is the parent's, and what is used of it raises an error."""
+        self.abandon()
+        for queue in self.queues.values():
+            queue.refuse(self._directory.lost())
 
     def __enter__(self) -> Vhost:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Close; after an error of the engine's own its state must not be written: leave it as a crash would."""
+        if self.abandoned:
+            return
         if isinstance(error, WarrenError | RuntimeError):
             self.abandon()
         else:

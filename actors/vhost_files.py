@@ -30,7 +30,7 @@ from queue_index.body_store import StoreClient
 from queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
 from queue_index.state import Clock
 from queue_index.variable_queue import QueueFiles
-from storage.errors import DataError
+from storage.errors import DataError, DirectoryLostError
 from storage.filesystem import FileSystem, Lock, write_file
 from storage.settings import Settings
 
@@ -122,6 +122,15 @@ class VhostFiles:
             sync=self.sync,
         )
 
+    def check_lock(self) -> None:
+        """Raise :class:`DirectoryLostError` where what is written here would not be found, or be in another's way."""
+        if not self._lock.in_place:
+            raise self.lost()
+
+    def lost(self) -> DirectoryLostError:
+        """That the directory is not held any more."""
+        return DirectoryLostError(f"{self.path}: removed or replaced, or opened by the process before a fork")
+
     def close(self, terms: dict[str, RecoveryTerms]) -> None:
         """Stop cleanly: a start, warren's or RabbitMQ's, then needs no scan. ``terms``: what the queues' closing said.
 
@@ -146,8 +155,7 @@ class VhostFiles:
     def leave(self, terms_data: bytes) -> None:
         """The last of a clean stop, when the stores are closed."""
         write_file(self.files, f"{self.path}/{names.RECOVERY_TERMS_FILE}", terms_data, sync=True)
-        self.files.delete(f"{self.path}/{LOCK_FILE}")
-        self._lock.release()
+        self._lock.remove()
 
     def abandon(self) -> None:
         """Give everything up as a crash of the process would."""

@@ -425,6 +425,10 @@ class QueueIndex:
             self._journal.close()
             self._journal = None
 
+    def refuse(self, error: StorageError) -> None:
+        """Write nothing any more: the files are somebody else's."""
+        self._failure = error
+
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` where counts contradict what the journal holds."""
         for number, segment in self.segments.items():

@@ -32,7 +32,7 @@ from queue_index.rates import Rates
 from queue_index.recovery import DirtyRecovery, open_clean
 from queue_index.recovery_terms import RecoveryTerms
 from queue_index.state import Clock, Mode, QueueState
-from storage.errors import DataError
+from storage.errors import DataError, StorageError
 from storage.filesystem import FileSystem
 from storage.settings import Settings
 
@@ -183,6 +183,10 @@ class VariableQueue:
     def abandon(self) -> None:
         """Give the files up as a crash of the process would."""
         self._state.index.abandon()
+
+    def refuse(self, error: StorageError) -> None:
+        """Write nothing any more: the files are somebody else's."""
+        self._state.index.refuse(error)
 
     def delete(self) -> int:
         """Do away with the queue, pending messages and files included; returns how many were ready."""

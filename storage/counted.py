@@ -122,11 +122,20 @@ class CountedFile:
 
 @attrs.frozen
 class _CountedLock:
-    _held: dict[str, str]
+    _files: CountedFileSystem
     _path: str
 
+    @property
+    def in_place(self) -> bool:
+        return self._path in self._files._locked and self._files.exists(self._path)
+
     def release(self) -> None:
-        self._held.pop(self._path, None)
+        self._files._locked.pop(self._path, None)
+
+    def remove(self) -> None:
+        if self.in_place:
+            self._files.delete(self._path)
+        self.release()
 
 
 @attrs.define(eq=False)
@@ -264,7 +273,7 @@ class CountedFileSystem:
         handle.truncate(0)
         handle.append(owner.encode())
         self._locked[path] = owner
-        return _CountedLock(self._locked, path)
+        return _CountedLock(self, path)
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` where names, files and the bytes counted contradict each other."""

@@ -32,7 +32,7 @@ from itertools import islice
 from typing import Any, Final
 
 from storage.errors import SettingsError, StorageError
-from storage.real_file import RealFile, refused
+from storage.real_file import FILE_MODE, RealFile, refused
 
 RESERVED_DESCRIPTORS: Final = 256
 """Left to sockets, directories that are synced, whole files that are read, and the program around us."""
@@ -148,7 +148,7 @@ class DescriptorCache:
             pass
         while True:
             try:
-                return os.open(path, flags | os.O_CLOEXEC, 0o644)
+                return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._evict():
                     raise refused(path, error) from error

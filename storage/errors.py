@@ -49,6 +49,10 @@ class DirectoryLockedError(WarrenError):
     """Another process owns the data directory."""
 
 
+class DirectoryLostError(StorageError):
+    """The data directory is not this process's any more: it was removed or replaced, and what was written with it."""
+
+
 class SettingsError(WarrenError):
     """A setting with a value that cannot work, or settings that contradict each other."""
 

@@ -13,14 +13,13 @@ Paths are strings with ``/``; a path is whatever the file system was given, so r
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from storage.descriptors import DescriptorCache
-from storage.errors import DirectoryLockedError
+from storage.lock_file import RealLock
 from storage.real_file import RealFile, refused
 
 
@@ -53,9 +52,17 @@ class File(Protocol):
 
 
 class Lock(Protocol):
-    """A held lock; released by ``release`` or with the process."""
+    """A held lock; given up by ``release`` or ``remove``, or with the process. Giving it up twice is allowed."""
 
-    def release(self) -> None: ...
+    @property
+    def in_place(self) -> bool:
+        """Whether it is held, and the lock file is still where it was: the directory was not removed or replaced."""
+
+    def release(self) -> None:
+        """Give it up as a crash would: the lock file stays."""
+
+    def remove(self) -> None:
+        """Remove the lock file, if it is in place, and give the lock up."""
 
 
 @runtime_checkable
@@ -129,38 +136,6 @@ def _system_errors(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise refused(path, error) from error
-
-
-class RealLock:
-    """An ``flock`` on a file that says who holds it; the system drops it with the process."""
-
-    __slots__ = ("_descriptor",)
-
-    def __init__(self, path: str, owner: str) -> None:
-        with _system_errors(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            with _system_errors(path):
-                self._take(descriptor, path, owner)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
-
-    @staticmethod
-    def _take(descriptor: int, path: str, owner: str) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
-            raise DirectoryLockedError(f"{path}: in use by {holder or 'another process'}") from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, owner.encode(), 0)
-
-    def release(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
 
 
 class RealFileSystem:

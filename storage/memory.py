@@ -201,13 +201,23 @@ class MemoryFile:
 
 @attrs.frozen
 class MemoryLock:
-    """A held lock."""
+    """A held lock; see :class:`storage.filesystem.Lock`."""
 
-    _held: set[FileNode]
+    _files: MemoryFileSystem
+    _path: str
     _node: FileNode
 
+    @property
+    def in_place(self) -> bool:
+        return self._node in self._files._locked and self._files._find(self._path) is self._node
+
     def release(self) -> None:
-        self._held.discard(self._node)
+        self._files._locked.discard(self._node)
+
+    def remove(self) -> None:
+        if self.in_place:
+            self._files.delete(self._path)
+        self.release()
 
 
 def _generator(seed: random.Random | int) -> random.Random:
@@ -461,7 +471,7 @@ class MemoryFileSystem:
         node.change(0, None)
         node.change(0, owner.encode())
         self._locked.add(node)
-        return MemoryLock(self._locked, node)
+        return MemoryLock(self, path, node)
 
     def list(self, path: str) -> list[str]:
         directory = self._find(path)

@@ -106,8 +106,13 @@ class _OverlayFile:
 
 
 class _NoLock:
+    in_place = True
+
     def release(self) -> None:
         """Nothing was locked."""
+
+    def remove(self) -> None:
+        """Nothing was made."""
 
 
 @attrs.define(eq=False)

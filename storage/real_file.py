@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Final
 
 from storage.errors import DiskFullError, StorageError
+
+FILE_MODE: Final = 0o600
+"""Of every file that is made: messages are their user's alone."""
 
 
 def refused(path: str, error: OSError) -> StorageError:
@@ -27,7 +31,7 @@ class RealFile:
         self.path = path
         self._descriptor = -1
         try:
-            self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
             self._end = os.fstat(self._descriptor).st_size
         except OSError as error:
             raise refused(path, error) from error

@@ -28,7 +28,7 @@ from actors.engines.topics.errors import (
 from actors.future import Confirm
 from actors.handing_over import PublishRefusedError, QueueDownError
 from actors.node_actor import ForeignDirectoryError, TopicsDownError
-from actors.pool import ActorStoppedError
+from actors.pool import ActorStoppedError, WrongProcessError
 from actors.surroundings import BlockedError
 from storage.errors import (
     DataError,
@@ -45,7 +45,6 @@ from warren.embedded import open_vhost
 from warren.exchange import Exchange, UnroutableError
 from warren.node import ClosedError, Node, Vhost
 from warren.node import open_node as open
-from warren.process_bound import WrongProcessError
 from warren.queue import Queue
 from warren.topic import Topic
 from warren.topic_reader import Reader

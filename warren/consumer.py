@@ -6,7 +6,9 @@ handed out one by one. What it does not settle goes back to its old place in the
 
 from __future__ import annotations
 
+import os
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import NamedTuple
@@ -181,6 +183,7 @@ class Consumer(ProcessBound):
         self._timeout = timeout
         self._batch: Iterator[Delivery] = iter(())
         self._closed = False
+        _CONSUMERS.add(self)
 
     def __iter__(self) -> Consumer:
         return self
@@ -260,6 +263,18 @@ class Consumer(ProcessBound):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+_CONSUMERS: weakref.WeakSet[Consumer] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    """In a forked child: what was delivered is the parent's."""
+    for consumer in list(_CONSUMERS):
+        consumer._batch = iter(())
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 def spread(channel: Channel, delivered: Delivered) -> Iterator[Delivery]:

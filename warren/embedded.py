@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from pathlib import Path
 
 from actors.vhost import Vhost
@@ -30,7 +31,7 @@ def open_vhost(
     of a stopped RabbitMQ node. Raises :class:`~storage.errors.DirectoryLockedError` where another process has it, and
     :class:`~storage.errors.DataError` where files are damaged in a way that no crash explains.
     """
-    return Vhost.open(
+    opened = Vhost.open(
         RealFileSystem(),
         str(vhost_path(directory, vhost)),
         vhost.encode(),
@@ -40,3 +41,16 @@ def open_vhost(
         sync=sync,
         owner=f"process {os.getpid()}",
     )
+    _OPEN[id(opened)] = opened
+    return opened
+
+
+_OPEN: weakref.WeakValueDictionary[int, Vhost] = weakref.WeakValueDictionary()
+
+
+def _forget_all() -> None:
+    for vhost in list(_OPEN.values()):
+        vhost.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

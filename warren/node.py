@@ -38,9 +38,9 @@ from actors.engines.memory_readings import (
 )
 from actors.engines.topics.names import check_user_topic
 from actors.future import Confirm
-from actors.handing_over import CLOSED_WEIGHT, PublishKey
+from actors.handing_over import PublishKey
 from actors.node_actor import NodeActor, Probes, TopicsDownError
-from actors.pool import Pool, ThreadPool
+from actors.pool import Pool, ThreadPool, WrongProcessError
 from actors.running_topics import RunningTopics
 from actors.running_vhost import QueueCell, RunningVhost
 from actors.status_server import StatusServer
@@ -50,7 +50,7 @@ from storage.filesystem import FileSystem
 from warren.config import Config
 from warren.exchange import Exchange, hand_over
 from warren.messages import PublishArguments, as_body, publish_key
-from warren.process_bound import ProcessBound, WrongProcessError
+from warren.process_bound import ProcessBound
 from warren.queue import Queue
 from warren.recording import RecordFile
 from warren.top.snapshots import Snapshots
@@ -285,7 +285,7 @@ class Node(Vhost):
         self.config = config
         self._pool = pool
         self._clock = clock
-        self._forked = False
+        self._forked: WrongProcessError | None = None
         self._closed = False
         self._around = Surroundings(
             files=files,
@@ -343,27 +343,20 @@ class Node(Vhost):
 
     def check_process(self) -> None:
         """Raise where the node cannot be used: closed, or opened by a process that this one was forked from."""
-        if self._forked:
-            raise WrongProcessError(
-                f"{self.path} was opened by the process that this one was forked from; open it anew"
-            )
+        if self._forked is not None:
+            raise self._forked
         if self._closed:
             raise ClosedError(f"the node of {self.path} is closed")
 
     def forget(self) -> None:
         """In a forked child: the directory stays the parent's."""
-        self._forked = True
+        self._forked = WrongProcessError(
+            f"{self.path} was opened by the process that this one was forked from; open it anew"
+        )
+        self._pool.forget(self._forked)
         if self._status is not None:
             self._status.forget()
-        for running in self.actor.vhosts.values():
-            for ref in (running.persistent, running.transient):
-                ref.actor_stopped.set()
-            for cell in running.cells.values():
-                if (actor := cell.running) is not None:
-                    actor.alive = False
-                    actor.actor_inbox.weight = CLOSED_WEIGHT
-                    actor.actor_stopped.set()  # whatever asks it here would do its work, on the parent's files
-        self.actor.forget_topics()
+        self.actor.forget(self._forked)
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -455,6 +448,7 @@ class Node(Vhost):
     def stats(self) -> dict[str, Any]:
         """Of every vhost the queues' :meth:`Queue.stats`, those that are down, and the stores; :meth:`memory`; and the
         topics (:mod:`warren.topic_stats`), ``None`` where there never was one."""
+        self.check_process()
         vhosts: dict[str, Any] = {}
         for name, running in list(self.actor.vhosts.items()):
             queues: dict[str, Any] = {}
@@ -503,7 +497,7 @@ class Node(Vhost):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._forked:
+        if self._forked is None:
             self.close()
 
 

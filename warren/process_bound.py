@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from storage.errors import WarrenError
-
-
-class WrongProcessError(WarrenError):
-    """A handle was used in, or sent to, another process than the one that opened the node."""
+from actors.pool import WrongProcessError
 
 
 class ProcessBound:

@@ -13,11 +13,11 @@ from typing import Any
 
 import attrs
 
+from actors.pool import WrongProcessError
 from actors.shared import Shared
 from storage.errors import SettingsError, WarrenError
 from warren.config import Config
 from warren.node import ClosedError, Node, open_node
-from warren.process_bound import WrongProcessError
 
 
 def is_open(node: Node) -> bool:

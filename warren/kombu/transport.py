@@ -7,13 +7,12 @@ from typing import Any
 from amqp import exceptions as amqp
 from kombu.transport import base
 
-from actors.pool import ActorStoppedError
+from actors.pool import ActorStoppedError, WrongProcessError
 from storage.errors import StorageError
 from warren.kombu.address import address_of
 from warren.kombu.channel import Channel
 from warren.kombu.connection import Connection
 from warren.node import ClosedError
-from warren.process_bound import WrongProcessError
 
 
 class Management(base.Management):
