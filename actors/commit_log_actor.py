@@ -46,7 +46,11 @@ class AppendKey:
     """What single appends that gather have in common. Compared by identity: a handle keeps its own."""
 
     topic: str
-    host: Host
+    born_host: Host
+    store_host: Host
+    born_timestamp: int | None = None
+    """Milliseconds since 1970; ``None``: when they are appended."""
+    flag: int = 0
 
 
 @attrs.frozen
@@ -333,8 +337,9 @@ def _batch_of(key: AppendKey, queue_id: int, items: list[AppendConfirm], now_ms:
         queue_id=queue_id,
         bodies=[item.body for item in items],
         properties=[item.properties for item in items],
-        born_timestamp=now_ms,
-        born_host=key.host,
-        store_host=key.host,
+        born_timestamp=now_ms if key.born_timestamp is None else key.born_timestamp,
+        born_host=key.born_host,
+        store_host=key.store_host,
+        flag=key.flag,
         as_one=False,
     )

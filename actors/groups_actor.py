@@ -3,28 +3,37 @@
 One for a store, because all groups' offsets are one file (``config/consumerOffset.json``). It hands out places, never
 messages: members read those for themselves. Offsets that were committed are written down every
 ``flush_consumer_offset_interval``; a crash goes back to the last time, and what was done since is handed out again.
+
+A *broadcast* reader reads all queues for itself: it is a group of one member, called ``group@instance``, whose offsets
+lie in a file of its own (:mod:`queue_index.local_offsets`). Without a group's name, it is ``@`` and the member's, and
+they lie nowhere.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from actors import messages as m
 from actors import topic_messages as tm
 from actors.commit_log_actor import MS_NS
 from actors.dispatch_actor import Arrivals
 from actors.engines.topics.consumer_group import ConsumerGroup, Taken
-from actors.engines.topics.errors import QueueLostError
+from actors.engines.topics.errors import MemberError, QueueLostError, TopicError
 from actors.engines.topics.topic_store import TopicStore
 from actors.surroundings import Surroundings
 from actors.timer import tell
 from actors.topic_part import TopicPart
 from queue_index.consumer_offsets import ConsumerOffsets
+from queue_index.local_offsets import SEPARATOR, LocalOffsets
 
 _LOG = logging.getLogger("warren.topics")
+
+DEFAULT_INSTANCE: Final = "DEFAULT"
+"""RocketMQ's name of an instance that nobody gave one."""
 
 
 class GroupsActor(TopicPart):
@@ -35,6 +44,7 @@ class GroupsActor(TopicPart):
         around: Surroundings,
         store: TopicStore,
         offsets: ConsumerOffsets,
+        local_offsets: LocalOffsets,
         *,
         queues_of: Callable[[str], int],
         arrivals: Arrivals,
@@ -43,6 +53,7 @@ class GroupsActor(TopicPart):
         self._around = around
         self._store = store
         self._offsets = offsets
+        self._local_offsets = local_offsets
         self._queues_of = queues_of
         self._arrivals = arrivals
         self._groups: dict[tuple[str, str], ConsumerGroup] = {}
@@ -61,6 +72,8 @@ class GroupsActor(TopicPart):
                 return self._commit(message)
             case tm.JoinGroup():
                 self._join(message)
+            case tm.JoinBroadcast():
+                return self._join_broadcast(message)
             case tm.LeaveGroup():
                 self._leave(message)
             case tm.HandBack():
@@ -72,7 +85,7 @@ class GroupsActor(TopicPart):
             case tm.GetLag():
                 return self._group(message.topic, message.group).lag(self._store.bounds(message.topic))
             case tm.GetGroups():
-                return self._describe_groups()
+                return self._describe_groups(broadcast=message.broadcast)
             case tm.MoreQueues():
                 self._more_queues(message)
             case tm.NoteOffset():
@@ -95,26 +108,41 @@ class GroupsActor(TopicPart):
         group = self._groups.get((topic, name))
         if group is None:
             queues = self._queues_of(topic)
+            offsets = self._offsets_of(name)
+            if isinstance(offsets, LocalOffsets) and (damage := offsets.damage(name)) is not None:
+                raise TopicError(str(damage)) from damage
             committed = {
                 queue_id: offset
                 for queue_id in range(queues)
-                if (offset := self._offsets.offset(topic, name, queue_id)) is not None
+                if offsets is not None and (offset := offsets.offset(topic, name, queue_id)) is not None
             }
             group = self._groups[topic, name] = ConsumerGroup(topic, name, queues, committed)
         return group
+
+    def _offsets_of(self, name: str) -> ConsumerOffsets | LocalOffsets | None:
+        """Where a group's offsets are kept."""
+        group, separator, _ = name.partition(SEPARATOR)
+        if not separator:
+            return self._offsets
+        return self._local_offsets if group else None
 
     def _take_back_offsets(self) -> None:
         """Offsets behind the end of their queues are of messages that a power loss took: others get their numbers.
 
         Before anything is appended; afterwards nobody could tell.
         """
-        for position in list(self._offsets.positions()):
+        for position in [*self._offsets.positions(), *self._local_offsets.positions()]:
             queue = self._store.queues.get((position.topic, position.queue_id))
             last = 0 if queue is None else queue.max_offset
             if position.offset > last:
                 _LOG.warning("group %s: taken back from %d to %d in queue %d of %s, which ends there", position.group,
                              position.offset, last, position.queue_id, position.topic)  # fmt: skip
-                self._offsets.commit(position.topic, position.group, position.queue_id, last)
+                self._commit_offset(position.topic, position.group, position.queue_id, last)
+
+    def _commit_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        offsets = self._offsets_of(group)
+        if offsets is not None:
+            offsets.commit(topic, group, queue_id, queue_offset)
 
     # ── members ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -126,11 +154,37 @@ class GroupsActor(TopicPart):
             group.join(message.member, self._store.bounds(topic), consume_from)
             self._note_all(group)
 
+    def _join_broadcast(self, message: tm.JoinBroadcast) -> tuple[str, dict[int, int]]:
+        name = self._broadcast_name(message)
+        group = self._group(message.topic, name)
+        if message.positions is not None:
+            group.committed.update(message.positions)
+        group.join(message.member, self._store.bounds(message.topic), message.consume_from)
+        self._note_all(group)
+        return name, dict(group.committed)
+
+    def _broadcast_name(self, message: tm.JoinBroadcast) -> str:
+        """The instance that is named, or the first one that reads nothing. Raises :class:`MemberError`."""
+        if not message.group:
+            return f"{SEPARATOR}{message.member}"
+        if message.instance is None:
+            later = (f"{DEFAULT_INSTANCE}-{number}" for number in itertools.count(2))
+            instances: Iterable[str] = itertools.chain((DEFAULT_INSTANCE,), later)
+        else:
+            instances = (message.instance,)
+        for instance in instances:
+            name = f"{message.group}{SEPARATOR}{instance}"
+            if not self._group(message.topic, name).members:
+                return name
+        raise MemberError(f"group {message.group!r}: the instance {message.instance!r} reads {message.topic!r} already")
+
     def _leave(self, message: tm.LeaveGroup) -> None:
         for topic in message.topics:
             group = self._group(topic, message.group)
             if message.member in group.members:
                 group.leave(message.member)
+            if self._offsets_of(message.group) is None:
+                self._groups.pop((topic, message.group), None)
         self._arrivals.ring(set(message.topics))  # what it has left undone is somebody else's now
 
     def let_go(self, message: tm.LeaveGroup) -> None:
@@ -181,11 +235,14 @@ class GroupsActor(TopicPart):
         self._arrivals.ring({message.topic})
         return found
 
-    def _describe_groups(self) -> dict[str, dict[str, Any]]:
+    def _describe_groups(self, *, broadcast: bool) -> dict[str, dict[str, Any]]:
         described: dict[str, dict[str, Any]] = {}
-        for position in self._offsets.positions():
+        offsets = self._local_offsets if broadcast else self._offsets
+        for position in offsets.positions():
             self._group(position.topic, position.group)
         for (topic, name), group in sorted(self._groups.items()):
+            if self._offsets_of(name) is not offsets:
+                continue
             described.setdefault(topic, {})[name] = {
                 "members": {member: list(group.assignment(member)) for member in group.members},
                 "committed": dict(group.committed),
@@ -196,8 +253,9 @@ class GroupsActor(TopicPart):
     # ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _note_all(self, group: ConsumerGroup) -> None:
-        for queue_id, queue_offset in group.committed.items():
-            if self._offsets.offset(group.topic, group.group, queue_id) != queue_offset:
+        offsets = self._offsets_of(group.group)
+        for queue_id, queue_offset in group.committed.items() if offsets is not None else ():
+            if offsets is not None and offsets.offset(group.topic, group.group, queue_id) != queue_offset:
                 self._note(group.topic, group.group, queue_id, queue_offset)
 
     def offset(self, topic: str, group: str, queue_id: int) -> int:
@@ -205,15 +263,15 @@ class GroupsActor(TopicPart):
         return self._offsets.offset(topic, group, queue_id) or 0
 
     def _note(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        self._offsets.commit(topic, group, queue_id, queue_offset)
-        if self._offsets.is_dirty and not self._persist_armed:
+        self._commit_offset(topic, group, queue_id, queue_offset)
+        if not self._persist_armed and (self._offsets.is_dirty or self._local_offsets.is_dirty):
             self._persist_armed = True
             due_ns = self._around.clock.now_ns() + self._store.settings.flush_consumer_offset_interval * MS_NS
             tell(self._around.timer, m.StartTimer(self.actor_ref, "persist", due_ns, tm.PersistDue()))
 
     def _persist(self) -> None:
-        if self._offsets.is_dirty:
-            self._offsets.persist()
+        self._offsets.persist()
+        self._local_offsets.persist()
 
     def on_turn_end(self) -> None:
         while self._abandoned:

@@ -307,7 +307,7 @@ class NodeActor(PooledActor):
 
     @property
     def _topics_path(self) -> str:
-        return f"{self._path}/{TOPICS_DIRECTORY}"
+        return self._topic_settings.store_path_root_dir or f"{self._path}/{TOPICS_DIRECTORY}"
 
     @property
     def topics(self) -> RunningTopics | None:
@@ -332,6 +332,7 @@ class NodeActor(PooledActor):
             self._topics_path,
             self._topic_settings,
             self._probes.used_disk_percent,
+            owner=self._owner,
             has_failed=bool(self._topics_restarts),
         )
         self._topics_error = None

@@ -33,16 +33,21 @@ from actors.schedule_actor import ScheduleActor
 from actors.surroundings import Surroundings
 from actors.topic_part import TopicPart
 from actors.transactions_actor import TransactionsActor
+from actors.vhost_files import LOCK_FILE
 from queue_index.config_file import ConfigFile
 from queue_index.consumer_offsets import ConsumerOffsets
 from queue_index.consumer_offsets_format import decode_delay_offsets
+from queue_index.local_offsets import LocalOffsets
 from storage.errors import WarrenError
+from storage.filesystem import Lock
 from storage.topic_settings import TopicSettings
 
 _LOG = logging.getLogger("warren.topics")
 
 TOPICS_DIRECTORY: Final = "topics"
 DELAY_OFFSETS: Final = "delayOffset.json"
+OFFSETS: Final = "offsets"
+"""Below it, those of broadcast readers."""
 
 _SYNC_OF = {"SYNC_FLUSH": "group", "ASYNC_FLUSH": "os"}
 
@@ -65,6 +70,8 @@ class RunningTopics:
     groups: GroupsActor
     schedule: ScheduleActor
     transactions: TransactionsActor
+    locks: list[Lock]
+    """Of its directories that lie outside the node's."""
 
     @classmethod
     def open(
@@ -74,12 +81,40 @@ class RunningTopics:
         settings: TopicSettings,
         used_disk_percent: Callable[[], float],
         *,
+        owner: str,
         has_failed: bool = False,
     ) -> RunningTopics:
         """Recover the store in ``path`` (none there: make one) and start its actors.
 
-        ``has_failed``: in this process.
+        ``owner``: who says so in lock files. ``has_failed``: in this process.
         """
+        files = around.files
+        elsewhere = []
+        if settings.store_path_root_dir:
+            elsewhere.append((path, f"{path}/{LOCK_FILE}"))
+        if log_path := settings.store_path_commit_log:
+            elsewhere.append((log_path, f"{log_path}.{LOCK_FILE}"))  # a RocketMQ refuses any other file within
+        with contextlib.ExitStack() as until_open:
+            locks = []
+            for place, lock in elsewhere:
+                files.make_directories(place)
+                locks.append(files.lock(lock, owner))
+                until_open.callback(locks[-1].release)
+            topics = cls._open(around, path, settings, used_disk_percent, locks, has_failed=has_failed)
+            until_open.pop_all()
+        return topics
+
+    @classmethod
+    def _open(
+        cls,
+        around: Surroundings,
+        path: str,
+        settings: TopicSettings,
+        used_disk_percent: Callable[[], float],
+        locks: list[Lock],
+        *,
+        has_failed: bool,
+    ) -> RunningTopics:
         files = around.files
         files.make_directories(f"{path}/{CONFIG}")
         files.sync_directory(posixpath.dirname(path))  # or all of it could be lost with its name
@@ -109,6 +144,7 @@ class RunningTopics:
             around,
             store,
             offsets,
+            LocalOffsets.load(files, f"{path}/{OFFSETS}"),
             queues_of=lambda topic: table.queues(topic) or 1,
             arrivals=dispatcher.arrivals,
         )
@@ -117,7 +153,7 @@ class RunningTopics:
         dispatcher.listeners[SCHEDULE_TOPIC] = schedule.actor_ref
         dispatcher.listeners[HALF_TOPIC] = dispatcher.listeners[OP_TOPIC] = transactions.actor_ref
         dispatcher.actor_ref.tell(tm.Dispatch())  # an index that is behind catches up
-        return cls(around, store, table, log, dispatcher, groups, schedule, transactions)
+        return cls(around, store, table, log, dispatcher, groups, schedule, transactions, locks)
 
     @property
     def actors(self) -> list[TopicPart]:
@@ -158,6 +194,11 @@ class RunningTopics:
         self.log.actor_ref.ask(tm.CloseLog())
         self.groups.actor_ref.ask(tm.CloseGroups())
         self.dispatcher.actor_ref.ask(tm.CloseDispatch())
+        self._release()
+
+    def _release(self) -> None:
+        while self.locks:
+            self.locks.pop().release()
 
     def give_up(self, error: BaseException) -> None:
         """Stop all actors and leave the files as they are."""
@@ -166,6 +207,7 @@ class RunningTopics:
                 with contextlib.suppress(Exception):  # it fails in the same moment: it has stopped, then
                     actor.actor_ref.ask(tm.GiveUpTopics(error))
         self.store.abandon()
+        self._release()
 
 
 def _table(store: TopicStore) -> TopicTable:

@@ -6,7 +6,7 @@ CommitLog as gatherings (:class:`actors.commit_log_actor.AppendGathering`), not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -115,6 +115,22 @@ class JoinGroup:
 
 
 @attrs.frozen
+class JoinBroadcast:
+    """User → groups. Ask; the reply is the reader's name as a group, and its places by queue.
+
+    ``group`` "": its places are kept nowhere. ``instance``: which of the group's readers it is; ``None``: the first
+    that reads nothing at the moment. ``positions``: where it goes on, instead of where it was.
+    """
+
+    topic: str
+    group: str
+    instance: str | None
+    member: str
+    consume_from: Any
+    positions: Mapping[int, int] | None
+
+
+@attrs.frozen
 class LeaveGroup:
     """User → groups. Ask or tell. Its queues go to others."""
 
@@ -172,7 +188,12 @@ class GetLag:
 
 @attrs.frozen
 class GetGroups:
-    """User → groups. Ask; the reply is a dict: members, assignment, committed and lag by topic and group."""
+    """User → groups. Ask; the reply is a dict: members, assignment, committed and lag by topic and group.
+
+    ``broadcast``: of readers that read everything for themselves, by ``group@instance``.
+    """
+
+    broadcast: bool = False
 
 
 @attrs.frozen

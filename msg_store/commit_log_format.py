@@ -61,6 +61,7 @@ _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 _BYTE = struct.Struct(">b")
 SYS_FLAG_AT: Final = 36
+_PORTS: Final = range(1 << 16)
 
 HEAD_BYTES: Final = _HEAD.size
 """Up to the born host."""
@@ -102,7 +103,10 @@ class Host:
     def parse(cls, text: str) -> Host:
         """The other way round; raises ``ValueError``."""
         address, _, port = text.rpartition(":")
-        return cls(ipaddress.ip_address(address.strip("[]")).packed, int(port))
+        number = int(port)
+        if number not in _PORTS:
+            raise ValueError(f"no port: {port}")
+        return cls(ipaddress.ip_address(address.strip("[]")).packed, number)
 
 
 @attrs.frozen(kw_only=True)
@@ -137,11 +141,23 @@ class Record:
         return self.sys_flag & TRANSACTION_MASK
 
     def message_id(self) -> str:
-        """Store host and physical offset, in upper-case hexadecimal digits."""
+        """Store host and physical offset, in upper-case hexadecimal digits; :func:`parse_message_id` reads it."""
         return (self.store_host.packed + (self.physical_offset & _MASK_64).to_bytes(8, "big")).hex().upper()
 
 
 _MASK_64 = (1 << 64) - 1
+_ID_BYTES: Final = (4 + 4 + 8, 16 + 4 + 8)
+
+
+def parse_message_id(message_id: str) -> tuple[Host, int]:
+    """Store host and physical offset of a message with this id; raises :class:`RecordError`."""
+    try:
+        packed = bytes.fromhex(message_id)
+    except ValueError:
+        packed = b""
+    if len(packed) not in _ID_BYTES:
+        raise RecordError(f"no message id: {message_id!r:.100}; one has 32 or 56 hexadecimal digits")
+    return _host(packed[:-8]), int.from_bytes(packed[-8:], "big", signed=True)
 
 
 @attrs.frozen

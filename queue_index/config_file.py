@@ -55,10 +55,13 @@ class ConfigFile:
     def replace(self, text: str, *, sync: bool) -> None:
         """Let the file hold ``text``. ``sync``: a power loss finds it, too."""
         directory, scratch = posixpath.dirname(self.path), self.path + ".tmp"
-        if not self.files.is_directory(directory):
+        made_in: list[str] = []
+        while not self.files.is_directory(missing := directory if not made_in else made_in[-1]):
+            made_in.append(posixpath.dirname(missing))
+        if made_in:
             self.files.make_directories(directory)
-            if sync:
-                self.files.sync_directory(posixpath.dirname(directory))
+            for parent in made_in if sync else ():
+                self.files.sync_directory(parent)
         if self.files.exists(scratch):
             self.files.delete(scratch)
         handle = self.files.open_append(scratch)

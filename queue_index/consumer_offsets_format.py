@@ -1,4 +1,5 @@
-"""The text of consumerOffset.json and delayOffset.json, both directions, as RocketMQ's JSON library writes it.
+"""The text of consumerOffset.json, delayOffset.json and offsets.json, both directions, as RocketMQ's JSON library
+writes it.
 
 ::
 
@@ -14,6 +15,19 @@
 The keys of the innermost objects are numbers without quotes (a queue's id; a delay level), so it is no JSON. The
 compact form is the same without line ends and tabs. Read are both, quoted numbers too, and members that nobody knows.
 The order of keys is that of the table.
+
+In offsets.json, where a consumer that reads everything for itself keeps how far it is, the keys are objects::
+
+    {
+    ⇥"offsetTable":{{
+    ⇥⇥⇥"brokerName":"broker-a",
+    ⇥⇥⇥"queueId":3,
+    ⇥⇥⇥"topic":"events"
+    ⇥⇥}:14,{
+    ⇥⇥⇥"brokerName":"broker-a",
+    …
+    ⇥}
+    }
 """
 
 from __future__ import annotations
@@ -31,10 +45,18 @@ Offsets = dict[int, int]
 OffsetTable = dict[str, Offsets]
 """Those of each ``topic@group``."""
 
+MessageQueue = tuple[str, str, int]
+"""Broker name, topic and queue id."""
+
+LocalOffsetTable = dict[MessageQueue, int]
+"""Of each queue, the queue offset of the next message."""
+
 QUEUE_IDS: Final = range(-(2**31), 2**31)
 QUEUE_OFFSETS: Final = range(-(2**63), 2**63)
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
+_LOCAL_ENTRY = re.compile(r"(\{[^{}]*\})\s*:\s*([^\s,{}]+)")
+_EMPTY_TABLES: Final = ("", "{}", '{"offsetTable":{}}')
 _NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 _SPECIAL = re.compile('["\\\\\x00-\x1f\x7f-\xa0\u2028\u2029]')
 _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
@@ -54,6 +76,16 @@ def encode_consumer_offsets(table: Mapping[str, Mapping[int, int]], *, pretty: b
 def encode_delay_offsets(offsets: Mapping[int, int], *, pretty: bool) -> str:
     """The text of delayOffset.json."""
     return _whole(_numbers(offsets, "\n\t" if pretty else ""), pretty=pretty)
+
+
+def encode_local_offsets(table: Mapping[MessageQueue, int]) -> str:
+    """The text of offsets.json."""
+    entries = [
+        f'{{\n\t\t\t"brokerName":{_quoted(broker)},\n\t\t\t"queueId":{queue_id},\n\t\t\t"topic":{_quoted(topic)}\n\t\t}}'
+        f":{offset}"
+        for (broker, topic, queue_id), offset in table.items()
+    ]
+    return _whole("{" + ",".join(entries) + ("\n\t}" if entries else "}"), pretty=True)
 
 
 def _whole(table: str, *, pretty: bool) -> str:
@@ -76,6 +108,24 @@ def decode_consumer_offsets(text: str) -> OffsetTable:
 def decode_delay_offsets(text: str) -> Offsets:
     """The table in delayOffset.json; raises :class:`OffsetTextError`."""
     return _offsets("offsetTable", _table(text))
+
+
+def decode_local_offsets(text: str) -> LocalOffsetTable:
+    """The table in offsets.json; raises :class:`OffsetTextError`."""
+    if "".join(_LOCAL_ENTRY.sub("", text).replace(",", "").split()) not in _EMPTY_TABLES:
+        raise OffsetTextError("holds no table of offsets")
+    return dict(_local_entry(entry[1], entry[2]) for entry in _LOCAL_ENTRY.finditer(text))
+
+
+def _local_entry(queue: str, offset: str) -> tuple[MessageQueue, int]:
+    try:
+        said = json.loads(queue, strict=False)
+        broker, topic, queue_id = said["brokerName"], said["topic"], said["queueId"]
+    except (ValueError, KeyError) as error:
+        raise OffsetTextError(f"{queue!r:.100} is no queue: {error}") from None
+    if not isinstance(broker, str) or not isinstance(topic, str):
+        raise OffsetTextError(f"{queue!r:.100} is no queue")
+    return (broker, topic, _number(topic, queue_id, QUEUE_IDS)), _number(topic, offset, QUEUE_OFFSETS)
 
 
 def _table(text: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ milliseconds unless a name or its text says otherwise.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Any, Final, get_type_hints
@@ -37,6 +38,18 @@ def _one_of(*choices: str) -> Any:
             raise SettingsError(f"{attribute.name} must be {' or '.join(choices)}, not {value!r}")
 
     return check
+
+
+def _is_address(_: object, attribute: attrs.Attribute[str], value: str) -> None:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        raise SettingsError(f"{attribute.name} must be an IPv4 or IPv6 address, not {value!r}") from None
+
+
+def _is_port(_: object, attribute: attrs.Attribute[int], value: int) -> None:
+    if not 0 <= value < 1 << 16:
+        raise SettingsError(f"{attribute.name} must be a port, not {value}")
 
 
 def _whole_entries(size: int) -> int:
@@ -105,6 +118,14 @@ class TopicSettings:
     default_topic_queue_nums: int = attrs.field(default=4, validator=_at_least(1))
     """Queues of a topic that is declared without a number (a broker's default is 8). Retry and dead-letter topics have
     one."""
+
+    store_path_root_dir: str | None = None
+    """Where the store lies; ``None``: in ``topics`` of the node's directory."""
+    store_path_commit_log: str | None = None
+    """Where the CommitLog lies, on another disk perhaps; ``None``: in ``commitlog`` of the store."""
+    broker_ip1: str = attrs.field(default="127.0.0.1", validator=_is_address)
+    """With ``listen_port`` the store host of messages that are appended, which their ids begin with."""
+    listen_port: int = attrs.field(default=0, validator=_is_port)
 
     rebuild_after_crash: bool = True
     """warren's: after a dirty stop the key index is built anew from the CommitLog where it may have lost entries, and

@@ -340,6 +340,16 @@ def test_a_missing_commit_log_file_is_said(tmp_path: Path) -> None:
     assert len(said.lines) == len([one for one in golden.records("basic-clean") if one["physicalOffset"] // 65536 != 2])
 
 
+def test_a_commit_log_that_lies_elsewhere_is_read_there(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(golden.directory("basic-clean"), store)
+    expected = warren("topic", "scan", store).lines
+    (store / "commitlog").rename(tmp_path / "log")
+    elsewhere = ("--set", f"storePathCommitLog={tmp_path / 'log'}")
+    assert warren("topic", "scan", store, *elsewhere).lines == expected
+    assert warren("verify", store, *elsewhere).code == 0
+
+
 def test_what_recovery_cut_off_is_said(tmp_path: Path) -> None:
     variant = next(one for one in golden.manifest("crash-recovery")["variants"] if one["name"] == "torn-zero-tail")
     store = patched("crash-recovery", "store", variant["patch"], tmp_path)

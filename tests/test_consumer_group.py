@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from actors.engines.topics.consumer_group import Bounds, BroadcastPosition, ConsumerGroup, Place, Taken, divide, lag_of
+from actors.engines.topics.consumer_group import Bounds, ConsumerGroup, Place, Taken, divide, lag_of
 from actors.engines.topics.errors import MemberError, QueueLostError, QueueRangeError
 
 
@@ -279,30 +279,6 @@ def test_lag_counts_what_is_there_and_not_committed() -> None:
     readers = group(3, {0: 10, 1: 10})
     assert readers.lag(bounds((0, 25), (20, 25), (5, 25))) == {0: 15, 1: 5, 2: 20}
     assert lag_of(30, 0, 25) == 0
-
-
-# ── broadcast ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_broadcast_readers_each_read_everything_and_keep_their_place() -> None:
-    one, other = BroadcastPosition(2), BroadcastPosition(2)
-    other.start(full(2), "last")
-    assert places(one.take(150, full(2))) == [(0, 0, 100), (1, 0, 50)]
-    assert other.take(150, full(2)) == []
-    assert one.lag(full(2)) == {0: 0, 1: 50}
-    again = BroadcastPosition(2, one.positions)
-    assert places(again.take(150, full(2))) == [(1, 50, 50)]
-    again.seek({1: 99}, full(2))
-    assert places(again.take(150, bounds((0, 100), (99, 101)))) == [(1, 99, 2)]
-    with pytest.raises(QueueRangeError):
-        again.seek({2: 0}, full(2))
-    again.check_invariants()
-
-
-def test_broadcast_readers_are_told_of_expired_messages_too() -> None:
-    reader = BroadcastPosition(1)
-    reader.start(full(1))
-    assert reader.take(9, bounds((95, 100))) == [Taken(0, 95, 5, 95)]
 
 
 # ── a group in any order of things ──────────────────────────────────────────────────────────────────────────────────

@@ -27,9 +27,9 @@ from actors.engines.topics.topic_store import FOR_EVER_MS
 from actors.node_actor import Probes, TopicsDownError
 from actors.pool import ActorStoppedError
 from actors.surroundings import BlockedError
-from msg_store.commit_log_format import MAX_PROPERTIES_BYTES
+from msg_store.commit_log_format import MAX_PROPERTIES_BYTES, RecordError
 from queue_index.key_index import KeyIndex
-from storage.errors import DataError, DiskFullError, MessageError, StorageError
+from storage.errors import DataError, DirectoryLockedError, DiskFullError, MessageError, StorageError
 from storage.faults import SimulatedCrash
 from storage.java_hash import index_hash
 from storage.memory import MemoryFileSystem
@@ -297,6 +297,63 @@ def test_a_topic_gets_more_queues_and_every_handle_knows() -> None:
     assert reader.queues == [0, 1, 2, 3, 4]
     assert sorted(bodies(reader.read())) == sorted(bodies(broadcast.read())) == [b"e", b"e", b"last"]
     assert after_stop(hand).node.topic("t").queues == 5
+
+
+def test_flag_born_time_and_hosts_are_stored_and_read() -> None:
+    hand = opened(broker_ip1="10.1.2.3", listen_port=10911)
+    topic = hand.node.topic("t", queues=1)
+    origin: dict[str, Any] = {"flag": -7, "born_at": 1_700_000_000.25, "born_host": "[2001:db8::1]:50555"}
+    topic.append(b"plain").wait()
+    topic.append(b"one", **origin).wait()
+    topic.append_many([b"two", b"three"], **origin).wait()
+    topic.prepare(b"half", **origin).commit().wait()
+    topic.append(b"late", delay_level=1, **origin).wait()
+    hand.advance(2)
+    plain, *others = topic.read("g")
+    assert (plain.flag, plain.born_host, plain.store_host) == (0, "127.0.0.1:0", "10.1.2.3:10911")
+    assert [record.body for record in others] == [b"one", b"two", b"three", b"half", b"late"]
+    for record in others:
+        assert (record.flag, record.born_at, record.store_host) == (-7, 1_700_000_000.25, "10.1.2.3:10911")
+        assert record.born_host == "[2001:db8:0:0:0:0:0:1]:50555"
+    for wrong in ({"flag": 1 << 31}, {"born_at": -1}, {"born_host": "nowhere"}, {"born_host": "10.0.0.1:70000"}):
+        with pytest.raises(MessageError):
+            topic.append(b"no", **wrong)
+
+
+def test_a_message_is_found_by_its_physical_offset_and_by_its_id() -> None:
+    topic = opened(broker_ip1="2001:db8::1").node.topic("t", queues=1)
+    places = [confirm.wait() for confirm in [topic.append(b"%d" % number) for number in range(3)]]
+    for number, place in enumerate(places):
+        record = topic.message_at(place.physical_offset)
+        assert (record.body, record.physical_offset) == (b"%d" % number, place.physical_offset)
+        assert len(record.message_id) == 56
+        assert topic.view_message(record.message_id.lower()).body == record.body
+    of_another_store = places[0].physical_offset.to_bytes(24, "big").hex().rjust(56, "0")
+    for wrong in (places[0].physical_offset + 1, 1 << 40, -1):
+        with pytest.raises(LookupError):
+            topic.message_at(wrong)
+    with pytest.raises(LookupError):
+        topic.view_message(of_another_store)
+    with pytest.raises(RecordError, match="no message id"):
+        topic.view_message("xyz")
+    with pytest.raises(LookupError):
+        opened().node.topic("other").message_at(0)
+
+
+def test_the_commit_log_lies_on_another_disk_and_is_never_taken_for_lost() -> None:
+    hand = opened(store_path_root_dir="/fast/store", store_path_commit_log="/large/log")
+    hand.node.topic("t", queues=1).append_many(numbered(3), keys=["k"] * 3).wait()
+    assert not hand.files.exists("/data/topics")
+    assert [path for path in hand.files.contents() if path.startswith("/large/log/0")]
+    with pytest.raises(DirectoryLockedError, match=r"/large/log\.warren\.lock"):
+        opened(hand.files, hand.clock, path="/other", store_path_commit_log="/large/log").node.topic("t")
+    forgotten = after_stop(hand, store_path_root_dir="/fast/store")
+    with pytest.raises(TopicsDownError, match="store_path_commit_log"):
+        forgotten.node.topic("t")
+    again = after_stop(forgotten, store_path_root_dir="/fast/store", store_path_commit_log="/large/log")
+    assert everything(again.node.topic("t")) == numbered(3)
+    killed = after_kill(again, store_path_root_dir="/fast/store", store_path_commit_log="/large/log")
+    assert len(killed.node.topic("t").find("k")) == 3
 
 
 # ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -583,6 +640,87 @@ def test_a_broadcast_reader_reads_all_and_keeps_its_own_place() -> None:
     with pytest.raises(TopicError):
         last.retry()
     again.commit()
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_broadcast_readers_go_on_where_they_were_after_a_restart(crash: bool) -> None:
+    hand = opened()
+    topic = hand.node.topic("t", queues=2)
+    topic.append_many(numbered(3), queue=0)
+    topic.append_many(numbered(3, 10), queue=1).wait()
+    first, second = topic.reader("cache", broadcast=True), topic.reader("cache", broadcast=True, auto_commit=False)
+    assert len(first.read()) == 6
+    second.read()[4].commit()
+    first.commit()
+    assert topic.groups() == {}
+    assert {name: found["committed"] for name, found in topic.groups(broadcast=True).items()} == {
+        "cache@DEFAULT": {0: 3, 1: 3},
+        "cache@DEFAULT-2": {0: 0, 1: 2},
+    }
+    assert topic.lag("cache", broadcast=True, instance_name="DEFAULT-2") == {0: 3, 1: 1}
+    hand.advance(6)
+    hand = after_kill(hand) if crash else after_stop(hand)
+    topic = hand.node.topic("t")
+    topic.append(b"new", queue=1).wait()
+    with topic.reader("cache", broadcast=True) as reader:
+        assert bodies(reader.read()) == [b"new"]
+    with topic.reader("cache", broadcast=True, instance_name="DEFAULT-2") as reader:
+        assert bodies(reader.read()) == [*numbered(3), b"12", b"new"]
+    with topic.reader("other", broadcast=True, consume_from="last") as reader:
+        assert reader.read() == []
+    contents = hand.files.contents()
+    assert "/data/topics/offsets/DEFAULT-2/cache/offsets.json" in contents
+    assert b"cache" not in contents.get("/data/topics/config/consumerOffset.json", b"")
+
+
+def test_what_a_broadcast_reader_read_and_did_not_finish_comes_again() -> None:
+    hand = opened()
+    topic = hand.node.topic("t", queues=1)
+    topic.append_many(numbered(4)).wait()
+    reader = topic.reader("cache", broadcast=True, auto_commit=False)
+    assert len(reader.read(2)) == 2
+    reader.close()
+    assert bodies(topic.reader("cache", broadcast=True).read()) == numbered(4)
+
+
+def test_a_broadcast_group_is_sought_as_others_are() -> None:
+    topic = opened().node.topic("t", queues=2)
+    for queue in range(2):
+        topic.append_many(numbered(3, 10 * queue), queue=queue).wait()
+    reader = topic.reader("cache", broadcast=True)
+    assert len(reader.read()) == 6
+    assert topic.seek("cache", {1: 1}, broadcast=True) == {1: 1}
+    assert bodies(reader.read()) == [b"11", b"12"]
+    assert topic.seek("cache", "last", broadcast=True, instance_name="later") == {0: 3, 1: 3}
+    assert topic.reader("cache", broadcast=True, instance_name="later").read() == []
+    with pytest.raises(MemberError, match="reads 't' already"):
+        topic.reader("cache", broadcast=True, instance_name="later")
+    with pytest.raises(TopicError, match="only broadcast readers"):
+        topic.reader("cache", instance_name="later")
+    with pytest.raises(TopicNameError):
+        topic.reader("cache", broadcast=True, instance_name="../etc")
+
+
+def test_damaged_offsets_of_a_broadcast_reader_are_said_to_it_alone() -> None:
+    hand = opened()
+    topic = hand.node.topic("t", queues=1)
+    topic.append(b"x").wait()
+    for instance in ("good", "bad"):
+        with topic.reader("cache", broadcast=True, instance_name=instance) as reader:
+            reader.read()
+    hand.node.close()
+    files = hand.files.after_process_crash()
+    place = "/data/topics/offsets/bad/cache/offsets.json"
+    size = files.size(place)
+    handle = files.open_append(place)
+    handle.truncate(size - 10)
+    handle.close()
+    topic = opened(files, hand.clock).node.topic("t")
+    assert topic.reader("cache", broadcast=True, instance_name="good").read() == []
+    with pytest.raises(TopicError, match=place):
+        topic.reader("cache", broadcast=True, instance_name="bad")
+    assert files.size(place) == size - 10
+    assert bodies(topic.reader("another").read()) == [b"x"]
 
 
 def test_the_places_of_a_broadcast_reader_behind_the_end_are_taken_back() -> None:

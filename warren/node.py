@@ -515,6 +515,7 @@ os.register_at_fork(after_in_child=_forget_all)
 def _probes(config: Config, path: str) -> Probes:
     """The machine's own numbers."""
     override = config.node.total_memory_available_override_value
+    log_path = config.topics.store_path_commit_log or config.topics.store_path_root_dir or path
 
     def reading(around: Surroundings) -> MemoryReading:
         if config.node.vm_memory_calculation_strategy == "allocated":
@@ -526,7 +527,7 @@ def _probes(config: Config, path: str) -> Probes:
         total_memory_bytes=override or total_memory_bytes(physical_memory_bytes(), read_small_file),
         free_disk_bytes=lambda: free_disk_bytes(path),
         give_back=give_memory_back,
-        used_disk_percent=lambda: used_disk_percent(path),
+        used_disk_percent=lambda: used_disk_percent(log_path),
     )
 
 

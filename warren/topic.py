@@ -9,24 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
 from actors import topic_messages as tm
 from actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor
 from actors.engines.topics.consumer_group import Place
-from actors.engines.topics.names import check_group_name
 from actors.engines.topics.routing import Part, Router
 from actors.engines.topics.schedule import level_of_delay, to_scheduled
 from actors.engines.topics.transactions import prepare
 from actors.future import Confirm
 from actors.running_topics import RunningTopics
 from msg_store.commit_log import Batch
-from msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES
+from msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, Host
 from storage.errors import MessageError
+from warren.broadcast import group_key
 from warren.messages import as_bodies, as_body
 from warren.process_bound import ProcessBound
 from warren.topic_append import AppendManyConfirm, Messages
-from warren.topic_lookup import find, offsets_at, offsets_of, record_at
+from warren.topic_lookup import find, message_at, message_of_id, offsets_at, offsets_of, record_at
 from warren.topic_reader import Reader
-from warren.topic_record import HERE, Moment, TopicRecord, check_key, encode_message_properties
+from warren.topic_record import HERE, Moment, Origin, TopicRecord, check_key, encode_message_properties
 from warren.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ Chooser = Callable[[bytes], int]
 """Says which queue a body goes to."""
 
 _BLANK_BYTES: Final = 8
+_OWN: Final = Origin()
 
 
 class Topic(ProcessBound):
@@ -45,7 +48,9 @@ class Topic(ProcessBound):
     def __init__(self, node: Node, name: str) -> None:
         self._node = node
         self._name = name
-        self._key = AppendKey(name, HERE)
+        settings = node.config.topics
+        self._store_host = Host.parse(f"{settings.broker_ip1}:{settings.listen_port}")
+        self._key = AppendKey(name, HERE, self._store_host)
         self._router = Router(self.queues)
 
     @property
@@ -80,6 +85,9 @@ class Topic(ProcessBound):
         queue: int | Chooser | None = None,
         delay: float | None = None,
         delay_level: int | None = None,
+        flag: int = 0,
+        born_at: Moment | None = None,
+        born_host: str | None = None,
         block: bool = True,
         timeout: float | None = None,
     ) -> AppendConfirm:
@@ -87,11 +95,22 @@ class Topic(ProcessBound):
 
         ``key``: one, or several; it is found by them (:meth:`find`). The queue is that of the first key, the one named
         or chosen by ``queue``, or (without either) the one whose turn it is. ``delay``: seconds before it can be read,
-        rounded up to the next of the store's delay levels; or ``delay_level``, 1 … 18. While the disk is behind, or an
-        alarm is set, this waits (``block``, ``timeout``), then raises :class:`BlockedError`.
+        rounded up to the next of the store's delay levels; or ``delay_level``, 1 … 18. ``flag``: a number of 32 bits,
+        the producer's own; ``born_at``, ``born_host``: when and where (``"10.1.2.3:50123"``) it was made, if not here
+        and now. While the disk is behind, or an alarm is set, this waits (``block``, ``timeout``), then raises
+        :class:`BlockedError`.
         """
         message = self.message(
-            body, key=key, tag=tag, properties=properties, queue=queue, delay=delay, delay_level=delay_level
+            body,
+            key=key,
+            tag=tag,
+            properties=properties,
+            queue=queue,
+            delay=delay,
+            delay_level=delay_level,
+            flag=flag,
+            born_at=born_at,
+            born_host=born_host,
         )
         log = self.log
         log.admit(block=block, timeout=timeout)
@@ -107,21 +126,28 @@ class Topic(ProcessBound):
         queue: int | Chooser | None = None,
         delay: float | None = None,
         delay_level: int | None = None,
+        flag: int = 0,
+        born_at: Moment | None = None,
+        born_host: str | None = None,
     ) -> AppendConfirm:
         """What :meth:`append` hands over."""
         body = as_body(body)
         encoded = encode_message_properties(key, tag, properties)
         [part] = self._route([body], [_first(key)] if key is not None else None, queue)
         self.check([body], [encoded])
+        key_of = self._key
+        if flag or born_at is not None or born_host is not None:
+            origin = Origin.of(flag, born_at, born_host)
+            key_of = AppendKey(self._name, origin.born_host, self._store_host, origin.born_timestamp, origin.flag)
         level = 0 if delay is None and delay_level is None else self._level(delay, delay_level)
         if not level:
-            return AppendConfirm(self._key, part.queue_id, body, encoded)
+            return AppendConfirm(key_of, part.queue_id, body, encoded)
         batch = to_scheduled(
             self.batch(Part(part.queue_id, range(1)), [body], encoded), level, self._node.config.topics
         )
         waiting = _only(batch.properties)
         self.check([body], [waiting], batch.topic)
-        return AppendConfirm(AppendKey(batch.topic, HERE), batch.queue_id, body, waiting)
+        return AppendConfirm(attrs.evolve(key_of, topic=batch.topic), batch.queue_id, body, waiting)
 
     def _level(self, delay: float | None, delay_level: int | None) -> int:
         settings = self._node.config.topics
@@ -136,6 +162,9 @@ class Topic(ProcessBound):
         tags: Sequence[str | None] | None = None,
         properties: Mapping[str, str] | None = None,
         queue: int | Chooser | None = None,
+        flag: int = 0,
+        born_at: Moment | None = None,
+        born_host: str | None = None,
         block: bool = True,
         timeout: float | None = None,
     ) -> AppendManyConfirm:
@@ -143,7 +172,17 @@ class Topic(ProcessBound):
 
         Without ``keys`` and ``queue`` all go to one queue (up to 1024 of them), the next time to the next one.
         """
-        messages = self.messages(bodies, keys=keys, tag=tag, tags=tags, properties=properties, queue=queue)
+        messages = self.messages(
+            bodies,
+            keys=keys,
+            tag=tag,
+            tags=tags,
+            properties=properties,
+            queue=queue,
+            flag=flag,
+            born_at=born_at,
+            born_host=born_host,
+        )
         log = self.log
         log.admit(block=block, timeout=timeout)
         return self.hand_over(log, messages)
@@ -157,18 +196,21 @@ class Topic(ProcessBound):
         tags: Sequence[str | None] | None = None,
         properties: Mapping[str, str] | None = None,
         queue: int | Chooser | None = None,
+        flag: int = 0,
+        born_at: Moment | None = None,
+        born_host: str | None = None,
     ) -> Messages:
         """What :meth:`append_many` hands over."""
         found = as_bodies(bodies)
         parts = self._route(found, keys, queue)
         encoded = self._many_properties(len(found), keys, tag, tags, properties)
         self.check(found, [encoded] if isinstance(encoded, bytes) else encoded)
-        return Messages(parts, found, encoded)
+        return Messages(parts, found, encoded, Origin.of(flag, born_at, born_host))
 
     def hand_over(self, log: CommitLogActor, messages: Messages) -> AppendManyConfirm:
         """Hand messages over to a log that has room."""
         confirm = Confirm(log)
-        batches = [self.batch(part, messages.bodies, messages.properties) for part in messages.parts]
+        batches = [self.batch(part, messages.bodies, messages.properties, messages.origin) for part in messages.parts]
         if batches:
             log.hand_over(tm.AppendBatches(batches, confirm), len(messages.bodies))
         else:
@@ -208,16 +250,20 @@ class Topic(ProcessBound):
         rest = b"\x02" + common if common else b""
         return [b"KEYS\x01" + key.encode("utf-8") + rest for key in keys]
 
-    def batch(self, part: Part, bodies: Sequence[bytes], properties: bytes | Sequence[bytes]) -> Batch:
+    def batch(
+        self, part: Part, bodies: Sequence[bytes], properties: bytes | Sequence[bytes], origin: Origin = _OWN
+    ) -> Batch:
         """What goes to one queue, as it is appended now."""
+        born_ms = origin.born_timestamp
         return Batch(
             topic=self._name,
             queue_id=part.queue_id,
             bodies=part.of(bodies),
             properties=properties if isinstance(properties, bytes) else part.of(properties),
-            born_timestamp=self._node.now_ms(),
-            born_host=HERE,
-            store_host=HERE,
+            born_timestamp=self._node.now_ms() if born_ms is None else born_ms,
+            born_host=origin.born_host,
+            store_host=self._store_host,
+            flag=origin.flag,
             as_one=False,
         )
 
@@ -245,12 +291,25 @@ class Topic(ProcessBound):
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue: int | Chooser | None = None,
+        flag: int = 0,
+        born_at: Moment | None = None,
+        born_host: str | None = None,
     ) -> Transaction:
         """Store a message that nobody sees until the transaction is committed; comes back when it is safe.
 
         ``group``: the producer's; it is stored with the message.
         """
-        half = self.half(body, group=group, key=key, tag=tag, properties=properties, queue=queue)
+        half = self.half(
+            body,
+            group=group,
+            key=key,
+            tag=tag,
+            properties=properties,
+            queue=queue,
+            flag=flag,
+            born_at=born_at,
+            born_host=born_host,
+        )
         log = self.log
         log.admit()
         confirm = Confirm(log)
@@ -267,12 +326,15 @@ class Topic(ProcessBound):
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue: int | Chooser | None = None,
+        flag: int = 0,
+        born_at: Moment | None = None,
+        born_host: str | None = None,
     ) -> Batch:
         """What :meth:`prepare` hands over."""
         body = as_body(body)
         encoded = encode_message_properties(key, tag, properties)
         [part] = self._route([body], [_first(key)] if key is not None else None, queue)
-        half = prepare(self.batch(part, [body], encoded), group)
+        half = prepare(self.batch(part, [body], encoded, Origin.of(flag, born_at, born_host)), group)
         self.check([body], [_only(half.properties)], half.topic)
         return half
 
@@ -298,12 +360,14 @@ class Topic(ProcessBound):
         auto_commit: bool = True,
         consume_from: Place | Moment | Mapping[int, int] = "first",
         positions: Mapping[int, int] | None = None,
+        instance_name: str | None = None,
     ) -> Reader:
         """Join a group and read (:class:`~warren.topic_reader.Reader`).
 
         ``tags``: only messages with one of these; RocketMQ's ``"a || b"`` will do. ``consume_from``: where a group that
         has never read this topic begins: "first", "last", a time, or a queue offset for each queue (a whole number: for
-        all of them). ``broadcast``: read all queues, from ``positions`` on, and share nothing.
+        all of them). ``broadcast``: read all queues and share nothing; where it is, is kept for the group and this
+        instance of it (``None``: the first one that reads nothing now). ``positions``: it goes on there instead.
         """
         if isinstance(consume_from, str | Mapping | int):
             place: Place | Mapping[int, int] = consume_from
@@ -318,6 +382,7 @@ class Topic(ProcessBound):
             auto_commit=auto_commit,
             consume_from=place,
             positions=positions,
+            instance_name=instance_name,
         )
 
     def read(
@@ -362,6 +427,17 @@ class Topic(ProcessBound):
         running.catch_up()
         return record_at(running, self._name, queue_id, queue_offset)
 
+    def message_at(self, physical_offset: int) -> TopicRecord:
+        """One message by where it begins in the CommitLog; raises ``LookupError``."""
+        return message_at(self._node.running_topics(), self._name, physical_offset)
+
+    def view_message(self, message_id: str) -> TopicRecord:
+        """One message by its id, as :attr:`TopicRecord.message_id` shows it (RocketMQ's offsetMsgId).
+
+        Raises ``LookupError``, and :class:`RecordError` for what is no id.
+        """
+        return message_of_id(self._node.running_topics(), self._name, message_id)
+
     # ── where groups and messages are ───────────────────────────────────────────────────────────────────────────
 
     def offsets(self) -> dict[int, tuple[int, int]]:
@@ -376,12 +452,20 @@ class Topic(ProcessBound):
         running.catch_up()
         return offsets_at(running, self._name, self.queues, moment)
 
-    def seek(self, group: str, place: Place | Moment | Mapping[int, Place]) -> dict[int, int]:
+    def seek(
+        self,
+        group: str,
+        place: Place | Moment | Mapping[int, Place],
+        *,
+        broadcast: bool = False,
+        instance_name: str | None = None,
+    ) -> dict[int, int]:
         """Let a group go on somewhere else: "first", "last", a time, or a place for each queue; returns queue offsets.
 
-        A whole number is a queue offset, for all queues; for a time use a ``float`` or a ``datetime``.
+        A whole number is a queue offset, for all queues; for a time use a ``float`` or a ``datetime``. ``broadcast``:
+        an instance of a group of broadcast readers; ``None`` is the first one.
         """
-        check_group_name(group)
+        group = group_key(group, instance_name, broadcast=broadcast)
         running = self._node.running_topics()
         running.catch_up()
         if not isinstance(place, str | Mapping | int):
@@ -389,17 +473,19 @@ class Topic(ProcessBound):
         sought: dict[int, int] = running.ask_groups(tm.SeekGroup(self._name, group, place))
         return sought
 
-    def lag(self, group: str) -> dict[int, int]:
-        """By queue: messages that are there and that the group has not finished."""
-        check_group_name(group)
+    def lag(self, group: str, *, broadcast: bool = False, instance_name: str | None = None) -> dict[int, int]:
+        """By queue: messages that are there and that the group, or an instance of it, has not finished."""
+        group = group_key(group, instance_name, broadcast=broadcast)
         running = self._node.running_topics()
         running.catch_up()
         lag: dict[int, int] = running.ask_groups(tm.GetLag(self._name, group))
         return lag
 
-    def groups(self) -> dict[str, dict[str, Any]]:
-        """By group: members and their queues, committed queue offsets, lag."""
-        described: dict[str, dict[str, dict[str, Any]]] = self._node.running_topics().ask_groups(tm.GetGroups())
+    def groups(self, *, broadcast: bool = False) -> dict[str, dict[str, Any]]:
+        """By group: members and their queues, committed queue offsets, lag. ``broadcast``: by ``group@instance``."""
+        described: dict[str, dict[str, dict[str, Any]]] = self._node.running_topics().ask_groups(
+            tm.GetGroups(broadcast)
+        )
         return described.get(self._name, {})
 
     def sync(self) -> None:

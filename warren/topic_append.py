@@ -11,6 +11,7 @@ from actors.commit_log_actor import Position
 from actors.engines.topics.routing import Part
 from actors.future import Confirm
 from msg_store.commit_log import Appended
+from warren.topic_record import Origin
 
 
 class Positions(Sequence[Position]):
@@ -61,6 +62,7 @@ class Messages:
     bodies: Sequence[bytes]
     properties: bytes | Sequence[bytes]
     """One for all, or one for each."""
+    origin: Origin
 
 
 class AppendManyConfirm:

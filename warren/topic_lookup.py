@@ -18,7 +18,7 @@ from actors.engines.topics.reading import read_packed, sound
 from actors.engines.topics.topic_store import FOR_EVER_MS
 from actors.running_topics import RunningTopics
 from msg_store.commit_log import CommitLog
-from msg_store.commit_log_format import decode_properties
+from msg_store.commit_log_format import decode_properties, parse_message_id
 from msg_store.packed_record import PackedRecord
 from queue_index.consume_queue import ConsumeQueue
 from queue_index.consume_queue_format import ENTRY_BYTES
@@ -77,6 +77,27 @@ def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: i
         for record in read_packed(running.store.commit_log, queue.entries(queue_offset, 1)):
             return TopicRecord(record)
     raise LookupError(f"{topic}, queue {queue_id}: no message {queue_offset}")
+
+
+def message_at(running: RunningTopics, topic: str, physical_offset: int) -> TopicRecord:
+    """The topic's message that begins there in the CommitLog; raises ``LookupError``."""
+    log = running.store.commit_log
+    try:
+        record = log.record(physical_offset)
+    except DataError as error:
+        raise LookupError(f"{topic}: no message begins at {physical_offset}: {error.reason}") from None
+    if record.topic != topic or record.physical_offset != physical_offset:
+        raise LookupError(f"{topic}: at {physical_offset} is a message of {record.topic}")
+    return TopicRecord(sound(log, physical_offset, record))
+
+
+def message_of_id(running: RunningTopics, topic: str, message_id: str) -> TopicRecord:
+    """The topic's message with this id; raises ``LookupError``, and :class:`RecordError` for what is no id."""
+    _, physical_offset = parse_message_id(message_id)
+    record = message_at(running, topic, physical_offset)
+    if record.message_id != message_id.upper():
+        raise LookupError(f"{topic}: the message at {physical_offset} has the id {record.message_id}")
+    return record
 
 
 def offsets_at(running: RunningTopics, topic: str, queues: int, moment: Moment) -> dict[int, int]:

@@ -4,7 +4,8 @@
 What a member has read and not committed when it goes is read again by another one: at least once, in order for each
 queue. A group's messages that are to be tried again (``%RETRY%group``) come to its readers too.
 
-*Broadcast*: the reader reads every queue and keeps by itself how far it is (:attr:`Reader.positions`).
+*Broadcast*: the reader reads every queue for itself, as a group of one: how far it is, is kept for its group and its
+instance, the number among the group's readers.
 
 Committing. With ``auto_commit`` what :meth:`Reader.read` returned counts as done when it is called again, or the reader
 is closed; of an iteration, each record when the next one is asked for. Otherwise the records are committed by whoever
@@ -32,14 +33,15 @@ import attrs
 
 from actors import topic_messages as tm
 from actors.dispatch_actor import has_arrived
-from actors.engines.topics.consumer_group import Bounds, BroadcastPosition, Place, Taken
+from actors.engines.topics.consumer_group import Place, Taken
 from actors.engines.topics.errors import MemberError, QueueLostError, TopicError
-from actors.engines.topics.names import check_group_name, dead_letter_topic, retry_topic
+from actors.engines.topics.names import dead_letter_topic, retry_topic
 from actors.engines.topics.retry import sent_back
 from actors.future import Confirm
 from actors.running_topics import RunningTopics
 from msg_store.commit_log_format import Record
 from storage.errors import DataError, WarrenError
+from warren.broadcast import Broadcast, check_reader_names
 from warren.process_bound import ProcessBound
 from warren.topic_lookup import TagFilter, read_taken
 from warren.topic_record import TopicRecord
@@ -105,9 +107,9 @@ class Reader(ProcessBound):
         auto_commit: bool,
         consume_from: Place | Mapping[int, int],
         positions: Mapping[int, int] | None,
+        instance_name: str | None,
     ) -> None:
-        if not broadcast:
-            check_group_name(group)
+        check_reader_names(group, instance_name, broadcast=broadcast)
         self._node = node
         self.topic = topic
         self.group = group
@@ -122,24 +124,21 @@ class Reader(ProcessBound):
         """Of each queue what was read last and is not committed: to commit that is to commit all before it."""
         self._closed = False
         self._running: RunningTopics | None = None
-        self._broadcast = BroadcastPosition(1, dict(positions or {})) if broadcast else None
-        running = self._topics_now()
-        if self._broadcast is not None:
-            bounds = self._broadcast_bounds(running)
-            for queue_id, place in self._broadcast.positions.items():  # the queue's tail may have been lost meanwhile
-                self._broadcast.positions[queue_id] = min(place, bounds(queue_id)[1])
-            self._broadcast.start(bounds, consume_from)
+        self._broadcast = Broadcast(instance_name, positions) if broadcast else None
+        self._group = group
+        """What it is called among groups: a broadcast reader has one of its own."""
+        self._topics_now()
 
     @property
     def positions(self) -> dict[int, int]:
-        """Of a broadcast reader: the queue offset that it reads next, by queue. To be kept, and handed in again."""
-        return {} if self._broadcast is None else dict(self._broadcast.positions)
+        """Of a broadcast reader: the queue offset that it reads next, by queue."""
+        return {} if self._broadcast is None else dict(self._broadcast.places)
 
     @property
     def queues(self) -> list[int]:
         """The queues of the topic that are this reader's at the moment."""
         if self._broadcast is not None:
-            return list(self._broadcast.positions)
+            return list(range(self._topics_now().table.queues(self.topic) or 1))
         groups = self._topics_now().ask_groups(tm.GetGroups())
         assigned: list[int] = groups[self.topic][self.group]["members"].get(self.name, [])
         return assigned
@@ -196,10 +195,9 @@ class Reader(ProcessBound):
 
     def _take(self, running: RunningTopics, max_records: int) -> list[Claim]:
         running.catch_up()
+        found = running.ask_groups(tm.Take(self._topics, self._group, self.name, max_records))
         if self._broadcast is not None:
-            found = [(self.topic, one) for one in self._broadcast.take(max_records, self._broadcast_bounds(running))]
-        else:
-            found = running.ask_groups(tm.Take(self._topics, self.group, self.name, max_records))
+            self._broadcast.places.update((taken.queue_id, taken.end) for _, taken in found)
         skipped = sum(taken.skipped for _, taken in found)
         if skipped:
             self.skipped += skipped
@@ -227,11 +225,6 @@ class Reader(ProcessBound):
             if not claim.offered:
                 claim.done = claim.taken.end
         return records
-
-    def _broadcast_bounds(self, running: RunningTopics) -> Bounds:
-        if self._broadcast is not None:
-            self._broadcast.queues = running.table.queues(self.topic) or 1
-        return running.store.bounds(self.topic)
 
     # ── being done ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -262,19 +255,18 @@ class Reader(ProcessBound):
         self._commit_up_to([(claim, claim.done) for claim in claims])
 
     def _commit_up_to(self, stops: list[tuple[Claim, int]]) -> None:
-        if self._broadcast is not None or not stops:
+        if not stops:
             return
         running = self._topics_now()
         lost = [f"{one.topic}: the topics were opened anew since" for one, _ in stops if one.running is not running]
         done = [(*one.place, stop, one.taken.claim) for one, stop in stops if one.running is running]
         if done:
-            lost += running.ask_groups(tm.CommitOffsets(self.group, self.name, done))
+            lost += running.ask_groups(tm.CommitOffsets(self._group, self.name, done))
         if lost:
             raise QueueLostError("; ".join(lost))
 
     def _keep(self, claims: list[Claim]) -> None:
-        if self._broadcast is None:
-            self._read_last.update((claim.place, claim) for claim in claims if claim.taken.count)
+        self._read_last.update((claim.place, claim) for claim in claims if claim.taken.count)
 
     def _pass_over(self, claims: list[Claim]) -> None:
         """Nothing of these is for us: they are done, unless something that was read before them is not."""
@@ -301,12 +293,10 @@ class Reader(ProcessBound):
         """Messages of these, each from that queue offset on, are read again. What cannot be told any more (the queue is
         somebody else's, the topics were opened anew) is so by itself."""
         for claim, queue_offset in claims:
-            message = tm.HandBack(self.group, self.name, claim.topic, claim.taken, queue_offset)
+            message = tm.HandBack(self._group, self.name, claim.topic, claim.taken, queue_offset)
             claim.end_at(queue_offset)
             if self._broadcast is not None:
-                positions = self._broadcast.positions
-                positions[claim.taken.queue_id] = min(positions[claim.taken.queue_id], queue_offset)
-                continue
+                self._broadcast.go_back(claim.taken.queue_id, queue_offset)
             if not claim.running.groups.actor_stopped.is_set():
                 try:
                     claim.running.ask_groups(message)
@@ -335,11 +325,14 @@ class Reader(ProcessBound):
         running = self._node.running_topics()
         if running is not self._running:
             running.catch_up()  # or queues would seem to end too early
+            self._read_last = {}
             if self._broadcast is None:
                 for topic in self._topics[1:]:
                     self._node.change(lambda actor, topic=topic: actor.declare_topic(topic, 1))  # type: ignore[misc]
-                self._read_last = {}
-                running.ask_groups(tm.JoinGroup(self._topics, self.group, self.name, self._consume_from))
+                running.ask_groups(tm.JoinGroup(self._topics, self._group, self.name, self._consume_from))
+            else:
+                joining = self._broadcast.joining(self.topic, self.group, self.name, self._consume_from)
+                self._group, self._broadcast.places = running.ask_groups(joining)
             self._running = running
         return running
 
@@ -354,13 +347,13 @@ class Reader(ProcessBound):
             _LOG.warning("%s: what was read last is read again: %s", self.name, error)
         finally:
             running, self._closed = self._running, True
-            if self._broadcast is None and running is not None and not running.groups.actor_stopped.is_set():
+            if running is not None and not running.groups.actor_stopped.is_set():
                 with contextlib.suppress(WarrenError):  # it stops in this moment
-                    running.ask_groups(tm.LeaveGroup(self._topics, self.group, self.name))
+                    running.ask_groups(tm.LeaveGroup(self._topics, self._group, self.name))
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and self._broadcast is None and self._running is not None:
-            self._running.groups.let_go(tm.LeaveGroup(self._topics, self.group, self.name))
+        if not getattr(self, "_closed", True) and self._running is not None:
+            self._running.groups.let_go(tm.LeaveGroup(self._topics, self._group, self.name))
 
     def __enter__(self) -> Self:
         return self

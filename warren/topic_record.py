@@ -9,6 +9,8 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
 from actors.engines.topics import names
 from actors.engines.topics.errors import TopicError
 from msg_store.commit_log_format import MAX_PROPERTIES_BYTES, Host, Record, decode_properties, encode_properties
@@ -22,7 +24,10 @@ Moment = datetime.datetime | float
 """A ``datetime`` (one without a time zone is local), or seconds since 1970."""
 
 HERE: Final = Host(bytes((127, 0, 0, 1)), 0)
-"""The host of messages that are appended in this process."""
+"""The born host of messages that are appended in this process, unless another one is given."""
+
+_FLAGS: Final = range(-(1 << 31), 1 << 31)
+_TIMESTAMPS_MS: Final = range(1 << 63)
 
 _RESERVED: Final = frozenset(
     {
@@ -45,6 +50,34 @@ def to_ms(moment: Moment) -> int:
     """Milliseconds since 1970."""
     seconds = moment.timestamp() if isinstance(moment, datetime.datetime) else moment
     return round(seconds * 1000)
+
+
+@attrs.frozen
+class Origin:
+    """What a message says of its producer."""
+
+    flag: int = 0
+    """A number of 32 bits with a meaning for those who use it."""
+    born_timestamp: int | None = None
+    """Milliseconds since 1970; ``None``: as it is appended."""
+    born_host: Host = HERE
+
+    @classmethod
+    def of(cls, flag: int, born_at: Moment | None, born_host: str | None) -> Origin:
+        """The argument's of an append. Raises :class:`MessageError` for what no record can hold."""
+        if flag not in _FLAGS:
+            raise MessageError(f"a flag has 32 bits, unlike {flag}")
+        born_ms = None if born_at is None else to_ms(born_at)
+        if born_ms is not None and born_ms not in _TIMESTAMPS_MS:
+            raise MessageError(f"a message cannot be born at {born_at}")
+        return cls(flag, born_ms, HERE if born_host is None else _host(born_host))
+
+
+def _host(text: str) -> Host:
+    try:
+        return Host.parse(text)
+    except ValueError:
+        raise MessageError(f"a host is an address and a port, such as 10.1.2.3:50123, unlike {text!r:.100}") from None
 
 
 def check_key(key: str) -> str:
@@ -140,6 +173,16 @@ class StoredMessage:
         return self.properties.get(names.TAGS)
 
     @property
+    def physical_offset(self) -> int:
+        """Where it begins in the CommitLog."""
+        return self.record.physical_offset
+
+    @property
+    def flag(self) -> int:
+        """A number that its producer gave it."""
+        return self.record.flag
+
+    @property
     def stored_at(self) -> float:
         """Seconds since 1970."""
         return self.record.store_timestamp / 1000
@@ -150,12 +193,23 @@ class StoredMessage:
         return self.record.born_timestamp / 1000
 
     @property
+    def born_host(self) -> str:
+        """Its producer's address and port."""
+        return str(self.record.born_host)
+
+    @property
+    def store_host(self) -> str:
+        """Address and port of the broker that stored it."""
+        return str(self.record.store_host)
+
+    @property
     def attempts(self) -> int:
         """How often it was sent back by a consumer before."""
         return self.record.reconsume_times
 
     @property
     def message_id(self) -> str:
+        """RocketMQ's offsetMsgId: store host and physical offset, in upper-case hexadecimal digits."""
         return self.record.message_id()
 
     def __repr__(self) -> str:

@@ -17,7 +17,6 @@ from actors import future
 from actors import topic_messages as tm
 from actors.commit_log_actor import CommitLogActor, Position
 from actors.engines.topics.consumer_group import Place
-from actors.engines.topics.names import check_group_name
 from actors.running_topics import RunningTopics
 from warren import topic
 from warren.aio.bridge import answer, ask, caught_up, in_thread, running_now, running_topics
@@ -25,16 +24,25 @@ from warren.aio.publishing import admitted, admitted_now, safe
 from warren.aio.topic_reader import Reader
 from warren.aio.topic_record import TopicRecord
 from warren.aio.transaction import Transaction
+from warren.broadcast import group_key
 from warren.node import Node
 from warren.topic import Chooser
 from warren.topic_append import Positions
-from warren.topic_lookup import find, offsets_at, offsets_of, record_at
+from warren.topic_lookup import find, message_at, message_of_id, offsets_at, offsets_of, record_at
 from warren.topic_record import Moment
 
 W = TypeVar("W")
 
 
-class PrepareArguments(TypedDict, total=False):
+class OriginArguments(TypedDict, total=False):
+    """What is said of a message's producer."""
+
+    flag: int
+    born_at: Moment | None
+    born_host: str | None
+
+
+class PrepareArguments(OriginArguments, total=False):
     """What a message is prepared with."""
 
     key: str | Iterable[str] | None
@@ -50,7 +58,7 @@ class AppendArguments(PrepareArguments, total=False):
     delay_level: int | None
 
 
-class AppendManyArguments(TypedDict, total=False):
+class AppendManyArguments(OriginArguments, total=False):
     """What messages are appended with."""
 
     keys: Sequence[str] | None
@@ -200,6 +208,7 @@ class Topic:
         auto_commit: bool = True,
         consume_from: Place | Moment | Mapping[int, int] = "first",
         positions: Mapping[int, int] | None = None,
+        instance_name: str | None = None,
     ) -> Reader:
         """A member of a group, to be used in an ``async with``; it joins when it is entered or first asked.
 
@@ -214,6 +223,7 @@ class Topic:
             auto_commit=auto_commit,
             consume_from=consume_from,
             positions=positions,
+            instance_name=instance_name,
         )
 
     async def read(
@@ -260,6 +270,19 @@ class Topic:
         running = await caught_up(self._node)
         return TopicRecord((await in_thread(lambda: record_at(running, self.name, queue_id, queue_offset))).record)
 
+    async def message_at(self, physical_offset: int) -> TopicRecord:
+        """One message by where it begins in the CommitLog; raises ``LookupError``."""
+        running = await running_topics(self._node)
+        return TopicRecord((await in_thread(lambda: message_at(running, self.name, physical_offset))).record)
+
+    async def view_message(self, message_id: str) -> TopicRecord:
+        """One message by its id, as :attr:`TopicRecord.message_id` shows it (RocketMQ's offsetMsgId).
+
+        Raises ``LookupError``, and :class:`RecordError` for what is no id.
+        """
+        running = await running_topics(self._node)
+        return TopicRecord((await in_thread(lambda: message_of_id(running, self.name, message_id))).record)
+
     # ── where groups and messages are ───────────────────────────────────────────────────────────────────────────
 
     async def offsets(self) -> dict[int, tuple[int, int]]:
@@ -271,23 +294,30 @@ class Topic:
         running, queues = await caught_up(self._node), self.queues
         return await in_thread(lambda: offsets_at(running, self.name, queues, moment))
 
-    async def seek(self, group: str, place: Place | Moment | Mapping[int, Place]) -> dict[int, int]:
+    async def seek(
+        self,
+        group: str,
+        place: Place | Moment | Mapping[int, Place],
+        *,
+        broadcast: bool = False,
+        instance_name: str | None = None,
+    ) -> dict[int, int]:
         """Let a group go on somewhere else. As :meth:`warren.Topic.seek`."""
-        check_group_name(group)
+        group = group_key(group, instance_name, broadcast=broadcast)
         if not isinstance(place, str | Mapping | int):
             place = dict(await self.offset_at(place))
         sought: dict[int, int] = await self._ask_groups(tm.SeekGroup(self.name, group, place))
         return sought
 
-    async def lag(self, group: str) -> dict[int, int]:
-        """By queue: messages that are there and that the group has not finished."""
-        check_group_name(group)
+    async def lag(self, group: str, *, broadcast: bool = False, instance_name: str | None = None) -> dict[int, int]:
+        """By queue: messages that are there and that the group, or an instance of it, has not finished."""
+        group = group_key(group, instance_name, broadcast=broadcast)
         lag: dict[int, int] = await self._ask_groups(tm.GetLag(self.name, group))
         return lag
 
-    async def groups(self) -> dict[str, dict[str, Any]]:
-        """By group: members and their queues, committed queue offsets, lag."""
-        described: dict[str, dict[str, dict[str, Any]]] = await self._ask_groups(tm.GetGroups())
+    async def groups(self, *, broadcast: bool = False) -> dict[str, dict[str, Any]]:
+        """By group: members and their queues, committed queue offsets, lag. As :meth:`warren.Topic.groups`."""
+        described: dict[str, dict[str, dict[str, Any]]] = await self._ask_groups(tm.GetGroups(broadcast))
         return described.get(self.name, {})
 
     async def _ask_groups(self, message: object) -> Any:

@@ -23,9 +23,9 @@ from types import TracebackType
 from typing import Self
 
 from actors import topic_messages as tm
-from actors.engines.topics.consumer_group import BroadcastPosition, Place, Taken
+from actors.engines.topics.consumer_group import Place, Taken
 from actors.engines.topics.errors import MemberError, QueueLostError, TopicError
-from actors.engines.topics.names import check_group_name, dead_letter_topic, retry_topic
+from actors.engines.topics.names import dead_letter_topic, retry_topic
 from actors.engines.topics.retry import sent_back
 from actors.future import Confirm, Future
 from actors.running_topics import RunningTopics
@@ -36,6 +36,7 @@ from warren.aio.bridge import answer, ask, caught_up, change, in_thread, running
 from warren.aio.publishing import safe
 from warren.aio.topic_record import Claim, TopicRecord
 from warren.aio.topic_records import BATCH, Records
+from warren.broadcast import Broadcast, check_reader_names
 from warren.node import Node
 from warren.topic_lookup import TagFilter, offsets_at, read_taken
 from warren.topic_record import Moment
@@ -58,11 +59,11 @@ class Reader:
         auto_commit: bool,
         consume_from: Place | Moment | Mapping[int, int],
         positions: Mapping[int, int] | None,
+        instance_name: str | None,
     ) -> None:
         self._closed = False
         self._joined: RunningTopics | None = None
-        if not broadcast:
-            check_group_name(group)
+        check_reader_names(group, instance_name, broadcast=broadcast)
         self._node = node
         self.topic = topic
         self.group = group
@@ -71,7 +72,9 @@ class Reader:
         """Messages that had expired before they could be read."""
         self._auto_commit = auto_commit
         self._consume_from = consume_from
-        self._broadcast = BroadcastPosition(1, dict(positions or {})) if broadcast else None
+        self._broadcast = Broadcast(instance_name, positions) if broadcast else None
+        self._group = group
+        """What it is called among groups: a broadcast reader has one of its own."""
         self._topics = [topic] if broadcast else list(dict.fromkeys((topic, retry_topic(group))))
         self._tags = TagFilter.of(tags)
         self._claims: dict[tuple[str, int], Claim] = {}  # of each queue the last one that is not all committed
@@ -93,10 +96,7 @@ class Reader:
             place = await self._first_place()
             self._claims.clear()
             self._iteration = self._taking = None
-            if self._broadcast is None:
-                await self._join(running, place)
-            elif self._joined is None:
-                self._begin_broadcast(self._broadcast, running, place)
+            await self._join(running, place)
             self._joined = running
         return running
 
@@ -115,39 +115,44 @@ class Reader:
         return found
 
     async def _join(self, running: RunningTopics, place: Place | Mapping[int, int]) -> None:
+        if self._broadcast is not None:
+            joined = ask(running.groups, self._broadcast.joining(self.topic, self.group, self.name, place))
+            try:
+                self._group, self._broadcast.places = await answer(joined)
+            except asyncio.CancelledError:
+                joined.on_done(lambda done: self._leave_at_once(running, done))
+                raise
+            return
         await change(self._node, lambda actor: actor.declare_topic(self._topics[-1], 1))
-        joined = ask(running.groups, tm.JoinGroup(self._topics, self.group, self.name, place))
+        joined = ask(running.groups, tm.JoinGroup(self._topics, self._group, self.name, place))
         try:
             await answer(joined)
         except asyncio.CancelledError:
             ask(running.groups, self._leaving())
             raise
 
-    def _begin_broadcast(
-        self, broadcast: BroadcastPosition, running: RunningTopics, place: Place | Mapping[int, int]
-    ) -> None:
-        bounds = running.store.bounds(self.topic)
-        for queue_id, queue_offset in broadcast.positions.items():  # the queue's tail may have been lost meanwhile
-            broadcast.positions[queue_id] = min(queue_offset, bounds(queue_id)[1])
-        broadcast.queues = running.table.queues(self.topic) or 1
-        broadcast.start(bounds, place)
+    def _leave_at_once(self, running: RunningTopics, joined: Future) -> None:
+        """Whoever wanted to read was cancelled; only now it is known as which instance."""
+        if joined.error is None:
+            ask(running.groups, tm.LeaveGroup(self._topics, joined.get()[0], self.name))
 
     def _leaving(self) -> tm.LeaveGroup:
-        return tm.LeaveGroup(self._topics, self.group, self.name)
+        return tm.LeaveGroup(self._topics, self._group, self.name)
 
     @property
     def positions(self) -> dict[int, int]:
-        """Of a broadcast reader: the queue offset that it reads next, by queue. To be kept, and handed in again."""
-        positions = {} if self._broadcast is None else dict(self._broadcast.positions)
+        """Of a broadcast reader: the queue offset that it reads next, by queue."""
+        positions = {} if self._broadcast is None else dict(self._broadcast.places)
         for claim in self._claims.values() if positions else ():
-            positions[claim.taken.queue_id] = min(positions[claim.taken.queue_id], claim.done)
+            if claim.is_iterated:
+                positions[claim.taken.queue_id] = min(positions[claim.taken.queue_id], claim.done)
         return positions
 
     async def queues(self) -> list[int]:
         """The queues of the topic that are this reader's at the moment."""
         running = await self._now()
         if self._broadcast is not None:
-            return list(self._broadcast.positions)
+            return list(range(running.table.queues(self.topic) or 1))
         groups = await answer(ask(running.groups, tm.GetGroups()))
         assigned: list[int] = groups[self.topic][self.group]["members"].get(self.name, [])
         return assigned
@@ -165,8 +170,6 @@ class Reader:
         for record in records:
             claim = record._of()
             claim.handed_out = claim.taken.end
-            if self._broadcast is not None:
-                claim.done = claim.taken.end
         return records
 
     def records(self, max_records: int | None = None, timeout: float | None = 0.0) -> Records:
@@ -199,13 +202,9 @@ class Reader:
                 arrivals.forget(topics, arrival)
 
     async def _take(self, running: RunningTopics, max_records: int) -> list[Claim]:
-        if self._broadcast is not None:
-            self._broadcast.queues = running.table.queues(self.topic) or 1
-            taken = self._broadcast.take(max_records, running.store.bounds(self.topic))
-            return self._claimed(running, [(self.topic, one) for one in taken])
         if self._taking is not None:  # a read that was cancelled has asked for it
             self._hand_back(self._claimed(running, await self._taken()))
-        self._taking = ask(running.groups, tm.Take(self._topics, self.group, self.name, max_records))
+        self._taking = ask(running.groups, tm.Take(self._topics, self._group, self.name, max_records))
         return self._claimed(running, await self._taken())
 
     async def _taken(self) -> list[tuple[str, Taken]]:
@@ -222,6 +221,8 @@ class Reader:
         if skipped:
             self.skipped += skipped
             _LOG.warning("group %s, topic %s: %d messages expired unread", self.group, self.topic, skipped)
+        if self._broadcast is not None:
+            self._broadcast.places.update((taken.queue_id, taken.end) for _, taken in found)
         return [Claim(self, running, topic, taken) for topic, taken in found]
 
     async def _read_claims(self, running: RunningTopics, claims: list[Claim]) -> list[TopicRecord]:
@@ -281,7 +282,7 @@ class Reader:
 
     async def _commit(self, places: list[tuple[Claim, int]]) -> None:
         running = await self._now()
-        if self._broadcast is not None or not places:
+        if not places:
             return
         if any(claim.running is not running for claim, _ in places):
             raise QueueLostError(f"group {self.group!r}, topic {self.topic!r}: the topics were opened anew since")
@@ -294,11 +295,11 @@ class Reader:
 
     def _ask_done(self, running: RunningTopics, places: list[tuple[Claim, int]]) -> Future:
         done = [(*one.place, one.passed_by(place), one.taken.claim) for one, place in places]
-        return ask(running.groups, tm.CommitOffsets(self.group, self.name, done))
+        return ask(running.groups, tm.CommitOffsets(self._group, self.name, done))
 
     def _tell_done(self, running: RunningTopics, claims: list[Claim]) -> None:
         """Without waiting: what is somebody else's now is only noted."""
-        if claims and self._broadcast is None:
+        if claims:
             self._ask_done(running, [(claim, claim.done) for claim in claims]).on_done(_note_lost)
 
     def _settle(self, *, is_done: bool = True) -> None:
@@ -312,17 +313,16 @@ class Reader:
             if self._joined is not None:
                 self._tell_done(self._joined, claims)
         self._hand_back([claim for claim in claims if claim.is_iterated])
-        if self._auto_commit or self._broadcast is not None:
+        if self._auto_commit:
             self._claims.clear()
 
     def _hand_back(self, claims: list[Claim]) -> None:
         """What was taken and is not done comes again."""
         for claim in claims:
             if self._broadcast is not None:
-                positions, queue_id = self._broadcast.positions, claim.taken.queue_id
-                positions[queue_id] = min(positions[queue_id], claim.done)
-            elif claim.done < claim.taken.end and claim.running is self._joined:
-                message = tm.HandBack(self.group, self.name, claim.topic, claim.taken, claim.done)
+                self._broadcast.go_back(claim.taken.queue_id, claim.done)
+            if claim.done < claim.taken.end and claim.running is self._joined:
+                message = tm.HandBack(self._group, self.name, claim.topic, claim.taken, claim.done)
                 ask(claim.running.groups, message)  # refused where the queue is somebody else's: he has it
             claim.end_at(claim.done)
 
@@ -356,7 +356,7 @@ class Reader:
         if self._arrival is not None:
             self._arrival.offer(None)
         running, self._joined = self._joined, None
-        if running is not None and self._broadcast is None:
+        if running is not None:
             await settled(ask(running.groups, self._leaving()))
 
     async def __aenter__(self) -> Self:
@@ -370,7 +370,7 @@ class Reader:
 
     def __del__(self) -> None:
         running = self._joined
-        if running is not None and not self._closed and self._broadcast is None:
+        if running is not None and not self._closed:
             running.groups.let_go(self._leaving())
 
 

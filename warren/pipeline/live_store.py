@@ -30,7 +30,7 @@ import attrs
 
 from actors.engines.topics.checkpoint_format import read_checkpoint
 from actors.engines.topics.store_recovery import first_torn, reading_start
-from actors.engines.topics.topic_store import ABORT, CHECKPOINT, COMMIT_LOG, CONSUME_QUEUES, QueueKey
+from actors.engines.topics.topic_store import ABORT, CHECKPOINT, CONSUME_QUEUES, QueueKey, commit_log_directory
 from msg_store.commit_log import CommitLog
 from msg_store.commit_log_format import Blank
 from msg_store.record_columns import RecordColumns
@@ -98,8 +98,9 @@ class LiveStore:
             for key in wanted
             if (queue := _queue(files, below(directory, f"{CONSUME_QUEUES}/{key[0]}/{key[1]}"), key, self._known))
         }
-        mapped, _ = _mapped(files, below(directory, COMMIT_LOG))
-        log = CommitLog(mapped, self._settings(), mapped.file_end, mapped.min_offset)
+        settings = self._settings()
+        mapped, _ = _mapped(files, commit_log_directory(directory, settings))
+        log = CommitLog(mapped, settings, mapped.file_end, mapped.min_offset)
         with closing(View(log, queues)) as view:
             yield view
 

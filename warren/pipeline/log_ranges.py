@@ -21,7 +21,7 @@ import attrs
 
 from actors.engines.topics.checkpoint_format import read_checkpoint
 from actors.engines.topics.store_recovery import reading_start
-from actors.engines.topics.topic_store import ABORT, CHECKPOINT, COMMIT_LOG
+from actors.engines.topics.topic_store import ABORT, CHECKPOINT, commit_log_directory
 from msg_store.commit_log import CommitLog
 from msg_store.commit_log_format import MESSAGE_MAGIC, Blank
 from msg_store.record_check import Failure, Read
@@ -57,7 +57,7 @@ class Lay:
 
     def commit_log(self) -> CommitLog:
         """It, to be read."""
-        place = f"{self.directory}/{COMMIT_LOG}"
+        place = commit_log_directory(self.directory, self.settings)
         size = self.settings.mapped_file_size_commit_log
         mapped = MappedFiles(self.node.place().files, place, size, list(self.bases), writable=False)
         return CommitLog(mapped, self.settings, self.end, mapped.min_offset)
@@ -80,7 +80,7 @@ def lay_of(node: Node, changes: Mapping[str, str]) -> Lay:
                 was_clean=opened.store.was_clean,
                 checked_from=None,
             )
-    log = CommitLog.load(place.files, f"{directory}/{COMMIT_LOG}", settings, writable=False)
+    log = CommitLog.load(place.files, commit_log_directory(directory, settings), settings, writable=False)
     was_clean = not place.files.exists(f"{directory}/{ABORT}")
     start = None
     if log.mapped.bases:

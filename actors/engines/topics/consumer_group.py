@@ -1,4 +1,4 @@
-"""Who reads which queue of a topic, and how far: shared groups, and readers that read everything for themselves.
+"""Who reads which queue of a topic, and how far. A reader that reads everything for itself is a group of one member.
 
 Queues of a topic are divided over the *members* of a group: each has one owner. Members stand in the order in which
 they came; each gets a stretch of neighbouring queues, the first ones one more than the others where it does not come
@@ -306,47 +306,3 @@ class ConsumerGroup:
         for queue_id, position in self._positions.items():
             if not 0 <= self.committed[queue_id] <= position:
                 raise RuntimeError(f"{self._said(queue_id)}: committed {self.committed[queue_id]}, at {position}")
-
-
-@attrs.define
-class BroadcastPosition:
-    """One reader that reads all queues for itself, and keeps by itself how far it is."""
-
-    queues: int = attrs.field(validator=_check_queues)
-    positions: dict[int, int] = attrs.field(factory=dict, converter=_copy)
-    """By queue: what is handed out next. May be kept by the reader, and handed in again."""
-    _last_served: int = attrs.field(default=-1, init=False)
-
-    def start(self, bounds: Bounds, consume_from: Place | Mapping[int, int] = "first") -> None:
-        """Begin in the queues that have no position yet."""
-        for queue_id in range(self.queues):
-            if queue_id not in self.positions:
-                self.positions[queue_id] = max(_first_place(consume_from, queue_id, bounds), 0)
-
-    def take(self, max_records: int, bounds: Bounds) -> list[Taken]:
-        """What there is to be read, ``max_records`` at most; queues that are new are read from their first message."""
-        self.start(bounds)
-        taken = _take(_turned(range(self.queues), self._last_served), self.positions, bounds, max_records, {})
-        if taken:
-            self._last_served = taken[-1].queue_id
-        return taken
-
-    def seek(self, places: Place | Mapping[int, Place], bounds: Bounds) -> None:
-        """Go on somewhere else, in all queues or in those named. Raises :class:`QueueRangeError`."""
-        wanted = places if isinstance(places, Mapping) else dict.fromkeys(range(self.queues), places)
-        found = {}
-        for queue_id, place in wanted.items():
-            minimum, maximum = bounds(queue_id) if 0 <= queue_id < self.queues else (0, -1)
-            found[queue_id] = _resolve(place, minimum, maximum)
-            if not minimum <= found[queue_id] <= maximum:
-                raise QueueRangeError(f"queue {queue_id} of {self.queues}: {place} is not in {minimum} to {maximum}")
-        self.positions.update(found)
-
-    def lag(self, bounds: Bounds) -> dict[int, int]:
-        """By queue: messages that are there and were not handed out."""
-        return {queue_id: lag_of(self.positions.get(queue_id, 0), *bounds(queue_id)) for queue_id in range(self.queues)}
-
-    def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` for a negative position."""
-        if any(position < 0 for position in self.positions.values()):
-            raise RuntimeError(f"positions {self.positions}")

@@ -67,6 +67,11 @@ def check_group_name(group: str) -> None:
     _check("group", group, commit_log_format.MAX_TOPIC_BYTES - len(RETRY_PREFIX))
 
 
+def check_instance_name(instance: str) -> None:
+    """Raise :class:`TopicNameError` unless an instance of a broadcast group may be called so."""
+    _check("instance", instance, commit_log_format.MAX_TOPIC_BYTES)
+
+
 def check_user_topic(topic: str) -> None:
     """Raise :class:`TopicNameError` unless a user may append to a topic of this name."""
     check_topic_name(topic)

@@ -8,7 +8,8 @@ In RocketMQ's order, for RocketMQ's directories have to be answered for as it wo
    first bytes that are no good record, or a blank one that has no file behind it.
 3. CommitLog files that begin behind the end are deleted.
 4. ConsumeQueues are cut to the end, if one of them reached it before any dispatching.
-5. Without any CommitLog file, ConsumeQueues are deleted.
+5. Without any CommitLog file, ConsumeQueues are deleted; with ``rebuild_after_crash`` entries without a CommitLog are
+   an error, for it may lie elsewhere.
 
 With ``rebuild_after_crash``, which a store that goes on to be written has, a dirty stop is met otherwise from 2 on.
 The CommitLog is only read, and a record that was not written to its end, which no CRC tells, is no good one; nor is one
@@ -124,6 +125,11 @@ class Recovery:
                 self._cut_queues(end)
             if self._is_own and store.was_clean:
                 self._look_for_losses(furthest)
+        elif self._is_own and furthest >= 0:
+            what = (
+                "holds no file, but there are entries of its messages; does it lie elsewhere (store_path_commit_log)?"
+            )
+            raise DataError(log.mapped.directory, None, what)
         else:
             self._delete_queues()
         for queue in store.queues.values():

@@ -63,6 +63,11 @@ FOR_EVER_MS: Final = (1 << 63) - 1
 QueueKey = tuple[str, int]
 
 
+def commit_log_directory(directory: str, settings: TopicSettings) -> str:
+    """Where the CommitLog of the store in ``directory`` lies."""
+    return settings.store_path_commit_log or f"{directory}/{COMMIT_LOG}"
+
+
 @attrs.define(eq=False)
 class TopicStore:
     """One store. Made by :meth:`load`; :meth:`start` before anything is written. One writer; any thread may read."""
@@ -118,7 +123,8 @@ class TopicStore:
         """
         lengthen = settings.rebuild_after_crash and writable
         was_clean = not files.exists(f"{directory}/{ABORT}")
-        commit_log = CommitLog.load(files, f"{directory}/{COMMIT_LOG}", settings, writable=writable, lengthen=lengthen)
+        log_directory = commit_log_directory(directory, settings)
+        commit_log = CommitLog.load(files, log_directory, settings, writable=writable, lengthen=lengthen)
         queues = {
             key: _load_queue(files, directory, key, settings, writable=writable, lengthen=lengthen)
             for key in queue_directories(files, f"{directory}/{CONSUME_QUEUES}")

@@ -23,7 +23,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from actors.engines.topics.topic_store import COMMIT_LOG, CONSUME_QUEUES, INDEX
+from actors.engines.topics.topic_store import CONSUME_QUEUES, INDEX, commit_log_directory
 from queue_index.index_file_format import HEADER_BYTES, ITEM_BYTES, SLOT_BYTES, Header, Layout, is_file_name
 from storage.filesystem import File, FileSystem
 from storage.mapped_files import parse_file_name
@@ -69,7 +69,7 @@ def infer(files: FileSystem, store: str, changes: Mapping[str, str]) -> tuple[To
     settings = ROCKETMQ_4_9.with_changes(changes)
     said = {name for name in _INFERABLE if _is_said(name, changes)}
     found: dict[str, tuple[int | None, Origin]] = {
-        COMMIT_LOG_SIZE: (mapped_file_size(_mapped(files, [below(store, COMMIT_LOG)])), "files"),
+        COMMIT_LOG_SIZE: (mapped_file_size(_mapped(files, [commit_log_directory(store, settings)])), "files"),
         CONSUME_QUEUE_SIZE: (mapped_file_size(_mapped(files, _queues(files, below(store, CONSUME_QUEUES)))), "files"),
     }
     notes = []

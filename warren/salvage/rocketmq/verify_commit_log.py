@@ -19,7 +19,6 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from actors.engines.topics.topic_store import COMMIT_LOG
 from msg_store.commit_log_format import (
     HEAD_BYTES,
     MESSAGE_MAGIC,
@@ -95,7 +94,7 @@ class CommitLog:
 
     @classmethod
     def of(cls, ground: Ground) -> CommitLog:
-        files, findings = mapped_files(ground, ground.path(COMMIT_LOG), ground.settings.mapped_file_size_commit_log)
+        files, findings = mapped_files(ground, ground.commit_log, ground.settings.mapped_file_size_commit_log)
         log = cls(ground, files, findings, good_end=files[0].base if files else 0)
         log.recovery_start = log._recovery_start()
         return log
@@ -151,9 +150,7 @@ class CommitLog:
     def finding(self, kind: str, physical_offset: int, detail: str, severity: Severity | None = None) -> Finding:
         """A finding at a place in the log."""
         file = self.holding(physical_offset)
-        path, offset = (
-            (self.ground.path(COMMIT_LOG), None) if file is None else (file.path, physical_offset - file.base)
-        )
+        path, offset = (self.ground.commit_log, None) if file is None else (file.path, physical_offset - file.base)
         return finding(kind, severity or self.severity(physical_offset), path, offset, detail)
 
     # ── recovery ────────────────────────────────────────────────────────────────────────────────────────────────

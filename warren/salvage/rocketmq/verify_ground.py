@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from actors.engines.topics.checkpoint_format import Checkpoint, read_checkpoint
-from actors.engines.topics.topic_store import ABORT, CHECKPOINT
+from actors.engines.topics.topic_store import ABORT, CHECKPOINT, commit_log_directory
 from storage.filesystem import File, FileSystem
 from storage.mapped_files import parse_file_name
 from storage.topic_settings import TopicSettings
@@ -46,6 +46,11 @@ class Ground:
     def path(self, *names: str) -> str:
         """A path in the store."""
         return below(self.place, "/".join(names))
+
+    @property
+    def commit_log(self) -> str:
+        """The CommitLog's directory."""
+        return commit_log_directory(self.place, self.settings)
 
     def read(self, path: str, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes of the file."""

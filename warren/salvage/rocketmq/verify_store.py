@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from actors.engines.topics.topic_store import ABORT, COMMIT_LOG
+from actors.engines.topics.topic_store import ABORT
 from msg_store.record_columns import RecordColumns
 from storage.errors import StorageError
 from storage.filesystem import FileSystem
@@ -74,7 +74,7 @@ def _end_of_log(log: CommitLog, queues: ConsumeQueues) -> Iterator[Finding]:
     if not log.files:
         if queues.has_entries or log.known_until > 0:
             detail = "no file, but entries or keys of messages; RocketMQ deletes the entries when it starts"
-            yield Finding("missing CommitLog", "damage", log.ground.path(COMMIT_LOG), None, detail)
+            yield Finding("missing CommitLog", "damage", log.ground.commit_log, None, detail)
         return
     if end.what == "zeros":
         return

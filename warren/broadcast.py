@@ -1,0 +1,55 @@
+"""What a broadcast reader knows of itself: which instance of its group it is, and how far it is.
+
+It reads every queue of a topic for itself. RocketMQ's consumers keep their progress where they run, for each instance
+and group; a node does so for the readers in it (:mod:`queue_index.local_offsets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from actors import topic_messages as tm
+from actors.engines.topics.errors import TopicError
+from actors.engines.topics.names import check_group_name, check_instance_name
+from actors.groups_actor import DEFAULT_INSTANCE
+from queue_index.local_offsets import SEPARATOR
+
+
+@attrs.define
+class Broadcast:
+    """One broadcast reader, for threads or for coroutines."""
+
+    instance_name: str | None
+    """``None``: the first that reads nothing when it joins."""
+    positions: Mapping[int, int] | None
+    """Where it begins, if the caller says so: the first time."""
+    places: dict[int, int] = attrs.Factory(dict)
+    """By queue: what is handed out next."""
+
+    def joining(self, topic: str, group: str, member: str, consume_from: Any) -> tm.JoinBroadcast:
+        """What it joins with. One without a group goes on where it is: nobody else knows."""
+        positions, self.positions = self.positions, None if group else self.places
+        return tm.JoinBroadcast(topic, group, self.instance_name, member, consume_from, positions)
+
+    def go_back(self, queue_id: int, queue_offset: int) -> None:
+        """What was handed out from there on is handed out again."""
+        self.places[queue_id] = min(self.places.get(queue_id, queue_offset), queue_offset)
+
+
+def check_reader_names(group: str, instance_name: str | None, *, broadcast: bool) -> None:
+    """Raise :class:`TopicNameError` for names that cannot be; a broadcast reader may do without a group."""
+    if group or not broadcast:
+        check_group_name(group)
+    if instance_name is not None:
+        if not broadcast:
+            raise TopicError("only broadcast readers have an instance_name")
+        check_instance_name(instance_name)
+
+
+def group_key(group: str, instance_name: str | None, *, broadcast: bool) -> str:
+    """What a group is asked for by; of broadcast readers, one instance (``None``: RocketMQ's ``DEFAULT``)."""
+    check_reader_names(group, instance_name, broadcast=broadcast)
+    return f"{group}{SEPARATOR}{instance_name or DEFAULT_INSTANCE}" if broadcast else group
