@@ -157,6 +157,9 @@ class _RecordedFile:
         self._recorder.note(Operation("read", handle=self._handle, number=offset, size=size))
         return data
 
+    def next_data(self, offset: int) -> int:
+        return self._file.next_data(offset)
+
     def truncate(self, size: int) -> None:
         self._file.truncate(size)
         self._recorder.note(Operation("truncate", handle=self._handle, number=size))

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from msg_store.gathering import Longs, Mask, gather_rows
 from msg_store.rdq_format import END_MARKER, HEADER, MSG_ID_BYTES, OVERHEAD_BYTES, SIZE_BYTES, UNCOUNTED_BYTES
-from storage.filesystem import File
+from storage.filesystem import File, data_windows
 
 WINDOW_BYTES: Final = 1 << 20
 
@@ -59,8 +59,9 @@ def search(file: File, wanted: Ids, *, window_bytes: int = WINDOW_BYTES) -> Foun
     found: list[tuple[int, int, bytes]] = []
     known: set[bytes] = set()
     behind = 0
-    for at in range(0, file_size if len(wanted) else 0, window_bytes):
-        data = file.pread(min(window_bytes + HEADER.size - 1, file_size - at), at)
+    overlap = HEADER.size - 1  # a record may begin with zeros that are a hole's
+    for at in data_windows(file, 0, file_size if len(wanted) else 0, window_bytes, overlap=overlap):
+        data = file.pread(min(window_bytes + overlap, file_size - at), at)
         offsets, sizes, ids = _candidates(data, at, file_size, wanted)
         for offset, size, msg_id in zip(offsets.tolist(), sizes.tolist(), ids.tolist(), strict=True):
             if offset >= behind and msg_id not in known and _ends_well(file, data, at, offset + size - 1):

@@ -33,6 +33,9 @@ OVERHEAD_BYTES = HEADER.size + len(END_MARKER)
 """What a record takes beside its message."""
 
 UNCOUNTED_BYTES = OVERHEAD_BYTES - MSG_ID_BYTES
+STORE_SUFFIXES = (".rdq", ".rdt")
+MAX_FILE_NUMBER = (1 << 31) - 2
+"""Tables of places keep a file's number in four bytes, that of an ``.rdt`` too."""
 """What ``size`` leaves out of the record's bytes: itself and the marker."""
 
 SCAN_CHUNK_BYTES = 128 * 1024
@@ -187,12 +190,12 @@ def path_of(directory: str, number: int) -> str:
 
 
 def file_number(name: str) -> int | None:
-    """The number of a store's file by its name; ``None`` for any other file."""
+    """The number of a store's file by its name; ``None`` for any other file, and for a number that none can have."""
     stem, _, extension = name.rpartition(".")
-    if extension not in ("rdq", "rdt") or not stem.isdecimal():
+    if f".{extension}" not in STORE_SUFFIXES or not stem.isdecimal():
         return None
     number = int(stem) if extension == "rdq" else leftover_of(int(stem))
-    return number if file_name(number) == name else None
+    return number if file_name(number) == name and abs(number) <= MAX_FILE_NUMBER else None
 
 
 def in_age_order(names: list[str]) -> list[int]:

@@ -23,6 +23,9 @@ QUEUES_DIRECTORY: Final = "queues"
 DEFAULT_SEGMENT_ENTRY_COUNT: Final = 16384
 """What a vhost without a ``.config`` has."""
 
+MAX_SEQ_ID: Final = (1 << 62) - 1
+"""A journal's record has no room for more."""
+
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _PAIRS: Final = tuple(high + low for high in _DIGITS for low in _DIGITS)
 _CONFIG = re.compile(rb"\{\s*segment_entry_count\s*,\s*(\d+)\s*\}\s*\.")
@@ -104,9 +107,16 @@ def parse_vhost_config(data: bytes, path: str) -> int:
 
 
 def segment_number(file_name: str) -> int | None:
-    """The number of the segment that a file of that name holds; ``None`` for any other file."""
+    """The number of the segment that a file of that name holds; ``None`` for any other file, and for a number that no
+    segment can have."""
     match = _SEGMENT.fullmatch(file_name)
-    return int(match[1]) if match else None
+    number = int(match[1]) if match else -1
+    return number if 0 <= number <= MAX_SEQ_ID // DEFAULT_SEGMENT_ENTRY_COUNT else None
+
+
+def has_impossible_number(file_name: str) -> bool:
+    """Whether the name is a segment's, but for a number that no segment can have."""
+    return _SEGMENT.fullmatch(file_name) is not None and segment_number(file_name) is None
 
 
 def segment_name(number: int) -> str:

@@ -98,6 +98,9 @@ class CountedFile:
         account.read_bytes += len(data)
         return data
 
+    def next_data(self, offset: int) -> int:
+        return min(offset, self._content.size)
+
     def truncate(self, size: int) -> None:
         self._check(size >= 0 and self._writable, "truncate")
         before = self._content.size

@@ -32,7 +32,7 @@ from itertools import islice
 from typing import Any, Final
 
 from storage.errors import SettingsError, StorageError
-from storage.real_file import FILE_MODE, RealFile, refused
+from storage.real_file import RealFile, open_regular, refused
 
 RESERVED_DESCRIPTORS: Final = 256
 """Left to sockets, directories that are synced, whole files that are read, and the program around us."""
@@ -148,7 +148,7 @@ class DescriptorCache:
             pass
         while True:
             try:
-                return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+                return open_regular(path, flags)
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._evict():
                     raise refused(path, error) from error
@@ -251,6 +251,13 @@ class BoundedFile(RealFile):
         self._cache.borrow(self)
         try:
             return RealFile.pread(self, size, offset)
+        finally:
+            self._cache.give_back(self)
+
+    def next_data(self, offset: int) -> int:
+        self._cache.borrow(self)
+        try:
+            return RealFile.next_data(self, offset)
         finally:
             self._cache.give_back(self)
 

@@ -38,6 +38,9 @@ class File(Protocol):
     def pread(self, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
 
+    def next_data(self, offset: int) -> int:
+        """Where, from ``offset`` on, a hole of a sparse file ends: ``offset`` itself in none, the size in the last."""
+
     def truncate(self, size: int) -> None:
         """Cut the file to ``size`` bytes, or extend it with zeros."""
 
@@ -128,6 +131,21 @@ def write_file(files: FileSystem, path: str, data: bytes, *, sync: bool) -> None
     files.rename(scratch, path)
     if sync:
         files.sync_directory(os.path.dirname(path))
+
+
+def data_windows(file: File, start: int, stop: int, step: int, *, overlap: int = 0) -> Iterator[int]:
+    """The offsets ``start``, ``start + step`` … below ``stop`` at which what is read may be anything but zeros.
+
+    A sparse file may claim any size at no cost: holes are stepped over, for all but the ``overlap`` bytes before data.
+    """
+    at = start
+    while at < stop:
+        data = file.next_data(at)
+        if data >= stop:
+            return
+        at = max(at, start + (data - overlap - start) // step * step)
+        yield at
+        at += step
 
 
 @contextlib.contextmanager

@@ -163,6 +163,9 @@ class MemoryFile:
         self._plan.begin_read("pread", self.path)
         return bytes(self._node.issued[offset : offset + size])
 
+    def next_data(self, offset: int) -> int:
+        return min(max(offset, 0), len(self._node.issued))
+
     def truncate(self, size: int) -> None:
         if not self._writable or size < 0:
             self._refuse("truncate")

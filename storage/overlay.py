@@ -53,6 +53,12 @@ class _Content:
                 result[start - offset : end - offset] = page[start - number * PAGE_BYTES : end - number * PAGE_BYTES]
         return bytes(result)
 
+    def next_data(self, offset: int) -> int:
+        below = self.size if self.below is None or offset >= self.below_size else self.below.next_data(offset)
+        written = ((number + 1) * PAGE_BYTES for number in self.pages)
+        pages = min((max(end - PAGE_BYTES, offset) for end in written if end > offset), default=self.size)
+        return min(below, pages, self.size)
+
     def write(self, data: memoryview, offset: int) -> None:
         if not data:
             return
@@ -91,6 +97,9 @@ class _OverlayFile:
 
     def pread(self, size: int, offset: int) -> bytes:
         return self._content.read(size, offset)
+
+    def next_data(self, offset: int) -> int:
+        return self._content.next_data(offset)
 
     def truncate(self, size: int) -> None:
         self._content.truncate(size)
@@ -162,8 +171,11 @@ class OverlayFileSystem(FileSystem):
             raise StorageError(f"{path}: No such file or directory")
 
     def read(self, path: str) -> bytes:
-        handle = self._open(path)
-        return handle.pread(handle.size(), 0)
+        content = self._contents.get(path)
+        if content is not None:
+            return content.read(content.size, 0)
+        self._check(path)
+        return self.below.read(path)
 
     def rename(self, source: str, target: str) -> None:
         self._open(source)

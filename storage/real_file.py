@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from typing import Final
 
 from storage.errors import DiskFullError, StorageError
@@ -22,6 +23,39 @@ def refused(path: str, error: OSError) -> StorageError:
     return kind(f"{path}: {error.strerror or error}")
 
 
+def open_regular(path: str, flags: int) -> int:
+    """A descriptor of a regular file; raises ``OSError`` for all else.
+
+    To open a FIFO would wait for somebody at its other end, to read a terminal for somebody who types; to open some
+    devices does something. So whatever has the name is looked at before it is opened, and what was opened once more:
+    the name may have been given to another in between.
+    """
+    descriptor = -1
+    try:
+        _check_regular(os.stat(path).st_mode)
+    except FileNotFoundError:
+        if not flags & os.O_CREAT:
+            raise
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, FILE_MODE)
+        _check_regular(os.fstat(descriptor).st_mode)
+    except OSError:
+        if descriptor >= 0:
+            os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_regular(mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, f"not a file, but a {_KINDS.get(stat.S_IFMT(mode), 'special file')}")
+
+
+_KINDS = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+
+
 class RealFile:
     """An open file; see :class:`storage.filesystem.File`."""
 
@@ -31,7 +65,7 @@ class RealFile:
         self.path = path
         self._descriptor = -1
         try:
-            self._descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+            self._descriptor = open_regular(path, flags)
             self._end = os.fstat(self._descriptor).st_size
         except OSError as error:
             raise refused(path, error) from error
@@ -70,6 +104,16 @@ class RealFile:
                 missing -= len(more)
             return b"".join(parts)
         except OSError as error:
+            raise refused(self.path, error) from error
+
+    def next_data(self, offset: int) -> int:
+        try:
+            return os.lseek(self._descriptor, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return max(offset, self.size())
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that knows no holes
+                return offset
             raise refused(self.path, error) from error
 
     def truncate(self, size: int) -> None:

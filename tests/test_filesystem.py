@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import os
+import socket
 import tempfile
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from hypothesis import strategies as st
 
 from storage.counted import CountedFileSystem
 from storage.errors import DirectoryLockedError, StorageError
-from storage.filesystem import FileSystem, RealFileSystem, write_file
+from storage.filesystem import FileSystem, RealFileSystem, data_windows, write_file
 from storage.memory import MemoryFileSystem
+from storage.overlay import OverlayFileSystem
 
 
 @pytest.fixture(params=["real", "bounded", "memory", "counted"])
@@ -291,3 +293,54 @@ def test_memory_answers_as_the_real_file_system_does(
         for step in steps:
             assert perform(memory, root, *step) == perform(real, root, *step), step
             memory.check_invariants()
+
+
+@pytest.mark.parametrize("bound", [None, 1])
+def test_what_is_no_file_is_refused_at_once(bound: int | None, tmp_path: Path) -> None:
+    """To open a FIFO would wait for its other end."""
+    files = RealFileSystem(max_open_files=bound)
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+    (tmp_path / "directory").mkdir()
+    reasons = {"fifo": "a FIFO", "zero": "a device", "socket": "a socket", "directory": "Is a directory"}
+    for name, reason in reasons.items():
+        path = f"{tmp_path}/{name}"
+        for opened in (files.open_read, files.open_append, files.read):
+            with pytest.raises(StorageError, match=f"{name}: .*{reason}"):
+                opened(path)
+
+
+def test_what_gives_way_to_a_fifo_while_it_is_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at a name and the opening, the name may be given to another."""
+    (tmp_path / "f").touch()
+    looked = os.stat(tmp_path / "f")
+    (tmp_path / "f").unlink()
+    os.mkfifo(tmp_path / "f")
+    monkeypatch.setattr(os, "stat", lambda path: looked)
+    with pytest.raises(StorageError, match="a FIFO"):
+        RealFileSystem().open_read(f"{tmp_path}/f")
+
+
+def test_holes_are_stepped_over_and_every_byte_is_in_a_window(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    written = [0, (1 << 20) - 1, 777 << 20, (1 << 40) - 1]
+    for inner in (RealFileSystem(), RealFileSystem(max_open_files=1)):
+        over = OverlayFileSystem(inner)
+        for files in (inner, over):
+            handle = files.open_append(str(path))
+            for at in written:
+                handle.pwrite(b"x", at)
+            starts = list(data_windows(handle, 0, 1 << 40, 1 << 20, overlap=20))
+            assert len(starts) <= 2 * len(written)
+            assert all(any(start <= at < start + (1 << 20) for start in starts) for at in written)
+            assert ((777 << 20) - (1 << 20)) in starts  # a record may begin with a hole's zeros
+            assert list(data_windows(handle, (1 << 20) + 5000, 700 << 20, 10)) == []
+            assert handle.next_data(1 << 40) == 1 << 40
+            handle.close()
+        over.close()

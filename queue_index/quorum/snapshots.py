@@ -45,6 +45,9 @@ ACCEPTING_NAME: Final = "accepting"
 DAMAGED_SNAPSHOT: Final = "damaged snapshot"
 UNFINISHED_SNAPSHOT: Final = "unfinished snapshot"
 
+MAX_SNAPSHOT_BYTES: Final = 2 << 30
+"""Its state is decoded in memory. Where bodies stand in the log, as they do from 3.10 on, that of a hundred million
+messages takes as much."""
 MAX_INDEXES_BYTES: Final = 1 << 28
 _DIRECTORY = re.compile(r"([0-9A-Fa-f]{16})_([0-9A-Fa-f]{16})")
 
@@ -154,6 +157,8 @@ def _read_meta(files: FileSystem, path: str) -> tuple[SnapshotMeta, int]:
     handle = files.open_read(path)
     try:
         size = handle.size()
+        if size > MAX_SNAPSHOT_BYTES:
+            raise DataError(path, None, f"a snapshot of {size:,} bytes, more than {MAX_SNAPSHOT_BYTES:,}")
         start = SNAPSHOT_HEADER.size
         checksum = parse_header(handle.pread(start, 0), path)
         if crc32_of(handle, start, size - start) != checksum:

@@ -33,7 +33,7 @@ from queue_index.quorum.wal_format import (
     parse_head,
 )
 from storage.errors import StorageError
-from storage.filesystem import File, FileSystem
+from storage.filesystem import File, FileSystem, data_windows
 
 MAX_PROBLEMS: Final = 1000
 """That are told of one file."""
@@ -237,14 +237,11 @@ class FileScan:
 
     def _zeros_from(self, position: int) -> int:
         """Where the zeros end that begin at ``position``."""
-        while position < self._size:
-            window = self._handle.pread(WINDOW_BYTES, position)
-            if not window:
-                break
+        for at in data_windows(self._handle, position, self._size, WINDOW_BYTES):
+            window = self._handle.pread(WINDOW_BYTES, at)
             rest = len(window.lstrip(b"\0"))
             if rest:
-                return position + len(window) - rest
-            position += len(window)
+                return at + len(window) - rest
         return self._size
 
     def _behind_the_end(self, position: int) -> int | None:
@@ -313,8 +310,9 @@ class FileScan:
 
     def _search(self, start: int) -> int | None:
         """Where the next sound record begins that fits, from ``start`` on."""
-        position = start
-        while position < self._size and self._budget > 0:
+        for position in data_windows(self._handle, start, self._size, WINDOW_BYTES, overlap=MAX_HEAD_BYTES):
+            if self._budget <= 0:
+                break
             window = self._handle.pread(WINDOW_BYTES + MAX_HEAD_BYTES, position)
             for match in _CANDIDATE.finditer(window, 0, len(window)):
                 at = match.start()
@@ -326,7 +324,6 @@ class FileScan:
                 self._budget -= _CANDIDATE_COST
                 if self._budget <= 0:
                     return None
-            position += WINDOW_BYTES
         return None
 
     def _fits(self, record: WalRecord, start: int) -> bool:

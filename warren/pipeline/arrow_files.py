@@ -254,6 +254,9 @@ class ArrowFile:
         whole = blocks[first] if len(blocks) == 1 else b"".join(data or b"" for data in blocks.values())
         return (whole or b"")[start : start + stop - offset]
 
+    def next_data(self, offset: int) -> int:
+        return min(offset, self.size())
+
     def _get(self, start: int, stop: int) -> bytes:
         with _refusals(self.path):
             data: bytes = self._file.read_at(stop - start, start)

@@ -104,6 +104,8 @@ class ClassicV1Directory:
     def stretches(
         self, *, include_acked: bool = False, only: range | None = None
     ) -> Iterator[StoredMessage | Stretch | Finding]:
+        if only is None:
+            yield from classic_v1_findings.impossible_segments(self)
         with self.journal() as journal:
             if journal.file.problem is not None:
                 yield unreadable_file(journal.file.path, journal.file.problem)

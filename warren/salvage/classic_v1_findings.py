@@ -60,9 +60,18 @@ def _leftover(kind: str, file: IndexFile, offset: int | None, detail: str) -> Fi
 
 def _strange_files(queue: ClassicV1Directory) -> Iterator[Finding]:
     segments = {disk.segment_name(number) for number in queue.segment_files()}
+    yield from impossible_segments(queue)
     for name in queue.files.list(queue.path):
-        if name not in _KNOWN_FILES and name not in segments:
+        if name not in _KNOWN_FILES and name not in segments and not disk.has_impossible_number(name):
             yield Finding("leftover file", "leftover", below(queue.path, name), None, "no file of a queue's index")
+
+
+def impossible_segments(queue: ClassicV1Directory) -> Iterator[Finding]:
+    """Files that may hold messages, and whose names say no place of theirs in the queue."""
+    for name in queue.files.list(queue.path):
+        if disk.has_impossible_number(name):
+            detail = "no segment has such a number; renamed, its messages can be read"
+            yield Finding("impossible segment number", "damage", below(queue.path, name), None, detail)
 
 
 def journal_as_a_whole(journal: JournalBySegment) -> Iterator[Finding]:

@@ -3,19 +3,25 @@
 Everything that salvage does to a disk goes through here, so that no mistake elsewhere can change a foreign directory.
 Paths are relative to a root, and errors and findings name files so: the temporary directory that an archive is unpacked
 to says nothing to its owner. A directory's files have no root; they are named as the user named the directory.
+
+A file is read whole only up to :data:`MOST_BYTES`: what a damaged or a hostile one claims would be our memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import attrs
 
-from storage.errors import StorageError
+from storage.errors import DataError, StorageError
 from storage.filesystem import File, FileSystem
 
 _Result = TypeVar("_Result")
+
+MOST_BYTES: Final = 256 << 20
+"""Of a file that is read whole: settings, names, tables. The largest that there are, the recovery terms of a million
+queues or a quorum queue's list of indexes, come near it; all others are a thousand times smaller."""
 
 
 @attrs.frozen
@@ -29,6 +35,10 @@ class ReadOnlyFileSystem(FileSystem):
         return self._ask(self.inner.open_read, path)
 
     def read(self, path: str) -> bytes:
+        """The whole file; raises :class:`DataError` for one that is larger than any that is read so."""
+        size = self.size(path)
+        if size > MOST_BYTES:
+            raise DataError(path, None, f"{size:,} bytes, which no such file has")
         return self._ask(self.inner.read, path)
 
     def exists(self, path: str) -> bool:

@@ -68,7 +68,7 @@ class RecordFile:
 
     def has_bytes_behind(self, offset: int) -> bool:
         """Whether anything but zeros stands behind ``offset``."""
-        return has_bytes_behind(self.read, offset)
+        return self._file is not None and self.problem is None and has_bytes_behind(self._file, offset)
 
     def close(self) -> None:
         """Give the file up."""

@@ -129,7 +129,7 @@ def file_end(files: ReadOnlyFileSystem, path: str, end: ScanEnd) -> Iterator[Fin
 
 def _has_bytes_behind(files: ReadOnlyFileSystem, path: str, offset: int) -> bool:
     with closing(files.open_read(path)) as handle:
-        return has_bytes_behind(handle.pread, offset)
+        return has_bytes_behind(handle, offset)
 
 
 # ── for people ───────────────────────────────────────────────────────────────────────────────────────────────────────

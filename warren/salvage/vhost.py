@@ -21,7 +21,7 @@ from typing import Final
 import attrs
 import numpy as np
 
-from msg_store.rdq_format import file_name, in_age_order
+from msg_store.rdq_format import STORE_SUFFIXES, file_name, file_number, in_age_order
 from msg_store.store_reader import StoreReader
 from queue_index import directory as disk
 from queue_index.record_format import Bools, Octets
@@ -115,11 +115,18 @@ class Vhost:
         if name not in self._stores:
             path = below(self.path, name)
             try:
+                self._strange_files(path)
                 self._stores[name] = StoreReader.open(self.files, path, needed=partial(self.needed, name))
             except StorageError as error:
                 self._report("unreadable store", path, error)
                 self._stores[name] = StoreReader.open(self.files, below(path, "missing"))
         return self._stores[name]
+
+    def _strange_files(self, path: str) -> None:
+        """Note what in a store's directory is called nearly as its files are."""
+        for name in self.files.list(path):
+            if name.endswith(STORE_SUFFIXES) and file_number(name) is None:
+                self._add("leftover file", below(path, name), "no store has a file of that name")
 
     def needed(self, store: str, *, all_or_none: bool = False) -> MsgIds:
         """What the queues need of a store, as far as their files can be read.
@@ -246,7 +253,7 @@ class Vhost:
             return None
         try:
             return self.files.read(path)
-        except StorageError as error:
+        except (DataError, StorageError) as error:
             self._report("unreadable file", path, error)
             return None
 

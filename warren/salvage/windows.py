@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
+
+from storage.filesystem import File, data_windows
 
 WHOLE_BYTES: Final = 24 << 20
 """A file of a queue up to this size is held in memory while it is open."""
@@ -15,10 +16,7 @@ MAX_MESSAGE_BYTES: Final = 64 << 20
 """No message in a queue's own files is nearly so long: else what a record claims would be our memory."""
 
 
-def has_bytes_behind(read: Callable[[int, int], bytes], offset: int) -> bool:
-    """Whether anything but zeros stands behind ``offset``; ``read(size, offset)`` gives less at the end alone."""
-    while piece := read(WINDOW_BYTES, offset):
-        if piece.count(0) != len(piece):
-            return True
-        offset += len(piece)
-    return False
+def has_bytes_behind(file: File, offset: int) -> bool:
+    """Whether anything but zeros stands behind ``offset``."""
+    pieces = (file.pread(WINDOW_BYTES, at) for at in data_windows(file, offset, file.size(), WINDOW_BYTES))
+    return any(piece.count(0) != len(piece) for piece in pieces)

@@ -40,8 +40,14 @@ class Checkpoint:
 
 def read_checkpoint(files: FileSystem, path: str) -> Checkpoint:
     """What the file says; one that is missing, or too short to say it, says nothing."""
-    data = files.read(path) if files.exists(path) else b""
-    physic, logics, index = _STAMPS.unpack_from(data.ljust(_STAMPS.size, b"\0"))
+    data = b""
+    if files.exists(path):
+        handle = files.open_read(path)
+        try:
+            data = handle.pread(_STAMPS.size, 0)
+        finally:
+            handle.close()
+    physic, logics, index = _STAMPS.unpack(data.ljust(_STAMPS.size, b"\0"))
     return Checkpoint(physic_msg_timestamp=physic, logics_msg_timestamp=logics, index_msg_timestamp=index)
 
 

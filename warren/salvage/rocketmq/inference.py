@@ -243,7 +243,7 @@ def _last_byte(handle: File, size: int) -> int | None:
     at = min(size, _MAX_FILE_BYTES)
     while at > 0:
         start = max(at - _WINDOW_BYTES, 0)
-        window = handle.pread(at - start, start)
+        window = handle.pread(at - start, start) if handle.next_data(start) < at else b""
         if window != _ZEROS[: len(window)]:  # nearly all of a file may be a hole, and rstrip is slow
             return start + len(window.rstrip(b"\0")) - 1
         at = start

@@ -34,6 +34,7 @@ from msg_store.commit_log_format import (
 )
 from msg_store.record_check import Failure, Outline, check
 from msg_store.record_columns import WINDOW_BYTES, RecordColumns, read_columns
+from storage.filesystem import data_windows
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.rocketmq.verify_ground import Ground, MappedFile, cut_short, finding, mapped_files
 
@@ -291,8 +292,9 @@ class CommitLog:
 
     def _magics(self, start: int, file: MappedFile) -> Iterator[int]:
         """Places from ``start`` on at which a record may begin."""
-        for at in range(start, file.end, _SEARCH_BYTES):
-            data = self.read(at, _SEARCH_BYTES + _MAGIC_OFFSET + len(_MAGIC) - 1)
+        overlap = _MAGIC_OFFSET + len(_MAGIC) - 1
+        for at in self._windows(start, file, overlap):
+            data = self.read(at, _SEARCH_BYTES + overlap)
             found = data.find(_MAGIC, _MAGIC_OFFSET)
             while found >= 0:
                 yield at + found - _MAGIC_OFFSET
@@ -315,8 +317,14 @@ class CommitLog:
         return "zeros" if self._is_zero(at, self.files[index]) else "bytes"
 
     def _is_zero(self, start: int, file: MappedFile) -> bool:
-        windows = (self.read(at, min(_SEARCH_BYTES, file.end - at)) for at in range(start, file.end, _SEARCH_BYTES))
+        windows = (self.read(at, min(_SEARCH_BYTES, file.end - at)) for at in self._windows(start, file))
         return all(data.count(0) == len(data) for data in windows)
+
+    def _windows(self, start: int, file: MappedFile, overlap: int = 0) -> Iterator[int]:
+        """Where from ``start`` on to read the file in pieces, without its holes."""
+        handle = self.ground.open(file.path)
+        for at in data_windows(handle, start - file.base, file.size, _SEARCH_BYTES, overlap=overlap):
+            yield at + file.base
 
     def files_behind(self) -> Iterator[Finding]:
         """Files that begin behind the log's end, or at it, and the last one if it is short."""

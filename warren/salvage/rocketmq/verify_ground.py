@@ -54,12 +54,16 @@ class Ground:
 
     def read(self, path: str, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes of the file."""
+        return self.open(path).pread(size, offset)
+
+    def open(self, path: str) -> File:
+        """The file, open; to be used before another one is asked for."""
         handle = self._open.get(path)
         if handle is None:
             if len(self._open) >= _OPEN_FILES:
                 self._open.pop(next(iter(self._open))).close()
             handle = self._open[path] = self.files.open_read(path)
-        return handle.pread(size, offset)
+        return handle
 
     def close(self) -> None:
         """Close the files."""

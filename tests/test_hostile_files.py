@@ -1,0 +1,148 @@
+"""What stands where a broker's file should be: a FIFO, a sparse file of any size, a name that no broker can have made.
+
+The commands that read a foreign directory end soon, within bounded memory, and with nothing but errors of ours,
+whichever file of whichever kind of directory it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from storage.errors import WarrenError
+from warren.salvage.archive import unpack
+from warren.salvage.commands import inspect, verify
+from warren.salvage.export import Selection, export_source
+from warren.salvage.source import open_source
+
+GOLDEN = Path(__file__).parent / "golden"
+KINDS = {
+    "v1": GOLDEN / "10-crash-restart-clean.tar.gz",
+    "v2": GOLDEN / "rabbitmq-3.10.8-cqv2" / "13-crash-restart-clean.tar.gz",
+    "quorum": GOLDEN / "rabbitmq-3.10.8-quorum" / "09-crash-restart-clean.tar.gz",
+    "rocketmq": GOLDEN / "rocketmq" / "basic-clean.tar.gz",
+}
+"""One directory of each kind, a small one."""
+
+ROOTS = {"v1": "vhosts", "v2": "vhosts", "quorum": "node", "rocketmq": "store"}
+SPARSE_BYTES = 6 << 30
+MOST_MEMORY_BYTES = 768 << 20
+HANGS_AFTER_S = 120
+"""Holes take no time; reading 6 GB of zeros once takes a few seconds, and is no hang."""
+
+Spoil = Callable[[Path], None]
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def socket_or_device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def sparse(path: Path) -> None:
+    """As it was, and zeros behind it that take no room."""
+    path.chmod(0o600)
+    os.truncate(path, SPARSE_BYTES)
+
+
+def holes(path: Path) -> None:
+    path.unlink()
+    path.touch()
+    os.truncate(path, SPARSE_BYTES)
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Memory and time are: who asks for more has a ``MemoryError``, who hangs is killed by the alarm."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        now_bytes = int(file.read().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now_bytes + MOST_MEMORY_BYTES, hard))
+    signal.alarm(HANGS_AFTER_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+EVERYTHING = Selection(include_acked=True, orphans=True)
+
+
+def export(path: str, selection: Selection = EVERYTHING) -> int:
+    """How many messages there are."""
+    with open_source(path) as source:
+        return export_source(source, selection, lambda line: None, lambda finding: None).messages
+
+
+def read_all(path: Path) -> None:
+    """By everything that reads a whole directory; our own errors are an answer."""
+    for read in (export, lambda place: inspect(place, start=True), verify):
+        try:
+            read(str(path))
+        except WarrenError:
+            pass
+        except RuntimeError as error:  # exit codes, as the command line's library has them
+            if type(error).__name__ != "Exit":
+                raise
+
+
+def one_of_each(root: Path) -> list[Path]:
+    """The files below, of those that differ in their numbers alone one."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            name = path.name if path.suffix else path.parent.name + path.name
+            found.setdefault("".join("0" if each.isdigit() else each for each in name), path)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("spoil", [fifo, socket_or_device, sparse, holes], ids=lambda spoil: spoil.__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_stands_in_a_files_place_nothing_hangs_or_fills_the_memory(
+    kind: str, spoil: Spoil, tmp_path: Path
+) -> None:
+    unpack(str(KINDS[kind]), str(tmp_path))
+    for path in one_of_each(tmp_path / ROOTS[kind]):
+        kept = tmp_path / "kept"
+        shutil.copy(path, kept)
+        spoil(path)
+        with bounded():
+            read_all(tmp_path / ROOTS[kind])
+        path.unlink()
+        shutil.move(kept, path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_number_that_no_file_can_have_is_a_finding(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpack(str(KINDS[kind]), str(tmp_path))
+    root, impossible = tmp_path / ROOTS[kind], []
+    messages = None if kind == "rocketmq" else export(str(root), Selection())
+    for path in one_of_each(root):
+        stem, dot, suffix = path.name.partition(".")
+        for number in (1 << 31, 1 << 46, 1 << 49, (1 << 63) - 1, 10**30) if stem.isdigit() else ():
+            strange = path.with_name(str(number).rjust(len(stem), "0") + dot + suffix)
+            shutil.copy(path, strange)
+            if number >= 1 << 62 and kind != "quorum":  # whose numbers say nothing but the order
+                impossible.append(strange)
+    read_all(root)
+    assert messages is None or export(str(root), Selection()) >= messages
+    capsys.readouterr()
+    with suppress(RuntimeError):  # the exit code
+        verify(str(root), as_json=True)
+    told = {finding["path"] for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert not {str(path) for path in impossible} - told
