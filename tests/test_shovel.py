@@ -41,7 +41,6 @@ from warren.shovel.letter import (
 from warren.shovel.places import Outcome
 from warren.shovel.progress import Progress, Reach, default_path
 from warren.shovel.pump import WINDOW_BYTES, Moved, Pump
-from warren.shovel.running_broker import refuse_running_broker
 from warren.shovel.writing import _FilledQueue
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -537,27 +536,6 @@ def test_a_queue_that_cannot_be_opened_for_writing_is_not_moved(tmp_path: Path) 
     [journal] = (tmp_path / "source").rglob("journal.jif")
     (journal.parent / "1.qi").write_bytes(b"")
     assert "leave --move away" in complaint(tmp_path / "source", tmp_path / "data", "--move")
-
-
-def test_a_directory_on_which_a_broker_runs_is_left_alone(tmp_path: Path) -> None:
-    pid_file = tmp_path / "node.pid"
-    directory = str(tmp_path / "node")
-    refuse_running_broker(directory)
-    for left_over in ("", "no number", str(2**40), str(os.getpid())):  # of a process that is no Erlang
-        pid_file.write_text(left_over)
-        refuse_running_broker(directory)
-    beam = tmp_path / "beam.smp"
-    beam.symlink_to("/bin/cat")
-    with subprocess.Popen([beam], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(b"up\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == b"up\n"  # it has its name by now
-        pid_file.write_text(f"{process.pid}\n")
-        with pytest.raises(ShovelError, match="a broker runs on it"):
-            refuse_running_broker(directory)
-        process.stdin.close()
 
 
 def test_a_password_is_never_shown() -> None:

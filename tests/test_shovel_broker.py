@@ -462,6 +462,12 @@ def test_a_running_brokers_directory_is_not_written_to(shared: Broker, tmp_path:
     fill(tmp_path / "source", 1)
     assert "a broker runs on it" in complaint(tmp_path / "source", shared.node_directory, "--state", tmp_path / "state")
     assert "a broker runs on it" in complaint(shared.node_directory, tmp_path / "data", "--move", "--vhost", "/")
+    pid_file = shared.node_directory.with_name(shared.node_directory.name + ".pid")
+    assert pid_file.exists()
+    pid_file.rename(tmp_path / "pid")  # as where RABBITMQ_PID_FILE says another place
+    with pytest.raises(warren.BrokerRunningError, match=r"which has .* open"):
+        warren.open(shared.node_directory, adopt=True)
+    (tmp_path / "pid").rename(pid_file)
 
 
 def test_a_broker_that_goes_away(vhost: Vhost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

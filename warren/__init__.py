@@ -46,6 +46,7 @@ from warren.exchange import Exchange, UnroutableError
 from warren.node import ClosedError, Node, Vhost
 from warren.node import open_node as open
 from warren.queue import Queue
+from warren.running_broker import BrokerRunningError
 from warren.topic import Topic
 from warren.topic_reader import Reader
 from warren.topic_record import TopicRecord
@@ -57,6 +58,7 @@ __all__ = [
     "AppendConfirm",
     "ArgumentsError",
     "BlockedError",
+    "BrokerRunningError",
     "ClosedError",
     "Config",
     "Confirm",

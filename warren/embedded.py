@@ -11,6 +11,7 @@ from actors.vhost import Vhost
 from queue_index.directory import vhost_directory_name
 from storage.filesystem import RealFileSystem
 from storage.settings import Settings
+from warren.running_broker import refuse_running_broker
 
 
 def vhost_path(directory: str | os.PathLike[str], vhost: str) -> Path:
@@ -28,9 +29,11 @@ def open_vhost(
     """Open a vhost of the data directory ``directory``, made where it is missing; a context manager that closes it.
 
     ``sync``: what is called safe survives a power loss; without it, the end of the process. The directory may be that
-    of a stopped RabbitMQ node. Raises :class:`~storage.errors.DirectoryLockedError` where another process has it, and
-    :class:`~storage.errors.DataError` where files are damaged in a way that no crash explains.
+    of a stopped RabbitMQ node. Raises :class:`~storage.errors.DirectoryLockedError` where another process has it
+    (:class:`~warren.running_broker.BrokerRunningError`: a RabbitMQ), and :class:`~storage.errors.DataError` where files
+    are damaged in a way that no crash explains.
     """
+    refuse_running_broker(os.fspath(directory))
     opened = Vhost.open(
         RealFileSystem(),
         str(vhost_path(directory, vhost)),

@@ -53,6 +53,7 @@ from warren.messages import PublishArguments, as_body, publish_key
 from warren.process_bound import ProcessBound
 from warren.queue import Queue
 from warren.recording import RecordFile
+from warren.running_broker import refuse_running_broker
 from warren.top.snapshots import Snapshots
 from warren.topic import Topic, declare
 from warren.topic_stats import topic_stats, topics_down
@@ -542,10 +543,12 @@ def open_node(
 
     ``config``: a :class:`Config`, or a TOML file; ``settings`` go before it, by keyword, under RabbitMQ's names.
     ``adopt``: take over the directory of a stopped RabbitMQ, which can have it back. Raises
-    :class:`~storage.errors.DirectoryLockedError` where another process has it, ``ForeignDirectoryError`` for a
-    RabbitMQ's without ``adopt``, :class:`~storage.errors.SettingsError`, :class:`~storage.errors.DataError`.
+    :class:`~storage.errors.DirectoryLockedError` where another process has it (:class:`BrokerRunningError`: a
+    RabbitMQ), ``ForeignDirectoryError`` for a RabbitMQ's without ``adopt``, :class:`~storage.errors.SettingsError`,
+    :class:`~storage.errors.DataError`.
     """
     chosen = Config.of(config, **settings)
+    refuse_running_broker(os.fspath(path))
     keep_one_heap()  # before there are threads
     return Node(
         os.path.abspath(path),

@@ -7,17 +7,24 @@ was said, or the command was told to make one. Everything else is left as it is,
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final
 
 import typer
 
+from actors.clock import HandClock
 from actors.engines.definitions_file import FILE_NAME as DEFINITIONS_FILE
 from actors.engines.errors import NotFoundError
 from actors.node_actor import VHOSTS_DIRECTORY, ForeignDirectoryError
+from actors.pool import HandPool
 from storage.errors import DirectoryLockedError, StorageError, WarrenError
+from storage.filesystem import RealFileSystem
+from storage.overlay import OverlayFileSystem
+from warren.config import Config
 from warren.node import Node, Vhost, open_node
+from warren.running_broker import BrokerRunningError, refuse_running_broker
 from warren.top.attached import Attached, NotAttachedError
 
 NodePath = Annotated[str, typer.Argument(metavar="PATH", help="A node's data directory.")]
@@ -30,14 +37,17 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 _VHOSTS_PLACES: Final = (VHOSTS_DIRECTORY, "vhosts", "queues", "journal.jif", ".vhost")
 
 
-def check_directory(path: str, *, adopt: bool = False, make: bool = False) -> None:
-    """Raise what keeps ``path`` from being opened as a node's directory, before anything in it is touched."""
+def check_directory(path: str, *, adopt: bool = False, make: bool = False) -> bool:
+    """Raise what keeps ``path`` from being opened as a node's directory, before anything in it is touched.
+
+    ``False`` where it is a RabbitMQ's, and ``adopt`` was said.
+    """
     if os.path.isdir(path):
         if os.path.exists(os.path.join(path, DEFINITIONS_FILE)):
-            return
+            return True
         if os.path.isdir(os.path.join(path, VHOSTS_DIRECTORY)):
             if adopt:
-                return
+                return False
             raise ForeignDirectoryError(
                 f"{path}: a RabbitMQ's data directory; --adopt takes it over if RabbitMQ is stopped, and inspect, "
                 "export and shovel read it as it is"
@@ -45,12 +55,13 @@ def check_directory(path: str, *, adopt: bool = False, make: bool = False) -> No
         if any(os.path.exists(os.path.join(path, name)) for name in _VHOSTS_PLACES):
             raise StorageError(f"{path}: a part of a node's data directory; this command wants the whole of it")
         if make and not os.listdir(path):
-            return
+            return True
         raise StorageError(f"{path}: no node's data directory")
     if os.path.exists(path):
         raise StorageError(f"{path}: no directory")
     if not make:
         raise StorageError(f"{path}: no such directory")
+    return True
 
 
 @contextmanager
@@ -59,6 +70,8 @@ def opened_node(path: str, *, adopt: bool = False, make: bool = False) -> Iterat
     check_directory(path, adopt=adopt, make=make)
     try:
         node = open_node(path, adopt=adopt)
+    except BrokerRunningError:
+        raise
     except DirectoryLockedError as error:
         raise DirectoryLockedError(
             f"{error}; this command needs the directory for itself. `warren top {path} --attach` looks at the node "
@@ -70,15 +83,24 @@ def opened_node(path: str, *, adopt: bool = False, make: bool = False) -> Iterat
 
 @contextmanager
 def looking_at(path: str, *, attach: bool = False, adopt: bool = False) -> Iterator[Attached | Node]:
-    """The node that runs in a directory, or (without ``attach``) a node of our own where none runs."""
-    check_directory(path, adopt=adopt)
+    """The node that runs in a directory, or (without ``attach``) a node of our own where none runs.
+
+    A RabbitMQ's directory (``adopt``) is only looked at: the node's files are the directory's as they would be.
+    """
+    is_ours = check_directory(path, adopt=adopt)
     try:
         attached = Attached(path)
     except NotAttachedError as error:
         if attach:
             raise
+        if not is_ours:
+            with _overlaid(path) as node:
+                yield node
+            return
         try:
-            node = open_node(path, adopt=adopt)
+            node = open_node(path)
+        except BrokerRunningError:
+            raise
         except DirectoryLockedError as locked:
             raise DirectoryLockedError(f"{locked}, and cannot be looked at: {error}") from locked
         with node:
@@ -86,6 +108,25 @@ def looking_at(path: str, *, attach: bool = False, adopt: bool = False) -> Itera
         return
     with attached:
         yield attached
+
+
+@contextmanager
+def _overlaid(path: str) -> Iterator[Node]:
+    """A node over a directory that is not changed: all in this thread, and time stands still."""
+    refuse_running_broker(path)
+    files = OverlayFileSystem(RealFileSystem())
+    try:
+        yield Node(
+            os.path.abspath(path),
+            Config.of(None),
+            files=files,
+            pool=HandPool(),
+            clock=HandClock(time.time_ns() // 1000),
+            random=os.urandom,
+            adopt=True,
+        )
+    finally:
+        files.close()
 
 
 def vhost_of(node: Node, name: str) -> Vhost:

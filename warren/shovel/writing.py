@@ -1,6 +1,6 @@
 """Data directories that are opened for writing: a source that is emptied, and a destination.
 
-Both are vhosts of :mod:`actors.vhost`, whose lock keeps other warrens out; a broker is kept out by its pid file. The
+Both are vhosts of :mod:`actors.vhost`, whose lock keeps other warrens out; where a broker runs, nothing is opened. The
 files may be RabbitMQ's; what it finds at its next start tells docs/recovery.md.
 
 *Emptied*: messages are fetched, acks pending, and acked when they are settled; each batch of acks is synced. A kill
@@ -23,9 +23,10 @@ from actors.vhost import Vhost
 from queue_index.fetching import Fetched
 from queue_index.message_format import Envelope
 from queue_index.variable_queue import VariableQueue
-from storage.errors import MessageError, StorageError
+from storage.errors import DirectoryLockedError, MessageError, StorageError
 from storage.settings import RABBITMQ_3_10, Settings
 from warren.embedded import open_vhost, vhost_path
+from warren.running_broker import is_a_brokers
 from warren.salvage import classic_v1, quorum
 from warren.salvage.names import from_text, split_level, to_text
 from warren.salvage.queue_directory import Finding
@@ -35,32 +36,27 @@ from warren.shovel.copying import Report, chosen_vhosts
 from warren.shovel.errors import ShovelError
 from warren.shovel.letter import Letter, Position, from_term
 from warren.shovel.places import Intake, Outcome, SourceQueue
-from warren.shovel.running_broker import refuse_running_broker
 
 FETCHED_AT_ONCE: Final = 256
 """Messages that are in memory together at most, and as many bytes of them, about:"""
 
 FETCHED_BYTES: Final = 4 << 20
 
-_FILES_OF_A_NODE = ("schema.DAT", "rabbit_serial", "cluster_nodes.config")
-
 
 def settings_for(directory: str) -> Settings:
     """A broker's own directory is treated as that broker does."""
-    is_brokers = any(os.path.exists(os.path.join(directory, name)) for name in _FILES_OF_A_NODE)
-    return RABBITMQ_3_10 if is_brokers else Settings()
+    return RABBITMQ_3_10 if is_a_brokers(directory) else Settings()
 
 
 @contextmanager
 def _opened(directory: str, vhost: str, settings: Settings | None = None) -> Iterator[Vhost]:
     """A vhost, closed at the end: cleanly where the error, if any, is not one of its own."""
-    refuse_running_broker(directory)
     opened = open_vhost(directory, vhost, settings=settings_for(directory) if settings is None else settings)
     with ExitStack() as closing:
         closing.push(opened)
         try:
             yield opened
-        except ShovelError:  # of the other place: this one is sound
+        except (ShovelError, DirectoryLockedError):  # of the other place: this one is sound
             closing.pop_all()
             opened.close()
             raise
