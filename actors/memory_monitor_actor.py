@@ -78,7 +78,9 @@ class MemoryMonitorActor(PooledActor):
             case ReportDuration():
                 if message.queue not in self._monitor:
                     self._monitor.register(message.queue)
-                duration = self._monitor.report(message.queue, message.duration_s, pageable=message.pageable)
+                duration = self._monitor.report(
+                    message.queue, message.duration_s, pageable=message.pageable, resting=message.resting
+                )
                 tell(message.queue, SetDurationTarget(duration))
             case LeaveMonitor():
                 if message.queue in self._monitor:

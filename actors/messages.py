@@ -269,6 +269,8 @@ class ReportDuration(Control):
     queue: ActorRef[Any]
     duration_s: float | None
     pageable: bool
+    resting: bool = False
+    """It hibernates, and needs no RAM if others want it."""
 
 
 @attrs.frozen

@@ -10,8 +10,10 @@ How messages get in, and who has to wait, is the outer half: :mod:`actors.queue_
 (:meth:`QueueActor.help`), after every turn with sync="always"; with "os" it is written, which survives the process.
 Acks, which nobody waits for, are made safe with them, or within the same time.
 
-*Rest.* A queue that has had nothing to do for ``hibernate_after_ms`` flushes its journal, gives its files and, where
-all is on disk, its lists up, and leaves the memory monitor, which so never wakes it. The next message brings it back.
+*Rest.* A queue that has had nothing to do for ``hibernate_after_ms`` flushes its journal and closes its files. What it
+has in RAM stays there for its next consumer, until the memory monitor says that memory is wanted: as the answer to the
+last report, or at any time later. Then it gives up its lists too, where all is on disk; else it pages. One with nothing
+in RAM gives them up at once, and leaves the memory monitor, which so never wakes it. The next message brings it back.
 
 A crash, or an error: the files are given up as they are, and the node opens the queue anew from them.
 """
@@ -351,6 +353,10 @@ class QueueActor(QueueDoor):
 
     def _on_duration_target(self, message: m.SetDurationTarget) -> None:
         self.process.set_ram_duration_target(message.duration_s)
+        if self.rest_number and message.duration_s is not None:
+            self._take_rest()
+            if not is_pageable(self.process):
+                tell(self._around.monitor, m.LeaveMonitor(self.actor_ref))
         self._account()
 
     def _account(self) -> None:
@@ -379,18 +385,21 @@ class QueueActor(QueueDoor):
             return
         self._worked = False
         deadline_us = self._next_deadline_us()
-        self.process.hibernate()
-        self.actor_inbox.rest()
-        self.rest_number = next(_rest_numbers)
+        self._take_rest()
         self._account()
         self._sync_armed = self._report_armed = self._reporting = False
         self._deadline_us = None
         tell(self._around.timer, m.CancelTimers(self.actor_ref))
         self._arm_deadline(deadline_us)  # what expires does so while its queue rests, too
         if is_pageable(self.process):  # what is in RAM lasts for ever, as things are; but it can be told to go
-            tell(self._around.monitor, m.ReportDuration(self.actor_ref, None, pageable=True))
+            tell(self._around.monitor, m.ReportDuration(self.actor_ref, None, pageable=True, resting=True))
         else:
             tell(self._around.monitor, m.LeaveMonitor(self.actor_ref))
+
+    def _take_rest(self) -> None:
+        self.process.hibernate()
+        self.actor_inbox.rest()
+        self.rest_number = next(_rest_numbers)
 
     def _on_sync_due(self, _: m.SyncDue) -> None:
         self._sync_armed = False
@@ -402,6 +411,10 @@ class QueueActor(QueueDoor):
         expires_at_us = self.process.expires_at_us()
         if expires_at_us is not None and expires_at_us <= self._around.clock.wall_us():
             tell(self._around.node, m.QueueUnused(self.actor_ref))
+
+    def _on_get_stats(self, _: m.GetStats) -> dict[str, Any]:
+        stats = self.process.stats()
+        return stats | {"state": "hibernated"} if self.rest_number else stats
 
     # ── being recorded ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -590,7 +603,7 @@ _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
     m.ResumePaging: QueueActor._on_resume_paging,
     m.Purge: QueueActor._on_purge,
     m.Browse: lambda actor, message: browse(actor.process, message.limit, message.after),
-    m.GetStats: lambda actor, _: actor.process.stats(),
+    m.GetStats: QueueActor._on_get_stats,
     m.SampleQueue: QueueActor._on_sample,
     m.Sync: QueueActor._on_sync,
     m.Touch: lambda actor, _: actor.process.touch(),

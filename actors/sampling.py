@@ -61,7 +61,7 @@ def sample_queue(process: QueueProcess, *, prefetch: int) -> Row:
         "ram_msg_count": status["messages_ready_ram"],
         "ram_ack_count": status["messages_unacknowledged_ram"],
         "target_ram_count": math.inf
-        if asleep or status["target_ram_count"] == "infinity"
+        if status["target_ram_count"] == "infinity"
         else float(status["target_ram_count"]),
         "duration_s": _duration_s(process),
         **{name: status[f"avg_{name}"] for name in _RATES},

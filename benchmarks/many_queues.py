@@ -1,4 +1,4 @@
-"""Ten thousand queues in one process: opened, filled, paged, killed, recovered, drained.
+"""Ten thousand queues in one process: opened, filled, killed, recovered, drained.
 
 Each act runs in a process of its own, which says how long it took, its resident memory, its threads and its open files.
 The idle cost of a queue is the memory that the hibernated ones take above a node without queues.
@@ -50,7 +50,7 @@ def many_queues(directory: str, *, queues: int, tick: Tick) -> list[Figure]:
         figure(f"{queues:,} queues: opened after a clean stop", "s", idle["recovered_s"]),
         figure("resident memory of an idle queue", "KB", idle["idle_bytes"] / 1000, Bar("at most", 10, of="value")),
         figure(f"resident memory with {queues:,} queues: idle", "MB", idle["rss"] / 1e6),
-        figure(f"resident memory with {queues:,} queues: filled, paged, hibernated", "MB", filled["rss"] / 1e6),
+        figure(f"resident memory with {queues:,} queues: filled, hibernated", "MB", filled["rss"] / 1e6),
         figure(f"threads of the process with {queues:,} queues", "threads", filled["threads"]),
         figure(f"open files of the process with {queues:,} hibernated queues", "files", filled["files"]),
     ]

@@ -93,6 +93,11 @@ class Bench:
     def later(self, milliseconds: float) -> None:
         self.now_us += int(milliseconds * 1000)
 
+    def sleep(self) -> bool:
+        """Rest while memory is wanted; returns whether nothing of the messages is left in it."""
+        self.queue.set_ram_duration_target(0.0)
+        return self.queue.hibernate()
+
     def sync(self) -> None:
         self.persistent_store.sync()
         self.queue.sync_index()

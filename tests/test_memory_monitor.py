@@ -189,6 +189,33 @@ def test_ten_thousand_idle_queues_are_told_nothing_when_memory_runs_short() -> N
     assert len(monitor) == 10_001
 
 
+def test_a_resting_queue_is_told_to_give_all_up_as_soon_as_memory_is_wanted_and_only_then() -> None:
+    monitor = MemoryMonitor(LIMIT_BYTES)
+    for queue in ("resting", "busy"):
+        monitor.register(queue)
+    assert monitor.report("resting", None, resting=True) is None
+    assert monitor.report("busy", 20.0) is None
+    assert monitor.round(499, disk_alarm=False) == []
+    assert monitor.round(500, disk_alarm=True) == []
+    assert monitor.round(700, disk_alarm=False) == [("resting", 0.0)]
+    assert monitor.round(900, disk_alarm=False) == [], "once is enough"
+    monitor.register("resting too")
+    assert monitor.report("resting too", None, resting=True) == 0.0, "it hears so at once"
+    assert monitor.round(300, disk_alarm=False) == []
+    assert monitor.report("resting", 3.0) is None, "at work again, it is one like others"
+    monitor.check_invariants()
+
+
+def test_queues_that_all_rest_give_their_memory_up_though_there_is_no_duration() -> None:
+    monitor = MemoryMonitor(LIMIT_BYTES)
+    for queue in range(5):
+        monitor.register(queue)
+        monitor.report(queue, None, resting=True)
+    monitor.deregister(3)
+    assert sorted(monitor.round(2000, disk_alarm=False)) == [(queue, 0.0) for queue in (0, 1, 2, 4)]
+    assert monitor.desired_duration is None
+
+
 def test_a_queue_that_registers_again_begins_anew_and_its_old_duration_is_gone() -> None:
     monitor = MemoryMonitor(LIMIT_BYTES)
     for queue in (1, 2):

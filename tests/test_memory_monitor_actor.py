@@ -376,6 +376,7 @@ def test_a_queue_pages_when_it_is_told_to_and_its_messages_stay(node_scene: Hand
 def test_a_resting_queue_is_not_woken_by_a_round(node_scene: HandNode) -> None:
     queue, busy = node_scene.node.queue("q"), node_scene.node.queue("busy")
     queue.publish_many([b"1", b"x" * 5000]).wait()
+    node_scene.machine.used_bytes = LIMIT // 2
     node_scene.advance(3)
     assert actor_of(queue).process.is_asleep
     for step in range(40):

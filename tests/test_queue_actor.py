@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from runtime_tools import DATA, HandNode, hand_node
+from runtime_tools import DATA, HandNode, Machine, hand_node
 
 import warren
 from actors import messages as m
@@ -17,6 +17,7 @@ from actors.handing_over import PublishRefusedError, tag_ranges
 from actors.queue_actor import IDLE_BYTES, QueueActor
 from storage.errors import WarrenError
 
+LIMIT = Machine().total_memory_bytes * 2 // 5
 BIG = b"B" * 5000
 """Goes to the shared store."""
 
@@ -309,6 +310,7 @@ def test_a_message_expires_by_the_clock_though_nobody_asks(scene: HandNode) -> N
 def test_a_message_that_expires_in_a_queue_at_rest_is_a_dead_letter_in_time(scene: HandNode) -> None:
     queue, target = scene.node.queue("q", arguments=dlx("target")), scene.node.queue("target")
     queue.publish(b"later", expiration=3600).wait()
+    scene.machine.used_bytes = LIMIT
     scene.advance(10)
     assert actor_of(queue).process.is_asleep
     scene.advance(3500)
@@ -396,6 +398,8 @@ def asleep(queue: warren.Queue) -> bool:
 
 
 def test_a_queue_rests_after_so_long_without_work_and_wakes_with_the_next(scene: HandNode) -> None:
+    scene.machine.used_bytes = LIMIT * 9 // 10
+    scene.advance(3)
     queue = scene.node.queue("q")
     queue.publish_many([b"1", BIG]).wait()
     scene.advance(0.9)
@@ -404,6 +408,7 @@ def test_a_queue_rests_after_so_long_without_work_and_wakes_with_the_next(scene:
     assert not asleep(queue)
     scene.advance(1)
     assert asleep(queue)
+    assert queue.stats()["backing_queue_status"]["target_ram_count"] == "infinity"
     assert len(queue) == 3
     assert queue.stats()["messages_ready"] == 3
     assert asleep(queue), "looking wakes nobody"
@@ -415,6 +420,37 @@ def test_a_queue_rests_after_so_long_without_work_and_wakes_with_the_next(scene:
     scene.advance(5)
     assert asleep(queue)
     assert bodies(queue) == [BIG, b"2"]
+
+
+def test_a_rest_leaves_messages_in_ram_while_nobody_wants_the_memory(scene: HandNode) -> None:
+    queue = scene.node.queue("q")
+    queue.publish_many([b"1", BIG, b"2"]).wait()
+    before = queue.stats()
+    scene.advance(60)
+    after = queue.stats()
+    assert (before["state"], after["state"]) == ("running", "hibernated")
+    assert after["messages_ram"] == 3
+    assert after["backing_queue_status"]["target_ram_count"] == "infinity"
+    assert after["backing_queue_status"]["q4"] == 3
+    assert scene.node._around.allocated_bytes[actor_of(queue).actor_urn] > len(BIG)
+    scene.files.plan.log.clear()
+    assert [one.body for one in queue.get_many(3, auto_ack=True)] == [b"1", BIG, b"2"]
+    assert [kind for kind, _ in scene.files.plan.log if kind in {"read", "pread"}] == []
+    assert queue.stats()["disk_reads"] == 0
+
+
+def test_what_a_resting_queue_has_in_ram_goes_when_memory_is_wanted_and_then_it_sleeps(scene: HandNode) -> None:
+    queues = [scene.node.queue(f"q{number}", durable=number > 0) for number in range(3)]
+    for queue in queues:
+        queue.publish_many([b"1", BIG, b"2"]).wait()
+    scene.advance(10)
+    assert [queue.stats()["messages_ram"] for queue in queues] == [3, 3, 3]
+    scene.machine.used_bytes = LIMIT // 2
+    scene.advance(2.5)
+    assert [asleep(queue) for queue in queues] == [False, True, True], "one is nowhere but here"
+    assert not any(BIG in run.terms() for run in actor_of(queues[0]).process.backing.level(0).state.q4)
+    assert scene.node.memory()["queues"] == 1
+    assert [bodies(queue) for queue in queues] == [[b"1", BIG, b"2"]] * 3
 
 
 def test_a_queue_that_is_asked_in_vain_again_and_again_rests_all_the_same(scene: HandNode) -> None:
@@ -483,6 +519,7 @@ def test_a_consumer_wakes_a_resting_queue_and_is_served_at_once(scene: HandNode)
 def test_hundreds_of_resting_queues_take_10_kb_each_at_most() -> None:
     count = 400
     scene = hand_node(check_invariants=False)
+    scene.machine.used_bytes = LIMIT * 9 // 10
     for number in range(3):
         scene.node.queue(f"warm-up {number}").publish(b"1")
     scene.advance(5)

@@ -93,7 +93,7 @@ def test_message_that_was_unacked_while_the_queue_was_empty_still_expires() -> N
 def test_expiry_is_answered_for_without_waking_and_happens_after_waking() -> None:
     bench = Bench({"x-message-ttl": 50})
     bench.publish(*bodies(3))
-    assert bench.queue.hibernate()
+    assert bench.sleep()
     assert bench.queue.next_deadline_us() == START_US + 50_000
     bench.later(50)
     assert len(bench.queue) == 3
@@ -394,7 +394,7 @@ def test_sleeping_queue_answers_and_wakes_as_it_was(mode: str) -> None:
     bench.publish(b"x" * 100)
     bench.got(3)
     before = bench.queue.stats()
-    assert bench.queue.hibernate()
+    assert bench.sleep()
     assert bench.queue.is_asleep
     after = bench.queue.stats()
     assert after["state"] == "hibernated"
@@ -412,14 +412,14 @@ def test_sleeping_queue_answers_and_wakes_as_it_was(mode: str) -> None:
 def test_queue_with_something_at_stake_stays_awake() -> None:
     bench = Bench()
     bench.publish(b"transient", like=envelope(persistent=False))
-    assert not bench.queue.hibernate()
+    assert not bench.sleep()
     bench.got()
-    assert bench.queue.hibernate()
+    assert bench.sleep()
     bench.publish(b"persistent")
     bench.got(1, ack_required=True)
-    assert not bench.queue.hibernate()
+    assert not bench.sleep()
     bench.queue.ack_up_to("get", 0)
-    assert bench.queue.hibernate()
+    assert bench.sleep()
     assert not bench.files.list("/queues"), "an empty one leaves nothing"
 
 
@@ -427,7 +427,7 @@ def test_crash_while_it_sleeps_loses_nothing() -> None:
     bench = Bench()
     bench.publish(*bodies(20), b"x" * 100)
     bench.got(3)
-    bench.queue.hibernate()
+    bench.sleep()
     bench.crash()
     assert bench.got() == [*bodies(20)[3:], b"x" * 100]
 
@@ -435,7 +435,7 @@ def test_crash_while_it_sleeps_loses_nothing() -> None:
 def test_clean_stop_of_a_sleeping_queue_draws_a_reference_for_it() -> None:
     bench = Bench({"x-max-priority": 1})
     bench.publish(*bodies(2))
-    assert bench.queue.hibernate()
+    assert bench.sleep()
     terms = bench.queue.close(lambda count: b"r" * count)
     assert sorted(terms) == [b"q\0\0", b"q\0\1"]
     assert {one.persistent_ref for one in terms.values()} == {b"r" * 16}
@@ -446,9 +446,9 @@ def test_queue_that_is_not_durable_sleeps_when_it_is_empty() -> None:
     bench = Bench(durable=False)
     bench.publish(*bodies(3), token="t")
     assert bench.queue.drain_effects().confirmed == ["t"]
-    assert not bench.queue.hibernate()
+    assert not bench.sleep()
     bench.got()
-    assert bench.queue.hibernate()
+    assert bench.sleep()
     bench.publish(b"again")
     assert bench.got() == [b"again"]
     assert bench.queue.close(bytes) == {}

@@ -258,6 +258,7 @@ def test_a_queue_that_sleeps_is_not_woken_and_has_no_rows() -> None:
     queue.publish_many([b"x" * 100] * 10)
     busy.publish_many([b"x"] * 10)
     busy.get_many(5)  # that nobody acks: it does not sleep
+    hand.machine.used_bytes = hand.machine.total_memory_bytes * 3 // 10
     hand.advance(5)
     actor = queue.actor
     assert actor.process.is_asleep

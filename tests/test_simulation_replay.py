@@ -443,6 +443,7 @@ def test_a_record_can_be_saved_and_compared_as_an_answer_is(tmp_path: Path) -> N
 def test_while_a_queue_sleeps_its_last_state_holds() -> None:
     def work(hand: HandNode) -> None:
         queue, busy = opened(hand), opened(hand, "busy")
+        queue.set_mode("lazy")
         queue.publish_many([b"x"] * 50)
         busy.publish_many([b"x"] * 5)
         busy.get_many(5)

@@ -171,16 +171,17 @@ def test_a_store_that_is_full_of_garbage_is_compacted(pair_of: PairOf) -> None:
 # ── rest ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("wanted", [True, False])
 @pytest.mark.parametrize("persistent", [True, False])
-def test_a_queue_that_rests_and_wakes(pair_of: PairOf, persistent: bool) -> None:
-    pair = pair_of({"a": {}, "b": {}})
+def test_a_queue_that_rests_and_wakes(pair_of: PairOf, persistent: bool, wanted: bool) -> None:
+    pair = pair_of({"a": {}, "b": {}}, memory=250_000 if wanted else 10 * MB)
     pair.publish("a", 10, STORED, persistent=persistent)
     pair.publish("b", 3, SMALL)
     for _ in range(12):
         pair.advance(0.25)
         pair.compare()
-    assert pair.simulated.queues["a"].asleep is persistent
-    assert pair.simulated.queues["b"].asleep
+    assert pair.simulated.queues["a"].asleep is (persistent and wanted)
+    assert pair.simulated.queues["b"].asleep is wanted
     pair.publish("a", 5, SMALL)
     pair.compare()
     assert pair.get("a", 15) == 15
@@ -210,6 +211,11 @@ def test_reports_go_on_while_there_is_work_and_end_with_it(pair_of: PairOf) -> N
         pair.advance(0.5)
         pair.compare()
     assert len(pair.simulated.monitor) == 1
+    pair.advance(20)
+    pair.compare()
+    assert pair.simulated.monitor.queue_duration_count == 0, "it rests, and what it has in RAM lasts for ever"
+    assert pair.get("a", 60) == 60
+    pair.settle_all()
     pair.advance(20)
     pair.compare()
     assert len(pair.simulated.monitor) == 0
@@ -313,7 +319,7 @@ def test_messages_with_expirations_of_their_own_die_at_the_head_alone(pair_of: P
 
 
 def test_what_expires_does_so_while_its_queue_sleeps(pair_of: PairOf) -> None:
-    pair = pair_of({"a": dead({"x-message-ttl": 6000}), "target": {}})
+    pair = pair_of({"a": dead({"x-message-ttl": 6000}), "target": {}}, memory=62_500)
     pair.publish("a", 10, SMALL)
     pair.advance(4)
     pair.compare()

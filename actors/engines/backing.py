@@ -12,7 +12,8 @@ untouched  nobody has asked for it yet: it has no files
 
 Whoever asks for a level (:meth:`Backing.level`) wakes it. A level can be put to sleep while nothing of it is pending,
 nothing waits to be confirmed, and every message of it is persistent: so nothing is lost but what only saves time, and
-the way its rates went. What is told of a level (counts, bytes) is told without waking it.
+the way its rates went. It is put to sleep where nothing of it is in RAM, where it is lazy, and where a duration has
+been set, which is to say that memory is wanted. What is told of a level (counts, bytes) is told without waking it.
 
 A crash finds a sleeping level's files as a clean stop left them; without recovery terms they are scanned like others.
 """
@@ -132,9 +133,14 @@ class Backing:
         self._asleep[number] = asleep
 
     def hibernate(self) -> bool:
-        """Put to sleep what can sleep; returns whether everything does. Whoever calls knows that no confirm waits."""
+        """Rest, and put to sleep what can sleep and is worth it; returns whether everything sleeps.
+
+        Whoever calls knows that no confirm waits.
+        """
         for number, queue in list(self._queues.items()):
-            if not _may_sleep(queue):
+            keeps = queue.state.ram_msg_count and self._mode == "default" and self._duration_s is None
+            if keeps or not _may_sleep(queue):
+                queue.rest()
                 continue
             reads, writes = self._disk_counts(number, queue)
             if not queue.state.length:
@@ -151,6 +157,8 @@ class Backing:
         if self.levels is None and not self._queues:
             self.single = None
         self._read = self._read or None
+        if not self._queues:
+            self._duration_s = None  # nobody tells it any more what holds; it asks when it wakes
         return not self._queues
 
     @property
@@ -218,7 +226,8 @@ class Backing:
         """What :meth:`VariableQueue.status` says of one level, or would say of it."""
         queue = self._queues.get(number)
         if queue is None:
-            return _status_asleep(self._sleeping(number), self._mode)
+            status = _status_asleep(self._sleeping(number), self._mode)
+            return status | {"target_ram_count": "infinity" if self._duration_s is None else 0}
         status = queue.status()
         status["disk_reads"], status["disk_writes"] = self._disk_counts(number, queue)
         return status
@@ -335,7 +344,7 @@ def _status_asleep(asleep: Asleep, mode: Mode) -> dict[str, Any]:
             "end": next_seq_id if count else None,
         },
         "len": count,
-        "target_ram_count": 0,
+        "target_ram_count": "infinity",
         "next_seq_id": next_seq_id,
         "next_deliver_seq_id": (terms.next_deliver_seq_id or 0) if terms is not None else 0,
         **dict.fromkeys(rates, 0.0),

@@ -22,6 +22,10 @@ The 1.0 lets queues grow again that were all pushed down to 0, whose sum would s
 queue that said that it has nothing in RAM is left alone, and a round does not even look at it. Its part: once it takes
 messages again it reports, and the answer holds for it.
 
+So is *resting*: a queue without work that has messages in RAM. It reports infinity, and where all do there is no
+desired duration, though memory be short. So a resting queue is told 0 as long as memory is *wanted* (the ratio is not
+below the paging ratio, and there is no disk alarm), as the answer or in the next round, and nothing before.
+
 Invariants: ``queue_duration_count`` is the number of finite durations reported, and ``queue_duration_sum`` their sum as
 it was kept, report by report, in floating point (RabbitMQ's does so, and its rounds show it); below 1e-6 it is 0.
 """
@@ -78,6 +82,9 @@ class MemoryMonitor:
     _accounts: dict[Hashable, _Account] = attrs.field(factory=dict, init=False)
     _pageable: dict[Hashable, _Account] = attrs.field(factory=dict, init=False)
     """Those of the accounts whose queues may have something to page."""
+    _resting: dict[Hashable, _Account] = attrs.field(factory=dict, init=False)
+    """Those of the pageable ones that have no work."""
+    _wanted: bool = attrs.field(default=False, init=False)
 
     @limit_bytes.validator
     def _check_limit(self, _: object, value: int) -> None:
@@ -125,15 +132,19 @@ class MemoryMonitor:
         if account is None:
             return
         self._pageable.pop(queue, None)
+        self._resting.pop(queue, None)
         if account.reported_s != _INFINITY:
             self.queue_duration_sum = _clamped(self.queue_duration_sum - account.reported_s)
             self.queue_duration_count -= 1
 
-    def report(self, queue: Hashable, duration_s: float | None, *, pageable: bool = True) -> float | None:
+    def report(
+        self, queue: Hashable, duration_s: float | None, *, pageable: bool = True, resting: bool = False
+    ) -> float | None:
         """Take in a queue's duration (None: infinity); the answer is the desired one as it stood before.
 
         ``pageable``: False where the queue has nothing in RAM; it is not told out of turn until a report says
-        otherwise. RuntimeError for a queue that is not registered and for what is no duration.
+        otherwise. ``resting``: it has no work; the answer is 0 where memory is wanted, and else infinity.
+        RuntimeError for a queue that is not registered and for what is no duration.
         """
         account = self._accounts.get(queue)
         if account is None:
@@ -158,7 +169,11 @@ class MemoryMonitor:
             self._pageable[queue] = account
         else:
             self._pageable.pop(queue, None)
-        return _shown(self._desired_s)
+        self._resting.pop(queue, None)
+        if resting:
+            self._resting[queue] = account
+            account.told_s = 0.0 if self._wanted else _INFINITY
+        return _shown(account.told_s)
 
     def round(self, used_bytes: int, *, disk_alarm: bool) -> list[tuple[Hashable, float | None]]:
         """Make the desired duration anew from the memory used now; answers whom to tell at once, and what.
@@ -169,7 +184,13 @@ class MemoryMonitor:
         self._memory_alarm = used_bytes > self.limit_bytes
         before_s, self._desired_s = self._desired_s, self._desired(disk_alarm)
         desired_s, shown = self._desired_s, _shown(self._desired_s)
+        self._wanted = not disk_alarm and self._ratio >= self.paging_ratio and self._ratio > 0
         told: list[tuple[Hashable, float | None]] = []
+        if self._wanted:
+            for queue, account in self._resting.items():
+                if account.told_s:
+                    account.told_s = 0.0
+                    told.append((queue, 0.0))
         if disk_alarm:
             if desired_s > before_s:
                 for queue, account in self._pageable.items():
@@ -200,3 +221,4 @@ class MemoryMonitor:
         assert self.queue_duration_count == len(finite)
         assert math.isclose(self.queue_duration_sum, math.fsum(finite), rel_tol=_SUM_TOLERANCE, abs_tol=1e-3)
         assert all(self._accounts.get(queue) is account for queue, account in self._pageable.items())
+        assert all(self._accounts.get(queue) is account for queue, account in self._resting.items())

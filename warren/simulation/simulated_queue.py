@@ -119,6 +119,8 @@ class SimulatedQueue:
         self._settled = self._hurry = self._worked = False
         self._sync_armed = self._report_armed = self._idle_armed = self._reporting = self._bump_told = False
         self._resting = True
+        self._hibernates = False
+        """Whether it rests as the runtime's queues do."""
         self._timers = QueueTimers(node.time)
         self._deadline_us: int | None = None
         self._last_work_ns = 0
@@ -208,7 +210,7 @@ class SimulatedQueue:
         if self.weight <= self._room_at and not self._held_up:
             self.room.ring()
         if self._worked:
-            self._worked = self._resting = False
+            self._worked = self._resting = self._hibernates = False
             self._last_work_ns = self._time.now_ns()
             self._arm_timers()
             self._node.account(self)
@@ -378,6 +380,10 @@ class SimulatedQueue:
     def duration_target(self, duration_s: float | None) -> None:
         """What the memory monitor answers a report with; pages at once if it fell."""
         self.process.set_ram_duration_target(duration_s)
+        if self._hibernates and duration_s is not None:
+            self.process.hibernate()
+            if not is_pageable(self.process):
+                self._node.tell_monitor(lambda: self._node.monitor.deregister(self))
         self._node.account(self)
 
     # ── dead letters ────────────────────────────────────────────────────────────────────────────────────────────
@@ -456,7 +462,7 @@ class SimulatedQueue:
         self._reporting = True
         self._tell_monitor(self.process.ram_duration())
 
-    def _tell_monitor(self, duration_s: float | None) -> None:
+    def _tell_monitor(self, duration_s: float | None, *, resting: bool = False) -> None:
         """Report; the answer comes as any message does."""
         monitor = self._node.monitor
         pageable = self._node.wakes_idle_queues or is_pageable(self.process)
@@ -464,7 +470,7 @@ class SimulatedQueue:
         def report() -> None:
             if self not in monitor:
                 monitor.register(self)
-            answer_s = monitor.report(self, duration_s, pageable=pageable)
+            answer_s = monitor.report(self, duration_s, pageable=pageable, resting=resting)
             self.tell(SimulatedQueue.duration_target, answer_s, control=True)
 
         self._node.tell_monitor(report)
@@ -485,14 +491,15 @@ class SimulatedQueue:
             self._rest()
 
     def _rest(self) -> None:
-        """As the runtime's queues do: what is all on disk leaves memory, and the memory monitor's list."""
+        """As the runtime's queues do: with nothing in RAM it leaves memory, and the memory monitor's list."""
         deadline_us = self._next_deadline_us()
+        self._hibernates = True
         self.process.hibernate()
         self._node.account(self)
         self._forget_timers()
         self._arm_deadline(deadline_us)  # what expires does so while its queue rests, too
         if is_pageable(self.process):
-            self._tell_monitor(None)
+            self._tell_monitor(None, resting=True)
         else:
             self._node.tell_monitor(lambda: self._node.monitor.deregister(self))
 

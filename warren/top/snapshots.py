@@ -155,7 +155,6 @@ def to_row(key: tuple[str, str], stats: Mapping[str, Any]) -> Row:
     """What a queue's stats come to."""
     status = stats["backing_queue_status"]
     target = status["target_ram_count"]
-    hibernated = stats["state"] == "hibernated"
     return {
         "vhost": key[0],
         "name": key[1],
@@ -169,7 +168,7 @@ def to_row(key: tuple[str, str], stats: Mapping[str, Any]) -> Row:
         "ready": stats["messages_ready"],
         "unacked": stats["messages_unacknowledged"],
         "in_ram": stats["messages_ram"],
-        "target": None if target == "infinity" or hibernated else int(target),
+        "target": None if target == "infinity" else int(target),
         "bytes": stats["message_bytes"],
         "bytes_in_ram": stats["message_bytes_ram"],
         "published": status["next_seq_id"],
