@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from actors.engines.alarms import MemRelative
 from actors.engines.node_settings import NodeSettings, RestartLimit, default_threads
-from actors.engines.settings_file import load_settings
+from actors.engines.settings_file import load_settings, topic_settings
 from storage.errors import SettingsError
 from storage.settings import RABBITMQ_3_10, Settings
+from storage.topic_settings import TopicSettings
+from warren import Config
 
 PROJECT = Path(__file__).parent.parent
 PATH = "/etc/warren.toml"
@@ -149,6 +151,13 @@ def test_whatever_it_is_given_it_takes_or_refuses(key: str, value: Any) -> None:
 
 
 # ── the file ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_settings_of_topics_that_are_none_by_default_can_be_given_so() -> None:
+    given_none = {"flush_disk_type": None, "store_path_root_dir": None, "store_path_commit_log": None}
+    base = TopicSettings(flush_disk_type="ASYNC_FLUSH", store_path_commit_log="/log")
+    assert topic_settings(given_none, base) == TopicSettings()
+    assert Config.of(**given_none).topics == TopicSettings()
 
 
 def test_an_empty_file_is_the_defaults() -> None:

@@ -109,6 +109,8 @@ def topic_settings(table: Mapping[str, Any], base: TopicSettings | None = None) 
 def _of_kind(key: str, kind: Any, value: Any) -> Any:
     """``value`` as the field's annotation has it: a number, a truth value, a tuple of numbers."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):  # a value or None, which TOML cannot say
+        if value is None:
+            return None
         [kind] = [inner for inner in typing.get_args(kind) if inner is not types.NoneType]
     if typing.get_origin(kind) is tuple:
         inner = typing.get_args(kind)
