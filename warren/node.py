@@ -11,7 +11,6 @@ import contextlib
 import functools
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -37,7 +36,7 @@ from actors.engines.memory_readings import (
     used_disk_percent,
 )
 from actors.engines.topics.names import check_user_topic
-from actors.future import Confirm
+from actors.future import Confirm, Future
 from actors.handing_over import PublishKey
 from actors.node_actor import NodeActor, Probes, TopicsDownError
 from actors.pool import Pool, ThreadPool, WrongProcessError
@@ -47,6 +46,7 @@ from actors.status_server import StatusServer
 from actors.surroundings import Gate, Surroundings, shared_files
 from storage.errors import WarrenError
 from storage.filesystem import FileSystem
+from warren import open_nodes
 from warren.config import Config
 from warren.exchange import Exchange, hand_over
 from warren.messages import PublishArguments, as_body, publish_key
@@ -288,6 +288,7 @@ class Node(Vhost):
         self._clock = clock
         self._forked: WrongProcessError | None = None
         self._closed = False
+        self._ended = Future()
         self._around = Surroundings(
             files=files,
             pool=pool,
@@ -321,7 +322,7 @@ class Node(Vhost):
         self.opened_s = time.monotonic()
         """When it was opened, in seconds of the monotonic clock."""
         self._status = StatusServer.start(path, lambda: Snapshots(self).answer) if attach else None
-        _NODES.add(self)
+        open_nodes.opened(self)
 
     @property
     def gate(self) -> Gate:
@@ -477,20 +478,25 @@ class Node(Vhost):
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Wait for what was published to be safe, write everything down, and give the directory free."""
-        if self._closed:
+        """Wait for what was published to be safe, write everything down, and give the directory free.
+
+        Where another thread is at it, wait for that. A program that ends normally does it by itself.
+        """
+        if self._closed and self._forked is None:
+            self._ended.settled()
             return
         self.check_process()
         self._closed = True
-        _NODES.discard(self)
-        if self._status is not None:
-            self._status.stop()
         try:
+            if self._status is not None:
+                self._status.stop()
             self.actor.actor_ref.ask(m.CloseNode())
         finally:
             self._around.gate.set(frozenset())  # nobody is left who could open it
             self._pool.stop()
             self._clock.close()
+            open_nodes.closed(self)
+            self._ended.set()
 
     def __enter__(self) -> Node:
         return self
@@ -500,17 +506,6 @@ class Node(Vhost):
     ) -> None:
         if self._forked is None:
             self.close()
-
-
-_NODES: weakref.WeakSet[Node] = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    for node in list(_NODES):
-        node.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
 
 
 def _probes(config: Config, path: str) -> Probes:
@@ -550,7 +545,7 @@ def open_node(
     chosen = Config.of(config, **settings)
     refuse_running_broker(os.fspath(path))
     keep_one_heap()  # before there are threads
-    return Node(
+    node = Node(
         os.path.abspath(path),
         chosen,
         files=shared_files(sync_evicted=chosen.node.sync != "os"),
@@ -560,3 +555,5 @@ def open_node(
         adopt=adopt,
         attach=chosen.node.attach,
     )
+    open_nodes.close_at_exit(node)
+    return node

@@ -1,0 +1,77 @@
+"""The nodes that are open in this process: what becomes of them when it forks, and when it ends.
+
+*A fork*: in the child every node that its parent has is forgotten (:meth:`warren.Node.forget`).
+
+*A normal end* closes every node of :func:`warren.open` that is still open: at the interpreter's exit, when the threads
+that it waits for have ended; daemon threads that still use the node get ``ClosedError``. A normal end is the last line
+of a program, ``sys.exit``, an error that nobody caught, Ctrl-C; of a process of ``multiprocessing`` the end of its
+function. A signal that Python does not handle (SIGTERM, unless the program handles it), ``os._exit`` and a kill are
+none: what was confirmed is there then, what was not may be missing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import weakref
+from typing import Final, Protocol
+
+_LOG = logging.getLogger("warren.node")
+
+
+class OpenNode(Protocol):
+    """A node."""
+
+    path: str
+
+    def close(self) -> None: ...
+
+    def forget(self) -> None: ...
+
+
+_NODES: Final[weakref.WeakSet[OpenNode]] = weakref.WeakSet()
+_TO_CLOSE: Final[set[OpenNode]] = set()
+"""Held here, for a program may let go of a node whose queues it has published to."""
+
+
+def opened(node: OpenNode) -> None:
+    """Forget it in forked children."""
+    _NODES.add(node)
+
+
+def close_at_exit(node: OpenNode) -> None:
+    """Close it at the end of the process, unless it is closed before."""
+    _TO_CLOSE.add(node)
+    util = sys.modules.get("multiprocessing.util")
+    process = sys.modules.get("multiprocessing.process")
+    if util is not None and process is not None and process.parent_process() is not None:
+        util.Finalize(None, close_all, exitpriority=0)  # a forked one ends without the interpreter's exit
+
+
+def closed(node: OpenNode) -> None:
+    """Nothing is left to do for it."""
+    _NODES.discard(node)
+    _TO_CLOSE.discard(node)
+
+
+def close_all() -> None:
+    """The process ends."""
+    for node in list(_TO_CLOSE):
+        try:
+            node.close()
+        except Exception as error:
+            _LOG.error("%s: the node could not be closed at the end of the process: %s", node.path, error)
+
+
+atexit.register(close_all)
+
+
+def _forget_all() -> None:
+    _TO_CLOSE.clear()
+    for node in list(_NODES):
+        node.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
