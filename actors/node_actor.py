@@ -368,8 +368,8 @@ class NodeActor(PooledActor):
         """See that a queue is there; one that is, is the one that is asked for or it is refused."""
         vhost = self.vhost(declaration.vhost)
         cell = vhost.cells.get(declaration.name)
-        if cell is not None and cell.owner is not None and cell.owner is not owner:
-            raise ResourceLockedError(f"{cell.declaration} is exclusive to somebody else")
+        if cell is not None:
+            _check_owner(cell, owner)
         if self.definitions.declare_queue(declaration, named_by_node=declaration.name.startswith("amq.gen-")):
             self._save(lambda: self.definitions.delete_queue(declaration.vhost, declaration.name))
             cell = vhost.cells[declaration.name] = QueueCell(declaration, owner if declaration.exclusive else None)
@@ -391,20 +391,29 @@ class NodeActor(PooledActor):
         cell = self.vhost(vhost).cells.get(name)
         if cell is None:
             raise NotFoundError(f"no queue '{name}' in vhost '{vhost}'")
-        if cell.owner is not None and cell.owner is not owner:
-            raise ResourceLockedError(f"{cell.declaration} is exclusive to somebody else")
+        _check_owner(cell, owner)
         return cell
 
     def delete_queue(
-        self, vhost: str, name: str, *, if_empty: bool = False, if_unused: bool = False, force: bool = False
+        self,
+        vhost: str,
+        name: str,
+        *,
+        owner: object | None = None,
+        if_empty: bool = False,
+        if_unused: bool = False,
+        force: bool = False,
     ) -> int:
         """Returns how many messages were ready; raises :class:`PreconditionFailedError` where it may not go.
 
-        ``force``: one that is down goes too, with whatever its files still hold.
+        ``owner``: who asks for it, by name; ``None``: the node itself, or who has a handle. ``force``: one that is down
+        goes too, with whatever its files still hold.
         """
         running = self.vhost(vhost)
         if name not in running.cells:
             return 0
+        if owner is not None:
+            _check_owner(running.cells[name], owner)
         if force and running.cells[name].running is None:
             running.remove_files(running.cells[name])
         deleted = self._take_out(running, name, if_empty=if_empty, if_unused=if_unused)
@@ -441,15 +450,24 @@ class NodeActor(PooledActor):
         self.definitions.delete_exchange(vhost, name, if_unused=if_unused)
         self._save()
 
-    def bind(self, binding: Binding) -> None:
-        """See that a binding is there."""
+    def bind(self, binding: Binding, owner: object) -> None:
+        """See that a binding is there; raises :class:`ResourceLockedError` for another owner's exclusive queue."""
+        if self.definitions.vhost(binding.vhost).has_ends(binding):
+            self._check_destination(binding, owner)
         self.definitions.bind(binding)
         self._save()
 
-    def unbind(self, binding: Binding) -> None:
-        """See that it is not."""
+    def unbind(self, binding: Binding, owner: object) -> None:
+        """See that it is not; raises :class:`ResourceLockedError` as :meth:`bind` does."""
+        if self.definitions.vhost(binding.vhost).has_binding(binding):
+            self._check_destination(binding, owner)
         self.definitions.unbind(binding)
         self._save()
+
+    def _check_destination(self, binding: Binding, owner: object) -> None:
+        cell = self.vhost(binding.vhost).cells.get(binding.destination)
+        if cell is not None and binding.destination_type == "queue":
+            _check_owner(cell, owner)
 
     def export_definitions(self, vhost: str | None) -> dict[str, Any]:
         """As RabbitMQ's JSON."""
@@ -595,3 +613,9 @@ class NodeActor(PooledActor):
             self._topics.give_up(error)
         if self._lock is not None:
             self._lock.release()
+
+
+def _check_owner(cell: QueueCell, owner: object | None) -> None:
+    """Raise :class:`ResourceLockedError` where a queue is exclusive to somebody else."""
+    if cell.owner is not None and cell.owner is not owner:
+        raise ResourceLockedError(f"{cell.declaration} is exclusive to somebody else")

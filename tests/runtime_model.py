@@ -133,9 +133,11 @@ class QueueModel:
     gone: list[Copy] = attrs.Factory(list)
     next_tag: dict[str, int] = attrs.Factory(dict)
     line: list[Taker] = attrs.Factory(list)
-    """Consumers with room, who waits longest first."""
+    """Consumers, who waits longest first; those that had no room when it was their turn are not in it."""
     takers: list[Taker] = attrs.Factory(list)
     active: Taker | None = None
+    predecessor: Taker | None = None
+    """For whose messages the active one waits."""
     had_one: bool = False
     deleted: bool = False
     letters: list[tuple[Message, Copy | None]] = attrs.Factory(list)
@@ -179,7 +181,7 @@ class QueueModel:
         careful = self.limited or expiry_us > 0
         if careful or "x-max-priority" in self.arguments:
             self.expire()
-        if careful and self.next() is not None:
+        if careful and self.ready and self.next() is not None:
             self.deliver()
         copies = []
         for message in messages:
@@ -240,9 +242,16 @@ class QueueModel:
         return tag
 
     def next(self) -> Taker | None:
+        """Who gets the message that there is."""
         if self.single:
-            return self.active if self.active is not None and self.active.has_room else None
-        return max(self.line, key=lambda taker: taker.priority) if self.line else None
+            waits = self.predecessor is not None and self.predecessor.unacked
+            return self.active if self.active is not None and self.active.has_room and not waits else None
+        while self.line:
+            taker = max(self.line, key=lambda taker: taker.priority)
+            if taker.has_room:
+                return taker
+            self.line.remove(taker)
+        return None
 
     def hand(self, taker: Taker, copy: Copy) -> None:
         flag = copy.redelivered
@@ -250,11 +259,10 @@ class QueueModel:
         taker.unacked += 1
         if not self.single:
             self.line.remove(taker)
-            if taker.has_room:
-                self.line.append(taker)
+            self.line.append(taker)
 
     def deliver(self) -> None:
-        if self.next() is not None:
+        if self.ready and self.next() is not None:
             self.expire()
         while self.ready and (taker := self.next()) is not None:
             self.hand(taker, self.ready.pop(0))
@@ -266,9 +274,8 @@ class QueueModel:
             copy, taker = self.unacked[channel].pop(tag)
             settled.append(copy)
             if taker is not None:
-                had_room = taker.has_room
                 taker.unacked -= 1
-                if not self.single and not had_room and taker.has_room and taker in self.takers:
+                if taker.has_room and taker not in self.line and taker in self.takers:
                     self.line.append(taker)
         if outcome == "requeue":
             self.requeue(settled)
@@ -281,6 +288,7 @@ class QueueModel:
     def requeue(self, copies: list[Copy]) -> None:
         self.ready = sorted(self.ready + copies, key=_place)
         if copies:
+            self.predecessor = None
             self.shed()
             self.expire()
 
@@ -296,6 +304,7 @@ class QueueModel:
         self.takers.append(taker)
         self.line.append(taker)
         self.had_one = True
+        self.predecessor = None
         if self.single and self.active is None:
             self.active = taker
 
@@ -304,12 +313,17 @@ class QueueModel:
         self.line = [one for one in self.line if one is not taker]
         if self.active is taker:
             self.active = max(self.line, key=lambda one: one.priority) if self.line else None
+            if taker.unacked and self.single:
+                self.predecessor = taker
 
     def close_channel(self, channel: str) -> int:
+        known = channel in self.unacked or any(one.channel == channel for one in self.takers)
         copies = [copy for copy, _ in self.unacked.pop(channel, {}).values()]
         self.next_tag.pop(channel, None)
         for taker in [one for one in self.takers if one.channel == channel]:
             self.remove(taker)
+        if known:
+            self.predecessor = None
         self.requeue(copies)
         return len(copies)
 
@@ -335,7 +349,7 @@ class QueueModel:
 
     def forget_users(self) -> None:
         self.unacked, self.next_tag, self.line, self.takers, self.active = {}, {}, [], [], None
-        self.had_one, self.letters = False, []
+        self.had_one, self.letters, self.predecessor = False, [], None
 
     def stop_cleanly(self, found: list[Found]) -> None:
         """``found`` is what is there after a clean stop: all of it, and dead letters that had not arrived, perhaps."""

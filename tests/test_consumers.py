@@ -52,6 +52,16 @@ def test_whoever_has_room_again_stands_at_the_end() -> None:
     assert served(consumers, 9) == ["b", "a"]
 
 
+def test_whoever_has_room_again_before_its_turn_has_kept_its_place() -> None:
+    consumers = Consumers()
+    for tag in "abc":
+        consumers.add(Consumer(tag, tag, prefetch=1))
+    assert served(consumers, 2) == ["a", "b"]
+    consumers.settle("b", [range(1, 2)])
+    consumers.settle("a", [range(1, 2)])
+    assert served(consumers, 9) == ["c", "a", "b"]
+
+
 def test_alone_it_gets_all_it_has_room_for_in_one_go() -> None:
     consumers = Consumers()
     assert consumers.next() is None
@@ -114,10 +124,35 @@ def test_single_active_consumer_keeps_its_place_while_it_has_no_room() -> None:
     consumers.add(Consumer("b", "second", priority=9))
     assert served(consumers, 3) == ["first"]
     assert consumers.room == 0
+    consumers.settle("a", [range(1, 2)])
     consumers.remove("first")
     assert served(consumers, 2) == ["second"] * 2
     consumers.remove_channel("b")
     assert consumers.active is None
+    consumers.check_invariants()
+
+
+@pytest.mark.parametrize("how", ["settled", "requeued", "joined", "closed"])
+def test_successor_waits_for_what_the_cancelled_active_consumer_has_unacked(how: str) -> None:
+    consumers = Consumers(single_active=True)
+    consumers.add(Consumer("a", "first", prefetch=2))
+    consumers.add(Consumer("b", "second"))
+    served(consumers, 2)
+    consumers.remove("first")
+    assert consumers.active is not None
+    assert consumers.active.consumer.tag == "second"
+    consumers.settle("a", [range(1, 2)])
+    assert (consumers.next(), consumers.room) == (None, 0)
+    match how:
+        case "settled":
+            consumers.settle("a", [range(2, 3)])
+        case "requeued":
+            consumers.hand_out_anew()
+        case "joined":
+            consumers.add(Consumer("c", "third"))
+        case _:
+            consumers.remove_channel("a")
+    assert served(consumers, 1) == ["second"]
     consumers.check_invariants()
 
 

@@ -290,12 +290,26 @@ def test_an_exclusive_queue_is_its_owners_alone() -> None:
     queue = mine.queue("q", exclusive=True)
     queue.publish(b"1").wait()
     assert bodies(mine.queue("q", exclusive=True)) == [b"1"]
-    for work in (lambda: other.queue("q", exclusive=True), lambda: other.queue("q", passive=True)):
+    mine.bind("q", "amq.fanout")
+    for work in (
+        lambda: other.queue("q", exclusive=True),
+        lambda: other.queue("q", passive=True),
+        lambda: other.bind("q", "amq.direct", "key"),
+        lambda: other.unbind("q", "amq.fanout"),
+        lambda: other.delete_queue("q"),
+        lambda: scene.node.delete_queue("q"),
+    ):
         with pytest.raises(warren.ResourceLockedError):
             work()
+    other.unbind("q", "amq.direct", "key")  # there is no such binding: nothing is done to the queue
+    with pytest.raises(warren.NotFoundError):
+        other.bind("q", "nowhere")
+    scene.node.exchange("amq.fanout").publish(b"2").wait()
+    assert bodies(queue) == [b"1", b"2"]
     mine.release()
     with pytest.raises(warren.NotFoundError):
         other.queue("q", passive=True)
+    assert mine.queue("q", exclusive=True).delete() == 0
     scene.node.close()
 
 

@@ -74,9 +74,11 @@ class Model:
     unacked: dict[str, dict[int, tuple[Sent, Taker | None]]] = attrs.Factory(dict)
     next_tag: Counter[str] = attrs.Factory(Counter)
     line: list[Taker] = attrs.Factory(list)
-    """Consumers with room, who waits longest first."""
+    """Consumers, who waits longest first; those that had no room when it was their turn are not in it."""
     all: list[Taker] = attrs.Factory(list)
     active: Taker | None = None
+    predecessor: Taker | None = None
+    """For whose messages the active one waits."""
     dying: list[Sent] = attrs.Factory(list)
     delivered: list[Went] = attrs.Factory(list)
     dead: list[tuple[str, bytes]] = attrs.Factory(list)
@@ -112,9 +114,16 @@ class Model:
     # who is next
 
     def next(self) -> Taker | None:
+        """Who gets the message that there is."""
         if self.single:
-            return self.active if self.active is not None and self.active.has_room else None
-        return max(self.line, key=lambda taker: taker.consumer.priority) if self.line else None
+            waits = self.predecessor is not None and self.predecessor.unacked
+            return self.active if self.active is not None and self.active.has_room and not waits else None
+        while self.line:
+            taker = max(self.line, key=lambda taker: taker.consumer.priority)
+            if taker.has_room:
+                return taker
+            self.line.remove(taker)
+        return None
 
     def hand(self, taker: Taker, sent: Sent) -> None:
         consumer = taker.consumer
@@ -126,8 +135,7 @@ class Model:
         sent.taken = True
         if not self.single:
             self.line.remove(taker)
-            if taker.has_room:
-                self.line.append(taker)
+            self.line.append(taker)
 
     def note(self, channel: str, sent: Sent, taker: Taker | None) -> int:
         self.next_tag[channel] += 1
@@ -135,7 +143,7 @@ class Model:
         return self.next_tag[channel]
 
     def deliver(self) -> None:
-        if self.next() is not None:
+        if self.ready and self.next() is not None:
             self.expire()
         while self.ready and (taker := self.next()) is not None:
             self.hand(taker, self.ready.pop(0))
@@ -162,7 +170,7 @@ class Model:
         if careful or "x-max-priority" in self.arguments:
             self.shed()
             self.expire()
-        if careful and self.next() is not None:
+        if careful and self.ready and self.next() is not None:
             self.deliver()
         overflow = self.arguments.get("x-overflow", "drop-head")
         refused = False
@@ -197,9 +205,8 @@ class Model:
             sent, taker = self.unacked[channel].pop(tag)
             settled.append(sent)
             if taker is not None:
-                had_room = taker.has_room
                 taker.unacked -= 1
-                if not self.single and not had_room and taker.has_room and taker in self.all:
+                if taker.has_room and taker not in self.line and taker in self.all:
                     self.line.append(taker)
         return settled
 
@@ -207,6 +214,7 @@ class Model:
         self.ready += sents
         self.sort()
         if sents:
+            self.predecessor = None
             self.shed()
             self.expire()
 
@@ -216,6 +224,7 @@ class Model:
         taker = Taker(consumer)
         self.all.append(taker)
         self.line.append(taker)
+        self.predecessor = None
         if consumer.exclusive:
             self.active = taker
         elif self.single and self.active is None:
@@ -225,7 +234,9 @@ class Model:
     def remove(self, takers: list[Taker]) -> None:
         self.all = [taker for taker in self.all if taker not in takers]
         self.line = [taker for taker in self.line if taker not in takers]
-        if self.active in takers:
+        if self.active in takers and self.active is not None:
+            if self.single and self.active.unacked:
+                self.predecessor = self.active
             self.active = None
             if self.single and self.line:
                 self.active = max(self.line, key=lambda taker: taker.consumer.priority)
@@ -239,6 +250,7 @@ class Model:
         self.ready = [sent for sent in self.ready + back if sent.persistent]
         self.sort()
         self.unacked, self.dying, self.line, self.all, self.active = {}, [], [], [], None
+        self.predecessor = None
         self.next_tag = Counter()
         for sent in self.ready:
             sent.unsure = True
@@ -355,9 +367,12 @@ class Machine(RuleBasedStateMachine):
         if rarely:
             return
         model = self.model
+        known = channel in model.unacked or any(taker.consumer.channel == channel for taker in model.all)
         held = [sent for sent, _ in model.unacked.pop(channel, {}).values()]
         model.next_tag.pop(channel, None)
         model.remove([taker for taker in model.all if taker.consumer.channel == channel])
+        if known:
+            model.predecessor = None
         model.requeue(held)
         assert self.queue.close_channel(channel) == len(held)
 

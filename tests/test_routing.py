@@ -363,6 +363,20 @@ def test_carbon_copies_are_further_keys() -> None:
 # ── the cache, and other threads ──────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_message_with_several_keys_has_them_all_in_each_exchange_on_the_way() -> None:
+    node = Node("q", "behind", "rest")
+    node.exchange("unrouted", "fanout")
+    node.exchange("first", "topic", alternate="unrouted")
+    node.exchange("second", "topic")
+    node.bind("first", ">second", "#.d")
+    node.bind("second", "behind", "a.#")
+    node.bind("unrouted", "rest")
+    assert node.table.route_all("first", ("b.d", "a")) == ("behind",), "by one key there, by the other one from there"
+    assert node.table.route_all("first", ("b", "c")) == ("rest",)
+    assert node.table.route_all("first", ("b.d",)) == ()
+    assert node.table.route("first", "a.d") == ("behind",)
+
+
 def test_the_cache_is_bounded() -> None:
     node = Node("q", *(f"q{number}" for number in range(CACHED_QUEUES)))
     node.bind("amq.topic", "q", "#")

@@ -136,7 +136,9 @@ class Vhost(ProcessBound):
         ``force``: even one that is down, with whatever could still be read from its files.
         """
         return self._node.change(
-            lambda actor: actor.delete_queue(self._name, name, if_empty=if_empty, if_unused=if_unused, force=force)
+            lambda actor: actor.delete_queue(
+                self._name, name, owner=self, if_empty=if_empty, if_unused=if_unused, force=force
+            )
         )
 
     def queues(self) -> list[Queue]:
@@ -210,7 +212,7 @@ class Vhost(ProcessBound):
     ) -> None:
         """Let messages go from an exchange to a queue (a name is a queue's), or to another exchange."""
         binding = self.binding(destination, source, routing_key, arguments)
-        self._node.change(lambda actor: actor.bind(binding))
+        self._node.change(lambda actor: actor.bind(binding, self))
 
     def unbind(
         self,
@@ -221,7 +223,7 @@ class Vhost(ProcessBound):
     ) -> None:
         """Take a binding away."""
         binding = self.binding(destination, source, routing_key, arguments)
-        self._node.change(lambda actor: actor.unbind(binding))
+        self._node.change(lambda actor: actor.unbind(binding, self))
 
     def binding(
         self,
@@ -387,7 +389,9 @@ class Node(Vhost):
         """As in any vhost; ``vhost``: another one than ``/``."""
         where = self._name if vhost is None else vhost
         return self.change(
-            lambda actor: actor.delete_queue(where, name, if_empty=if_empty, if_unused=if_unused, force=force)
+            lambda actor: actor.delete_queue(
+                where, name, owner=self, if_empty=if_empty, if_unused=if_unused, force=force
+            )
         )
 
     def definitions(self, vhost: str | None = None) -> dict[str, Any]:

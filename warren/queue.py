@@ -279,7 +279,8 @@ class Queue(ProcessBound):
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Delete the queue with its messages and bindings; returns how many were ready."""
-        return self._node.delete_queue(self.name, vhost=self.vhost, if_empty=if_empty, if_unused=if_unused)
+        vhost, name = self.vhost, self.name
+        return self._node.change(lambda actor: actor.delete_queue(vhost, name, if_empty=if_empty, if_unused=if_unused))
 
 
 def settle(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:

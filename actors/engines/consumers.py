@@ -1,15 +1,17 @@
 """Consumers of one queue: who gets the next message, and what each channel has not settled.
 
 A consumer has *room* while fewer messages than its prefetch are unacked with it; one that acks nothing, or has no
-prefetch, always has. Those with room stand in one ring for each priority. The next message goes to the first one of the
-highest ring, which then goes to the end of it. A consumer that runs out of room leaves its ring, and comes back to the
-end when an ack makes room.
+prefetch, always has. Consumers stand in one ring for each priority. The next message goes to the first one of the
+highest ring, which then goes to the end of it. One that has no room when it is its turn leaves its ring, and comes back
+to the end when an ack makes room; one that has room again before its turn has kept its place.
 
 *Exclusive*: the only consumer, while it is there. *Single active consumer*: the first one that came gets everything;
 when it goes, the next one of the rings does. It does not lose its place because it has no room, nor to one of higher
-priority.
+priority. Where it is cancelled with messages that it has not settled, its *successor* waits until they are, or until
+the queue hands out anew for another reason: messages that come back, a consumer that comes, a channel that goes. So
+what comes back is delivered before what stood behind it.
 
-Invariants: a consumer is in its ring exactly when it has room; what counts as unacked with a consumer is the number of
+Invariants: a consumer that has room is in its ring; what counts as unacked with a consumer is the number of
 its tags.
 """
 
@@ -72,7 +74,7 @@ Run = TagRun["ConsumerState | None"]
 class Consumers:
     """All consumers and channels of one queue."""
 
-    __slots__ = ("_by_tag", "_channels", "_rings", "_single_active", "active", "had_one")
+    __slots__ = ("_by_tag", "_channels", "_predecessor", "_rings", "_single_active", "active", "had_one")
 
     def __init__(self, *, single_active: bool = False) -> None:
         self._single_active = single_active
@@ -81,6 +83,8 @@ class Consumers:
         self._rings: list[tuple[int, deque[ConsumerState]]] | None = None
         self.active: ConsumerState | None = None
         """The exclusive consumer, or the single active one."""
+        self._predecessor: ConsumerState | None = None
+        """The single active consumer that was cancelled, while its successor waits for what it has unacked."""
         self.had_one = False
         """Whether there ever was a consumer."""
 
@@ -112,6 +116,7 @@ class Consumers:
         self._by_tag[consumer.tag] = state
         self.had_one = True
         self._enter_ring(state)
+        self.hand_out_anew()
         if consumer.exclusive or (self._single_active and self.active is None):
             self.active = state
 
@@ -126,6 +131,8 @@ class Consumers:
             self._by_tag = self._rings = None
         if state is self.active:
             self.active = self._first_of_rings() if self._single_active else None
+            if state.unacked and self._single_active:
+                self._predecessor = state
         return state.consumer
 
     def set_prefetch(self, tag: str, prefetch: int) -> None:
@@ -138,8 +145,6 @@ class Consumers:
         state.consumer = attrs.evolve(state.consumer, prefetch=prefetch)
         if state.room and not state.ringing:
             self._enter_ring(state)
-        elif not state.room and not self._single_active:
-            self._leave_ring(state)
 
     def set_room(self, tag: str, room: int) -> None:
         """Let a consumer have room for so many more, whatever is unacked with it."""
@@ -155,22 +160,30 @@ class Consumers:
         tags = self._channels.pop(channel, None) if self._channels else None
         if not self._channels:
             self._channels = None
+        if here or tags is not None:
+            self.hand_out_anew()
         return here, tags.take_all() if tags is not None else []
 
     # ── who is next ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def next(self) -> tuple[ConsumerState, int] | None:
-        """Who gets the next message, and how many it may get in one go; ``None``: nobody has room."""
+        """Who gets the next message, and how many it may get in one go; ``None``: nobody has room.
+
+        To be asked when there is a message: it is everybody's turn until one has room.
+        """
         if self._single_active:
-            state = self.active
-            if state is None:
-                return None
-            room = state.room
-            return (state, room) if room else None
-        if not self._rings:
-            return None
-        ring = self._rings[0][1]
-        return (ring[0], ring[0].room) if len(ring) == 1 else (ring[0], 1)
+            room = self.room
+            return (self.active, room) if room and self.active is not None else None
+        while self._rings:
+            ring = self._rings[0][1]
+            if room := ring[0].room:
+                return ring[0], room if len(ring) == 1 else 1
+            self._leave_ring(ring[0])
+        return None
+
+    def hand_out_anew(self) -> None:
+        """Let the single active consumer wait no more for what its predecessor has unacked."""
+        self._predecessor = None
 
     def round(self) -> tuple[bool, int] | None:
         """Whether several consumers, whose turn it is, want acks, and how many messages they can take; or ``None``."""
@@ -186,7 +199,9 @@ class Consumers:
     def room(self) -> int:
         """How many messages could be handed out now."""
         if self._single_active:
-            return 0 if self.active is None else self.active.room
+            if self.active is None or (self._predecessor is not None and self._predecessor.unacked):
+                return 0
+            return self.active.room
         if not self._rings:
             return 0
         return min(sum(state.room for _, ring in self._rings for state in ring), UNLIMITED_ROOM)
@@ -197,11 +212,7 @@ class Consumers:
         if consumer.ack_required:
             first = self.channel(consumer.channel).give(level, seq_ids, state)
             state.unacked += len(seq_ids)
-        if not self._single_active and self._rings is not None:
-            if consumer.prefetch and not state.room:
-                self._leave_ring(state)
-            else:
-                self.pass_turn(state)
+        self.pass_turn(state)
         return first
 
     def pass_turn(self, state: ConsumerState) -> None:
@@ -304,7 +315,7 @@ class Consumers:
                     f"{state.consumer.tag}: {state.unacked} unacked counted, {counted.get(id(state), 0)} there"
                 )
             stands = any(state is one for one in ringing)
-            if state.ringing != stands or (not self._single_active and stands != bool(state.room)):
+            if state.ringing != stands or (state.room and not stands):
                 problems.append(f"{state.consumer.tag} has room for {state.room}, and stands in its ring: {stands}")
         if self.active is not None and not any(self.active is state for state in states):
             problems.append("the active consumer is gone")

@@ -198,6 +198,8 @@ class QueueProcess:
             self._reaper.expiring = True  # only now: what stood here before may have been the last that expires
         for part in (range(at_once), range(at_once, len(bodies))):
             if part:
+                if part.start == at_once:
+                    self._consumers.next()  # a message is there, though none of them can have it
                 last = part.stop == len(bodies) and not refused
                 self._put(queue, envelope, msg_ids, bodies, part, expiry_us=expiry_us, confirm=confirm and last)
             if part.start == 0 and at_once:
@@ -423,6 +425,7 @@ class QueueProcess:
         if self._counts is not None:
             self._counts.requeued += requeued
         if runs:
+            self._consumers.hand_out_anew()
             self.tick()
         return requeued
 

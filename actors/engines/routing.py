@@ -73,18 +73,23 @@ class RoutingTable:
         found = self._cache.get((exchange, routing_key))
         if found is not None:
             return found
-        return self._look_up(exchange, routing_key, headers or {}, from_node)
+        return self._look_up(exchange, (routing_key,), headers or {}, from_node)
 
     def route_all(
         self, exchange: str, routing_keys: Iterable[str], headers: Headers | None = None, *, from_node: bool = False
     ) -> tuple[str, ...]:
-        """The queues of a message with several keys: its own and those of :func:`carbon_copies`."""
-        queues: dict[str, None] = {}
-        for key in routing_keys:
-            queues |= dict.fromkeys(self.route(exchange, key, headers, from_node=from_node))
-        return tuple(queues)
+        """The queues of a message with several keys: its own and those of :func:`carbon_copies`.
 
-    def _look_up(self, name: str, routing_key: str, headers: Headers, from_node: bool) -> tuple[str, ...]:
+        It has all of them in each exchange that it comes to: a binding takes it whose key is any of them.
+        """
+        keys = tuple(routing_keys)
+        if len(keys) == 1:
+            return self.route(exchange, keys[0], headers, from_node=from_node)
+        if not exchange:
+            return tuple(dict.fromkeys(name for key in keys for name in self._queues.get(key, _NOWHERE)))
+        return self._look_up(exchange, keys, headers or {}, from_node)
+
+    def _look_up(self, name: str, routing_keys: tuple[str, ...], headers: Headers, from_node: bool) -> tuple[str, ...]:
         cache = self._cache  # before looking: see the module
         start = self._exchanges.get(name)
         if start is None:
@@ -96,7 +101,7 @@ class RoutingTable:
         seen, waiting = {name}, [start]
         for exchange in waiting:
             needs_headers |= exchange.matcher.needs_headers
-            found = exchange.matcher.match(routing_key, headers)
+            found = [bound for key in routing_keys for bound in exchange.matcher.match(key, headers)]
             further: list[str] = []
             if found:
                 queues |= dict.fromkeys(bound.name for bound in found if bound.is_queue)
@@ -108,10 +113,10 @@ class RoutingTable:
                     waiting.append(following)
                 seen.add(destination)
         names = tuple(queues)
-        if not needs_headers and len(names) <= CACHED_QUEUES:
+        if not needs_headers and len(names) <= CACHED_QUEUES and len(routing_keys) == 1:
             if len(cache) >= CACHED_ROUTES:
                 cache.clear()
-            cache[name, routing_key] = names
+            cache[name, routing_keys[0]] = names
         return names
 
     # ── for its writer ──────────────────────────────────────────────────────────────────────────────────────────

@@ -102,6 +102,19 @@ class VhostDefinitions:
     def has(self, kind: DestinationType, name: str) -> bool:
         return name in (self._queues if kind == "queue" else self._exchanges)
 
+    def has_ends(self, binding: Binding) -> bool:
+        """Whether there is what a binding leads from, and what it leads to.
+
+        Raises :class:`AccessRefusedError` for the default exchange.
+        """
+        self._check_ends(binding)
+        return self.has("exchange", binding.source) and self.has(binding.destination_type, binding.destination)
+
+    def has_binding(self, binding: Binding) -> bool:
+        """Whether it was made; raises as :meth:`has_ends` does."""
+        self._check_ends(binding)
+        return binding.identity in self._by_source.get(binding.source, ())
+
     def queues(self) -> list[QueueDeclaration]:
         """In the order in which they were declared."""
         return list(self._queues.values())

@@ -86,8 +86,10 @@ class Vhost:
 
     async def delete_queue(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Delete a queue with its messages and bindings; returns how many messages were ready. None there is fine."""
+        owner = self._vhost
         return await change(
-            self._of, lambda actor: actor.delete_queue(self.name, name, if_empty=if_empty, if_unused=if_unused)
+            self._of,
+            lambda actor: actor.delete_queue(self.name, name, owner=owner, if_empty=if_empty, if_unused=if_unused),
         )
 
     def queues(self) -> list[Queue]:
@@ -142,7 +144,7 @@ class Vhost:
     ) -> None:
         """Let messages go from an exchange to a queue (a name is a queue's), or to another exchange."""
         binding = self._vhost.binding(_plain(destination), _plain(source), routing_key, arguments)
-        await change(self._of, lambda actor: actor.bind(binding))
+        await change(self._of, lambda actor: actor.bind(binding, self._vhost))
 
     async def unbind(
         self,
@@ -153,7 +155,7 @@ class Vhost:
     ) -> None:
         """Take a binding away."""
         binding = self._vhost.binding(_plain(destination), _plain(source), routing_key, arguments)
-        await change(self._of, lambda actor: actor.unbind(binding))
+        await change(self._of, lambda actor: actor.unbind(binding, self._vhost))
 
     async def publish_to(
         self,
