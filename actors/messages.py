@@ -405,7 +405,8 @@ class QueueUnused:
 
 @attrs.frozen
 class Change:
-    """User → node. Ask. Do something with what is declared, with nobody else at it; the reply is what ``work`` returns.
+    """User → node. Ask. Do something with what is declared, with nobody else at it; the reply is what ``work`` returns,
+    or the error that it raised: then nothing was changed.
 
     ``work`` is one of the operations of :class:`actors.node_actor.Node`, its arguments bound.
     """

@@ -5,8 +5,9 @@ definitions (:mod:`actors.engines.definitions`), topics (:mod:`actors.running_to
 who has the directory.
 
 *Changes* of what is declared come one at a time (:class:`~actors.messages.Change`): in memory, then on disk, then the
-queue's actor, and only then the answer. A queue that is deleted loses its files first and its definition then: a crash
-in between leaves an empty queue, never messages without one.
+queue's actor, and only then the answer. A change that fails, by whatever error, is taken back in memory and on disk and
+answered with the error; the node goes on. A queue that is deleted loses its files first and its definition then: a
+crash in between leaves an empty queue, never messages without one; and so does a definition that cannot be dropped.
 
 *Supervision.* A queue that fails is started anew from its files, at most ``restart_limit`` times in that many seconds;
 then it stays down with the reason, and everything else serves. A store that fails takes its vhost with it: every queue
@@ -20,9 +21,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 from pykka import ActorRef
@@ -37,7 +38,7 @@ from actors.engines.definitions_json import Imported
 from actors.engines.errors import NotFoundError, PreconditionFailedError, ResourceLockedError
 from actors.engines.exchanges import Binding, ExchangeDeclaration
 from actors.engines.memory_readings import MemoryReading
-from actors.handing_over import QueueDownError
+from actors.handing_over import QueueDownError, QueueGoneError
 from actors.inbox import Inbox
 from actors.memory_monitor_actor import MemoryMonitorActor
 from actors.pool import ActorStoppedError, PooledActor
@@ -53,6 +54,8 @@ from storage.filesystem import Lock
 from storage.topic_settings import TopicSettings
 
 _LOG = logging.getLogger("warren.node")
+
+T = TypeVar("T")
 
 LOCK_FILE: Final = "warren.lock"
 VHOSTS_DIRECTORY: Final = "msg_stores/vhosts"
@@ -71,7 +74,12 @@ class TopicsDownError(WarrenError):
 
 
 class UnsavedError(WarrenError):
-    """What is declared could not be written down: what was asked for may be undone by a crash, or was not done."""
+    """What is declared could not be written down, so what was asked for was not done; but a queue that was to be
+    deleted has lost its messages."""
+
+
+class _BrokenNodeError(RuntimeError):
+    """What is declared contradicts itself: nothing that the node did from here on would be right."""
 
 
 @attrs.frozen(kw_only=True)
@@ -164,7 +172,9 @@ class NodeActor(PooledActor):
         if not found:  # so that a crash from here on leaves no directory that looks like a broker's
             self._definitions.save()
         for name in found:
-            self._definitions.declare_vhost(name)
+            self._definitions.declare_vhost(name, named_by_node=True)
+        for what in self._definitions.passed_over:
+            _LOG.error("%s: what is no text cannot be had, and stays in the file: %s", DEFINITIONS_FILE, what)
         for name in self._definitions.vhosts():
             self._open_vhost(name)
         self._definitions.save()
@@ -199,12 +209,14 @@ class NodeActor(PooledActor):
                 found.append(files.read(name_path).decode("utf-8", "surrogateescape"))
         return found
 
-    def _open_vhost(self, name: str) -> None:
+    def _vhost_path(self, name: str) -> str:
         entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
-        path = f"{self._path}/{VHOSTS_DIRECTORY}/{entry}"
+        return f"{self._path}/{VHOSTS_DIRECTORY}/{entry}"
+
+    def _open_vhost(self, name: str) -> None:
         definitions = self.definitions.vhost(name)
         try:
-            vhost = RunningVhost.open(self._around, path, definitions, owner=self._owner)
+            vhost = RunningVhost.open(self._around, self._vhost_path(name), definitions, owner=self._owner)
         except DataError as error:
             _LOG.exception("vhost '%s' is down", name)
             self.down[name] = error
@@ -221,24 +233,30 @@ class NodeActor(PooledActor):
         if orphans:  # only now: those that go must never be in the file, where a crash would make them durable queues
             self._save()
 
-    def _try_to_open_vhost(self, name: str) -> None:
-        """Open a vhost of a node that serves already, or say why it is down."""
+    def _try_to_open_vhost(self, name: str, cells: Mapping[str, QueueCell]) -> None:
+        """Open a vhost again, of a node that serves already, or say why it is down.
+
+        ``cells``: what handles hold on to.
+        """
         try:
             self._open_vhost(name)
         except UnsavedError:
             _LOG.exception("vhost '%s' serves", name)
-        except StorageError as error:
+        except Exception as error:
             _LOG.exception("vhost '%s' is down", name)
             self.down[name] = error
+        reopened = self.vhosts.get(name)
+        if reopened is not None:
+            reopened.take_over(cells)
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_receive(self, message: object) -> object:
         match message:
             case m.Change():
-                return message.work()
+                return self._change(message.work)
             case m.QueueUnused():
-                self._delete_unused(message.queue)
+                self._change(lambda: self._delete_unused(message.queue))
             case m.QueueFailed():
                 self._restart_queue(message.queue, message.error)
             case m.MonitorFailed():
@@ -257,6 +275,31 @@ class NodeActor(PooledActor):
                 raise RuntimeError(f"a node cannot handle {message!r}")
         return None
 
+    def _change(self, work: Callable[[], T]) -> T:
+        """Change what is declared: all of it, or nothing and the error."""
+        self.definitions.begin()
+        try:
+            return work()
+        except BaseException as error:
+            self.definitions.undo()
+            if not isinstance(error, WarrenError):
+                _LOG.exception("a change of what is declared was taken back")
+                self._check_definitions()
+            raise
+
+    def _check_definitions(self) -> None:
+        try:
+            self.definitions.check_invariants()
+        except RuntimeError as error:
+            raise _BrokenNodeError(f"{self.describe()}: {error}") from error
+
+    def is_refusal(self, error: Exception) -> bool:
+        """Nobody could start another node in this one's place: it ends only where it cannot be right any more."""
+        return not isinstance(error, _BrokenNodeError)
+
+    def on_refused(self, error: Exception) -> None:
+        _LOG.error("%s: %s", self.describe(), error, exc_info=None if isinstance(error, WarrenError) else error)
+
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def vhost(self, name: str) -> RunningVhost:
@@ -271,37 +314,65 @@ class NodeActor(PooledActor):
     def declare_vhost(self, name: str) -> None:
         """See that a vhost is there."""
         if self.definitions.declare_vhost(name):
-            self._save(lambda: self.definitions.delete_vhost(name))
-            self._try_to_open_vhost(name)
+            self._add_vhosts([name])
         self.vhost(name)
 
-    def _save(self, undo: Callable[[], object] | None = None) -> None:
-        """Write down what is declared; where that cannot be done, ``undo`` what was, and refuse."""
+    def _add_vhosts(self, vhosts: Iterable[str]) -> None:
+        """Open vhosts that are new, and write down what is declared; or leave none of them."""
+        added: list[str] = []
+        try:
+            for name in vhosts:
+                added.append(name)
+                self._open_new_vhost(name)
+            self._save()
+        except BaseException as error:
+            for name in added:
+                self._discard_vhost(name, error)
+            raise
+
+    def _open_new_vhost(self, name: str) -> None:
+        try:
+            self._open_vhost(name)
+        except StorageError as error:
+            raise VhostDownError(f"vhost '{name}' cannot be opened: {error}") from error
+
+    def _discard_vhost(self, name: str, error: BaseException) -> None:
+        """Do away with a vhost that is not to be, after all."""
+        self.down.pop(name, None)
+        vhost = self.vhosts.pop(name, None)
+        if vhost is not None:
+            vhost.give_up(error)
+        with contextlib.suppress(StorageError):  # what stays is taken for an empty vhost when the node is next opened
+            self._around.files.delete_tree(self._vhost_path(name))
+
+    def _save(self) -> None:
+        """Write down what is declared, or refuse."""
         try:
             self.definitions.save()
         except StorageError as error:
-            if undo is not None:
-                undo()
             raise UnsavedError(f"what is declared could not be written down: {error}") from error
 
     def delete_vhost(self, name: str) -> None:
         """With everything in it."""
         vhost = self.vhost(name)
-        for queue, cell in list(vhost.cells.items()):
-            if cell.running is not None:
-                self.delete_queue(name, queue)
-            else:
-                cell.deleted = True
-        del self.vhosts[name]
+        cells = dict(vhost.cells)
         try:
-            vhost.close()
+            for queue, cell in cells.items():
+                if cell.running is not None:
+                    self._take_out(vhost, queue)
+            vhost.give_up(QueueGoneError(f"vhost '{name}' was deleted"))
             self._around.files.delete_tree(vhost.directory.path)
-        except StorageError as error:
-            vhost.abandon()
-            self.down[name] = error
+            self.definitions.delete_vhost(name)
+            self._save()
+        except WarrenError as error:
+            self.definitions.undo()
+            del self.vhosts[name]
+            vhost.give_up(error)
+            self._try_to_open_vhost(name, cells)
             raise UnsavedError(f"vhost '{name}' could not be deleted: {error}") from error
-        self.definitions.delete_vhost(name)
-        self._save()
+        del self.vhosts[name]
+        for cell in cells.values():
+            cell.deleted = True
 
     # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -371,7 +442,7 @@ class NodeActor(PooledActor):
         if cell is not None:
             _check_owner(cell, owner)
         if self.definitions.declare_queue(declaration, named_by_node=declaration.name.startswith("amq.gen-")):
-            self._save(lambda: self.definitions.delete_queue(declaration.vhost, declaration.name))
+            self._save()
             cell = vhost.cells[declaration.name] = QueueCell(declaration, owner if declaration.exclusive else None)
             vhost.start_queue(cell)
         elif cell is None:
@@ -412,12 +483,19 @@ class NodeActor(PooledActor):
         running = self.vhost(vhost)
         if name not in running.cells:
             return 0
+        cell = running.cells[name]
         if owner is not None:
-            _check_owner(running.cells[name], owner)
-        if force and running.cells[name].running is None:
-            running.remove_files(running.cells[name])
+            _check_owner(cell, owner)
+        if force and cell.running is None:
+            running.remove_files(cell)
         deleted = self._take_out(running, name, if_empty=if_empty, if_unused=if_unused)
-        self._save()
+        try:
+            self._save()
+        except UnsavedError:
+            running.cells[name] = cell
+            running.start_queue(cell)
+            raise
+        cell.deleted = True
         return deleted
 
     def _take_out(self, running: RunningVhost, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
@@ -434,7 +512,6 @@ class NodeActor(PooledActor):
                 if not actor.actor_stopped.is_set():
                     raise
                 raise QueueDownError(f"{cell.declaration} could not be deleted: {error}") from error
-        cell.deleted = True
         del running.cells[name]
         self.definitions.delete_queue(running.name, name)
         return deleted
@@ -476,14 +553,15 @@ class NodeActor(PooledActor):
     def import_definitions(self, document: Mapping[str, Any], vhost: str | None) -> Imported:
         """Add what the JSON has, all of it or nothing."""
         imported = self.definitions.import_definitions(document, vhost)
-        self._save()
-        for name in imported.vhosts:
-            self._try_to_open_vhost(name)
+        into = {declaration.vhost for declaration in imported.queues}
+        for name in into.difference(imported.vhosts):
+            self.vhost(name)  # it may be down: then nothing is imported
+        self._add_vhosts(imported.vhosts)
         for declaration in imported.queues:
-            cells = self.vhost(declaration.vhost).cells
-            if declaration.name not in cells:
-                cell = cells[declaration.name] = QueueCell(declaration)
-                self.vhost(declaration.vhost).start_queue(cell)
+            running = self.vhost(declaration.vhost)
+            if declaration.name not in running.cells:
+                cell = running.cells[declaration.name] = QueueCell(declaration)
+                running.start_queue(cell)
         return imported
 
     # ── supervision ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -552,10 +630,7 @@ class NodeActor(PooledActor):
             _LOG.error("vhost '%s' stays down", vhost.name)
             self.down[vhost.name] = error
             return
-        self._try_to_open_vhost(vhost.name)
-        reopened = self.vhosts.get(vhost.name)
-        if reopened is not None:
-            reopened.take_over(cells)
+        self._try_to_open_vhost(vhost.name, cells)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 

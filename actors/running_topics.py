@@ -38,7 +38,7 @@ from queue_index.config_file import ConfigFile
 from queue_index.consumer_offsets import ConsumerOffsets
 from queue_index.consumer_offsets_format import decode_delay_offsets
 from queue_index.local_offsets import LocalOffsets
-from storage.errors import WarrenError
+from storage.errors import StorageError, WarrenError
 from storage.filesystem import Lock
 from storage.topic_settings import TopicSettings
 
@@ -123,11 +123,15 @@ class RunningTopics:
         )
         for cut in store.cuts:
             _LOG.warning("%s", cut)
-        table = _table(store)
-        offsets = ConsumerOffsets.load(files, f"{path}/{CONFIG}")
-        delay_file = ConfigFile(files, f"{path}/{CONFIG}/{DELAY_OFFSETS}")
-        delay_offsets = delay_file.load(decode_delay_offsets) or {}
-        store.start()  # from here on nothing refuses
+        try:
+            table = _table(store)
+            offsets = ConsumerOffsets.load(files, f"{path}/{CONFIG}")
+            delay_file = ConfigFile(files, f"{path}/{CONFIG}/{DELAY_OFFSETS}")
+            delay_offsets = delay_file.load(decode_delay_offsets) or {}
+            store.start()  # from here on nothing refuses
+        except BaseException:
+            store.abandon()
+            raise
         sync = around.settings.sync if settings.flush_disk_type is None else _SYNC_OF[settings.flush_disk_type]
         dispatcher = _started(DispatchActor, around, store)
         log = _started(
@@ -170,9 +174,17 @@ class RunningTopics:
         return any(one.actor_ref is actor or one.actor_ref.actor_urn == actor.actor_urn for one in self.actors)
 
     def declare(self, topic: str, queues: int) -> None:
-        """See that a topic is there, with at least so many queues."""
+        """See that a topic is there, with at least so many queues; where that cannot be written down, nothing is."""
+        before = self.table.queues(topic)
         if self.table.declare(topic, queues):
-            self.table.save(self.around.clock.wall_us() // 1000, sync=True)
+            now_ms = self.around.clock.wall_us() // 1000
+            try:
+                self.table.save(now_ms, sync=True)
+            except StorageError:
+                self.table.take_back(topic, before)
+                with contextlib.suppress(StorageError):  # the file may have it, if it failed behind that
+                    self.table.save(now_ms, sync=True)
+                raise
             self.groups.actor_ref.tell(tm.MoreQueues(topic, queues))
 
     def catch_up(self, end: int | None = None, *, with_index: bool = False) -> None:

@@ -117,7 +117,7 @@ class RunningVhost:
         directory = VhostFiles.open(
             around.files,
             path,
-            definitions.name.encode(),
+            definitions.name.encode("utf-8", "surrogateescape"),
             settings=around.engine,
             sync=around.settings.sync != "os",
             owner=owner,
@@ -353,7 +353,7 @@ class RunningVhost:
                 actor.forget(error)
 
     def give_up(self, error: BaseException) -> None:
-        """A store has failed: stop everything as a crash would, to be opened anew."""
+        """Stop everything as a crash would, because a store has failed, to be opened anew; or to be deleted."""
         for cell in self.cells.values():
             actor = cell.running
             cell.go_down(error)

@@ -23,7 +23,7 @@ lost, a later one there; zeros                            stands behind them may
 power loss: a file created, renamed  ``lost_names``       what was synced in a file whose directory, and those above
 or deleted is not, as yet                                 it, were synced too; a replaced file is the old or the new
 an operation or a read fails         always               the error comes out; nothing is confirmed on its account;
-(``fail``)                                                a torn end is cut before the next append
+(``fail``, ``fail_at``)                                   a torn end is cut before the next append
 ``sync`` fails                       always               the file's unsynced writes are never confirmed: they are
                                                           lost at power loss, whatever a later ``sync`` says
 the disk is full                     always               ``DiskFullError``; what was there is; goes on once there is
@@ -131,6 +131,7 @@ class FaultPlan:
     failures: list[Failure] = attrs.field(factory=list)
     _crash_operation: int | None = None
     _crash_torn: bool = False
+    _failing_operation: tuple[int, type[StorageError]] | None = None
 
     def crash_at(self, operation: int, *, torn: bool) -> None:
         """Crash at the ``operation``-th operation from now (1: the next), before it takes effect or within it."""
@@ -139,6 +140,12 @@ class FaultPlan:
         self.rules.demand(self.rules.torn_writes or not torn, "a torn write")
         self._crash_operation = self.operations + operation
         self._crash_torn = torn
+
+    def fail_at(self, operation: int, *, error: type[StorageError]) -> None:
+        """Let the ``operation``-th operation from now (1: the next) fail, whatever it is."""
+        if operation < 1:
+            raise ValueError(f"the next operation is number 1; there is no {operation}")
+        self._failing_operation = self.operations + operation, error
 
     def fail(self, kind: str, path_pattern: str, *, error: type[StorageError], skip: int, times: int) -> None:
         """Order a failure; see :class:`Failure`."""
@@ -160,6 +167,9 @@ class FaultPlan:
         if self._crash_operation == self.operations:
             self.dead = True
             return Strike(SimulatedCrash(f"at operation {self.operations}: {kind} {path}"), self._crash_torn)
+        if self._failing_operation is not None and self._failing_operation[0] == self.operations:
+            error = self._failing_operation[1](f"{path}: {kind} failed on purpose")
+            return Strike(error, self.rules.torn_writes)
         return self._failure(kind, path) if self.failures else None
 
     def begin_whole(self, kind: str, path: str) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from storage.descriptors import DescriptorCache
+from storage.errors import StorageError
 from storage.lock_file import RealLock
 from storage.real_file import RealFile, refused
 
@@ -118,19 +119,32 @@ class FileSystem(Protocol):
 
 def write_file(files: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
     """Replace the file at ``path`` by ``data`` in one step: whoever looks sees the old bytes or the new ones."""
+    files.rename(write_beside(files, path, data, sync=sync), path)
+    if sync:
+        files.sync_directory(os.path.dirname(path))
+
+
+def write_beside(files: FileSystem, path: str, data: bytes, *, sync: bool) -> str:
+    """Write what is to take the place of the file at ``path``; returns the path that it has until then.
+
+    Where that fails nothing is left of it: on a full disk it would keep room from everybody.
+    """
     scratch = path + ".new"
     if files.exists(scratch):
         files.delete(scratch)
-    handle = files.open_append(scratch)
     try:
-        handle.append(data)
-        if sync:
-            handle.sync()
-    finally:
-        handle.close()
-    files.rename(scratch, path)
-    if sync:
-        files.sync_directory(os.path.dirname(path))
+        handle = files.open_append(scratch)
+        try:
+            handle.append(data)
+            if sync:
+                handle.sync()
+        finally:
+            handle.close()
+    except StorageError:
+        with contextlib.suppress(StorageError):
+            files.delete(scratch)
+        raise
+    return scratch
 
 
 def data_windows(file: File, start: int, stop: int, step: int, *, overlap: int = 0) -> Iterator[int]:

@@ -283,6 +283,10 @@ class MemoryFileSystem:
         """Let ``times`` operations of ``kind`` on such paths (fnmatch) fail, after ``skip`` that pass."""
         self.plan.fail(kind, path_pattern, error=error, skip=skip, times=times)
 
+    def fail_at(self, operation: int, *, error: type[StorageError] = StorageError) -> None:
+        """Let the ``operation``-th operation from now (1: the next) fail, whatever it is; those behind it pass."""
+        self.plan.fail_at(operation, error=error)
+
     def flip_bit(self, path: str, offset: int, bit: int) -> None:
         """Turn bit ``bit`` (0 … 7) of the byte at ``offset`` over, on the disk too. Needs ``rules.damage``."""
         self.rules.demand(self.rules.damage, f"a flipped bit in {path}")

@@ -13,7 +13,7 @@ from runtime_tools import BIG, DATA, bodies, hand_node, queue_path, store_path
 
 import warren
 from actors.handing_over import QueueDownError
-from actors.node_actor import UnsavedError
+from actors.node_actor import NodeActor, UnsavedError
 from actors.running_vhost import QueueCell
 from storage.errors import StorageError, WarrenError
 
@@ -396,8 +396,13 @@ def test_a_node_that_has_failed_says_why_to_everybody() -> None:
     scene = hand_node()
     queue = scene.node.queue("q")
     queue.publish(b"1").wait()
-    with pytest.raises(ZeroDivisionError):
-        scene.node.change(lambda _: 1 // 0)
+
+    def break_what_is_declared(actor: NodeActor) -> None:
+        actor.definitions.vhost("/").routing.add_queue("nobody's")
+        raise ZeroDivisionError
+
+    with pytest.raises(RuntimeError, match="default exchange"):
+        scene.node.change(break_what_is_declared)
     scene.run()
     for work in (lambda: scene.node.queue("other"), scene.node.vhosts, lambda: queue.publish(b"2"), scene.node.memory):
         with pytest.raises(WarrenError):

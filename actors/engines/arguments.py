@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, cast
 import attrs
 
 from actors.engines.errors import ArgumentsError
+from actors.engines.texts import MAX_SHORT_STRING_BYTES, check_short_string, check_texts
 
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 
@@ -28,9 +29,6 @@ MAX_PERIOD_MS: Final = 315_360_000_000
 
 MAX_PRIORITY: Final = 255
 """Levels are one byte in the name under which they are stored."""
-
-MAX_NAME_BYTES: Final = 255
-"""A name is a short string wherever AMQP says it."""
 
 _FOREIGN: Final = frozenset(
     {
@@ -73,7 +71,11 @@ def _priority(value: Any) -> str | None:
 def _string(value: Any) -> str | None:
     if not isinstance(value, str):
         return "a string is expected"
-    return f"more than {MAX_NAME_BYTES} bytes" if len(value.encode("utf-8", "surrogateescape")) > 255 else None
+    return (
+        f"more than {MAX_SHORT_STRING_BYTES} bytes"
+        if len(value.encode("utf-8", "surrogateescape")) > MAX_SHORT_STRING_BYTES
+        else None
+    )
 
 
 def _truth(value: Any) -> str | None:
@@ -122,8 +124,8 @@ class QueueDeclaration:
     """A copy that nobody can change."""
 
     def __attrs_post_init__(self) -> None:
-        if wrong := _string(self.name):
-            raise ArgumentsError(f"a queue's name cannot be {self.name!r:.100}: {wrong}")
+        check_short_string("a queue's name", self.name)
+        check_texts("an argument", dict(self.arguments))
         for name, value in self.arguments.items():
             if name in _FOREIGN:
                 raise ArgumentsError(f"invalid arg '{name}' for {self}: it is for quorum queues or streams")

@@ -5,14 +5,19 @@ routing table up to date with it, and writes down what is durable (:mod:`actors.
 :meth:`Definitions.save` is called: several changes may be saved at once, and nobody should be told that something
 durable is there before it returned. In RabbitMQ's JSON they come and go through :mod:`actors.engines.definitions_json`.
 
-A refused operation changes nothing. After a save that failed, what was to be saved is here and may not be on the disk;
-the next save has it all.
+A refused operation changes nothing. After a save that failed, what was to be saved is here and may be on the disk or
+not; the next save has it all. Or it is taken back (:meth:`Definitions.undo`), everything since
+:meth:`Definitions.begin`.
+
+What an earlier warren has written and this one would refuse, a name or an argument that is no text, is passed over and
+told (:attr:`Definitions.passed_over`), and stays in the files.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -21,8 +26,9 @@ from actors.engines.arguments import QueueDeclaration
 from actors.engines.definitions_file import DefinitionsFile, Snapshot
 from actors.engines.definitions_json import DefinitionsError, Imported, Plan, export_node, export_vhost
 from actors.engines.errors import ArgumentsError, NotFoundError, RefusedError
-from actors.engines.exchanges import Binding, DestinationType, ExchangeDeclaration, check_short_string
+from actors.engines.exchanges import Binding, DestinationType, ExchangeDeclaration
 from actors.engines.routing import RoutingTable
+from actors.engines.texts import check_short_string, check_utf8, is_text
 from actors.engines.vhost_definitions import (
     NOTHING_REMOVED,
     Change,
@@ -31,7 +37,7 @@ from actors.engines.vhost_definitions import (
     is_builtin,
     is_kept,
 )
-from storage.errors import DataError
+from storage.errors import DataError, StorageError
 from storage.filesystem import FileSystem
 
 DEFAULT_VHOST: Final = "/"
@@ -48,6 +54,11 @@ class Definitions:
     _vhosts: dict[str, VhostDefinitions] = attrs.field(init=False, factory=dict)
     _changes: list[Change] = attrs.field(init=False, factory=list)
     """Since the last save that worked."""
+    _undo: list[Callable[[], object]] = attrs.field(init=False, factory=list)
+    """How to take back each step since :meth:`begin`, or the last save that worked."""
+    _begun_at: int = attrs.field(init=False, default=0)
+    """How many changes :meth:`undo` leaves."""
+    _passed_over: list[tuple[str, dict[str, Any]]] = attrs.field(init=False, factory=list)
 
     def __attrs_post_init__(self) -> None:
         snapshot = None if self._file is None else self._file.load()
@@ -55,6 +66,7 @@ class Definitions:
             self.declare_vhost(DEFAULT_VHOST)
         else:
             self._restore(snapshot, self._file.path)
+        self.begin()
 
     @classmethod
     def open(cls, files: FileSystem, directory: str) -> Definitions:
@@ -65,18 +77,35 @@ class Definitions:
         return cls(DefinitionsFile(files, directory))
 
     def _restore(self, snapshot: Snapshot, path: str) -> None:
-        try:
-            for vhost in snapshot["vhosts"]:
-                self.declare_vhost(vhost["name"])
-            for exchange in snapshot["exchanges"]:
-                self.declare_exchange(ExchangeDeclaration.from_json(exchange))
-            for queue in snapshot["queues"]:
-                self.declare_queue(QueueDeclaration.from_json(queue), named_by_node=True)
-            for binding in snapshot["bindings"]:
-                self.bind(Binding.from_json(binding))
-        except (RefusedError, KeyError, TypeError) as error:
-            raise DataError(path, None, f"definitions that contradict each other: {error}") from error
+        declare: dict[str, Callable[[Any], object]] = {
+            "vhosts": lambda vhost: self.declare_vhost(vhost["name"], named_by_node=True),
+            "exchanges": lambda exchange: self.declare_exchange(ExchangeDeclaration.from_json(exchange)),
+            "queues": lambda queue: self.declare_queue(QueueDeclaration.from_json(queue), named_by_node=True),
+            "bindings": lambda binding: self.bind(Binding.from_json(binding)),
+        }
+        for part, declare_one in declare.items():
+            for definition in snapshot[part]:
+                try:
+                    declare_one(definition)
+                except (RefusedError, KeyError, TypeError) as error:
+                    if not self._may_pass_over(definition):
+                        raise DataError(path, None, f"definitions that contradict each other: {error}") from error
+                    self._passed_over.append((part, definition))
         self._changes.clear()
+
+    def _may_pass_over(self, definition: Any) -> bool:
+        """Whether it has a text that is none, or belongs to something that has."""
+        if not isinstance(definition, dict):
+            return False
+        gone = {(one.get("vhost"), one.get("name")) for part, one in self._passed_over if part == "exchanges"}
+        gone |= {(one.get("vhost"), one.get("name")) for part, one in self._passed_over if part == "queues"}
+        ends = {(definition.get("vhost"), definition.get(end)) for end in ("source", "destination")}
+        return not is_text(definition) or not ends.isdisjoint(gone)
+
+    @property
+    def passed_over(self) -> list[str]:
+        """What the files define and cannot be had."""
+        return [f"{part}: {json.dumps(definition):.200}" for part, definition in self._passed_over]
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -95,23 +124,31 @@ class Definitions:
         """The vhost's one table, always as of now. Raises :class:`NotFoundError`."""
         return self.vhost(vhost).routing
 
-    def declare_vhost(self, name: str) -> bool:
-        """See that the vhost is there; returns whether it is new."""
+    def declare_vhost(self, name: str, *, named_by_node: bool = False) -> bool:
+        """See that the vhost is there; returns whether it is new. ``named_by_node``: by bytes that are no UTF-8, even.
+
+        (A directory on the disk may be that vhost's.)
+        """
         check_short_string("a vhost's name", name)
         if not name:
             raise ArgumentsError("a vhost needs a name")
         if name in self._vhosts:
             return False
-        self._vhosts[name] = VhostDefinitions(name, self._changes)
+        if not named_by_node:
+            check_utf8("a vhost's name", name)
+        self._vhosts[name] = VhostDefinitions(name, self._changes, self._undo)
+        self._undo.append(lambda: self._vhosts.pop(name))
         self._changes.append(Change("put", "vhost", json.dumps({"name": name})))
         return True
 
     def delete_vhost(self, name: str) -> Removed:
         """With everything in it. One that is not there is fine."""
-        vhost = self._vhosts.pop(name, None)
+        vhost = self._vhosts.get(name)
         if vhost is None:
             return NOTHING_REMOVED
         removed = vhost.delete_all()
+        del self._vhosts[name]
+        self._undo.append(lambda: self._vhosts.__setitem__(name, vhost))
         self._changes.append(Change("drop", "vhost", json.dumps({"name": name})))
         return removed
 
@@ -174,18 +211,38 @@ class Definitions:
     @property
     def is_saved(self) -> bool:
         """Whether all that is durable is on the disk for good; not for sure when it was just opened."""
-        return not self._changes and (self._file is None or self._file.is_safe)
+        return not self._changes and (self._file is None or (self._file.is_safe and self._file.is_known))
+
+    def begin(self) -> None:
+        """What comes from here on can be taken back together."""
+        self._undo.clear()
+        self._begun_at = len(self._changes)
+
+    def undo(self) -> None:
+        """Take back what was done since :meth:`begin` or the last save that worked, here and on the disk.
+
+        Where the disk does not let, the next save does it.
+        """
+        steps = self._undo.copy()
+        for step in reversed(steps):
+            step()
+        del self._changes[self._begun_at :]
+        self.begin()
+        if self._file is not None and not self._file.is_known:
+            with contextlib.suppress(StorageError):
+                self.save()
 
     def save(self) -> None:
         """Write down what has changed; on return it survives a power loss. Raises :class:`StorageError`."""
         if self._file is not None and not self.is_saved:
             self._file.save(self._changes, self._snapshot)
         self._changes.clear()
+        self.begin()
 
     def _snapshot(self) -> Snapshot:
         """All that is durable."""
         vhosts = self._vhosts.values()
-        return {
+        snapshot: Snapshot = {
             "vhosts": [{"name": vhost.name} for vhost in vhosts],
             "exchanges": [
                 exchange.to_json()
@@ -196,6 +253,9 @@ class Definitions:
             "queues": [queue.to_json() for vhost in vhosts for queue in vhost.queues() if is_kept(queue)],
             "bindings": [binding.to_json() for vhost in vhosts for binding in vhost.kept_bindings()],
         }
+        for part, definition in self._passed_over:
+            snapshot[part].append(definition)
+        return snapshot
 
     # ── in and out ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -19,12 +19,15 @@ generation and means nothing. It may tear the log's last record, which nobody wa
 else that cannot be read is damage, a :class:`DataError`, and is never written over: a broken record with whole ones
 behind it, a log without its file, a checksum that is wrong.
 
-After a save that failed nobody knows what of it is on the disk; the next one writes a new file.
+A save that failed cuts the log back to where it ended before, which needs no room on the disk. Where that fails too, or
+a new file was about to take the old one's place, nobody knows what is on the disk; the next save writes a new file. A
+log that cannot be replaced for want of room grows on.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
@@ -32,8 +35,10 @@ from typing import Any, Final, cast
 import attrs
 
 from actors.engines.vhost_definitions import Change
-from storage.errors import DataError
-from storage.filesystem import FileSystem, write_file
+from storage.errors import DataError, DiskFullError, StorageError
+from storage.filesystem import FileSystem, write_beside
+
+_LOG = logging.getLogger("warren.node")
 
 FILE_NAME: Final = "warren.definitions.json"
 LOG_NAME: Final = "warren.definitions.log"
@@ -61,7 +66,7 @@ class DefinitionsFile:
     """Whether a power loss leaves what is here; of what a process that was killed left behind nobody knows."""
     _file_bytes: int = attrs.field(init=False, default=0)
     _log_bytes: int | None = attrs.field(init=False, default=None)
-    """0: there is none yet; ``None``: no more can be appended to it."""
+    """Of whole records, which may have a torn one behind them. 0: there is none yet; ``None``: nobody knows."""
 
     @property
     def path(self) -> str:
@@ -85,13 +90,16 @@ class DefinitionsFile:
         self._log_bytes = 0
         if self._files.exists(self.log_path):
             log = self._files.read(self.log_path)
-            records, is_torn = _parse_log(log, self.log_path)
+            records, whole_bytes = _parse_log(log, self.log_path)
             if records and self._is_ours(records[0]):
                 snapshot = _replay(snapshot, records[1:], self.log_path)
-                self._log_bytes = None if is_torn else len(log)
-            else:
-                self._log_bytes = None if is_torn else 0
+                self._log_bytes = whole_bytes
         return snapshot
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known what is on the disk; false after a save that failed and could not be taken back."""
+        return self._log_bytes is not None
 
     def _is_ours(self, record: tuple[int, Any]) -> bool:
         match record:
@@ -109,11 +117,21 @@ class DefinitionsFile:
 
         Raises :class:`StorageError`; the changes may then be on the disk or not, until a later save returns.
         """
-        appendable, self._log_bytes = self._log_bytes, None  # until all went well
-        if appendable is None or appendable > max(MIN_LOG_BYTES, self._file_bytes):
+        log_bytes = self._log_bytes
+        if log_bytes is None:
             self._write_file(snapshot())
-        else:
-            self._append(changes, appendable)
+        elif log_bytes <= max(MIN_LOG_BYTES, self._file_bytes) or not self._could_write_file(snapshot):
+            self._append(changes, log_bytes)
+
+    def _could_write_file(self, snapshot: Callable[[], Snapshot]) -> bool:
+        """Write a new file, if there is room for one; else the log, which is well, goes on."""
+        try:
+            self._write_file(snapshot())
+        except DiskFullError:
+            if not self.is_known:
+                raise
+            return False
+        return True
 
     def _append(self, changes: Sequence[Change], log_bytes: int) -> None:
         if not self.is_safe:  # a log that outlived its file's last rename would be damage
@@ -124,19 +142,40 @@ class DefinitionsFile:
                 self._files.delete(self.log_path)  # an earlier generation's
             data = _record(f'{{"generation":{self._generation}}}') + data
         if data or log_bytes:
-            self._append_to_log(data)
-        if data and not log_bytes:
-            self._files.sync_directory(self._directory)
+            try:
+                self._append_to_log(data, log_bytes)
+                if data and not log_bytes:
+                    self._files.sync_directory(self._directory)
+            except BaseException:
+                self._take_back(log_bytes)
+                raise
         self._log_bytes, self.is_safe = log_bytes + len(data), True
 
-    def _append_to_log(self, data: bytes) -> None:
+    def _append_to_log(self, data: bytes, log_bytes: int) -> None:
         log = self._files.open_append(self.log_path)
         try:
+            if log.size() > log_bytes:  # a torn record, which nobody was told is safe
+                log.truncate(log_bytes)
             if data:
                 log.append(data)
             log.sync()
         finally:
             log.close()
+
+    def _take_back(self, log_bytes: int) -> None:
+        """Let the log end where it did before a save that failed."""
+        self._log_bytes = None
+        try:
+            if log_bytes:
+                self._append_to_log(b"", log_bytes)
+            else:
+                if self._files.exists(self.log_path):
+                    self._files.delete(self.log_path)
+                self._files.sync_directory(self._directory)
+        except StorageError as error:
+            _LOG.warning("%s may say more than is declared, until the next change: %s", self.log_path, error)
+        else:
+            self._log_bytes = log_bytes
 
     def _write_file(self, snapshot: Snapshot) -> None:
         self._generation += 1  # also after one that failed: its file may be there
@@ -151,7 +190,14 @@ class DefinitionsFile:
         if not self._has_directory:
             _make_directory(self._files, self._directory)
             self._has_directory = True
-        write_file(self._files, self.path, data, sync=True)
+        try:
+            scratch = write_beside(self._files, self.path, data, sync=True)
+        except BaseException:
+            self._generation -= 1  # the old file is there, and its log is still its own
+            raise
+        self._log_bytes = None
+        self._files.rename(scratch, self.path)
+        self._files.sync_directory(self._directory)
         self.is_safe = True
         if self._files.exists(self.log_path):
             self._files.delete(self.log_path)
@@ -202,12 +248,12 @@ def _parse_file(data: bytes, path: str) -> tuple[int, Snapshot]:
     return generation, cast(Snapshot, snapshot)
 
 
-def _parse_log(data: bytes, path: str) -> tuple[list[tuple[int, Any]], bool]:
-    """The records with the offsets they begin at, and whether a torn one stands behind them."""
+def _parse_log(data: bytes, path: str) -> tuple[list[tuple[int, Any]], int]:
+    """The records with the offsets they begin at, and where the last whole one ends."""
     records: list[tuple[int, Any]] = []
     torn: int | None = None
     position = 0
-    *lines, rest = data.split(b"\n")
+    *lines, _ = data.split(b"\n")
     for line in lines:
         checksum, _, text = line.partition(b" ")
         if checksum == b"%08x" % zlib.crc32(text):
@@ -217,7 +263,7 @@ def _parse_log(data: bytes, path: str) -> tuple[list[tuple[int, Any]], bool]:
         elif torn is None:
             torn = position
         position += len(line) + 1
-    return records, torn is not None or bool(rest)
+    return records, position if torn is None else torn
 
 
 def _replay(snapshot: Snapshot, records: list[tuple[int, Any]], path: str) -> Snapshot:

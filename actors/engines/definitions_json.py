@@ -23,7 +23,8 @@ import attrs
 
 from actors.engines.arguments import QueueDeclaration
 from actors.engines.errors import ArgumentsError, PreconditionFailedError
-from actors.engines.exchanges import DEFAULT_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration, check_short_string
+from actors.engines.exchanges import DEFAULT_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration
+from actors.engines.texts import check_short_string, check_utf8
 from actors.engines.vhost_definitions import VhostDefinitions, is_builtin
 from queue_index.amqp_tables import table_to_json
 
@@ -200,6 +201,7 @@ class Plan:
         if not name:
             raise ArgumentsError("a vhost needs a name")
         if name not in self._present:
+            check_utf8("a vhost's name", name)
             self.vhosts[str(name)] = None
 
     def _plan_exchange(self, definition: dict[str, Any]) -> None:

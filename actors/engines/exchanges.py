@@ -24,6 +24,7 @@ from typing import Any, Final, Literal, cast
 import attrs
 
 from actors.engines.errors import ArgumentsError
+from actors.engines.texts import check_short_string, check_texts
 
 DEFAULT_EXCHANGE: Final = ""
 RESERVED_PREFIX: Final = "amq."
@@ -44,9 +45,6 @@ BUILTIN_EXCHANGES: Final[Mapping[str, ExchangeType]] = {
 }
 """What every vhost has beside the default exchange, by name; durable, and never deleted."""
 
-MAX_SHORT_STRING_BYTES: Final = 255
-"""Of a name or a routing key: AMQP has one byte for the length."""
-
 _MAX_DEPTH: Final = 64
 _NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -58,7 +56,9 @@ def plain_arguments(arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """A copy of ``arguments`` that nobody can change, of nothing but JSON's values; raises :class:`ArgumentsError`."""
     if not arguments:
         return _NO_ARGUMENTS
-    return MappingProxyType(_plain_table(arguments, _MAX_DEPTH))
+    plain = _plain_table(arguments, _MAX_DEPTH)
+    check_texts("an argument", plain)
+    return MappingProxyType(plain)
 
 
 def _plain_table(table: Mapping[str, Any], depth_left: int) -> dict[str, Any]:
@@ -104,18 +104,6 @@ def _identity(value: Any) -> Hashable:
     if isinstance(value, list):
         return ("array", *map(_identity, value))
     return (type(value).__name__, value)
-
-
-def check_short_string(what: str, value: Any) -> None:
-    """Raise :class:`ArgumentsError` unless it is a string that AMQP has room for."""
-    if not isinstance(value, str):
-        raise ArgumentsError(f"{what} cannot be {value!r:.100}: a string is expected")
-    try:
-        size = len(value) if value.isascii() else len(value.encode("utf-8", "surrogateescape"))
-    except UnicodeEncodeError as error:
-        raise ArgumentsError(f"{what} cannot be {value!r:.100}: {error.reason}") from error
-    if size > MAX_SHORT_STRING_BYTES:
-        raise ArgumentsError(f"{what} cannot be {value!r:.100}: more than {MAX_SHORT_STRING_BYTES} bytes")
 
 
 def from_definition(what: str, definition: Any, **types: type) -> dict[str, Any]:

@@ -135,8 +135,9 @@ class RoutingTable:
 
     def remove_exchange(self, name: str) -> None:
         """With the bindings that it is the source of."""
-        del self._exchanges[name]
-        self._cache = {}
+        if name != DEFAULT_EXCHANGE:
+            del self._exchanges[name]
+            self._cache = {}
 
     def add_binding(self, binding: Binding) -> None:
         bound = Bound(self._next_number, binding.destination_type == "queue", binding.destination)
@@ -146,12 +147,6 @@ class RoutingTable:
 
     def remove_binding(self, binding: Binding) -> None:
         self._exchanges[binding.source].matcher.remove(binding)
-        self._cache = {}
-
-    def clear(self) -> None:
-        """The vhost is gone."""
-        self._queues.clear()
-        self._exchanges.clear()
         self._cache = {}
 
     def check_invariants(self, queues: set[str], exchanges: set[str], bindings: set[Hashable]) -> None:

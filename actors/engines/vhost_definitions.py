@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Literal
 
 import attrs
@@ -71,6 +71,8 @@ class VhostDefinitions:
     name: str
     _changes: list[Change]
     """Where changes of what is durable are noted."""
+    _undo: list[Callable[[], object]] = attrs.field(factory=list)
+    """Where is noted how to take back each step of what was done, durable or not."""
     routing: RoutingTable = attrs.field(init=False)
     _queues: dict[str, QueueDeclaration] = attrs.field(init=False, factory=dict)
     _exchanges: dict[str, ExchangeDeclaration] = attrs.field(init=False, factory=dict)
@@ -162,8 +164,7 @@ class VhostDefinitions:
             self._check_name("queue", declaration.name)
         if is_kept(declaration):
             self._note("put", "queue", declaration)
-        self._queues[declaration.name] = declaration
-        self.routing.add_queue(declaration.name)
+        self._put_queue(declaration)
         return True
 
     def delete_queue(self, name: str) -> Removed:
@@ -172,11 +173,20 @@ class VhostDefinitions:
         if declaration is None:
             return NOTHING_REMOVED
         removed = self._unbind_all(self._by_destination.get(("queue", name), {}).values())
-        del self._queues[name]
-        self.routing.remove_queue(name)
+        self._drop_queue(declaration)
         if is_kept(declaration):
             self._note("drop", "queue", declaration)
         return attrs.evolve(removed, queues=(name,))
+
+    def _put_queue(self, declaration: QueueDeclaration) -> None:
+        self._queues[declaration.name] = declaration
+        self.routing.add_queue(declaration.name)
+        self._undo.append(lambda: self._drop_queue(declaration))
+
+    def _drop_queue(self, declaration: QueueDeclaration) -> None:
+        del self._queues[declaration.name]
+        self.routing.remove_queue(declaration.name)
+        self._undo.append(lambda: self._put_queue(declaration))
 
     # ── exchanges ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -203,6 +213,14 @@ class VhostDefinitions:
         self._exchanges[declaration.name] = declaration
         self._by_source[declaration.name] = {}
         self.routing.add_exchange(declaration)
+        self._undo.append(lambda: self._drop_exchange(declaration))
+
+    def _drop_exchange(self, declaration: ExchangeDeclaration) -> None:
+        """One that is the source of nothing."""
+        del self._exchanges[declaration.name]
+        del self._by_source[declaration.name]
+        self.routing.remove_exchange(declaration.name)
+        self._undo.append(lambda: self._put_exchange(declaration))
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> Removed:
         """With the bindings from it and to it, and what goes with these. One that is not there is fine.
@@ -238,11 +256,15 @@ class VhostDefinitions:
             return False
         if self._is_durable(binding):
             self._note("put", "binding", binding)
+        self._put_binding(binding)
+        return True
+
+    def _put_binding(self, binding: Binding) -> None:
         self._by_source[binding.source][binding.identity] = binding
         to = (binding.destination_type, binding.destination)
         self._by_destination.setdefault(to, {})[binding.identity] = binding
         self.routing.add_binding(binding)
-        return True
+        self._undo.append(lambda: self._drop_binding(binding))
 
     def unbind(self, binding: Binding) -> Removed:
         """Take the binding away, and what goes with it. One that is not there is fine.
@@ -260,7 +282,7 @@ class VhostDefinitions:
         count = 0
         while waiting:
             binding = waiting.popleft()
-            if not self._drop_binding(binding):
+            if not self._unbind(binding):
                 continue  # it led from one that goes to another one
             count += 1
             source = self._exchanges[binding.source]
@@ -268,24 +290,28 @@ class VhostDefinitions:
                 doomed[source.name] = None
                 waiting.extend(self._by_destination.get(("exchange", source.name), {}).values())
         for name in doomed:
-            declaration = self._exchanges.pop(name)
-            del self._by_source[name]
-            self.routing.remove_exchange(name)
+            declaration = self._exchanges[name]
+            self._drop_exchange(declaration)
             if declaration.durable:
                 self._note("drop", "exchange", declaration)
         return Removed(exchanges=tuple(doomed), bindings=count)
 
-    def _drop_binding(self, binding: Binding) -> bool:
-        if self._by_source[binding.source].pop(binding.identity, None) is None:
+    def _unbind(self, binding: Binding) -> bool:
+        if binding.identity not in self._by_source[binding.source]:
             return False
+        self._drop_binding(binding)
+        if self._is_durable(binding):
+            self._note("drop", "binding", binding)
+        return True
+
+    def _drop_binding(self, binding: Binding) -> None:
+        del self._by_source[binding.source][binding.identity]
         to = (binding.destination_type, binding.destination)
         del self._by_destination[to][binding.identity]
         if not self._by_destination[to]:
             del self._by_destination[to]
         self.routing.remove_binding(binding)
-        if self._is_durable(binding):
-            self._note("drop", "binding", binding)
-        return True
+        self._undo.append(lambda: self._put_binding(binding))
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -301,9 +327,12 @@ class VhostDefinitions:
         for exchange in own:
             if exchange.durable:
                 self._note("drop", "exchange", exchange)
-        for table in (self._queues, self._exchanges, self._by_source, self._by_destination):
-            table.clear()
-        self.routing.clear()
+        for binding in self.bindings():
+            self._drop_binding(binding)
+        for queue in queues:
+            self._drop_queue(queue)
+        for exchange in exchanges:
+            self._drop_exchange(exchange)
         return Removed(tuple(queue.name for queue in queues), tuple(exchange.name for exchange in own), count)
 
     # ── how ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -76,6 +76,14 @@ class TopicTable:
         self._version += 1
         return True
 
+    def take_back(self, topic: str, queues: int | None) -> None:
+        """Let a topic have so many queues again; ``None``: let it go."""
+        if queues is None:
+            self._topics.pop(topic, None)
+        else:
+            self._topics[topic] |= {"readQueueNums": queues, "writeQueueNums": queues}
+        self._version += 1
+
     def save(self, now_ms: int, *, sync: bool) -> None:
         """Write the file."""
         document = {

@@ -1,0 +1,66 @@
+"""Texts: what a name, a routing key or an argument may be, said once for all that is declared.
+
+To AMQP a text is bytes, nearly always UTF-8; bytes that are not stand in a string as Python's ``surrogateescape`` has
+them (U+DC80 to U+DCFF). Any other half of a surrogate pair stands for no bytes at all: it could be noted in a file of
+definitions, and never be stored, sent or read again. The name of a vhost has to be UTF-8, where somebody chooses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from actors.engines.errors import ArgumentsError
+
+MAX_SHORT_STRING_BYTES: Final = 255
+"""Of a name or a routing key: AMQP has one byte for the length."""
+
+
+def check_short_string(what: str, value: Any) -> None:
+    """Raise :class:`ArgumentsError` unless it is a string that AMQP has room for."""
+    if not isinstance(value, str):
+        raise ArgumentsError(f"{what} cannot be {value!r:.100}: a string is expected")
+    try:
+        size = len(value) if value.isascii() else len(value.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError as error:
+        raise ArgumentsError(f"{what} cannot be {value!r:.100}: {error.reason}") from error
+    if size > MAX_SHORT_STRING_BYTES:
+        raise ArgumentsError(f"{what} cannot be {value!r:.100}: more than {MAX_SHORT_STRING_BYTES} bytes")
+
+
+def check_texts(what: str, value: Any) -> None:
+    """Raise :class:`ArgumentsError` where a string in ``value``, names of a table included, is no text."""
+    if not is_text(value):
+        raise ArgumentsError(f"{what} cannot be {value!r:.100}: half of a surrogate pair is no text")
+
+
+def check_utf8(what: str, value: str) -> None:
+    """Raise :class:`ArgumentsError` where the text is of bytes that are no UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentsError(f"{what} cannot be {value!r:.100}: {error.reason}") from error
+
+
+def is_text(value: Any) -> bool:
+    """Whether every string in ``value`` stands for bytes; what is no string counts for nothing."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            if not one.isascii() and not _has_bytes(one):
+                return False
+        elif isinstance(one, Mapping | list | tuple) and id(one) not in seen:
+            seen.add(id(one))
+            waiting += one
+            if isinstance(one, Mapping):
+                waiting += one.values()
+    return True
+
+
+def _has_bytes(text: str) -> bool:
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
