@@ -66,18 +66,27 @@ class VhostFiles:
     ) -> VhostFiles:
         """Open the vhost ``name`` in its directory ``path``, which is made where it is missing.
 
-        An existing ``.config`` says the segment_entry_count, whatever the settings say. ``sync``: whether what is
-        called safe survives a power loss. Raises :class:`DirectoryLockedError` where another process has it, and
+        An existing ``.config`` says the segment_entry_count, whatever the settings say. Deliver records come later
+        than their publish (``deliver_with_publish`` off) only where the ``.config`` says so, as that of a vhost made
+        with these settings does: a RabbitMQ 3.10 cannot go on from such positions. ``sync``: whether what is called
+        safe survives a power loss. Raises :class:`DirectoryLockedError` where another process has it, and
         :class:`DataError` where the directory is another vhost's or no crash can have left what is there.
         """
         files.make_directories(f"{path}/{names.QUEUES_DIRECTORY}")
         lock = files.lock(f"{path}/{LOCK_FILE}", owner)
         try:
-            settings = attrs.evolve(settings, segment_entry_count=_introduce(files, path, name, settings))
+            config = _introduce(files, path, name, settings)
+            config_path = f"{path}/{names.VHOST_CONFIG_FILE}"
+            settings, wanted = _as_configured(settings, config, config_path), settings.deliver_with_publish
             damage: list[DataError] = []
             terms, terms_data = _take_recovery_terms(files, path, damage)
             entries = files.list(f"{path}/{names.QUEUES_DIRECTORY}")
             all_clean = all(entry in terms for entry in entries)
+            if wanted and not settings.deliver_with_publish:
+                # Only now: without terms a scan, of today or after a crash, gives every position its deliver record.
+                settings = attrs.evolve(settings, deliver_with_publish=True)
+                write_file(files, config_path, names.vhost_config(settings.segment_entry_count), sync=True)
+                all_clean = False
             token = hashlib.sha256(terms_data).digest() if all_clean and terms_data else None
             persistent = MessageStore.open(files, f"{path}/{PERSISTENT_STORE}", settings, token=token, sync=sync)
             transient = MessageStore.create(files, f"{path}/{TRANSIENT_STORE}", settings)
@@ -164,23 +173,35 @@ class VhostFiles:
         self._lock.release()
 
 
-def _introduce(files: FileSystem, path: str, name: bytes, settings: Settings) -> int:
-    """See that the directory says whose it is; returns its segment_entry_count."""
+def _introduce(files: FileSystem, path: str, name: bytes, settings: Settings) -> bytes:
+    """See that the directory says whose it is; returns its ``.config``."""
     name_path, config_path = f"{path}/{names.VHOST_NAME_FILE}", f"{path}/{names.VHOST_CONFIG_FILE}"
     if files.exists(name_path):
         if files.read(name_path) != name:
             raise DataError(name_path, 0, f"this is the directory of vhost {files.read(name_path)!r}, not of {name!r}")
         if not files.exists(config_path):
-            return names.DEFAULT_SEGMENT_ENTRY_COUNT
+            return names.vhost_config(names.DEFAULT_SEGMENT_ENTRY_COUNT)
     else:
         parent = path
         while parent not in ("", "/", "."):  # every directory that make_directories may have made
             parent = parent.rpartition("/")[0] or ("/" if parent.startswith("/") else ".")
             files.sync_directory(parent)
         if not files.exists(config_path):
-            write_file(files, config_path, names.vhost_config(settings.segment_entry_count), sync=True)
+            config = names.vhost_config(
+                settings.segment_entry_count, deliver_with_publish=settings.deliver_with_publish
+            )
+            write_file(files, config_path, config, sync=True)
         write_file(files, name_path, name, sync=True)  # last of all: what is named is there for good
-    return names.parse_vhost_config(files.read(config_path), config_path)
+    return files.read(config_path)
+
+
+def _as_configured(settings: Settings, config: bytes, config_path: str) -> Settings:
+    """The settings that hold in a directory with that ``.config``."""
+    return attrs.evolve(
+        settings,
+        segment_entry_count=names.parse_vhost_config(config, config_path),
+        deliver_with_publish=names.parse_deliver_with_publish(config),
+    )
 
 
 def _take_recovery_terms(

@@ -27,7 +27,7 @@ from storage.filesystem import FileSystem, write_file
 NAME = "warren.clean"
 FOREIGN_NAMES = ("clean.dot", "file_summary.ets", "msg_store_index.ets")
 
-_MAGIC = b"warren\x00\x01"
+_MAGIC = b"warren\x00\x02"
 _START = Struct(">8sI")
 _LENGTHS = Struct(">IIQQ")
 _FILE = Struct(">IQQ")

@@ -29,6 +29,7 @@ MAX_SEQ_ID: Final = (1 << 62) - 1
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _PAIRS: Final = tuple(high + low for high in _DIGITS for low in _DIGITS)
 _CONFIG = re.compile(rb"\{\s*segment_entry_count\s*,\s*(\d+)\s*\}\s*\.")
+_DELIVERS_LATER = re.compile(rb"\{\s*deliver_with_publish\s*,\s*false\s*\}\s*\.")
 _SEGMENT = re.compile(r"(0|[1-9][0-9]*)\.idx")
 _INDEX_V2 = b"\nINDEX: v2\n"
 
@@ -93,17 +94,30 @@ def parse_queue_name(data: bytes, path: str) -> QueueName:
     return QueueName(*parse_queue_name_file(head + separator + queue, path), index_version)
 
 
-def vhost_config(segment_entry_count: int) -> bytes:
-    return b"%%%% This file is auto-generated! Edit at your own risk!\n{segment_entry_count, %d}." % segment_entry_count
+def vhost_config(segment_entry_count: int, *, deliver_with_publish: bool = True) -> bytes:
+    """A ``.config``; as RabbitMQ 3.10 writes it, but for a term of our own where deliver records come later."""
+    config = (
+        b"%%%% This file is auto-generated! Edit at your own risk!\n{segment_entry_count, %d}." % segment_entry_count
+    )
+    return config if deliver_with_publish else config + b"\n{deliver_with_publish, false}."
 
 
 def parse_vhost_config(data: bytes, path: str) -> int:
     """The ``segment_entry_count`` that a ``.config`` sets."""
-    lines = b"\n".join(line for line in data.splitlines() if not line.lstrip().startswith(b"%"))
-    match = _CONFIG.search(lines)
+    match = _CONFIG.search(_without_comments(data))
     if match is None or not 1 <= int(match[1]) <= DEFAULT_SEGMENT_ENTRY_COUNT:
         raise DataError(path, 0, "says no segment_entry_count of 1 … 16384")
     return int(match[1])
+
+
+def parse_deliver_with_publish(data: bytes) -> bool:
+    """Whether positions in a vhost of that ``.config`` have their deliver record from the beginning, as RabbitMQ 3.10
+    wants it: so in every directory but those that say otherwise."""
+    return _DELIVERS_LATER.search(_without_comments(data)) is None
+
+
+def _without_comments(data: bytes) -> bytes:
+    return b"\n".join(line for line in data.splitlines() if not line.lstrip().startswith(b"%"))
 
 
 def segment_number(file_name: str) -> int | None:

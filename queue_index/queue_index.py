@@ -230,11 +230,16 @@ class QueueIndex:
             self._files.make_directories(self.path)
             write_file(self._files, name_path, names.queue_name_file(*self._owner), sync=self.syncs)
 
-    def go_on_at(self, size: int) -> None:
-        """Append to the journal that a clean stop left, behind its first ``size`` bytes; the rest is no record."""
+    def go_on_at(self, size: int, records: bytes = b"") -> None:
+        """Append to the journal that a stop left, behind its first ``size`` bytes; the rest is no record.
+
+        ``records`` are written at once; what they say is known, or will be.
+        """
         journal = self._open_journal()
         if size < journal.size():
             journal.truncate(size)
+        if records:
+            journal.append(records)
 
     def write_out(self) -> None:
         """Hand the operating system what waits: it then survives the process."""
@@ -268,6 +273,8 @@ class QueueIndex:
                 self._flush()
 
     def _flush(self) -> None:
+        if self.settings.deliver_with_publish and any(segment.acks_late_delivers for segment in self.segments.values()):
+            self.write_out()  # a crash must not leave a deliver alone in the journal, and in the segment the ack too
         for number in sorted(self.segments):
             segment = self.segments[number]
             if not segment.unacked:

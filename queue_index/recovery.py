@@ -23,7 +23,19 @@ import numpy as np
 from queue_index import directory as names
 from queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED, SegmentEntries, journal_entries
 from queue_index.queue_index import QueueIndex
-from queue_index.record_format import BODY_SIZE, JOURNAL, SEGMENT, Bools, Columns, Ints, Octets, parse
+from queue_index.record_format import (
+    ACK,
+    BODY_SIZE,
+    DELIVER,
+    JOURNAL,
+    SEGMENT,
+    Bools,
+    Columns,
+    Ints,
+    Octets,
+    journal_shorts,
+    parse,
+)
 from queue_index.segment_file import SegmentFile, published, read_segment
 from queue_index.segment_journal import SegmentJournal
 from storage.errors import DataError
@@ -101,6 +113,8 @@ class DirtyRecovery:
         self._index = index
         self._has_body = has_body
         self._on_references = on_references
+        self._repeated: list[bytes] = []
+        """Records that the journal's file is to have before anything is flushed."""
         self._journal = _read_journal(files, index, strict=False)
         numbers = {number for name in files.list(index.path) if (number := names.segment_number(name)) is not None}
         self._unscanned = sorted(numbers | set(self._journal.segments))
@@ -108,6 +122,8 @@ class DirtyRecovery:
             self._scan(number)
         while self._unscanned and not self._has_messages_above(self._unscanned[-1]):
             self._scan(self._unscanned[-1])
+        if self._repeated:
+            index.go_on_at(self._journal.columns.end, b"".join(self._repeated))
         if (
             self._unscanned
         ):  # what the queue writes meanwhile must meet no leftovers, in the journal or in dead segments
@@ -168,7 +184,12 @@ class DirtyRecovery:
         survives = self._surviving(file, segment, unacked)
         segment.unacked = int(unacked.sum())
         index.dirty_count += int((segment.facts > 0).sum()) if not segment.empty else 0
-        self._ack_lost(number, np.flatnonzero(unacked & ~survives), facts)
+        lost = unacked & ~survives
+        late = survives & (facts & DELIVERED == 0) if index.settings.deliver_with_publish else np.zeros_like(lost)
+        if entries is not None and index.settings.deliver_with_publish:
+            self._repeat(number, entries.facts, (entries.facts > 0) & (file.entries.facts > 0), lost, late)
+        self._ack_lost(number, np.flatnonzero(lost), facts)
+        self._mark_delivered(number, np.flatnonzero(late))
         self._found_messages += segment.unacked
 
     def _less_known(self, path: str, in_journal: Octets, in_file: Octets) -> Octets:
@@ -247,6 +268,24 @@ class DirtyRecovery:
         if references and self._on_references is not None:
             self._on_references(references)
         return survives
+
+    def _repeat(self, number: int, in_journal: Octets, told_twice: Bools, lost: Bools, late: Bools) -> None:
+        """Have the journal's file say too what the next flush writes of positions that file and journal both speak of.
+
+        Should that flush be cut short, the journal must not have less of them than the segment: RabbitMQ 3.10 cannot
+        put these together.
+        """
+        first = number * self._index.segment_entry_count
+        delivers = told_twice & (lost | late) & (in_journal & DELIVERED == 0)
+        for kind, chosen in ((DELIVER, delivers), (ACK, told_twice & lost)):
+            if chosen.any():
+                self._repeated.append(journal_shorts(kind, first + np.flatnonzero(chosen)))
+
+    def _mark_delivered(self, number: int, rel_seqs: Ints) -> None:
+        """Give positions their deliver record, in memory only: a RabbitMQ 3.10 acks none that has not."""
+        for rel_seq in rel_seqs.tolist():
+            self._index.segments[number].add(DELIVERED, rel_seq, rel_seq + 1)
+        self._index.dirty_count += len(rel_seqs)
 
     def _ack_lost(self, number: int, rel_seqs: Ints, facts: Octets) -> None:
         """Ack, in memory only, what does not come back."""

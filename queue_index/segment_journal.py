@@ -122,6 +122,11 @@ class SegmentJournal:
         return self._view is None or not self._view.any()
 
     @property
+    def acks_late_delivers(self) -> bool:
+        """Whether the journal holds both the deliver and the ack of a position that an earlier flush wrote."""
+        return self._facts is not None and DELIVERED | ACKED in self._facts
+
+    @property
     def facts(self) -> Octets:
         """What the journal knows, by rel_seq; to be read only."""
         return self._array()

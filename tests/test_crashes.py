@@ -39,6 +39,9 @@ from queue_model import (
 
 from actors.vhost import Vhost
 from queue_index.directory import queue_directory_name
+from queue_index.entries import ACKED, DELIVERED, PUBLISHED, journal_entries
+from queue_index.record_format import JOURNAL, parse
+from queue_index.segment_file import read_segment
 from queue_index.variable_queue import VariableQueue
 from storage.errors import DataError, DiskFullError, StorageError, WarrenError
 from storage.faults import FaultRules, SimulatedCrash
@@ -52,6 +55,8 @@ SETTINGS = Settings(
     msg_store_io_batch_size=3,
     msg_store_file_size_limit=2000,
 )
+BROKERS = attrs.evolve(SETTINGS, deliver_with_publish=True)
+"""As in a directory that was a broker's."""
 SEEDS = int(os.environ.get("WARREN_SEEDS", "1"))
 A, B = b"a", b"b"
 SMALL, LARGE = 10, 300
@@ -64,13 +69,14 @@ class Life:
     files: MemoryFileSystem
     models: dict[bytes, QueueModel] = attrs.Factory(lambda: {A: QueueModel(), B: QueueModel()})
     vhost: Vhost | None = None
+    settings: Settings = SETTINGS
     sent: int = 0
     history: dict[bytes, list[Sent]] = attrs.Factory(lambda: defaultdict(list))
     first: dict[bytes, int] = attrs.Factory(dict)
     """The first seq_id that each queue gives since the start."""
 
     def start(self) -> None:
-        self.vhost = open_vhost(self.files, SETTINGS)
+        self.vhost = open_vhost(self.files, self.settings)
         self.first = {name: self.vhost.queue(name).state.next_seq_id for name in self.models}
 
     def queue(self, name: bytes) -> VariableQueue:
@@ -257,27 +263,30 @@ WORKS = [flushes, compaction, paging, purges, stops]
 
 
 @functools.cache
-def _after_backlog() -> tuple[MemoryFileSystem, Life]:
+def _after_backlog(settings: Settings) -> tuple[MemoryFileSystem, Life]:
     files = new_files()
-    life = Life(files)
+    life = Life(files, settings=settings)
     backlog(life)
     return files.after_process_crash(), life
 
 
-def begin(seed: int) -> Life:
+def begin(seed: int, settings: Settings = SETTINGS) -> Life:
     """The backlog, and a process that has taken it up after a kill and recovered it."""
-    template, before = _after_backlog()
+    template, before = _after_backlog(settings)
     files = template.after_process_crash()
     files.rng.seed(seed)
-    return Life(files, copy.deepcopy(before.models), sent=before.sent, history=copy.deepcopy(before.history))
+    models, history = copy.deepcopy((before.models, before.history))
+    return Life(files, models, settings=settings, sent=before.sent, history=history)
 
 
-def crashes(work: Callable[[Life], None], *, torn: bool, start_too: bool = False) -> Iterator[Life]:
+def crashes(
+    work: Callable[[Life], None], *, torn: bool, start_too: bool = False, settings: Settings = SETTINGS
+) -> Iterator[Life]:
     """``work`` cut off at each of its operations, one after the other; ``start_too``: and at those of the start."""
     operation = 0
     while True:
         operation += 1
-        life = begin(operation)
+        life = begin(operation, settings)
         if start_too:
             life.files.crash_at(operation, torn=torn)
         try:
@@ -352,6 +361,95 @@ def test_a_recovery_cut_at_any_operation_breaks_no_promise(torn: bool) -> None:
     for number, life in enumerate(crashes(nothing_more, torn=torn, start_too=True)):
         assert_promises_are_kept(life.files.after_process_crash(), life.models)
         assert_promises_are_kept(life.files.after_power_loss(random.Random(number)), life.models)
+
+
+# ── what a broker goes on from ──────────────────────────────────────────────────────────────────────────────────────
+
+
+P, D, A_ = PUBLISHED, DELIVERED, ACKED
+READ_BY_A_BROKER = {
+    # in the journal's file: what the segment's file may say of that position, for RabbitMQ 3.10.8 to start
+    P: {0, P},
+    P | D: {0, P, P | D},
+    D: {P, P | D},
+    A_: {0, P | D, P | D | A_},
+    D | A_: {0, P, P | D, P | D | A_},
+}
+
+
+def assert_a_broker_goes_on_from(files: MemoryFileSystem) -> None:
+    """No queue's files have a pair of facts that a RabbitMQ 3.10.8 fails to put together."""
+    for entry in files.list(f"{PATH}/queues"):
+        path = f"{PATH}/queues/{entry}"
+        journal = f"{path}/journal.jif"
+        if not files.exists(journal):
+            continue
+        found, findings = journal_entries(parse(JOURNAL, files.read(journal)), SETTINGS.segment_entry_count)
+        assert not findings
+        for number, entries in found.items():
+            file = read_segment(files, f"{path}/{number}.idx", SETTINGS.segment_entry_count)
+            for rel_seq, known in enumerate(entries.facts.tolist()):
+                in_file = int(file.entries.facts[rel_seq])
+                assert not known or in_file in READ_BY_A_BROKER[known], (path, number, rel_seq, known, in_file)
+
+
+def kills_of_a_start(files: MemoryFileSystem) -> Iterator[MemoryFileSystem]:
+    """What a start leaves that is killed before each of its operations, to the end of the scan."""
+    for operation in range(1, 100):
+        again = files.after_process_crash()
+        again.crash_at(operation)
+        try:
+            vhost = open_vhost(again, SETTINGS)
+            while vhost.recover_step():
+                pass
+        except SimulatedCrash:
+            yield again.after_process_crash()
+        else:
+            return
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_a_kill_at_any_operation_leaves_a_brokers_directory_as_a_broker_can_go_on_from_it(
+    work: Callable[[Life], None],
+) -> None:
+    for number, life in enumerate(crashes(work, torn=False, settings=BROKERS)):
+        files = life.files.after_process_crash()
+        assert_a_broker_goes_on_from(files)
+        if number % 5 == 0:
+            for left in kills_of_a_start(files):
+                assert_a_broker_goes_on_from(left)
+
+
+def test_a_flush_killed_behind_one_that_came_between_publish_and_deliver_leaves_what_a_broker_reads() -> None:
+    """The deliver is in the journal's file, the ack of it not yet, and the segment gets both."""
+    settings = attrs.evolve(BROKERS, queue_explicit_gc_run_operation_threshold=1000)
+    life = Life(new_files(), {A: QueueModel()}, settings=settings)
+    life.start()
+    life.squeeze(A, 0)
+    for _ in range(3):  # each publish is flushed before its deliver is written
+        life.queue(A).publish(ENVELOPES[True], id_of(life.sent), body_of(life.sent, SMALL))
+        life.sent += 1
+    life.queue(A).sync_index()
+    last = [seq_id for part in life.queue(A).fetch_many(3) for seq_id in part.seq_ids][-1:]
+    life.queue(A).ack(last)
+    for operation in range(1, 12):
+        probe = copy.deepcopy(life)
+        probe.files.crash_at(operation)
+        with contextlib.suppress(SimulatedCrash):
+            probe.queue(A).flush()
+        assert_a_broker_goes_on_from(probe.files.after_process_crash())
+
+
+def test_a_start_killed_behind_a_killed_flush_leaves_what_a_broker_reads() -> None:
+    """The first wrote publishes, the second acks what does not survive, which the journal does not say."""
+    life = Life(new_files(), {A: QueueModel()}, settings=BROKERS)
+    life.start()
+    life.queue(A).set_mode("lazy")
+    life.publish(A, *[SMALL] * 3, persistent=False)
+    life.publish(A, SMALL)
+    life.sync()
+    for left in kills_of_a_start(kill_in_flush(life, "truncate", "journal.jif")):
+        assert_a_broker_goes_on_from(left)
 
 
 # ── operations that fail ────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,9 +10,13 @@ import pytest
 
 from actors.vhost import Vhost
 from actors.vhost_files import LOCK_FILE, PERSISTENT_STORE
-from queue_index.directory import queue_directory_name, queue_name_file
+from queue_index.directory import queue_directory_name, queue_name_file, vhost_config
+from queue_index.entries import ACKED, DELIVERED, PLUS, PUBLISHED, journal_entries
+from queue_index.record_format import JOURNAL, parse
 from queue_index.recovery_terms import read_recovery_terms
+from queue_index.segment_file import read_segment
 from storage.errors import DataError, DirectoryLockedError, StorageError, WarrenError
+from storage.filesystem import write_file
 from storage.memory import MemoryFileSystem
 from storage.settings import Settings
 
@@ -257,3 +261,76 @@ def test_a_sync_that_failed_is_not_made_good_by_one_that_succeeds(kind: str) -> 
     vhost.abandon()
     with open_vhost(files.after_process_crash()) as again:
         assert bodies(again, b"orders")[:21] == [*[SMALL, LARGE] * 10, SMALL]
+
+
+def facts_on_disk(files: MemoryFileSystem, queue: bytes) -> list[int]:
+    """What journal and segment together say of each position of the first segment, up to the last published."""
+    journal = files.read(f"{directory(queue)}/journal.jif")
+    known, _ = journal_entries(parse(JOURNAL, journal), SETTINGS.segment_entry_count)
+    path = f"{directory(queue)}/0.idx"
+    facts = read_segment(files, path, SETTINGS.segment_entry_count).entries.facts
+    return [int(fact) for fact in (PLUS[facts, known[0].facts] if 0 in known else facts)]
+
+
+def make_as_a_broker(files: MemoryFileSystem) -> None:
+    """What a broker has of an empty vhost."""
+    files.make_directories(f"{PATH}/queues")
+    for name, data in ((".config", vhost_config(SETTINGS.segment_entry_count)), (".vhost", b"/")):
+        write_file(files, f"{PATH}/{name}", data, sync=True)
+
+
+def test_a_vhost_made_by_warren_says_that_deliver_records_come_later() -> None:
+    files = filled()
+    assert files.read(f"{PATH}/.config") == vhost_config(8) + b"\n{deliver_with_publish, false}."
+    assert facts_on_disk(files, b"audit") == [PUBLISHED] * 3 + [0] * 5
+    with open_vhost(files) as vhost:
+        assert not vhost.settings.deliver_with_publish
+
+
+def test_in_a_brokers_vhost_every_position_has_its_deliver_record_whatever_the_settings() -> None:
+    files = MemoryFileSystem()
+    make_as_a_broker(files)
+    with open_vhost(files) as vhost:
+        publish(vhost, b"audit", [LARGE, SMALL, LARGE])
+        vhost.queue(b"audit").flush()
+        vhost.queue(b"audit").publish(vhost.envelope(b"audit"), vhost.msg_ids.one(), SMALL)
+        first = next(iter(vhost.queue(b"audit").fetch_many(1)))
+        vhost.queue(b"audit").ack([first.seq_ids])
+    assert facts_on_disk(files, b"audit") == [PUBLISHED | DELIVERED | ACKED] + [PUBLISHED | DELIVERED] * 3 + [0] * 4
+    assert files.read(f"{PATH}/.config") == vhost_config(8)
+
+
+def test_what_comes_back_from_a_brokers_clean_stop_is_redelivered_only_where_it_was_delivered() -> None:
+    files = MemoryFileSystem()
+    make_as_a_broker(files)
+    with open_vhost(files) as vhost:
+        publish(vhost, b"audit", [SMALL] * 4)
+        vhost.queue(b"audit").fetch_many(1)
+    with open_vhost(files) as vhost:
+        assert [part.redelivered for part in vhost.queue(b"audit").fetch_many(4) for _ in part.seq_ids] == [True] + [
+            False
+        ] * 3
+
+
+@pytest.mark.parametrize("end", ["closed", "killed while it was opened", "killed"])
+def test_a_vhost_opened_with_the_brokers_habits_becomes_one_that_a_broker_reads(end: str) -> None:
+    files = filled()
+    settings = attrs.evolve(SETTINGS, deliver_with_publish=True)
+    if end == "killed while it was opened":
+        with pytest.raises(RuntimeError, match="no more"), open_vhost(files, settings=settings, clock=_no_clock):
+            raise AssertionError("it was opened")
+    vhost = open_vhost(files, settings=SETTINGS if end == "killed while it was opened" else settings)
+    assert vhost.settings.deliver_with_publish
+    assert bodies(vhost, b"orders") == [SMALL, LARGE] * 10
+    vhost.queue(b"audit").ack([next(iter(vhost.queue(b"audit").fetch_many(1))).seq_ids])
+    if end == "killed":
+        vhost.abandon()
+        vhost = open_vhost(files)
+    vhost.close()
+    assert files.read(f"{PATH}/.config") == vhost_config(8)
+    assert facts_on_disk(files, b"orders") == [PUBLISHED | DELIVERED] * 8
+    assert [fact & DELIVERED for fact in facts_on_disk(files, b"audit")[:3]] == [DELIVERED] * 3
+
+
+def _no_clock() -> int:
+    raise RuntimeError("no more")
