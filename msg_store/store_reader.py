@@ -40,7 +40,7 @@ from msg_store.rdq_format import (
 )
 from msg_store.recovery import report_unreadable
 from storage.errors import DataError, StorageError, UnknownMessageError, WarrenError
-from storage.filesystem import FileSystem
+from storage.filesystem import File, FileSystem
 
 _ID = np.dtype(f"S{MSG_ID_BYTES}")
 """Compares as bytes do. It hides NULs at the end, which is harmless while every id is 16 bytes."""
@@ -83,19 +83,29 @@ class StoreReader:
     """Why broken files could not be searched to their ends."""
 
     @classmethod
-    def open(cls, files: FileSystem, directory: str, *, needed: Callable[[], Ids] | None = None) -> StoreReader:
+    def open(
+        cls,
+        files: FileSystem,
+        directory: str,
+        *,
+        needed: Callable[[], Ids] | None = None,
+        refused: dict[str, StorageError] | None = None,
+    ) -> StoreReader:
         """Scan the files in ``directory``; one that is missing has none. Damage does not stop it.
 
         ``needed``: called at most once, tells the ids (16-byte strings) of all that anybody needs; then nothing else is
-        looked for in broken files.
+        looked for in broken files. ``refused``: takes path and reason of each file (or of the directory) that the
+        system does not give away, and that is passed over then; else :class:`StorageError` is raised.
         """
         handles = ReadHandles(files, directory)
         ends: dict[str, ScanEnd] = {}
         unreadable: list[DataError] = []
         broken = list[int]()
         ids, numbers, offsets, sizes = bytearray(), array("i"), array("q"), array("q")
-        for number in in_age_order(files.list(directory)):
-            handle = files.open_read(handles.path(number))
+        for number in _numbers(files, directory, refused):
+            handle = _opened(files, handles.path(number), refused)
+            if handle is None:
+                continue
             try:
                 scanned = ColumnScan(handle, handles.path(number), window_bytes=SCAN_CHUNK_BYTES)
                 bad_offsets = list[int]()
@@ -110,6 +120,10 @@ class StoreReader:
                 if bad_offsets or end.reason is not EndReason.CLEAN:
                     broken.append(number)
                 report_unreadable(scanned, bad_offsets, unreadable)
+            except StorageError as error:  # what came before it in the file is good
+                if refused is None:
+                    raise
+                refused[handles.path(number)] = error
             finally:
                 handle.close()
         return cls(files, handles, _sorted_table(ids, numbers, offsets, sizes), ends, unreadable, broken, needed)
@@ -329,6 +343,32 @@ class StoreReader:
         return decode_record(
             self._handles.pread(number, size, offset), msg_id, self._handles.path(number), offset, size
         )
+
+
+def _numbers(files: FileSystem, directory: str, refused: dict[str, StorageError] | None) -> list[int]:
+    try:
+        return in_age_order(files.list(directory))
+    except StorageError as error:
+        if refused is None:
+            raise
+        refused[directory] = error
+        return []
+
+
+def _opened(files: FileSystem, path: str, refused: dict[str, StorageError] | None) -> File | None:
+    """The file, of which a byte was read: a failing disk may let it be opened."""
+    handle = None
+    try:
+        handle = files.open_read(path)
+        handle.pread(1, 0)
+    except StorageError as error:
+        if handle is not None:
+            handle.close()
+        if refused is None:
+            raise
+        refused[path] = error
+        return None
+    return handle
 
 
 def _nothing() -> Ids:

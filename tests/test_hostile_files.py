@@ -11,16 +11,19 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from storage.errors import WarrenError
+from storage.errors import DataError, WarrenError
 from warren.salvage.archive import unpack
 from warren.salvage.commands import inspect, verify
 from warren.salvage.export import Selection, export_source
+from warren.salvage.queue_directory import MISSING_BODY, Finding
 from warren.salvage.source import open_source
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -146,3 +149,41 @@ def test_a_number_that_no_file_can_have_is_a_finding(
         verify(str(root), as_json=True)
     told = {finding["path"] for finding in json.loads(capsys.readouterr().out)["findings"]}
     assert not {str(path) for path in impossible} - told
+
+
+@pytest.mark.parametrize("store", ["msg_store_persistent", "msg_store_persistent/0.rdq"])
+def test_a_store_that_cannot_be_read_costs_its_messages_and_no_others(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpack(str(GOLDEN / "01-clean-small-mixed.tar.gz"), str(tmp_path))
+    before = export(str(tmp_path), Selection())
+    (path,) = tmp_path.glob(f"vhosts/*/{store}")
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    os.mkfifo(path)
+    problems: list[Finding] = []
+    with open_source(str(tmp_path)) as source:
+        exported = export_source(source, Selection(), lambda line: None, problems.append)
+    missing = [one for one in problems if one.kind == MISSING_BODY]
+    assert 0 < exported.messages == before - len(missing)
+    assert [one.path for one in problems if one.kind != MISSING_BODY] == [str(path)]
+    with suppress(RuntimeError):  # the exit code
+        verify(str(tmp_path), as_json=True)
+    assert str(path) in {finding["path"] for finding in json.loads(capsys.readouterr().out)["findings"]}
+
+
+@pytest.mark.parametrize("content", [None, b"[core]\n"])
+def test_a_folder_of_other_peoples_settings_is_no_vhost(content: bytes | None, tmp_path: Path) -> None:
+    config = tmp_path / "home" / "user" / ".config"
+    config.mkdir(parents=True) if content is None else config.parent.mkdir(parents=True)
+    if content is not None:
+        config.write_bytes(content)
+    with pytest.raises(DataError, match="is no RabbitMQ data directory"):
+        inspect(str(tmp_path / "home"))
+
+
+@pytest.mark.parametrize("arguments", [["inspect"], ["inspect", "--json"], ["verify"], ["export"]], ids=" ".join)
+def test_output_that_finds_no_room_is_one_line_and_no_traceback(arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "warren.cli", *arguments, str(KINDS["v1"])]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "warren: stdout: No space left on device\n")

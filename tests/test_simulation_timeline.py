@@ -130,3 +130,12 @@ def test_what_was_there_before_the_start_has_no_latency() -> None:
     latencies.add(ids_of([None]), np.asarray([10]))
     assert np.isnan(latencies.end_step()).all()
     assert (latencies.count, latencies.sum_ns) == (1, 15)
+
+
+def test_no_share_of_the_messages_waited_longer_than_the_one_that_waited_longest() -> None:
+    latencies = Latencies()
+    waited_ns = 83_490_000_000
+    latencies.add((0).to_bytes(8, "big") + bytes(8), np.array([waited_ns]))
+    latencies.end_step()
+    assert latencies.quantile(0.99) == latencies.largest_ns / 1e9 == 83.49
+    assert latencies.quantile(0.5) <= 83.49

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from msg_store.rdq_format import encode_record, path_of
 from msg_store.store_reader import StoreReader
-from storage.errors import WarrenError
+from storage.errors import StorageError, WarrenError
 from storage.memory import MemoryFileSystem
 
 DIRECTORY = "/store"
@@ -82,3 +83,16 @@ def test_bodies_of_one_length_come_as_rows() -> None:
     alike = store.read_alike(np.frombuffer(b"".join(map(key, numbers)), "S16"))
     assert alike is not None
     assert [row.tobytes() for row in alike] == [b"%04d" % n for n in numbers]
+
+
+def test_of_a_store_with_one_file_that_cannot_be_read_the_others_are() -> None:
+    system = store_of([[(1, b"one")], [(2, b"two")], [(3, b"three")]])
+    system.delete(path_of(DIRECTORY, 1))
+    system.make_directories(path_of(DIRECTORY, 1))
+    with pytest.raises(StorageError, match=r"1\.rdq"):
+        StoreReader.open(system, DIRECTORY)
+    refused: dict[str, StorageError] = {}
+    store = StoreReader.open(system, DIRECTORY, refused=refused)
+    assert list(refused) == [path_of(DIRECTORY, 1)]
+    assert [store.contains(key(number)) for number in (1, 2, 3)] == [True, False, True]
+    assert store.read_many([key(3), key(1)]) == [b"three", b"one"]

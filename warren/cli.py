@@ -7,6 +7,7 @@ of ``warren topic``, ``warren spark`` and ``warren simulate`` are groups.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -35,6 +36,9 @@ Parameters = ParamSpec("Parameters")
 
 EXIT_ERROR: Final = 2
 EXIT_INTERRUPTED: Final = 130
+
+_REFUSED_OUTPUT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What a file that stdout goes to can answer. Errors of other files are told by those who write them."""
 
 _USAGE_ERROR: type[Any] = typer.BadParameter.__base__ or typer.BadParameter
 """What wrong arguments raise; whose class that is depends on Typer's version."""
@@ -71,13 +75,25 @@ def main() -> NoReturn:
     """Run the command that the command line says, and exit."""
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
     except _USAGE_ERROR as error:
         if error.format_message():  # none of its own: there were no arguments, and the help was printed
             complain(error.format_message())
         code = EXIT_ERROR
     except typer.Abort:
         code = EXIT_INTERRUPTED
+    except OSError as error:
+        if error.filename is not None or error.errno not in _REFUSED_OUTPUT:
+            raise
+        _write_no_more()
+        complain(f"stdout: {error.strerror}")
+        code = EXIT_ERROR
     sys.exit(code or 0)
+
+
+def _write_no_more() -> None:
+    """What is left for stdout goes nowhere: Python would try once more at its end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def command(function: Callable[Parameters, None], name: str | None = None, group: typer.Typer = app) -> None:
@@ -91,7 +107,7 @@ def command(function: Callable[Parameters, None], name: str | None = None, group
             complain(error)
             raise typer.Exit(EXIT_ERROR) from error
         except BrokenPipeError as error:  # whoever reads our output has had enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _write_no_more()
             raise typer.Exit(1) from error
 
     group.command(name)(run)

@@ -38,7 +38,7 @@ KIND: Final = "rabbitmq-classic-v1"
 MIXED_KIND: Final = "rabbitmq"
 
 _VHOSTS_PLACES = ("msg_stores/vhosts", "vhosts")
-_VHOST_NAMES = (disk.VHOST_NAME_FILE, disk.VHOST_CONFIG_FILE, disk.RECOVERY_TERMS_FILE, *STORES)
+_VHOST_FILES = (disk.VHOST_NAME_FILE, disk.RECOVERY_TERMS_FILE)
 _MAX_DEPTH = 8
 """Levels of an archive that are searched."""
 
@@ -223,9 +223,26 @@ def _classic_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] |
 
 def _is_vhost(files: ReadOnlyFileSystem, place: str) -> bool:
     """Whether it has anything that a vhost's folder has; a damaged one may lack all but one of them."""
-    if any(files.exists(below(place, name)) for name in _VHOST_NAMES):
+    if any(
+        files.exists(path) and not files.is_directory(path) for path in (below(place, name) for name in _VHOST_FILES)
+    ):
         return True
-    return any(_is_queue(files, queue) for queue in _directories(files, below(place, disk.QUEUES_DIRECTORY)))
+    if any(files.exists(below(place, name)) for name in STORES):
+        return True
+    if any(_is_queue(files, queue) for queue in _directories(files, below(place, disk.QUEUES_DIRECTORY))):
+        return True
+    return _is_vhost_config(files, below(place, disk.VHOST_CONFIG_FILE))
+
+
+def _is_vhost_config(files: ReadOnlyFileSystem, path: str) -> bool:
+    """Whether that is a vhost's settings: many a folder of other people's has something called ``.config``."""
+    if not files.exists(path) or files.is_directory(path):
+        return False
+    try:
+        disk.parse_vhost_config(files.read(path), path)
+    except (DataError, StorageError):
+        return False
+    return True
 
 
 def _is_queue(files: ReadOnlyFileSystem, place: str) -> bool:

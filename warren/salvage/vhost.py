@@ -31,7 +31,7 @@ from warren.salvage.classic_converting import ClassicConvertingDirectory, is_of_
 from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.classic_v2 import ClassicV2Directory
 from warren.salvage.names import to_text
-from warren.salvage.queue_directory import MSG_IDS, Finding, MsgIds, QueueDirectory, Severity
+from warren.salvage.queue_directory import MSG_IDS, UNREADABLE_FILE, Finding, MsgIds, QueueDirectory, Severity
 from warren.salvage.quorum import QuorumDirectory
 from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.quorum_places import QuorumPlace
@@ -111,16 +111,19 @@ class Vhost:
         return posixpath.basename(self.path)
 
     def store(self, name: str) -> StoreReader:
-        """One of :data:`STORES`, scanned when it is first asked for; a store that cannot be scanned is empty."""
+        """One of :data:`STORES`, scanned when it is first asked for, as far as its files can be read."""
         if name not in self._stores:
-            path = below(self.path, name)
-            try:
+            path, refused, needed = below(self.path, name), dict[str, StorageError](), partial(self.needed, name)
+            self._stores[name] = StoreReader.open(self.files, path, needed=needed, refused=refused)
+            for where, error in refused.items():
+                self._unreadable_store(path, where, error)
+            if path not in refused:
                 self._strange_files(path)
-                self._stores[name] = StoreReader.open(self.files, path, needed=partial(self.needed, name))
-            except StorageError as error:
-                self._report("unreadable store", path, error)
-                self._stores[name] = StoreReader.open(self.files, below(path, "missing"))
         return self._stores[name]
+
+    def _unreadable_store(self, store: str, path: str, error: StorageError) -> None:
+        """Note that a store, or one of its files, cannot be read."""
+        self._report("unreadable store" if path == store else UNREADABLE_FILE, path, error)
 
     def _strange_files(self, path: str) -> None:
         """Note what in a store's directory is called nearly as its files are."""
@@ -140,17 +143,23 @@ class Vhost:
         return np.concatenate(parts)
 
     def store_files(self, name: str, *, look: bool = True) -> list[str]:
-        """The names of a store's files, oldest first; ``look``: none (and a problem) where one cannot be read."""
-        path = below(self.path, name)
+        """The names of a store's files, oldest first; ``look``: without those that cannot be read (problems)."""
+        path, found = below(self.path, name), []
         try:
             names = [file_name(number) for number in in_age_order(self.files.list(path))]
-            for each in names if look else ():
-                with closing(self.files.open_read(below(path, each))) as handle:
-                    handle.pread(1, 0)
         except StorageError as error:
-            self._report("unreadable store", path, error)
+            self._unreadable_store(path, path, error)
             return []
-        return names
+        for each in names:
+            try:
+                if look:
+                    with closing(self.files.open_read(below(path, each))) as handle:
+                        handle.pread(1, 0)
+            except StorageError as error:
+                self._unreadable_store(path, below(path, each), error)
+            else:
+                found.append(each)
+        return found
 
     def close(self) -> None:
         """Close the stores' files."""

@@ -63,7 +63,10 @@ class Latencies:
         if self.counts is None:
             return math.nan
         bucket = int(np.searchsorted(np.cumsum(self.counts), share * self.count))
-        return 0.0 if not bucket else _SMALLEST_S * 10 ** ((bucket - 0.5) / _BUCKETS_A_DECADE)
+        if not bucket:
+            return 0.0
+        middle_s = _SMALLEST_S * 10 ** ((bucket - 0.5) / _BUCKETS_A_DECADE)
+        return min(middle_s, self.largest_ns / NS)  # the last bucket's middle may lie above all that is in it
 
     @property
     def mean_s(self) -> float:

@@ -83,12 +83,8 @@ def _fingerprint(files: ReadOnlyFileSystem, directory: str) -> Fingerprint:
 
 
 def _scanned(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreReader:
-    try:
-        return StoreReader.open(files, directory, needed=partial(_needed, node, files, directory))
-    except StorageError:
-        if node.is_remote:
-            raise
-        return StoreReader.open(files, below(directory, "missing"))
+    refused: dict[str, StorageError] | None = None if node.is_remote else {}  # there Spark tries again
+    return StoreReader.open(files, directory, needed=partial(_needed, node, files, directory), refused=refused)
 
 
 def _needed(node: Node, files: ReadOnlyFileSystem, directory: str) -> MsgIds:
