@@ -11,11 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 from broker import ABSENT, REQUIRE_VARIABLE, Broker, is_installed, is_required
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+hypothesis.settings.register_profile(  # how long an example takes says more of the machine than of the code
+    "warren", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("warren")
 
 
 def pytest_configure() -> None:

@@ -240,18 +240,28 @@ def test_following_gives_each_message_at_once_and_an_interrupt_keeps_what_was_no
     assert consumed(data) == []
 
 
-def test_a_reader_who_has_had_enough_ends_it_and_the_rest_stays(data: Path) -> None:
-    done("publish", data, "orders", "--lines", stdin=b"".join(b"%05d\n" % number for number in range(20_000)))
-    process = in_a_process("consume", data, "orders")
+@pytest.mark.parametrize("wait", [[], ["--timeout", "5"]])
+def test_a_reader_who_has_had_enough_ends_it_and_what_he_did_not_read_stays(data: Path, wait: list[str]) -> None:
+    done("publish", data, "orders", "--lines", stdin=b"".join(b"%05d\n" % number for number in range(5_000)))
+    process = in_a_process("consume", data, "orders", *wait, bufsize=0)
     assert process.stdout is not None
-    assert process.stdout.readline() == b"00000\n"
+    read = b"".join(process.stdout.read(4000) for _ in range(3))
     process.stdout.close()
     assert process.wait(20) == 1
     assert process.stderr is not None
     assert process.stderr.read() == b""
-    rest = consumed(data)
-    assert 0 < len(rest) < 20_000
-    assert bodies(rest)[-1] == b"19999"
+    rest = bodies(consumed(data))
+    assert rest == [b"%05d" % number for number in range(read.count(b"\n"), 5_000)]
+
+
+def test_head_takes_the_one_message_that_it_prints(data: Path) -> None:
+    done("publish", data, "orders", *(str(number) for number in range(1024)))
+    consumer = in_a_process("consume", data, "orders")
+    head = subprocess.run(["head", "-1"], stdin=consumer.stdout, capture_output=True, check=True)
+    assert consumer.stdout is not None
+    consumer.stdout.close()
+    assert (head.stdout, consumer.wait(20)) == (b"0\n", 1)
+    assert bodies(consumed(data)) == [str(number).encode() for number in range(1, 1024)]
 
 
 def test_a_priority_queues_messages_come_highest_first(data: Path) -> None:

@@ -11,6 +11,20 @@ from actors.deliveries import BUFFER
 from tests.runtime_tools import hand_node
 
 
+def test_with_auto_ack_a_message_is_acked_as_it_is_handed_out() -> None:
+    scene = hand_node()
+    queue = scene.node.queue("q")
+    queue.publish_many([b"%d" % number for number in range(10)]).wait()
+    consumer = queue.consume(10, auto_ack=True)
+    seen = [next(consumer) for _ in range(3)]
+    assert [(one.body, one.settled, one.delivery_tag) for one in seen] == [(b"%d" % n, True, 0) for n in range(3)]
+    scene.run()
+    assert (len(queue), queue.stats()["messages_unacknowledged"]) == (0, 7)
+    consumer.close()
+    assert [(one.body, one.redelivered) for one in queue.get_many(20)] == [(b"%d" % n, True) for n in range(3, 10)]
+    scene.node.close()
+
+
 @pytest.mark.parametrize("auto_ack", [False, True])
 def test_a_consumer_without_a_prefetch_gets_more_as_it_takes_and_never_the_whole_backlog(auto_ack: bool) -> None:
     hand = hand_node()

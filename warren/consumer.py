@@ -217,10 +217,8 @@ class Consumer(ProcessBound):
         return delivery
 
     def _begin(self, delivered: Delivered) -> Delivery | None:
-        if self._auto_ack and delivered.first_tag:
-            self.channel.settle_all("ack", delivered.tags)
-            delivered = attrs.evolve(delivered, first_tag=0)
-        self._batch = spread(self.channel, delivered)
+        take_out = spread_acked if self._auto_ack and delivered.first_tag else spread
+        self._batch = take_out(self.channel, delivered)
         return next(self._batch, None)
 
     def on_ready(self, callback: Callable[[Future], None]) -> None:
@@ -281,3 +279,11 @@ def spread(channel: Channel, delivered: Delivered) -> Iterator[Delivery]:
     """The messages of a batch, one by one."""
     for index, body in enumerate(delivered.fetched.bodies()):
         yield Delivery(channel, delivered, index, body)
+
+
+def spread_acked(channel: Channel, delivered: Delivered) -> Iterator[Delivery]:
+    """The same, each acked as it is handed out."""
+    settled = attrs.evolve(delivered, first_tag=0)
+    for tag, delivery in zip(delivered.tags, spread(channel, settled), strict=True):
+        channel.settle("ack", tag, multiple=False)
+        yield delivery

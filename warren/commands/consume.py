@@ -1,22 +1,22 @@
 """The command ``warren consume``: messages out of a queue onto stdout.
 
-A message is acked once it is written out: what a kill interrupts comes again. With ``--json`` a line is what
-:mod:`warren.salvage.export` writes of a message.
+A message is acked once it is written out and, into a pipe, read there: what a kill interrupts, or a reader leaves in
+the pipe as it goes away, comes again. With ``--json`` a line is what :mod:`warren.salvage.export` writes of a message.
 """
 
 from __future__ import annotations
 
 import math
 import signal
-import sys
 import time
 from binascii import hexlify
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Final
 
 import typer
 
 from warren.commands.opening import AdoptOption, NodePath, UsageError, VhostOption, opened_node, vhost_of
+from warren.commands.taken_output import TakenOutput
 from warren.consumer import Consumer, Delivery
 from warren.queue import Queue
 from warren.salvage.message_json import FLAGS, MessageJson
@@ -51,7 +51,8 @@ def consume(
 ) -> None:
     """Write the messages of a queue to stdout, each body on a line, and take them off the queue.
 
-    Exit code 0, whether there were any or not. Ctrl-C ends it; what was written is taken.
+    Exit code 0, whether there were any or not; 1 where the reader of a pipe goes away. Ctrl-C ends it; what was written
+    and, from a pipe, read is taken.
     """
     if follow and timeout is not None:
         raise UsageError("either --follow or --timeout")
@@ -60,10 +61,15 @@ def consume(
         lines = _json_lines(vhost, queue) if as_json else _body_lines
         try:
             with _Interrupted() as interrupted:
+                writer = _Writer(lines, ack=ack, interrupted=interrupted)
                 if follow or timeout is not None:
-                    _wait_for(handle, lines, count, timeout, ack=ack, interrupted=interrupted)
+                    _wait_for(handle, writer, count, timeout)
                 else:
-                    _drain(handle, lines, count, ack=ack, interrupted=interrupted)
+                    _drain(handle, writer, count)
+            if ack:
+                handle.sync()
+            if writer.is_reader_gone:
+                raise BrokenPipeError
         finally:
             handle.release()
 
@@ -89,37 +95,59 @@ class _Interrupted:
         signal.signal(signal.SIGINT, self._before)
 
 
-def _drain(queue: Queue, lines: Lines, count: int | None, *, ack: bool, interrupted: _Interrupted) -> None:
+class _Writer:
+    """Writes messages out, and acks those that were taken."""
+
+    def __init__(self, lines: Lines, *, ack: bool, interrupted: _Interrupted) -> None:
+        self._lines = lines
+        self._output = TakenOutput()
+        self.ack = ack
+        self.interrupted = interrupted
+
+    @property
+    def is_reader_gone(self) -> bool:
+        return self._output.is_gone
+
+    @property
+    def batch(self) -> int:
+        """How many to write first: into a pipe one, for its reader may want no more."""
+        return 1 if self._output.is_pipe else _BATCH
+
+    def write(self, queue: Queue, deliveries: Sequence[Delivery]) -> bool:
+        """Write these, and settle them; whether all were taken."""
+        pieces = [b"".join(self._lines(delivery)) for delivery in deliveries]
+        left = self._output.write(b"".join(pieces), self.interrupted.__bool__)
+        taken = 0
+        while taken < len(pieces) and (left := left - len(pieces[taken])) >= 0:
+            taken += 1
+        if self.ack:
+            queue.ack(deliveries[:taken])
+            queue.nack(deliveries[taken:])
+        return taken == len(pieces)
+
+
+def _drain(queue: Queue, writer: _Writer, count: int | None) -> None:
     """What is there now, and no more."""
-    left = len(queue) if count is None else count
-    while left and not interrupted and (deliveries := queue.get_many(min(left, _BATCH))):
-        _put(b"".join(piece for delivery in deliveries for piece in lines(delivery)))
+    left, batch = len(queue) if count is None else count, writer.batch
+    while left and not writer.interrupted and (deliveries := queue.get_many(min(left, batch))):
+        if not writer.write(queue, deliveries):
+            return
         left -= len(deliveries)
-        if ack:
-            queue.ack(deliveries)
-    if ack:
-        queue.sync()
+        batch = min(2 * batch, _BATCH)
 
 
-def _wait_for(
-    queue: Queue, lines: Lines, count: int | None, timeout: float | None, *, ack: bool, interrupted: _Interrupted
-) -> None:
+def _wait_for(queue: Queue, writer: _Writer, count: int | None, timeout: float | None) -> None:
     """What is there and what comes, each at once."""
     # With a count one by one: what was delivered beyond it would come back as redelivered.
-    prefetch = (1 if count else _PREFETCH) if ack else count or 0
+    prefetch = (1 if count else _PREFETCH) if writer.ack else count or 0
     written = 0
     with queue.consume(prefetch) as consumer:
-        while (delivery := _next(consumer, timeout, interrupted)) is not None:
-            _put(b"".join(lines(delivery)))
+        while (delivery := _next(consumer, timeout, writer.interrupted)) is not None:
             written += 1
             if written == count:
                 consumer.cancel()
-            if ack:
-                delivery.ack()
-            if written == count:
-                break
-    if ack:
-        queue.sync()
+            if not writer.write(queue, [delivery]) or written == count:
+                return
 
 
 def _next(consumer: Consumer, timeout: float | None, interrupted: _Interrupted) -> Delivery | None:
@@ -133,12 +161,6 @@ def _next(consumer: Consumer, timeout: float | None, interrupted: _Interrupted) 
         if consumer.ended or not left_s:
             return None
     return None
-
-
-def _put(data: bytes) -> None:
-    """Write it out, before anything of it is acked."""
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
 
 
 def _body_lines(delivery: Delivery) -> Iterable[bytes]:
