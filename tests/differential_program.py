@@ -56,6 +56,8 @@ class Author:
         self.exchanges = [f"@x{number}" for number in range(self.rng.choice((0, 1, 2, 3)))]
         self.prioritizes = self.rng.random() < 0.4
         """Whether queues may have priorities, and no message a time to live of its own: see :meth:`_publish`."""
+        self.lazy = self.rng.random() < 0.15
+        """Whether queues may be lazy, and no message has a time to live: what ``x-death`` tells of it is undecided."""
         self.steps: list[Step] = []
         self.consumers: list[int] = []
         self.gets: list[int] = []
@@ -127,7 +129,7 @@ class Author:
             (0.55, "x-dead-letter-exchange", self._any_exchange),
             (by_priority, "x-max-priority", lambda: rng.choice((1, 3, 10))),
             (0.2, "x-single-active-consumer", lambda: True),
-            (0.08, "x-queue-mode", lambda: rng.choice(("lazy", "default"))),
+            (0.5 if self.lazy else 0, "x-queue-mode", lambda: rng.choice(("lazy", "default"))),
         ]
         for chance, name, value in chances:
             if rng.random() < chance:
@@ -189,7 +191,9 @@ class Author:
         # What overtakes others by its priority and expires before them is not noticed there until somebody looks.
         rng = self.rng
         exchange = self._any_exchange()
-        expirations = (None, FAR_MS) if self.prioritizes else (None, None, None, None, 0, SHORT_MS, FAR_MS)
+        expirations = (None, None, None, None, 0, SHORT_MS, FAR_MS)
+        if self.prioritizes or self.lazy:
+            expirations = (None,) if self.lazy else (None, FAR_MS)
         headers = dict(rng.choice(_HEADERS))
         for name in ("CC", "BCC"):
             if rng.random() < 0.06:

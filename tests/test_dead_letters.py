@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from actors.engines.dead_letters import Reason, Undertaker, buried_headers, is_cycle
 from actors.engines.effects import DeadLetter
 from queue_index.amqp_tables import LongInteger, LongString, Timestamp
 from queue_index.message_format import Message, decode_message, encode_message
 from queue_index.properties import Properties, decode_properties
+from tests.runtime_tools import hand_node
 
 
 def message(
@@ -148,3 +151,23 @@ def test_encoded_properties_are_as_they_were_but_for_headers() -> None:
     (letter,) = buried(message(Properties(correlation_id="c", priority=1, timestamp=5)))
     properties = decode_properties(letter.envelope.properties)
     assert (properties.correlation_id, properties.priority, properties.timestamp) == ("c", 1, 5)
+
+
+@pytest.mark.parametrize(("mode", "told"), [("default", "60000"), ("lazy", None)])
+def test_a_lazy_queue_does_not_tell_the_expiration_that_a_message_had(mode: str, told: str | None) -> None:
+    scene = hand_node()
+    dead = scene.node.queue("dead")
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-queue-mode": mode}
+    queue = scene.node.queue("q", arguments={**arguments, "x-message-ttl": 1000})
+    for body in (b"rejected", b"expired"):
+        queue.publish(body, expiration=60.0)
+    rejected = queue.get()
+    assert rejected is not None
+    rejected.reject()
+    scene.advance(2.0)
+    deaths = [message.properties.headers["x-death"][0] for message in dead.browse()]  # type: ignore[index]
+    assert [(death["reason"], death.get("original-expiration")) for death in deaths] == [
+        ("rejected", told),
+        ("expired", told),
+    ]
+    scene.node.close()

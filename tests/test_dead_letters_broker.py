@@ -310,7 +310,21 @@ def priorities(side: Side) -> Iterator[Any]:
     yield from (side.get("q") for _ in range(4))
 
 
+def lazy(side: Side) -> Iterator[Any]:
+    """What a lazy queue tells of the expiration of what was in it."""
+    side.declare("dead")
+    arguments: dict[str, Any] = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead", "queue_mode": "lazy"}
+    for more in ({}, {"message_ttl": 0}, {"max_length": 0}, {"max_length": 0, "overflow": "reject-publish-dlx"}):
+        side.declare("q", **arguments, **more)
+        side.publish("q", b"x", expiration="60000")
+        if not more:
+            yield side.get("q", "requeue")
+            yield side.get("q", "reject")
+        yield side.get("dead")
+
+
 SCENARIOS = [
+    lazy,
     many_deaths,
     cycle_of_expiries,
     copies,

@@ -142,6 +142,37 @@ def test_a_second_url_is_tried_when_the_first_fails(tmp_path: Path) -> None:
         assert len(node.queue("jobs")) == 1
 
 
+def test_a_directory_that_cannot_be_opened_is_a_connection_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    with warren.open(tmp_path / "locked"):
+        for name in ("file", "locked"):
+            for verb in ("connection", "default_channel", "connect", "channel"):
+                connection = Connection(f"warren://{tmp_path}/{name}")
+                with pytest.raises(connection.connection_errors) as caught:
+                    getattr(connection, verb)()
+                assert caught.type in connection.transport.connection_errors
+
+
+@pytest.mark.parametrize("begin", ["connect", "channel", "default_channel", "simple", "list"])
+def test_the_first_of_several_directories_that_can_be_opened_is_used(tmp_path: Path, begin: str) -> None:
+    (tmp_path / "file").write_text("no directory")
+    urls = [f"warren://{tmp_path}/{name}" for name in ("file", "locked", "node")]
+    with warren.open(tmp_path / "locked"), Connection(urls if begin == "list" else ";".join(urls)) as connection:
+        match begin:
+            case "connect" | "list":
+                connection.ensure_connection(max_retries=3, interval_start=0)
+            case "channel":
+                connection.ensure_connection(max_retries=3, interval_start=0).channel()
+            case "default_channel":
+                assert connection.default_channel
+            case _:
+                connection.SimpleQueue("other").close()
+        filled(connection, "jobs", [1])
+        assert connection.connection.node.path.endswith("/node")
+    with warren.open(tmp_path / "node") as node:
+        assert len(node.queue("jobs")) == 1
+
+
 # ── the node that is shared ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -575,7 +606,7 @@ def test_a_consumer_that_needs_no_acks_leaves_what_it_has_not_seen(connect: Conn
     assert payloads(queue) == [2, 3]
 
 
-def test_a_cancelled_consumer_gives_back_what_it_has_not_seen_and_keeps_the_rest(connect: Connect) -> None:
+def test_a_cancelled_consumer_sees_what_was_on_its_way_and_keeps_it(connect: Connect) -> None:
     connection = connect()
     queue = filled(connection, "jobs", [1, 2, 3])
     found: list[Any] = []
@@ -583,9 +614,68 @@ def test_a_cancelled_consumer_gives_back_what_it_has_not_seen_and_keeps_the_rest
     consumer.consume()
     connection.drain_events(timeout=5)
     consumer.cancel()
+    assert [message.payload for message in found] == [1, 2, 3]
+    assert payloads(queue) == []
+    for message in found:
+        message.requeue()
+    assert payloads(queue) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("no_ack", [False, True])
+def test_a_cancelled_consumer_gives_back_what_it_has_no_room_or_no_acks_for(connect: Connect, no_ack: bool) -> None:
+    connection = connect()
+    queue, other = filled(connection, "jobs", [1, 2, 3]), filled(connection, "other", [4])
+    found: list[Any] = []
+    consumer = connection.Consumer([other, queue], on_message=found.append, no_ack=no_ack, prefetch_count=2)
+    consumer.consume()
+    connection.drain_events(timeout=5)
+    consumer.cancel()
+    assert [message.payload for message in found] == [4] if no_ack else [4, 1]
+    assert payloads(queue) == [1, 2, 3] if no_ack else [2, 3]
+
+
+def test_an_error_of_a_cancelled_consumers_callback_loses_nothing(connect: Connect) -> None:
+    connection = connect()
+    queue = filled(connection, "jobs", [1, 2, 3])
+
+    def fail(message: Any) -> None:
+        raise ValueError(message.payload)
+
+    consumer = connection.Consumer(queue, on_message=fail)
+    consumer.consume()
+    with pytest.raises(ValueError, match="1"):
+        consumer.cancel()
     assert payloads(queue) == [2, 3]
-    found[0].requeue()
+    connection.default_channel.basic_recover(requeue=True)
     assert payloads(queue) == [1]
+
+
+def test_messages_come_by_priority_after_a_publish_and_after_a_requeue(connect: Connect) -> None:
+    connection = connect()
+    queue = Queue("jobs", max_priority=10)(connection.default_channel)
+    queue.declare()
+    found: list[Any] = []
+    for body, priority in (("first", 3), ("second", 6), ("third", 3)):
+        connection.Producer().publish(body, routing_key="jobs", priority=priority)
+    assert connection.connection.vhost.queue("jobs", passive=True).arguments == {"x-max-priority": 10}
+    consumer = connection.Consumer(queue, on_message=found.append)
+    with consumer:
+        connection.drain_events(timeout=5)
+    assert [message.payload for message in found] == ["second", "first", "third"]
+    for message in found:
+        message.requeue()
+    found.clear()
+    connection.Producer().publish("fourth", routing_key="jobs", priority=9)
+    with consumer:
+        connection.drain_events(timeout=5)
+    assert [message.payload for message in found] == ["fourth", "second", "first", "third"]
+
+
+def test_unbinding_an_exchange_that_is_not_there_is_fine(connect: Connect) -> None:
+    channel = connect().default_channel
+    channel.exchange_unbind("missing", "amq.fanout", "key")
+    with pytest.raises(amqp.exceptions.NotFound):
+        channel.exchange_bind("missing", "amq.fanout", "key")
 
 
 def test_a_message_that_comes_while_a_consumer_waits_wakes_it(connect: Connect) -> None:

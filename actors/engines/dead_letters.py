@@ -5,8 +5,9 @@ a second death in the same queue for the same reason counts on in the table that
 (Only the front is sure: two tables or more change their order whenever another one joins them.) The first event of all
 is repeated in ``x-first-death-reason``, ``-queue`` and ``-exchange``. Headers are sorted by name.
 
-The expiration goes into ``x-death`` (``original-expiration``) and out of the properties. With a routing key of the
-queue's own the message forgets its others; its header CC goes too.
+The expiration goes into ``x-death`` (``original-expiration``) and out of the properties. A lazy queue, whose messages
+come from the disk, does not tell it: RabbitMQ looks for it in what it has decoded, and these it has not. With a routing
+key of the queue's own the message forgets its others; its header CC goes too.
 
 Pure functions.
 """
@@ -43,6 +44,8 @@ class Undertaker:
     reason: Reason
     time_s: int
     """Since the epoch."""
+    tells_expiration: bool = True
+    """Whether ``x-death`` has the ``original-expiration``."""
     _known: dict[Any, DeadLetter] = attrs.field(factory=dict, init=False, eq=False)
 
     def bury(self, messages: Iterable[Message]) -> list[DeadLetter]:
@@ -68,6 +71,7 @@ class Undertaker:
             time_s=self.time_s,
             exchange=message.exchange,
             routing_key=message.routing_keys[0],
+            tells_expiration=self.tells_expiration,
         )
         keys = message.routing_keys
         if self.routing_key is not None:
@@ -79,7 +83,14 @@ class Undertaker:
 
 
 def buried_headers(
-    properties: Properties, *, queue: str, reason: Reason, time_s: int, exchange: bytes, routing_key: bytes
+    properties: Properties,
+    *,
+    queue: str,
+    reason: Reason,
+    time_s: int,
+    exchange: bytes,
+    routing_key: bytes,
+    tells_expiration: bool = True,
 ) -> dict[str, Any]:
     """The headers of a message after it died there; ``exchange`` and ``routing_key`` are what it was published with."""
     headers: dict[str, Any] = dict(properties.headers or {})
@@ -90,7 +101,7 @@ def buried_headers(
         "exchange": _long_string(exchange),
         "routing-keys": [_long_string(routing_key), *_copied_to(headers)],
     }
-    if properties.expiration is not None:
+    if properties.expiration is not None and tells_expiration:
         expiration = properties.expiration
         event["original-expiration"] = LongString(expiration) if isinstance(expiration, bytes) else expiration
     if DEATHS not in headers:

@@ -46,7 +46,7 @@ class Mortuary:
         """Messages at the head of a level die."""
         fetched = self._backing.level(level).fetch_many(count, ack_required=True)
         messages = [message for part in fetched for message in part.messages()]
-        self._bury(messages, reason, [(level, part.seq_ids) for part in fetched], now_us)
+        self._bury(messages, reason, [(level, part.seq_ids) for part in fetched], now_us, lazy=self._lazy)
 
     def take_rejected(self, held: Held, now_us: int) -> None:
         """Messages that a channel had die."""
@@ -56,7 +56,7 @@ class Mortuary:
                 for level, seq_ids in batch
                 for _, term in self._backing.level(level).read_pending([seq_ids])
             ]
-            self._bury(messages, "rejected", batch, now_us)
+            self._bury(messages, "rejected", batch, now_us, lazy=self._lazy)
 
     def take_refused(self, envelope: Envelope, bodies: Sequence[bytes], now_us: int) -> None:
         """Messages die that the queue would not take: nothing is held of them."""
@@ -64,9 +64,13 @@ class Mortuary:
         messages = [
             Message(_NO_ID, e.vhost, e.exchange, e.routing_keys, properties, body, e.persistent) for body in bodies
         ]
-        self._bury(messages, "maxlen", [], now_us)
+        self._bury(messages, "maxlen", [], now_us, lazy=False)
 
-    def _bury(self, messages: Iterable[Message], reason: Reason, held: Held, now_us: int) -> None:
+    @property
+    def _lazy(self) -> bool:
+        return self._backing.mode == "lazy"
+
+    def _bury(self, messages: Iterable[Message], reason: Reason, held: Held, now_us: int, *, lazy: bool) -> None:
         declaration = self._declaration
         undertaker = Undertaker(
             queue=declaration.name,
@@ -74,6 +78,7 @@ class Mortuary:
             routing_key=declaration.dead_letter_routing_key,
             reason=reason,
             time_s=now_us // 1_000_000,
+            tells_expiration=not lazy,
         )
         letters = undertaker.bury(messages)
         if letters:

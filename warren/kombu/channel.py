@@ -22,6 +22,7 @@ from amqp import exceptions as amqp
 from amqp.protocol import queue_declare_ok_t
 from kombu.transport import base
 
+from actors.engines.errors import NotFoundError
 from actors.future import Confirm
 from actors.handing_over import PublishRefusedError
 from actors.pool import ActorStoppedError
@@ -129,7 +130,7 @@ class Channel(base.StdChannel):
     ) -> None:
         """Take that away."""
         vhost = self._open_connection.vhost
-        with as_amqp("Exchange.unbind"):
+        with as_amqp("Exchange.unbind"), contextlib.suppress(NotFoundError):  # what is not there has no binding
             vhost.unbind(vhost.exchange(destination), source, routing_key, arguments)
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -328,13 +329,23 @@ class Channel(base.StdChannel):
         return tag
 
     def basic_cancel(self, consumer_tag: str, nowait: bool = False, **_: Any) -> None:
-        """End a consumer. What it has delivered can still be settled."""
+        """End a consumer. What it has delivered can still be settled.
+
+        As on a connection with a server, messages that were on their way to it go to its callback first, as far as the
+        channel has room. Those of a consumer without acks go back: they would be gone if nobody looked.
+        """
         subscription = self._subscriptions.pop(consumer_tag, None)
-        if subscription is not None:
-            self.no_ack_consumers.discard(consumer_tag)
-            self._open_connection.remove(subscription)
-            subscription.cancel()
-            self._ended.append(subscription)
+        if subscription is None:
+            return
+        self.no_ack_consumers.discard(consumer_tag)
+        self._open_connection.remove(subscription)
+        self._ended.append(subscription)
+        try:
+            subscription.stop()
+            while not subscription.no_ack and self.is_open and self.has_room and (last := subscription.take_last()):
+                self.deliver(subscription, last)
+        finally:
+            subscription.give_back()
             self._close_ended()
 
     def _close_ended(self) -> None:

@@ -87,11 +87,21 @@ class Subscription:
         self._asked = prefetch
         self._consumer.set_prefetch(prefetch)
 
-    def cancel(self) -> None:
-        """Take no more. What the program has not seen goes back to the queue; what it has stays with the channel."""
+    def stop(self) -> None:
+        """Ask for no more. What has come can still be taken, and what the program has stays with the channel."""
         with contextlib.suppress(ActorStoppedError):  # the queue is gone or starts anew: it has all of them already
             self._consumer.cancel()
-            self.queue.nack(iter(self._consumer.take_now, None))
+
+    def take_last(self) -> Delivery | None:
+        """What had come before it was stopped, one by one; ``None``: there is no more."""
+        with contextlib.suppress(ActorStoppedError):
+            return self._consumer.take_now()
+        return None
+
+    def give_back(self) -> None:
+        """What the program has not seen goes back to the queue."""
+        with contextlib.suppress(ActorStoppedError):
+            self.queue.nack(iter(self.take_last, None))
 
     def close(self) -> None:
         """Give back everything that is not settled."""

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from amqp import exceptions as amqp
 from kombu.transport import base
 
+from actors.node_actor import ForeignDirectoryError, VhostDownError
 from actors.pool import ActorStoppedError, WrongProcessError
-from storage.errors import StorageError
+from storage.errors import DataError, DirectoryLockedError, DiskFullError, StorageError
 from warren.kombu.address import address_of
 from warren.kombu.channel import Channel
 from warren.kombu.connection import Connection
 from warren.node import ClosedError
+from warren.running_broker import BrokerRunningError
+
+CANNOT_OPEN: Final = (
+    StorageError,
+    DiskFullError,
+    DirectoryLockedError,
+    BrokerRunningError,
+    ForeignDirectoryError,
+    DataError,
+    VhostDownError,
+)
+"""Why a directory cannot be opened. Each by itself, for some look for the type and not for what it is derived from."""
 
 
 class Management(base.Management):
@@ -40,7 +53,7 @@ class Transport(base.Transport):
         ClosedError,
         WrongProcessError,
         ActorStoppedError,
-        StorageError,
+        *CANNOT_OPEN,
     )
     channel_errors: tuple[Any, ...] = (amqp.ChannelError,)
     recoverable_connection_errors = (amqp.RecoverableConnectionError, ClosedError, ActorStoppedError)
@@ -53,10 +66,19 @@ class Transport(base.Transport):
         return version("warren")
 
     def establish_connection(self) -> Connection:
-        """Open the node, or share the one that is open. Raises what :func:`warren.open` does."""
+        """Open the node, or share the one that is open. Raises what :func:`warren.open` does.
+
+        Where Kombu has several URLs, an error that makes it try the next one: a directory that is somebody else's, or
+        damaged, is no better a second later, so without another one the program is told at once.
+        """
         client: Any = self.client
         options = client.transport_options or {}
-        return Connection(client, address_of(client.hostname, client.virtual_host, options))
+        try:
+            return Connection(client, address_of(client.hostname, client.virtual_host, options))
+        except CANNOT_OPEN as error:
+            if len(client.alt or ()) > 1:
+                raise amqp.RecoverableConnectionError(str(error)) from error
+            raise
 
     def create_channel(self, connection: Connection) -> Channel:
         return connection.channel()
