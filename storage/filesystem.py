@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
+from storage import own_files
 from storage.descriptors import DescriptorCache
 from storage.errors import StorageError
 from storage.lock_file import RealLock
@@ -105,7 +106,7 @@ class FileSystem(Protocol):
         """When the file of that name was last written: milliseconds since 1970."""
 
     def make_directories(self, path: str) -> None:
-        """Create a directory and those above it; existing ones are fine."""
+        """Create a directory and those above it, their user's alone; existing ones are fine."""
 
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory survive a power loss."""
@@ -160,6 +161,12 @@ def data_windows(file: File, start: int, stop: int, step: int, *, overlap: int =
         at = max(at, start + (data - overlap - start) // step * step)
         yield at
         at += step
+
+
+def make_data_directory(path: str) -> None:
+    """Create a data directory, where it is missing, with those above it. Raises :class:`StorageError`."""
+    with _system_errors(path):
+        own_files.make_directories(path, for_owner=False)
 
 
 @contextlib.contextmanager
@@ -249,7 +256,7 @@ class RealFileSystem:
 
     def make_directories(self, path: str) -> None:
         with _system_errors(path):
-            os.makedirs(path, exist_ok=True)
+            own_files.make_directories(path, for_owner=True)
 
     def sync_directory(self, path: str) -> None:
         with _system_errors(path):

@@ -22,7 +22,7 @@ import weakref
 from typing import ClassVar, Final
 
 from storage.errors import DirectoryLockedError
-from storage.real_file import FILE_MODE, refused
+from storage.real_file import open_regular, refused
 
 _ROUNDS: Final = 1000
 """So often a lock file vanishes between opening and locking it before we give up: each time somebody else had it."""
@@ -91,7 +91,12 @@ class RealLock:
 def _lock(path: str) -> tuple[int, tuple[int, int]]:
     """Lock the file at ``path``: its descriptor and identity. Raises :class:`DirectoryLockedError` and ``OSError``."""
     for _ in range(_ROUNDS):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:  # removed by its holder, just now; or there is no directory
+            if os.path.isdir(os.path.dirname(path) or "."):
+                continue
+            raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = os.fstat(descriptor)

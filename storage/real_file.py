@@ -9,12 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import Final
 
+from storage import own_files
 from storage.errors import DiskFullError, StorageError
-
-FILE_MODE: Final = 0o600
-"""Of every file that is made: messages are their user's alone."""
 
 
 def refused(path: str, error: OSError) -> StorageError:
@@ -30,14 +27,19 @@ def open_regular(path: str, flags: int) -> int:
     devices does something. So whatever has the name is looked at before it is opened, and what was opened once more:
     the name may have been given to another in between.
     """
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     descriptor = -1
     try:
         _check_regular(os.stat(path).st_mode)
     except FileNotFoundError:
         if not flags & os.O_CREAT:
             raise
+        try:
+            return own_files.create(path, flags)
+        except FileExistsError:
+            pass  # by another process, just now
     try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, FILE_MODE)
+        descriptor = os.open(path, flags & ~os.O_CREAT)
         _check_regular(os.fstat(descriptor).st_mode)
     except OSError:
         if descriptor >= 0:

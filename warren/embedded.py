@@ -9,8 +9,9 @@ from pathlib import Path
 
 from actors.vhost import Vhost
 from queue_index.directory import vhost_directory_name
-from storage.filesystem import RealFileSystem
+from storage.filesystem import RealFileSystem, make_data_directory
 from storage.settings import Settings
+from warren.data_directory import refuse_part
 from warren.running_broker import refuse_running_broker
 
 
@@ -33,7 +34,9 @@ def open_vhost(
     (:class:`~warren.running_broker.BrokerRunningError`: a RabbitMQ), and :class:`~storage.errors.DataError` where files
     are damaged in a way that no crash explains.
     """
+    refuse_part(os.fspath(directory))
     refuse_running_broker(os.fspath(directory))
+    make_data_directory(os.path.abspath(directory))
     opened = Vhost.open(
         RealFileSystem(),
         str(vhost_path(directory, vhost)),

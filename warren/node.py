@@ -45,9 +45,10 @@ from actors.running_vhost import QueueCell, RunningVhost
 from actors.status_server import StatusServer
 from actors.surroundings import Gate, Surroundings, shared_files
 from storage.errors import WarrenError
-from storage.filesystem import FileSystem
+from storage.filesystem import FileSystem, make_data_directory
 from warren import open_nodes
 from warren.config import Config
+from warren.data_directory import refuse_part
 from warren.exchange import Exchange, hand_over
 from warren.messages import PublishArguments, as_body, publish_key
 from warren.process_bound import ProcessBound
@@ -543,11 +544,13 @@ def open_node(
     ``config``: a :class:`Config`, or a TOML file; ``settings`` go before it, by keyword, under RabbitMQ's names.
     ``adopt``: take over the directory of a stopped RabbitMQ, which can have it back. Raises
     :class:`~storage.errors.DirectoryLockedError` where another process has it (:class:`BrokerRunningError`: a
-    RabbitMQ), ``ForeignDirectoryError`` for a RabbitMQ's without ``adopt``, :class:`~storage.errors.SettingsError`,
-    :class:`~storage.errors.DataError`.
+    RabbitMQ), ``ForeignDirectoryError`` for a RabbitMQ's without ``adopt`` and for a part of one,
+    :class:`~storage.errors.SettingsError`, :class:`~storage.errors.DataError`.
     """
     chosen = Config.of(config, **settings)
+    refuse_part(os.fspath(path))
     refuse_running_broker(os.fspath(path))
+    make_data_directory(os.path.abspath(path))
     keep_one_heap()  # before there are threads
     node = Node(
         os.path.abspath(path),

@@ -10,19 +10,19 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from actors.clock import HandClock
-from actors.engines.definitions_file import FILE_NAME as DEFINITIONS_FILE
 from actors.engines.errors import NotFoundError
-from actors.node_actor import VHOSTS_DIRECTORY, ForeignDirectoryError
+from actors.node_actor import ForeignDirectoryError
 from actors.pool import HandPool
 from storage.errors import DirectoryLockedError, StorageError, WarrenError
 from storage.filesystem import RealFileSystem
 from storage.overlay import OverlayFileSystem
 from warren.config import Config
+from warren.data_directory import Kind, refuse_part
 from warren.node import Node, Vhost, open_node
 from warren.running_broker import BrokerRunningError, refuse_running_broker
 from warren.top.attached import Attached, NotAttachedError
@@ -34,34 +34,28 @@ AdoptOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
-_VHOSTS_PLACES: Final = (VHOSTS_DIRECTORY, "vhosts", "queues", "journal.jif", ".vhost")
-
 
 def check_directory(path: str, *, adopt: bool = False, make: bool = False) -> bool:
     """Raise what keeps ``path`` from being opened as a node's directory, before anything in it is touched.
 
     ``False`` where it is a RabbitMQ's, and ``adopt`` was said.
     """
-    if os.path.isdir(path):
-        if os.path.exists(os.path.join(path, DEFINITIONS_FILE)):
-            return True
-        if os.path.isdir(os.path.join(path, VHOSTS_DIRECTORY)):
-            if adopt:
-                return False
+    kind = refuse_part(path)
+    match kind:
+        case Kind.BROKERS if not adopt:
             raise ForeignDirectoryError(
                 f"{path}: a RabbitMQ's data directory; --adopt takes it over if RabbitMQ is stopped, and inspect, "
                 "export and shovel read it as it is"
             )
-        if any(os.path.exists(os.path.join(path, name)) for name in _VHOSTS_PLACES):
-            raise StorageError(f"{path}: a part of a node's data directory; this command wants the whole of it")
-        if make and not os.listdir(path):
-            return True
-        raise StorageError(f"{path}: no node's data directory")
-    if os.path.exists(path):
-        raise StorageError(f"{path}: no directory")
-    if not make:
-        raise StorageError(f"{path}: no such directory")
-    return True
+        case Kind.FILE:
+            raise StorageError(f"{path}: no directory")
+        case Kind.MISSING if not make:
+            raise StorageError(f"{path}: no such directory")
+        case Kind.OTHER:
+            raise StorageError(f"{path}: no node's data directory")
+        case Kind.EMPTY if not make:
+            raise StorageError(f"{path}: no node's data directory")
+    return kind is not Kind.BROKERS
 
 
 @contextmanager

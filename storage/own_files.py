@@ -1,0 +1,61 @@
+"""What warren makes on a disk: who may read it, and whose it is.
+
+Messages are their user's alone: files are made with mode 0600 and directories with 0700, whatever the umask. What is
+there already keeps its mode.
+
+The superuser makes things for others: a file or directory that it makes in somebody's data directory belongs to the
+owner (and group) of the directory that it is made in. So the user that a node, or an adopted RabbitMQ, runs as can read
+what a command of root's has written there. A data directory itself is its maker's.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+
+
+def create(path: str, flags: int) -> int:
+    """Make a file and open it; raises ``FileExistsError`` where something has the name."""
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
+    try:
+        _settle(descriptor, FILE_MODE, os.path.dirname(path))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def make_directories(path: str, *, for_owner: bool) -> None:
+    """Make a directory and those above it; existing ones are fine. ``for_owner``: it is part of a data directory."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path.rstrip("/"))
+    if parent and parent != path:
+        make_directories(parent, for_owner=for_owner)
+    try:
+        os.mkdir(path, DIRECTORY_MODE)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+        return
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except PermissionError:  # a umask that keeps even the user out; not the superuser
+        os.chmod(path, DIRECTORY_MODE)
+        return
+    try:
+        _settle(descriptor, DIRECTORY_MODE, parent if for_owner else None)
+    finally:
+        os.close(descriptor)
+
+
+def _settle(descriptor: int, mode: int, parent: str | None) -> None:
+    """Give what was just made its mode, and (the superuser) its owner."""
+    os.fchmod(descriptor, mode)
+    if parent is not None and os.geteuid() == 0:
+        owner = os.stat(parent or ".")
+        if owner.st_uid:
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)

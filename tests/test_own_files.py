@@ -1,0 +1,72 @@
+"""Who may read what warren makes, and whose it is."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import warren
+from storage import own_files
+from storage.filesystem import RealFileSystem
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077, 0o777], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def modes(directory: Path) -> dict[str, str]:
+    """Of everything that is not private: what it is and its mode."""
+    found = {}
+    for path in [directory, *directory.rglob("*")]:
+        mode = path.lstat().st_mode
+        wanted = own_files.DIRECTORY_MODE if stat.S_ISDIR(mode) else own_files.FILE_MODE
+        if stat.S_IMODE(mode) != wanted:
+            found[str(path)] = stat.filemode(mode)
+    return found
+
+
+def test_everything_that_a_node_makes_is_its_users_alone(tmp_path: Path, umask: None) -> None:
+    path = tmp_path / "new" / "node"
+    with warren.open(path, sync="os") as node:
+        node.queue("q").publish_many([b"small", b"L" * 10_000] * 100).wait()
+        node.vhost("v").queue("w").publish(b"x").wait()
+        node.topic("t").append(b"x", key="k").wait()
+        assert modes(tmp_path / "new") == {}
+    assert modes(tmp_path / "new") == {}
+
+
+def test_what_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    warren.open(tmp_path / "node").close()
+    (tmp_path / "node").chmod(0o750)
+    [kept] = (tmp_path / "node").rglob("msg_store_persistent/0.rdq")
+    kept.chmod(0o640)
+    warren.open(tmp_path / "node").close()
+    assert stat.S_IMODE((tmp_path / "node").stat().st_mode) == 0o750
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o640
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser makes things for others")
+def test_what_the_superuser_makes_in_somebodys_directory_is_theirs(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", 12_345, 23_456)
+    with warren.open(tmp_path / "theirs", sync="os") as node:
+        node.queue("q").publish_many([b"small", b"L" * 10_000]).wait()
+        node.topic("t").append(b"x").wait()
+    for path in (tmp_path / "theirs").rglob("*"):
+        assert (path.stat().st_uid, path.stat().st_gid) == (12_345, 23_456), path
+    warren.open(tmp_path / "theirs" / "data of root's own").close()
+    assert (tmp_path / "theirs" / "data of root's own").stat().st_uid == 0
+
+
+def test_a_dangling_link_in_a_files_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "file").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(warren.StorageError):
+        RealFileSystem().open_append(str(tmp_path / "file"))
+    assert not (tmp_path / "elsewhere").exists()

@@ -1,0 +1,64 @@
+"""What a path is that somebody wants to open as a node's data directory, told without touching it."""
+
+from __future__ import annotations
+
+import enum
+import os
+from typing import Final
+
+from actors.engines.definitions_file import FILE_NAME as DEFINITIONS_FILE
+from actors.node_actor import VHOSTS_DIRECTORY, ForeignDirectoryError
+from queue_index.directory import JOURNAL_NAME, QUEUE_NAME_FILE, VHOST_NAME_FILE
+from storage.errors import StorageError
+
+_PARTS: Final = ("vhosts", "queues", VHOST_NAME_FILE, QUEUE_NAME_FILE, JOURNAL_NAME)
+"""Any of these lies in a ``msg_stores`` folder, a vhost's or a queue's."""
+_PARTS_BELOW: Final = (VHOST_NAME_FILE, QUEUE_NAME_FILE, JOURNAL_NAME)
+"""Any of these lies one level below a folder of vhosts or of queues."""
+_STORE: Final = ("commitlog", "consumequeue")
+"""Both lie in the folder of a topic store."""
+
+
+class Kind(enum.Enum):
+    """What was found."""
+
+    MISSING = enum.auto()
+    FILE = enum.auto()
+    EMPTY = enum.auto()
+    NODES = enum.auto()
+    """A node's data directory."""
+    BROKERS = enum.auto()
+    """A RabbitMQ's data directory that no node has taken over."""
+    PART = enum.auto()
+    """A folder out of such a directory, or a topic store's."""
+    OTHER = enum.auto()
+
+
+def kind_of(path: str) -> Kind:
+    """Raises :class:`StorageError` where the system does not let anybody look."""
+    if not os.path.isdir(path):
+        return Kind.FILE if os.path.lexists(path) else Kind.MISSING
+    try:
+        names = os.listdir(path)
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror or error}") from error
+    if DEFINITIONS_FILE in names:
+        return Kind.NODES
+    if os.path.isdir(os.path.join(path, VHOSTS_DIRECTORY)):
+        return Kind.BROKERS
+    if any(name in names for name in _PARTS) or all(name in names for name in _STORE):
+        return Kind.PART
+    if any(os.path.exists(os.path.join(path, name, part)) for name in names for part in _PARTS_BELOW):
+        return Kind.PART
+    return Kind.OTHER if names else Kind.EMPTY
+
+
+def refuse_part(path: str) -> Kind:
+    """What ``path`` is; raises :class:`ForeignDirectoryError` for a part, in which nothing new is to be made."""
+    kind = kind_of(path)
+    if kind is Kind.PART:
+        raise ForeignDirectoryError(
+            f"{path}: a part of a node's data directory or of a broker's; a node wants the whole of it (the directory "
+            f"that holds {VHOSTS_DIRECTORY}), and inspect and export read it as it is"
+        )
+    return kind
