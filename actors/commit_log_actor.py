@@ -14,7 +14,7 @@ every turn that there is more.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import attrs
@@ -24,6 +24,7 @@ from pykka._envelope import Envelope as Letter
 from actors import messages as m
 from actors import topic_messages as tm
 from actors.door import Door
+from actors.engines.byte_budget import MESSAGE_BYTES
 from actors.engines.topics.topic_store import TopicStore
 from actors.future import Confirm, Future
 from actors.inbox import Gathering
@@ -78,6 +79,11 @@ class AppendConfirm:
         """Shared with those that came together; set when it is handed over."""
         self._appended: Appended | None = None
         self._row = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What the message takes on its way."""
+        return MESSAGE_BYTES + len(self.body) + len(self.properties)
 
     def went(self, appended: Appended, row: int) -> None:
         """It was written; its bytes are not needed any more."""
@@ -154,18 +160,31 @@ class CommitLogActor(TopicPart, Door):
 
     # ── any thread ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def append(self, item: AppendConfirm) -> AppendConfirm:
-        """Hand over one message."""
-        if self.actor_stopped.is_set():
-            raise self.stopped_error()
-        item.confirm = self.actor_inbox.gather(item.key, item, self._new_gathering, 1).confirm
+    def append(self, item: AppendConfirm, reserved_bytes: int | None = None) -> AppendConfirm:
+        """Hand over one message, for which bytes are reserved; ``None``: nothing is, and its sender is not held."""
+        if reserved_bytes is None:
+            reserved_bytes = self._around.gate.enter(item.size_bytes)
+        self._check_alive(reserved_bytes)
+        item.confirm = self.actor_inbox.gather(
+            item.key, item, self._new_gathering, 1, size_bytes=reserved_bytes, reserved_bytes=reserved_bytes
+        ).confirm
         return item
 
-    def hand_over(self, message: tm.AppendBatches, count: int) -> None:
-        """Hand over batches of ``count`` messages."""
+    def hand_over(self, batches: Sequence[Batch], confirm: Future, reserved_bytes: int | None = None) -> None:
+        """Hand over batches; the confirm is answered with what was appended. ``None``: nothing is reserved for them.
+
+        So come those that follow from what has been stored, whose sender is not held.
+        """
+        if reserved_bytes is None:
+            reserved_bytes = self._around.gate.enter(size_of(batches))
+        self._check_alive(reserved_bytes)
+        count = sum(len(batch.bodies) for batch in batches)
+        self.actor_inbox.put(Letter(tm.AppendBatches(batches, confirm, reserved_bytes)), count)
+
+    def _check_alive(self, reserved_bytes: int) -> None:
         if self.actor_stopped.is_set():
+            self._around.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             raise self.stopped_error()
-        self.actor_inbox.put(Letter(message), count)
 
     def _new_gathering(self, key: object) -> AppendGathering:
         return AppendGathering(key, Confirm(self))
@@ -191,6 +210,8 @@ class CommitLogActor(TopicPart, Door):
         except BaseException as error:
             entry.confirm.fail(error)
             raise
+        finally:
+            self._around.gate.leave(entry.reserved_bytes)
         self._unconfirmed.append((entry.confirm, None))
 
     def on_receive(self, message: object) -> object:
@@ -229,6 +250,8 @@ class CommitLogActor(TopicPart, Door):
         except BaseException as error:
             message.confirm.fail(error)
             raise
+        finally:
+            self._around.gate.leave(message.reserved_bytes)
         self._unconfirmed.append((message.confirm, appended))
 
     def _append(self, batch: Batch, now_ms: int) -> Appended:
@@ -321,6 +344,7 @@ class CommitLogActor(TopicPart, Door):
 
     def on_undelivered(self, message: Any, error: WarrenError) -> None:
         if isinstance(message, (AppendGathering, tm.AppendBatches)):
+            self._around.gate.leave(message.reserved_bytes)
             message.confirm.fail(error)
 
     def end_with(self, error: BaseException) -> None:
@@ -329,6 +353,16 @@ class CommitLogActor(TopicPart, Door):
         for confirm, _ in unconfirmed:
             confirm.fail(self.stopped_error())
         self._let_publishers_in()
+
+
+def size_of(batches: Iterable[Batch]) -> int:
+    """What batches take on their way."""
+    size_bytes = 0
+    for batch in batches:
+        count, properties = len(batch.bodies), batch.properties
+        size_bytes += count * MESSAGE_BYTES + sum(map(len, batch.bodies))
+        size_bytes += count * len(properties) if isinstance(properties, bytes) else sum(map(len, properties))
+    return size_bytes
 
 
 def _batch_of(key: AppendKey, queue_id: int, items: list[AppendConfirm], now_ms: int) -> Batch:

@@ -1,8 +1,11 @@
 """Door: how any thread comes in to an actor that others hand their work to, and is held while it is behind.
 
 *Credit*: while ``credit_flow_default_credit`` messages wait, or what the actor itself hands on to is behind, a
-publisher is held in :meth:`Door.admit`, where it first runs a turn itself. An event loop may neither wait nor run
-turns: it asks :meth:`Door.admission`, and lets the actor :meth:`~Door.hurry_up`.
+publisher is held in :func:`admit`, where it first runs a turn itself; and then for bytes, which the whole node has
+together (:mod:`actors.gate`). An event loop may neither wait nor run turns: it asks :meth:`Door.admission`, reserves by
+itself, and lets the actor :meth:`~Door.hurry_up`.
+
+Bytes come last, for all of a publish at once: whoever has some waits for nothing else, and so keeps them from nobody.
 
 *Hurry*: somebody waits for what was handed over to be safe, so that the next turn makes it so at once.
 """
@@ -11,13 +14,22 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 import pykka
 
-from actors.clock import NS
+from actors.clock import NS, Clock
 from actors.future import Future
+from actors.gate import Gate, Place
+from actors.interrupts import uninterrupted
 from actors.pool import PooledActor
 from actors.surroundings import BlockedError, Surroundings
+
+T = TypeVar("T")
+
+LOOK_S: Final = 1.0
+"""A publisher who is held looks so often whether somebody still reads the memory."""
 
 
 class Door(PooledActor):
@@ -33,42 +45,30 @@ class Door(PooledActor):
         self._waiting_for_room: deque[Future] = deque()  # one for good: any thread may append
         self._hurry = False
 
+    @property
+    def gate(self) -> Gate:
+        """Where the node's publishers are held."""
+        return self._around.gate
+
     def _is_held_up(self) -> bool:
         """Whether what this actor hands on to is behind."""
         return False
 
-    def admit(self, *, block: bool = True, timeout: float | None = None, here: bool = True) -> None:
-        """Hold a publisher while too much waits; raises :class:`BlockedError` where it may not wait any longer.
-
-        ``here``: whether the calling thread may do the actor's work; an event loop's may not.
-        """
-        gate = self._around.gate
-        clock = self._around.clock
-        deadline = None if timeout is None else clock.now_ns() + round(timeout * NS)
-        while True:
-            if gate.reasons:
-                if not block:
-                    raise BlockedError(f"publishers are blocked: {', '.join(sorted(gate.reasons))} alarm")
-                waiter = gate.opening(self._around.pool)
-            elif self._full():
-                if here and self.turn() and not self._full():
-                    return
-                if not block:
-                    raise BlockedError(f"{self.describe()} is behind")
-                waiter = self._room()
-            else:
-                return
-            remaining = None if deadline is None else (deadline - clock.now_ns()) / NS
-            if remaining is not None and remaining <= 0 and not waiter.done:
-                why = f" by the {' and '.join(sorted(gate.reasons))} alarm" if gate.reasons else ": the disk is behind"
-                raise BlockedError(f"{self.describe()}: blocked for {timeout} seconds{why}")
-            try:
-                waiter.settled(remaining)
-            except pykka.Timeout as error:
-                raise BlockedError(f"{self.describe()}: blocked, and nobody is left who could help") from error
+    def admit(
+        self,
+        size_bytes: int,
+        give: Callable[[int], T],
+        *,
+        ahead: bool = False,
+        block: bool = True,
+        timeout: float | None = None,
+        here: bool = True,
+    ) -> T:
+        """:func:`admit` to this one."""
+        return admit([self], size_bytes, give, ahead=ahead, block=block, timeout=timeout, here=here)
 
     def admission(self) -> Future | None:
-        """Without holding anybody: ``None`` where a publisher may go on, or what to wait for and then ask again."""
+        """Without holding anybody: ``None`` where there is room, or what to wait for and then ask again."""
         gate = self._around.gate
         if gate.reasons:
             return gate.opening(self._around.pool)
@@ -105,3 +105,89 @@ class Door(PooledActor):
         """Somebody waits who cannot help: sync without delay, in one of the pool's threads."""
         self._hurry = True
         self.get_in_line()
+
+
+class _Held(NamedTuple):
+    """A publisher who has to wait, and for what."""
+
+    wait: Future
+
+
+def admit(
+    doors: Sequence[Door],
+    size_bytes: int,
+    give: Callable[[int], T],
+    *,
+    ahead: bool = False,
+    block: bool = True,
+    timeout: float | None = None,
+    here: bool = True,
+) -> T:
+    """Hold a publisher until all of the ``doors`` have room, and the node has it for ``size_bytes``; then ``give``.
+
+    ``give`` is called with how many bytes are reserved, and hands them over, or gives them back; no interrupt comes
+    between. ``ahead``: more than ``size_bytes``, for messages that join it. ``here``: whether the calling thread may do
+    the actors' work; an event loop's may not. Raises :class:`BlockedError` where the publisher may not wait any longer.
+    """
+    size_bytes = max(size_bytes, 1)  # nothing reserved means that there was no room
+    gate, clock = doors[0].gate, doors[0]._around.clock
+    deadline = None if timeout is None else clock.now_ns() + round(timeout * NS)
+    while True:
+        found: T | _Held = uninterrupted(_pass, doors, size_bytes, give, ahead, block, here)
+        if not isinstance(found, _Held):
+            return found
+        wait = found.wait
+        try:
+            if not _settled(wait, gate, clock, deadline):
+                why = f" by the {' and '.join(sorted(gate.reasons))} alarm" if gate.reasons else ": the disk is behind"
+                raise BlockedError(f"{doors[0].describe()}: blocked for {timeout} seconds{why}")
+            if isinstance(wait, Place):
+                given: T = uninterrupted(_give, gate, wait, give)
+                return given
+        except pykka.Timeout as error:
+            raise BlockedError(f"{doors[0].describe()}: blocked, and nobody is left who could help") from error
+        finally:
+            gate.withdraw(wait)
+
+
+def _settled(wait: Future, gate: Gate, clock: Clock, deadline: int | None) -> bool:
+    """Wait until a publisher may ask again, or has what it asked for; whether that came in time."""
+    while not wait.done:
+        left_s = LOOK_S if deadline is None else (deadline - clock.now_ns()) / NS
+        if left_s <= 0:
+            return False
+        if not wait.settled(min(LOOK_S, left_s)):
+            gate.look_if_stale()
+    return True
+
+
+def _give(gate: Gate, place: Place, give: Callable[[int], T]) -> T:
+    return give(gate.take_over(place))
+
+
+def _pass(  # noqa: PLR0917
+    doors: Sequence[Door], size_bytes: int, give: Callable[[int], T], ahead: bool, block: bool, here: bool
+) -> T | _Held:
+    """Reserve and give, or say what to wait for. Raises :class:`BlockedError` for who may not (``block``)."""
+    gate = doors[0].gate
+    if gate.reasons:
+        if not block:
+            raise BlockedError(f"publishers are blocked: {', '.join(sorted(gate.reasons))} alarm")
+        return _Held(gate.opening(doors[0]._around.pool))
+    for door in doors:
+        if door._full() and not (here and door.turn() and not door._full()):
+            if not block:
+                raise BlockedError(f"{door.describe()} is behind")
+            return _Held(door._room())
+    reserved_bytes = gate.reserve(size_bytes, ahead=ahead, here=here)
+    if not reserved_bytes and here:
+        for door in doors:
+            door.turn()
+        reserved_bytes = gate.reserve(size_bytes, ahead=ahead)
+    if reserved_bytes:
+        return give(reserved_bytes)
+    if gate.reasons:  # the memory was read meanwhile
+        return _pass(doors, size_bytes, give, ahead, block, here)
+    if not block:
+        raise BlockedError(f"{doors[0].describe()}: too much is on its way to the disk")
+    return _Held(gate.get_in_line(size_bytes, doors[0]._around.pool))

@@ -6,10 +6,12 @@ Single ones gather in the queue's inbox while it is busy (:class:`~actors.inbox.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import attrs
 
+from actors.engines.byte_budget import MESSAGE_BYTES
 from actors.future import Confirm
 from actors.inbox import Gathering
 from actors.pool import ActorStoppedError
@@ -39,6 +41,16 @@ class PublishKey:
     envelope: Envelope
     expiration_ms: int | None = None
     priority: int = 0
+    around_bytes: int = attrs.field(init=False)
+    """What each message takes on its way beside its body."""
+
+    @around_bytes.default
+    def _size_around(self) -> int:
+        return MESSAGE_BYTES + len(self.envelope.properties)
+
+    def size_bytes(self, bodies: Sequence[bytes]) -> int:
+        """What messages with such bodies take on their way."""
+        return sum(map(len, bodies)) + len(bodies) * self.around_bytes
 
 
 class PublishBatch(Gathering):

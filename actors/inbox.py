@@ -29,11 +29,15 @@ class Control:
 class Gathering:
     """An entry of the data lane that others of its kind may still join. ``key``: what makes them of one kind."""
 
-    __slots__ = ("items", "key")
+    __slots__ = ("items", "key", "reserved_bytes", "room_bytes")
 
     def __init__(self, key: object) -> None:
         self.key = key
         self.items: list[Any] = []
+        self.reserved_bytes = 0
+        """What is on the way for it (:mod:`actors.gate`)."""
+        self.room_bytes = 0
+        """So much of that has not come yet."""
 
 
 class Owner(Helper, Protocol):
@@ -84,10 +88,19 @@ class Inbox:
             self._wake_after_interrupt()
             raise
 
-    def gather(self, key: object, item: Any, new: Callable[[object], G], weight: int) -> G:
+    def gather(
+        self,
+        key: object,
+        item: Any,
+        new: Callable[[object], G],
+        weight: int,
+        *,
+        size_bytes: int = 0,
+        reserved_bytes: int = 0,
+    ) -> G:
         """Let ``item`` join the entry at the tail, or begin a ``new`` one; returns the entry.
 
-        All entries of one key are of one class.
+        All entries of one key are of one class. ``reserved_bytes``: for this item of ``size_bytes``, and others.
         """
         try:
             with self._lock:
@@ -96,6 +109,8 @@ class Inbox:
                     tail = new(key)
                     self._data_lane().append(tail)
                     self._open = tail  # only now: nobody would take what joins an entry that does not stand in line
+                tail.reserved_bytes += reserved_bytes
+                tail.room_bytes += reserved_bytes - size_bytes
                 self.weight += weight
                 tail.items.append(item)
             if not self.scheduled:
@@ -105,15 +120,16 @@ class Inbox:
             raise
         return tail  # type: ignore[return-value]
 
-    def join(self, key: object, item: Any) -> Gathering | None:
-        """The short way for a message of weight 1: let it join the entry at the tail, if that is of its kind.
+    def join(self, key: object, item: Any, size_bytes: int) -> Gathering | None:
+        """The short way for a message of weight 1: let it join the entry at the tail.
 
-        Whoever began the entry has told the owner.
+        If that is of its kind, and bytes enough are reserved for it. Whoever began the entry has told the owner.
         """
         with self._lock:
             tail = self._open
-            if tail is None or tail.key is not key:
+            if tail is None or tail.key is not key or tail.room_bytes < size_bytes:
                 return None
+            tail.room_bytes -= size_bytes
             self.weight += 1
             tail.items.append(item)
         return tail

@@ -7,12 +7,10 @@ from typing import Any, Final
 import attrs
 from pykka import ActorDeadError, ActorRef, Timeout
 
+from actors.engines.byte_budget import MESSAGE_BYTES
 from actors.engines.queue_process import QueueProcess
 from queue_index.browsing import Browsed
 from storage.errors import WarrenError
-
-MESSAGE_BYTES: Final = 200
-"""What a message in RAM takes beside its body: its share of columns, and Python's own headers."""
 
 QUEUE_BYTES: Final = 8192
 """What a queue takes that is awake."""

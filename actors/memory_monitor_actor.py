@@ -2,6 +2,10 @@
 
 Queues report how long their messages in RAM will last and are told how long they may. A queue that has left, because it
 hibernates, is neither counted nor woken. While an alarm is set the node's gate is shut for publishers.
+
+The memory is read every second, in every round, and whenever the gate finds the last reading too old
+(:meth:`MemoryMonitorActor.look`): in a publisher's own thread, so that threads that are busy cannot put it off. For the
+same reason the monitor goes before others where it stands in line for a turn.
 """
 
 from __future__ import annotations
@@ -43,6 +47,8 @@ ALARM_INTERVAL_MS: Final = 1000
 class MemoryMonitorActor(PooledActor):
     """Owner of one node's memory monitor, disk monitor and alarms."""
 
+    goes_first = True
+
     def __init__(
         self,
         around: Surroundings,
@@ -66,8 +72,27 @@ class MemoryMonitorActor(PooledActor):
         self._alarms = Alarms()
         self._total_memory_bytes = total_memory_bytes
         self._used_bytes = 0
+        self._look_wanted = False
+
+    def look(self, *, here: bool) -> None:
+        """Somebody finds the last reading too old. Any thread may call; ``here``: and may do this actor's work.
+
+        Where another thread is at it, that one looks before it leaves, or lets the pool.
+        """
+        self._look_wanted = True
+        if not here or not self.turn():
+            self.get_in_line()
+
+    def wants_turn(self) -> bool:
+        return self._look_wanted
+
+    def on_turn_end(self) -> None:
+        if self._look_wanted:
+            self._look_wanted = False
+            self._check_memory()
 
     def on_start(self) -> None:
+        self._around.gate.watcher = self
         self._disk_round()
         self._round()
         self._start_timer("memory", self._around.settings.memory_monitor_interval, MonitorRound())
@@ -109,6 +134,7 @@ class MemoryMonitorActor(PooledActor):
         traceback: TracebackType | None,
     ) -> None:
         """Nobody watches: publishers go on until the next one looks."""
+        self._around.gate.watcher = None
         self._around.gate.set(frozenset())
         tell(self._around.timer, CancelTimers(self.actor_ref))
         error = exception_value if exception_value is not None else RuntimeError("no error")
@@ -128,6 +154,7 @@ class MemoryMonitorActor(PooledActor):
             self._give_back()  # what was paged may still count as ours
             self._used_bytes = self._reading.read()
         self._note(self._alarms.update("memory", alarmed=self._used_bytes > self._monitor.limit_bytes))
+        self._around.gate.note_reading(self._used_bytes, self._monitor.limit_bytes)
 
     def _disk_round(self) -> None:
         try:

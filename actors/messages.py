@@ -63,6 +63,8 @@ class Publish:
     expiration_ms: int | None
     priority: int
     confirm: Future
+    reserved_bytes: int = 0
+    """What is on the way for it (:mod:`actors.gate`)."""
 
 
 @attrs.frozen

@@ -22,7 +22,7 @@ import sys
 import threading
 from collections import deque
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import pykka
 from pykka import ActorDeadError, ActorRef, ActorRegistry, Timeout
@@ -96,10 +96,11 @@ class Pool(Protocol):
 
 
 class ThreadPool:
-    """Threads that run turns in the order in which actors got in line."""
+    """Threads that run turns in the order in which actors got in line; :attr:`PooledActor.goes_first` before them."""
 
     def __init__(self, threads: int, name: str = "warren") -> None:
         self._line: queue.SimpleQueue[PooledActor | None] = queue.SimpleQueue()
+        self._first: deque[PooledActor] = deque()
         self._error: WarrenError | None = None
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(threads)
@@ -108,6 +109,8 @@ class ThreadPool:
             thread.start()
 
     def submit(self, actor: PooledActor) -> None:
+        if actor.goes_first:
+            self._first.append(actor)
         self._line.put(actor)
 
     def help(self, future: Future) -> None:
@@ -117,8 +120,16 @@ class ThreadPool:
 
     def _work(self) -> None:
         while (actor := self._line.get()) is not None:
-            actor.actor_inbox.scheduled = False
-            actor.turn()
+            while (first := self._next_first()) is not None:
+                _run_turn(first)
+            if not actor.goes_first:
+                _run_turn(actor)
+
+    def _next_first(self) -> PooledActor | None:
+        try:
+            return self._first.popleft()
+        except IndexError:
+            return None
 
     def stop(self) -> None:
         for _ in self._threads:
@@ -129,6 +140,11 @@ class ThreadPool:
 
     def forget(self, error: WarrenError) -> None:
         self._line, self._error = queue.SimpleQueue(), error
+
+
+def _run_turn(actor: PooledActor) -> None:
+    actor.actor_inbox.scheduled = False
+    actor.turn()
 
 
 class HandPool:
@@ -144,9 +160,7 @@ class HandPool:
         """Run the turn of the first in line; whether there was one."""
         if not self._line:
             return False
-        actor = self._line.popleft()
-        actor.actor_inbox.scheduled = False
-        actor.turn()
+        _run_turn(self._line.popleft())
         return True
 
     def run(self) -> None:
@@ -185,6 +199,8 @@ class PooledActor(pykka.Actor):
     """An actor that has turns. Subclasses handle messages in ``on_receive`` and gatherings in ``on_gathered``."""
 
     actor_inbox: Inbox
+    goes_first: ClassVar[bool] = False
+    """Whether its turns come before those of others that wait: short ones, on which the others depend."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__()

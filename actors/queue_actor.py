@@ -34,6 +34,7 @@ from pykka._envelope import Envelope as Letter
 from actors import messages as m
 from actors.deliveries import BUFFER, Deliveries
 from actors.engines.arguments import QueueDeclaration
+from actors.engines.byte_budget import MESSAGE_BYTES
 from actors.engines.dead_letters import is_cycle
 from actors.engines.effects import DeadLetterBatch, Delivered
 from actors.engines.queue_process import QueueProcess
@@ -202,6 +203,8 @@ class QueueActor(QueueDoor):
         for confirm in self._confirms:
             confirm.fail(error if error is not None else self.stopped_error())
         self._confirms.clear()
+        for store in self._stores:
+            store.give_up()
         self._around.allocated.account(self.actor_urn, 0)
         self._around.syncing.discard(self.actor_urn)
         tell(self._around.timer, m.CancelTimers(self.actor_ref))
@@ -229,6 +232,7 @@ class QueueActor(QueueDoor):
 
     def on_undelivered(self, message: Any, error: WarrenError) -> None:
         if isinstance(message, (PublishBatch, m.Publish)):
+            self._around.gate.leave(message.reserved_bytes)
             message.confirm.fail(error)
         elif isinstance(message, m.Subscribe):
             message.deliveries.end(error)
@@ -250,21 +254,23 @@ class QueueActor(QueueDoor):
             key: PublishKey = entry.key  # type: ignore[assignment]
             self.actor_inbox.lighten(len(items))
             ids = self.msg_ids.many(len(items)) if len(items) > 1 else self.msg_ids.one()
-            self._publish(key.envelope, ids, items, key.expiration_ms, key.priority, entry.confirm)
+            try:
+                self._publish(key.envelope, ids, items, key.expiration_ms, key.priority, entry.confirm)
+            finally:  # what of it went on to a store is on the way there now
+                self._around.gate.leave(entry.reserved_bytes, unused_bytes=entry.room_bytes)
             return
         settle: SettleKey = entry.key  # type: ignore[assignment]
         self._settle(settle.channel, settle.outcome, tag_ranges(items))
 
     def _on_publish(self, message: m.Publish) -> None:
         self.actor_inbox.lighten(len(message.bodies))
-        self._publish(
-            message.envelope,
-            message.msg_ids or self.msg_ids.many(len(message.bodies)),
-            message.bodies,
-            message.expiration_ms,
-            message.priority,
-            message.confirm,
-        )
+        ids = message.msg_ids or self.msg_ids.many(len(message.bodies))
+        try:
+            self._publish(
+                message.envelope, ids, message.bodies, message.expiration_ms, message.priority, message.confirm
+            )
+        finally:
+            self._around.gate.leave(message.reserved_bytes)
 
     def _publish(  # noqa: PLR0917
         self, envelope: Envelope, ids: bytes, bodies: Any, expiration_ms: int | None, priority: int, confirm: Future
@@ -522,16 +528,20 @@ class QueueActor(QueueDoor):
     def _send_dead_letters(self, batch: DeadLetterBatch) -> None:
         """Publish dead letters to where their exchange leads; what is safe there may go here."""
         confirms: list[Future] = []
+        gate = self._around.gate
         for letter in batch.publications:
             msg_id = self.msg_ids.one()
             for name, target in self._dispatch(batch.exchange, letter.routing_keys, letter.headers):
                 if not is_cycle(letter.headers, name):
                     confirms.append(confirm := Future())
-                    message = m.Publish(letter.envelope, msg_id, [letter.body], None, letter.priority, confirm)
                     if target is None or target.actor_stopped.is_set():
                         confirm.fail(QueueDownError(f"queue '{name}' is down"))
-                    else:  # they weigh like others, but whoever sends them does not wait for room
-                        target.actor_inbox.put(Letter(message), 1)  # type: ignore[call-arg]
+                        continue
+                    envelope, body = letter.envelope, letter.body
+                    size_bytes = gate.enter(MESSAGE_BYTES + len(body) + len(envelope.properties))
+                    message = m.Publish(envelope, msg_id, [body], None, letter.priority, confirm, size_bytes)
+                    # They weigh like others, but whoever sends them waits neither for room nor for bytes.
+                    target.actor_inbox.put(Letter(message), 1)  # type: ignore[call-arg]
         CountDown(confirms).on_done(lambda done: self._dead_lettered(batch.number, done))
 
     def _dead_lettered(self, number: int, done: Future) -> None:

@@ -28,8 +28,9 @@ from actors.store_actor import RemoteStore
 from actors.surroundings import Surroundings
 from storage.errors import WarrenError
 
-_SAFE: Final = Confirm()
-_SAFE.set()
+SAFE: Final = Confirm()
+"""Of a message that a consumer has, who acks unseen."""
+SAFE.set()
 
 
 class QueueDoor(Door):
@@ -81,22 +82,30 @@ class QueueDoor(Door):
         for deliveries in list(self.deliveries.values()):
             deliveries.forget_all(error)
 
-    def publish(self, key: PublishKey, body: bytes, *, here: bool = True) -> Confirm:
+    def publish(self, key: PublishKey, body: bytes, reserved_bytes: int = 0, *, here: bool = True) -> Confirm:
         """Hand over one message; returns its confirm, which messages that came together share.
 
-        ``here``: whether the calling thread may do the queue's work; an event loop's may not.
+        ``here``: whether the calling thread may do the queue's work; an event loop's may not. ``reserved_bytes``: by
+        :func:`~actors.door.admit`, for this message and others that join it.
         """
-        if here and self.deliveries and self._hand_off(key, body):
-            return _SAFE
+        if here and self.deliveries and self.hand_off(key, body):
+            self._around.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+            return SAFE
         inbox = self.actor_inbox
-        batch = inbox.gather(key, body, self._new_batch, 1)
+        size_bytes = len(body) + key.around_bytes
+        batch = inbox.gather(key, body, self._new_batch, 1, size_bytes=size_bytes, reserved_bytes=reserved_bytes)
         if not self.coalesces:
             inbox.seal()
-        if here and self.deliveries and self.consumer_waits():
-            self.turn()
+        if here and self.deliveries:
+            self.wake_consumer()
         return batch.confirm
 
-    def _hand_off(self, key: PublishKey, body: bytes) -> bool:
+    def wake_consumer(self) -> None:
+        """Let a consumer that waits have what was handed over, in this thread."""
+        if self.consumer_waits():
+            self.turn()
+
+    def hand_off(self, key: PublishKey, body: bytes) -> bool:
         """Give a message to a consumer that waits for one and acks unseen, past the queue, if nothing is before it."""
         return self.consumer_waits() and uninterrupted(self._hand_off_in_turn, key, body)
 
@@ -119,16 +128,23 @@ class QueueDoor(Door):
         return PublishBatch(key, Confirm(self))
 
     def publish_many(
-        self, key: PublishKey, bodies: Sequence[bytes], msg_ids: bytes = b"", *, here: bool = True
+        self,
+        key: PublishKey,
+        bodies: Sequence[bytes],
+        reserved_bytes: int = 0,
+        *,
+        msg_ids: bytes = b"",
+        here: bool = True,
     ) -> Confirm:
         """Hand over messages in one batch; ``msg_ids``: 16 bytes each, where other queues get the same messages."""
         confirm = Confirm(self)
-        message = m.Publish(key.envelope, msg_ids, bodies, key.expiration_ms, key.priority, confirm)
+        message = m.Publish(key.envelope, msg_ids, bodies, key.expiration_ms, key.priority, confirm, reserved_bytes)
         if self.actor_stopped.is_set():
+            self._around.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             raise self.stopped_error()
         self.actor_inbox.put(Letter(message), len(bodies))
-        if here and self.deliveries and self.consumer_waits():
-            self.turn()
+        if here and self.deliveries:
+            self.wake_consumer()
         return confirm
 
     def consumer_waits(self) -> bool:

@@ -212,7 +212,7 @@ class RunningVhost:
             (self.persistent, self.directory.persistent_store),
             (self.transient, self.directory.transient_store),
         ):
-            client = RemoteStore(ref, store, next(around.numbers), GrantedCredit(initial, more_after))
+            client = RemoteStore(ref, store, next(around.numbers), GrantedCredit(initial, more_after), around.gate)
             tell(ref, m.JoinStore(client.client, actor.actor_ref))
             clients.append(client)
         persistent, transient = (StoreClient(client, client.credit) for client in clients)

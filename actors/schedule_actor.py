@@ -135,7 +135,7 @@ class ScheduleActor(TopicPart):
         confirm = Future()
         confirm.on_done(lambda done: self._answered(done, level, count))
         if batches:
-            self._log.hand_over(tm.AppendBatches(batches, confirm), sum(len(batch.bodies) for batch in batches))
+            self._log.hand_over(batches, confirm)
         else:
             confirm.set()
 

@@ -14,7 +14,7 @@ Compaction goes step by step, a file operation a turn, behind what has come mean
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final
@@ -23,6 +23,7 @@ import attrs
 from pykka import ActorDeadError, ActorRef
 
 from actors.clock import Clock
+from actors.gate import Gate
 from actors.messages import (
     CloseStore,
     CompactStep,
@@ -215,7 +216,9 @@ class RemoteStore:
 
     __slots__ = (
         "_actor",
+        "_gate",
         "_in_flight",
+        "_on_the_way",
         "_reading",
         "client",
         "credit",
@@ -224,9 +227,14 @@ class RemoteStore:
         "written_ticket",
     )
 
-    def __init__(self, actor: ActorRef[Any], reading: MessageStore, client: int, credit: GrantedCredit) -> None:
+    def __init__(
+        self, actor: ActorRef[Any], reading: MessageStore, client: int, credit: GrantedCredit, gate: Gate
+    ) -> None:
         self._actor = actor
         self._reading = reading
+        self._gate = gate
+        self._on_the_way: deque[tuple[int, int]] | None = None
+        """What was handed over and not taken yet: ticket and bytes."""
         self._in_flight: dict[bytes, tuple[int, bytes]] | None = None
         self.client = client
         self.credit = credit
@@ -243,6 +251,9 @@ class RemoteStore:
         if self._in_flight is None:
             self._in_flight = {}
         self._in_flight.update(zip(msg_ids, ((ticket, message) for message in messages), strict=True))
+        if self._on_the_way is None:
+            self._on_the_way = deque()
+        self._on_the_way.append((ticket, self._gate.enter(sum(map(len, messages)))))
         self._tell(WriteBodies(self.client, msg_ids, messages, ticket))
 
     def remove_many(self, msg_ids: Sequence[bytes]) -> None:
@@ -286,6 +297,7 @@ class RemoteStore:
             return
         self.credit.take_back(message.taken_ticket - self.taken_ticket)
         self.taken_ticket = message.taken_ticket
+        self._let_leave(message.taken_ticket)
         in_flight = self._in_flight
         if in_flight is not None:
             if message.taken_ticket == self.written_ticket:
@@ -293,6 +305,22 @@ class RemoteStore:
             else:  # in the order in which they were written; one that was written again has its last place
                 for msg_id in [one for one, (ticket, _) in in_flight.items() if ticket <= message.taken_ticket]:
                     del in_flight[msg_id]
+
+    def _let_leave(self, taken_ticket: int) -> None:
+        """What was handed over up to a ticket is not on the way any more."""
+        on_the_way = self._on_the_way
+        if on_the_way is None:
+            return
+        size_bytes = 0
+        while on_the_way and on_the_way[0][0] <= taken_ticket:
+            size_bytes += on_the_way.popleft()[1]
+        if not on_the_way:
+            self._on_the_way = None
+        self._gate.leave(size_bytes)
+
+    def give_up(self) -> None:
+        """The queue has ended: nobody hears any more what the store takes."""
+        self._let_leave(self.written_ticket)
 
     def leave(self) -> None:
         """Tell the store that this client is no more."""

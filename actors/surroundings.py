@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
-from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
@@ -15,7 +13,7 @@ from pykka import ActorRef
 from actors.clock import Clock
 from actors.engines.memory_readings import AllocatedReading
 from actors.engines.node_settings import NodeSettings
-from actors.future import Future
+from actors.gate import Gate
 from actors.pool import Pool
 from storage.descriptors import descriptor_bound
 from storage.errors import WarrenError
@@ -29,35 +27,6 @@ class BlockedError(WarrenError):
     """A publisher may not go on now: the queue or the disk is behind, or an alarm is set."""
 
 
-@attrs.define(eq=False)
-class Gate:
-    """Where publishers wait while an alarm is set. The memory monitor opens and shuts it."""
-
-    limit: int
-    """How many messages may wait for a queue before its publishers have to; 0 while it is shut."""
-    reasons: frozenset[str] = frozenset()
-    """The alarms that are set; empty: open."""
-    _credit: int = attrs.field(default=attrs.Factory(lambda self: self.limit, takes_self=True))
-    _waiting: deque[Future] = attrs.Factory(deque)  # one for good: any thread may append
-
-    def set(self, reasons: frozenset[str]) -> None:
-        """Shut for ``reasons``, or open."""
-        self.reasons = reasons
-        self.limit = 0 if reasons else self._credit
-        if not reasons:
-            with contextlib.suppress(IndexError):
-                while True:
-                    self._waiting.popleft().set()
-
-    def opening(self, pool: Pool) -> Future:
-        """A future that is answered once the gate is open."""
-        future = Future(pool)
-        self._waiting.append(future)
-        if not self.reasons:  # it opened meanwhile
-            self.set(frozenset())
-        return future
-
-
 @attrs.define(eq=False, kw_only=True)
 class Surroundings:
     """One node's common ground. Set up by the node before any other actor starts."""
@@ -68,7 +37,9 @@ class Surroundings:
     random: Callable[[int], bytes]
     settings: NodeSettings
     engine: Settings
-    gate: Gate = attrs.Factory(lambda self: Gate(self.settings.credit_flow_default_credit[0]), takes_self=True)
+    gate: Gate = attrs.Factory(
+        lambda self: Gate(self.settings.credit_flow_default_credit[0], self.clock), takes_self=True
+    )
     allocated: AllocatedReading = attrs.Factory(AllocatedReading)
     """What each queue accounts for, each written by its actor alone."""
     syncing: set[str] = attrs.Factory(set)

@@ -73,6 +73,8 @@ class Timers(Generic[Target]):
 class TimerActor(PooledActor):
     """The timers of one node, behind an injected clock."""
 
+    goes_first = True
+
     def __init__(self, pool: Pool, clock: Clock) -> None:
         super().__init__(pool)
         self._clock = clock

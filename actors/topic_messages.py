@@ -27,6 +27,8 @@ class AppendBatches:
 
     batches: Sequence[Batch]
     confirm: Future
+    reserved_bytes: int = 0
+    """What is on the way for it (:mod:`actors.gate`)."""
 
 
 @attrs.frozen

@@ -135,7 +135,7 @@ class TransactionsActor(TopicPart):
         self._deciding.add(half.queue_offset)
         confirm = Confirm(self._log)
         confirm.on_done(lambda done: self._answered(done, half.queue_offset))
-        self._log.hand_over(tm.AppendBatches(batches, confirm), len(batches))
+        self._log.hand_over(batches, confirm)
         self._log.hurry_up()  # whoever decides waits for it, and cannot know when it is handed over
         return confirm
 

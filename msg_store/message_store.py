@@ -43,6 +43,9 @@ from storage.settings import Settings
 BUFFER_BYTES = 2 << 20
 """A buffer above this is flushed. More would let more writes and removes meet, and cost memory."""
 
+WRITE_BYTES = 4 << 20
+"""No write is much longer: its records are copied together for it, which costs as much memory again."""
+
 
 @attrs.frozen(kw_only=True)
 class StoreStatus:
@@ -256,7 +259,7 @@ class MessageStore:
         self.synced_ticket = ticket
 
     def _flush_into_current(self) -> None:
-        """Write, at once, what is in the buffer or fills the current file; then roll to the next where it is full."""
+        """Write what is in the buffer, as far as one write or the current file takes it; roll where that is full."""
         number, limit = self._current.number, self._settings.msg_store_file_size_limit
         start = offset = self._current.size_bytes
         msg_ids: list[bytes] = []
@@ -268,7 +271,7 @@ class MessageStore:
             places.append(pack(number, offset, size))
             parts.extend(record_parts(msg_id, message))
             offset += size
-            if offset >= limit:
+            if offset >= limit or offset - start >= WRITE_BYTES:
                 break
         self._current.write(b"".join(parts))
         self._summary.resize(number, offset)

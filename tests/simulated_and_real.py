@@ -189,7 +189,9 @@ class Pair:
         ids = b"".join(number.to_bytes(16, "big") for number in range(self.first_id, self.first_id + count))
         self.first_id += count
         kind, bodies, token = envelope(queue, persistent=persistent), [body(size)] * count, Token()
-        confirm = self.actor(queue).publish_many(PublishKey(kind, expiration_ms, priority), bodies, ids, here=False)
+        confirm = self.actor(queue).publish_many(
+            PublishKey(kind, expiration_ms, priority), bodies, msg_ids=ids, here=False
+        )
         self.confirms.append((confirm, token))
         self.simulated.queues[queue].publish(Publication(kind, ids, bodies, expiration_ms, priority, token))
         self.settle()

@@ -16,6 +16,7 @@ from runtime_tools import forget_actors
 
 from actors import messages as m
 from actors.clock import HandClock
+from actors.gate import Gate
 from actors.pool import ActorStoppedError, HandPool, Pool, PooledActor
 from actors.store_actor import GrantedCredit, MessageStoreActor, RemoteStore
 from actors.timer import TimerActor
@@ -57,6 +58,7 @@ class Scene:
         self.files = MemoryFileSystem(random.Random(0))
         self.files.make_directories("/store")
         self.pool, self.clock = HandPool(), HandClock()
+        self.gate = Gate(400, self.clock)
         self.credit = credit
         self.sync = sync
         self.timer = TimerActor.start(self.pool, self.clock)
@@ -81,7 +83,7 @@ class Scene:
     def queue(self) -> tuple[RemoteStore, Listener]:
         listener = self.listener()
         self.clients += 1
-        listener.remote = RemoteStore(self.actor, self.store, self.clients, GrantedCredit(*self.credit))
+        listener.remote = RemoteStore(self.actor, self.store, self.clients, GrantedCredit(*self.credit), self.gate)
         self.actor.tell(m.JoinStore(self.clients, listener.actor_ref))
         return listener.remote, listener
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
+from actors.door import admit
 from actors.engines.exchanges import ExchangeDeclaration
 from actors.engines.routing import carbon_copies
 from actors.future import Confirm, CountDown, Future
@@ -115,22 +117,42 @@ def hand_over(
 ) -> Confirm:
     """Give the same messages to each of the queues, under the same ids."""
     actors = [cell.actor for cell in cells]
-    for actor in actors:
-        actor.admit(block=block, timeout=timeout)
-    return give(node, actors, key, bodies)
+    if not actors:
+        return CountDown([])
+    to_all = functools.partial(give, node, actors, key, bodies)
+    return admit(actors, size_of(actors, key, bodies), to_all, block=block, timeout=timeout)
+
+
+def size_of(actors: Sequence[QueueActor], key: PublishKey, bodies: Sequence[bytes]) -> int:
+    """What messages take on their way to queues: each encodes them for itself."""
+    return len(actors) * key.size_bytes(bodies)
 
 
 def give(
-    node: Node, actors: Sequence[QueueActor], key: PublishKey, bodies: list[bytes], *, here: bool = True
+    node: Node,
+    actors: Sequence[QueueActor],
+    key: PublishKey,
+    bodies: list[bytes],
+    reserved_bytes: int,
+    *,
+    here: bool = True,
 ) -> Confirm:
     """:func:`hand_over` to those that have room. ``here``: whether this thread may do the queues' work."""
     if len(actors) == 1:
         [actor] = actors
         if len(bodies) == 1:
-            return actor.publish(key, bodies[0], here=here)
-        return actor.publish_many(key, bodies, here=here)
+            return actor.publish(key, bodies[0], reserved_bytes, here=here)
+        return actor.publish_many(key, bodies, reserved_bytes, here=here)
     msg_ids = node.new_msg_ids(len(bodies))
-    parts: list[Future] = [actor.publish_many(key, bodies, msg_ids, here=here) for actor in actors]
+    parts: list[Future] = []
+    each_bytes = reserved_bytes // max(len(actors), 1)
+    try:
+        for actor in actors:
+            reserved_bytes -= each_bytes
+            parts.append(actor.publish_many(key, bodies, each_bytes, msg_ids=msg_ids, here=here))
+    except BaseException:
+        node.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+        raise
     return CountDown(parts)
 
 

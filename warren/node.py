@@ -37,13 +37,14 @@ from actors.engines.memory_readings import (
 )
 from actors.engines.topics.names import check_user_topic
 from actors.future import Confirm, Future
+from actors.gate import Gate
 from actors.handing_over import PublishKey
 from actors.node_actor import NodeActor, Probes, TopicsDownError
 from actors.pool import Pool, ThreadPool, WrongProcessError
 from actors.running_topics import RunningTopics
 from actors.running_vhost import QueueCell, RunningVhost
 from actors.status_server import StatusServer
-from actors.surroundings import Gate, Surroundings, shared_files
+from actors.surroundings import Surroundings, shared_files
 from storage.errors import WarrenError
 from storage.filesystem import FileSystem, make_data_directory
 from warren import open_nodes
@@ -497,7 +498,7 @@ class Node(Vhost):
                 self._status.stop()
             self.actor.actor_ref.ask(m.CloseNode())
         finally:
-            self._around.gate.set(frozenset())  # nobody is left who could open it
+            self._around.gate.end()  # nobody is left who could open it
             self._pool.stop()
             self._clock.close()
             open_nodes.closed(self)

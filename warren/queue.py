@@ -6,6 +6,7 @@ the queue's files, and the handle finds it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
@@ -19,6 +20,7 @@ from actors.future import Confirm
 from actors.handing_over import PublishKey
 from actors.looking import BrowsedMessage
 from actors.queue_actor import QueueActor
+from actors.queue_door import SAFE
 from actors.running_vhost import QueueCell
 from warren.consumer import Channel, Consumer, DeliveredMessage, Delivery, spread
 from warren.messages import PublishArguments, ReceivedMessage, as_bodies, as_body, publish_key
@@ -116,18 +118,26 @@ class Queue(ProcessBound):
         Blocks while the queue or the disk is behind, or an alarm is set; with ``block=False``, or after ``timeout``
         seconds, raises :class:`BlockedError`, and the message was not taken.
         """
-        actor = self._last
-        if actor is None or actor.actor_inbox.weight >= self._gate.limit:
-            actor = self._last = self.actor
-            actor.admit(block=block, timeout=timeout)
         key = self._plain if not properties else self.key(properties)
         if type(body) is not bytes:
             body = as_body(body)
-        inbox = actor.actor_inbox
-        if not actor.deliveries and (batch := inbox.join(key, body)) is not None:
-            confirm: Confirm = batch.confirm  # type: ignore[attr-defined]
-            return confirm
-        return actor.publish(key, body)
+        size_bytes = len(body) + key.around_bytes
+        actor = self._last
+        if actor is None or actor.actor_inbox.weight >= self._gate.limit:
+            actor = self._last = self.actor
+        else:
+            deliveries = actor.deliveries
+            if deliveries and actor.hand_off(key, body):
+                return SAFE
+            if (batch := actor.actor_inbox.join(key, body, size_bytes)) is not None:
+                if deliveries:
+                    actor.wake_consumer()
+                confirm: Confirm = batch.confirm  # type: ignore[attr-defined]
+                return confirm
+        ahead = actor.coalesces and "headers" not in properties  # others will have the same key
+        return actor.admit(
+            size_bytes, functools.partial(actor.publish, key, body), ahead=ahead, block=block, timeout=timeout
+        )
 
     def publish_many(
         self,
@@ -145,8 +155,8 @@ class Queue(ProcessBound):
             confirm = Confirm()
             confirm.set()
             return confirm
-        actor.admit(block=block, timeout=timeout)
-        return actor.publish_many(key, found)
+        give = functools.partial(actor.publish_many, key, found)
+        return actor.admit(key.size_bytes(found), give, block=block, timeout=timeout)
 
     def key(self, properties: PublishArguments) -> PublishKey:
         """What goes around the bodies; the last few are kept, as most publishers use one over and over."""

@@ -6,13 +6,14 @@ Messages are appended to one of the topic's queues and stay there, in order; gro
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from actors import topic_messages as tm
-from actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor
+from actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor, size_of
 from actors.engines.topics.consumer_group import Place
 from actors.engines.topics.routing import Part, Router
 from actors.engines.topics.schedule import level_of_delay, to_scheduled
@@ -113,8 +114,8 @@ class Topic(ProcessBound):
             born_host=born_host,
         )
         log = self.log
-        log.admit(block=block, timeout=timeout)
-        return log.append(message)
+        give = functools.partial(log.append, message)
+        return log.admit(message.size_bytes, give, block=block, timeout=timeout)
 
     def message(
         self,
@@ -184,8 +185,9 @@ class Topic(ProcessBound):
             born_host=born_host,
         )
         log = self.log
-        log.admit(block=block, timeout=timeout)
-        return self.hand_over(log, messages)
+        batches = self.batches(messages)
+        give = functools.partial(self.hand_over, log, messages, batches)
+        return log.admit(size_of(batches), give, block=block, timeout=timeout)
 
     def messages(
         self,
@@ -207,13 +209,19 @@ class Topic(ProcessBound):
         self.check(found, [encoded] if isinstance(encoded, bytes) else encoded)
         return Messages(parts, found, encoded, Origin.of(flag, born_at, born_host))
 
-    def hand_over(self, log: CommitLogActor, messages: Messages) -> AppendManyConfirm:
-        """Hand messages over to a log that has room."""
+    def batches(self, messages: Messages) -> list[Batch]:
+        """What goes to each queue, as it is appended now."""
+        return [self.batch(part, messages.bodies, messages.properties, messages.origin) for part in messages.parts]
+
+    def hand_over(
+        self, log: CommitLogActor, messages: Messages, batches: Sequence[Batch], reserved_bytes: int
+    ) -> AppendManyConfirm:
+        """Hand batches of messages over to a log, with what is reserved there for them."""
         confirm = Confirm(log)
-        batches = [self.batch(part, messages.bodies, messages.properties, messages.origin) for part in messages.parts]
         if batches:
-            log.hand_over(tm.AppendBatches(batches, confirm), len(messages.bodies))
+            log.hand_over(batches, confirm, reserved_bytes)
         else:
+            log.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             confirm.set([])
         return AppendManyConfirm(self._name, messages.parts, confirm)
 
@@ -311,9 +319,8 @@ class Topic(ProcessBound):
             born_host=born_host,
         )
         log = self.log
-        log.admit()
         confirm = Confirm(log)
-        log.hand_over(tm.AppendBatches([half], confirm), 1)
+        log.admit(size_of([half]), functools.partial(log.hand_over, [half], confirm))
         confirm.wait()
         return self.prepared(confirm)
 

@@ -312,7 +312,7 @@ class Reader(ProcessBound):
         if batch.topic == dead_letter_topic(self.group):
             self._node.change(lambda actor: actor.declare_topic(batch.topic, 1))
         confirm = Confirm(running.log)
-        running.log.hand_over(tm.AppendBatches([batch], confirm), 1)
+        running.log.hand_over([batch], confirm)
         confirm.wait()
 
     # ── the group ───────────────────────────────────────────────────────────────────────────────────────────────

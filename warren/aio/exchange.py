@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Unpack
 
@@ -10,7 +11,7 @@ from actors.engines.exchanges import ExchangeDeclaration
 from actors.queue_actor import QueueActor
 from warren import exchange
 from warren.aio.publishing import Confirm, admitted, admitted_now, safe
-from warren.exchange import give, nowhere
+from warren.exchange import give, nowhere, size_of
 from warren.messages import PublishArguments, as_bodies, as_body
 from warren.node import Node
 
@@ -63,11 +64,16 @@ class Exchange:
     ) -> None:
         """Publish messages with the same key and properties, and come back when all are safe."""
         key, found = self.plain.key(routing_key, properties), as_bodies(bodies)
-        actors = await admitted(lambda: self._route(routing_key, properties), timeout)
-        if found and actors:
-            await safe(give(self._node, actors, key, found, here=False))
+        if not found:
+            await safe(self._nowhere(routing_key, mandatory=False))
+            return
+        actors, reserved_bytes = await admitted(
+            lambda: self._route(routing_key, properties), lambda actors: size_of(actors, key, found), timeout
+        )
+        if actors:
+            await safe(give(self._node, actors, key, found, reserved_bytes, here=False))
         else:
-            await safe(self._nowhere(routing_key, mandatory=mandatory and bool(found)))
+            await safe(self._nowhere(routing_key, mandatory=mandatory))
 
     def publish_nowait(
         self,
@@ -79,9 +85,10 @@ class Exchange:
     ) -> Confirm:
         """Hand over a message; await what comes back to know it safe. Never waits: raises :class:`BlockedError`."""
         key, bodies = self.plain.key(routing_key, properties), [as_body(body)]
-        actors = admitted_now(self._route(routing_key, properties))
+        actors = self._route(routing_key, properties)
         if actors:
-            return Confirm(give(self._node, actors, key, bodies, here=False))
+            to_all = functools.partial(give, self._node, actors, key, bodies, here=False)
+            return Confirm(admitted_now(actors, size_of(actors, key, bodies), to_all))
         return Confirm(self._nowhere(routing_key, mandatory=mandatory))
 
     def _route(self, routing_key: str, properties: PublishArguments) -> list[QueueActor]:

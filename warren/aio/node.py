@@ -27,7 +27,7 @@ from warren.aio.queue import Queue
 from warren.aio.topic import Topic
 from warren.aio.transaction import Transaction, pending_transactions
 from warren.config import Config
-from warren.exchange import give
+from warren.exchange import give, size_of
 from warren.messages import PublishArguments, as_body
 from warren.topic import declare
 
@@ -176,7 +176,8 @@ class Vhost:
             self._of.check_process()
             return [cell.actor for cell in self._vhost.cells(found)]
 
-        await safe(give(self._of, await admitted(actors, timeout), key, bodies, here=False))
+        targets, reserved_bytes = await admitted(actors, lambda targets: size_of(targets, key, bodies), timeout)
+        await safe(give(self._of, targets, key, bodies, reserved_bytes, here=False))
 
 
 def _plain(end: Any) -> Any:

@@ -14,11 +14,13 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from actors import future
-from actors.door import Door
+from actors.door import Door, admit
+from actors.gate import Place
 from actors.surroundings import BlockedError
 from warren.aio.bridge import answer, settled
 
 D = TypeVar("D", bound=Door)
+T = TypeVar("T")
 
 
 class Confirm:
@@ -56,25 +58,46 @@ async def safe(confirm: future.Confirm) -> None:
     await answer(confirm)
 
 
-async def admitted(find: Callable[[], Sequence[D]], timeout: float | None) -> Sequence[D]:
-    """Wait until all queues (or logs of topics) have room, and return them: ``find`` is asked anew after every wait.
+async def admitted(
+    find: Callable[[], Sequence[D]], size_of: Callable[[Sequence[D]], int], timeout: float | None
+) -> tuple[Sequence[D], int]:
+    """Wait until all queues (or logs of topics) have room; returns them, and what is reserved for the messages.
 
-    Raises :class:`BlockedError` after ``timeout`` seconds.
+    ``find`` is asked anew after every wait; ``size_of`` says how many bytes the messages take on their way. Raises
+    :class:`BlockedError` after ``timeout`` seconds.
     """
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     while True:
         actors = find()
-        room = next((room for actor in actors if (room := actor.admission()) is not None), None)
-        if room is None:
-            return actors
+        if not actors:
+            return actors, 0
+        wait = next((room for actor in actors if (room := actor.admission()) is not None), None)
+        if wait is None:
+            size_bytes, gate = max(size_of(actors), 1), actors[0].gate
+            if reserved_bytes := gate.reserve(size_bytes, here=False):
+                return actors, reserved_bytes
+            wait = gate.get_in_line(size_bytes)
         left = None if deadline is None else max(0.0, deadline - loop.time())
-        if not await settled(room, left):
+        try:
+            in_time = await settled(wait, left)
+        except BaseException:
+            actors[0].gate.withdraw(wait)
+            raise
+        if not in_time:
+            actors[0].gate.withdraw(wait)
             raise BlockedError(f"{actors[0].describe()}: blocked for {timeout} seconds")
+        if isinstance(wait, Place):
+            return actors, size_bytes
 
 
-def admitted_now(actors: Sequence[D]) -> Sequence[D]:
-    """The actors, all of which have room; raises :class:`BlockedError`."""
-    for actor in actors:
-        actor.admit(block=False, here=False)
-    return actors
+async def has_room(find: Callable[[], Sequence[D]], timeout: float | None) -> None:
+    """Wait until all queues (or logs of topics) have room. Raises :class:`BlockedError` after ``timeout`` seconds."""
+    actors, reserved_bytes = await admitted(find, lambda _: 1, timeout)
+    if actors:
+        actors[0].gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+
+
+def admitted_now(actors: Sequence[D], size_bytes: int, give: Callable[[int], T]) -> T:
+    """``give`` what is reserved for messages of that size, all actors having room; raises :class:`BlockedError`."""
+    return admit(actors, size_bytes, give, block=False, here=False)

@@ -8,6 +8,7 @@ that messages which a cancelled get would have brought go back to their places.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Literal, Unpack
 
@@ -22,7 +23,7 @@ from actors.running_vhost import QueueCell
 from warren import queue
 from warren.aio.bridge import answer, ask, change
 from warren.aio.consumer import Channel, Consumer, Delivery, numbers, spread
-from warren.aio.publishing import Confirm, admitted, admitted_now, safe
+from warren.aio.publishing import Confirm, admitted, admitted_now, has_room, safe
 from warren.messages import PublishArguments, as_bodies, as_body
 from warren.node import Node
 from warren.queue import BrowsedDelivery, ConsumeArguments
@@ -77,14 +78,15 @@ class Queue:
         that is full and told to refuse.
         """
         key, body = self.plain.key(properties), as_body(body)
-        [actor] = await admitted(self._actors, timeout)
-        await safe(actor.publish(key, body, here=False))
+        [actor], reserved_bytes = await admitted(self._actors, lambda _: key.size_bytes([body]), timeout)
+        await safe(actor.publish(key, body, reserved_bytes, here=False))
 
     def publish_nowait(self, body: bytes, **properties: Unpack[PublishArguments]) -> Confirm:
         """Hand over a message; await what comes back to know it safe. Never waits: raises :class:`BlockedError`."""
         key, body = self.plain.key(properties), as_body(body)
-        [actor] = admitted_now(self._actors())
-        return Confirm(actor.publish(key, body, here=False))
+        actor = self.plain.actor
+        give = functools.partial(actor.publish, key, body, here=False)
+        return Confirm(admitted_now([actor], key.size_bytes([body]), give))
 
     async def publish_many(
         self, bodies: Iterable[bytes], *, timeout: float | None = None, **properties: Unpack[PublishArguments]
@@ -92,12 +94,12 @@ class Queue:
         """Publish messages in one go, and come back when all are safe. Otherwise as :meth:`publish`."""
         key, found = self.plain.key(properties), as_bodies(bodies)
         if found:
-            [actor] = await admitted(self._actors, timeout)
-            await safe(actor.publish_many(key, found, here=False))
+            [actor], reserved_bytes = await admitted(self._actors, lambda _: key.size_bytes(found), timeout)
+            await safe(actor.publish_many(key, found, reserved_bytes, here=False))
 
     async def room(self, timeout: float | None = None) -> None:
         """Wait until :meth:`publish_nowait` may go on; after ``timeout`` seconds raises :class:`BlockedError`."""
-        await admitted(self._actors, timeout)
+        await has_room(self._actors, timeout)
 
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 

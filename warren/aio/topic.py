@@ -9,18 +9,19 @@ half message is prepared, a group sought.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from actors import future
 from actors import topic_messages as tm
-from actors.commit_log_actor import CommitLogActor, Position
+from actors.commit_log_actor import CommitLogActor, Position, size_of
 from actors.engines.topics.consumer_group import Place
 from actors.running_topics import RunningTopics
 from warren import topic
 from warren.aio.bridge import answer, ask, caught_up, in_thread, running_now, running_topics
-from warren.aio.publishing import admitted, admitted_now, safe
+from warren.aio.publishing import admitted, admitted_now, has_room, safe
 from warren.aio.topic_reader import Reader
 from warren.aio.topic_record import TopicRecord
 from warren.aio.transaction import Transaction
@@ -141,16 +142,16 @@ class Topic:
         """
         await running_topics(self._node)
         message = self._messages.message(body, **arguments)
-        [log] = await admitted(self._logs, timeout)
-        message = log.append(message)
+        [log], reserved_bytes = await admitted(self._logs, lambda _: message.size_bytes, timeout)
+        message = log.append(message, reserved_bytes)
         await safe(message.confirm)
         return message.position()
 
     def append_nowait(self, body: bytes, **arguments: Unpack[AppendArguments]) -> AppendConfirm[Position]:
         """Hand over a message; await what comes back to know it safe. Never waits: raises :class:`BlockedError`."""
         message = self._messages.message(body, **arguments)
-        [log] = admitted_now(self._logs())
-        message = log.append(message)
+        [log] = self._logs()
+        admitted_now([log], message.size_bytes, functools.partial(log.append, message))
         return AppendConfirm(message.confirm, message.position)
 
     async def append_many(
@@ -162,14 +163,15 @@ class Topic:
         """
         await running_topics(self._node)
         messages = self._messages.messages(bodies, **arguments)
-        [log] = await admitted(self._logs, timeout)
-        appended = self._messages.hand_over(log, messages)
+        batches = self._messages.batches(messages)
+        [log], reserved_bytes = await admitted(self._logs, lambda _: size_of(batches), timeout)
+        appended = self._messages.hand_over(log, messages, batches, reserved_bytes)
         await safe(appended.confirm)
         return appended.positions()
 
     async def room(self, timeout: float | None = None) -> None:
         """Wait until :meth:`append_nowait` may go on; after ``timeout`` seconds raises :class:`BlockedError`."""
-        await admitted(self._logs, timeout)
+        await has_room(self._logs, timeout)
 
     async def prepare(
         self,
@@ -186,9 +188,9 @@ class Topic:
         """
         await running_topics(self._node)
         half = self._messages.half(body, group=group, **arguments)
-        [log] = await admitted(self._logs, timeout)
+        [log], reserved_bytes = await admitted(self._logs, lambda _: size_of([half]), timeout)
         confirm = future.Confirm(log)
-        log.hand_over(tm.AppendBatches([half], confirm), 1)
+        log.hand_over([half], confirm, reserved_bytes)
         await safe(confirm)
         return Transaction(self._node, self._messages.prepared(confirm))
 

@@ -335,7 +335,7 @@ class Reader:
         if batch.topic == dead_letter_topic(self.group):
             await change(self._node, lambda actor: actor.declare_topic(batch.topic, 1))
         confirm = Confirm(running.log)
-        running.log.hand_over(tm.AppendBatches([batch], confirm), 1)
+        running.log.hand_over([batch], confirm)
         await safe(confirm)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ must both reach; the node itself must be a directory of the driver's machine tha
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -29,6 +30,7 @@ from pyspark.sql.types import StructType
 
 import warren
 from actors import topic_messages as tm
+from actors.commit_log_actor import size_of
 from actors.engines.topics.names import check_user_topic
 from actors.engines.topics.routing import Part, Router
 from actors.engines.topics.schedule import to_scheduled
@@ -326,9 +328,8 @@ class _Appending:
 
     def _append(self, chunk: pa.RecordBatch, rows: Sequence[int]) -> None:
         log = self.node.running_topics().log
-        log.admit()
-        confirm = Confirm(log)
-        log.hand_over(tm.AppendBatches(list(self._batches(chunk, rows)), confirm), chunk.num_rows)
+        batches, confirm = list(self._batches(chunk, rows)), Confirm(log)
+        log.admit(size_of(batches), functools.partial(log.hand_over, batches, confirm))
         self._on_their_way.append(confirm)
         if len(self._on_their_way) > _AHEAD:
             self._on_their_way.popleft().wait()
