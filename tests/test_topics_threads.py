@@ -167,7 +167,7 @@ def test_what_was_confirmed_is_there_though_the_node_closes_meanwhile(tmp_path: 
     node = warren.open(tmp_path, threads=2, sync="os", **SMALL)
     topic = node.topic("t", queues=2)
     confirmed: list[list[int]] = [[], [], []]
-    enough = threading.Semaphore(0)
+    begun = [threading.Event() for _ in confirmed]
 
     def append(sender: int) -> None:
         number = 0
@@ -179,13 +179,13 @@ def test_what_was_confirmed_is_there_though_the_node_closes_meanwhile(tmp_path: 
                     confirm.wait(PATIENCE_S)
                     confirmed[sender] += [number + at] if at < 5 else range(number + 5, number + 20)
                 number += 20
-                enough.release()
+                begun[sender].set()
         except WarrenError:
             return
 
     def close() -> None:
-        for _ in range(30):
-            assert enough.acquire(timeout=PATIENCE_S)
+        for event in begun:
+            assert event.wait(PATIENCE_S)
         node.close()
 
     together(close, *[lambda n=n: append(n) for n in range(3)])  # type: ignore[misc]

@@ -89,9 +89,25 @@ def active_session() -> SparkSession | None:
 
 
 def register(spark: SparkSession) -> None:
-    """Let the session read and write ``format("warren")``, its filters handed down to the files."""
+    """Let the session read and write ``format("warren")``, its filters handed down to the files.
+
+    With a local master its workers run this Python, which has warren, unless the user has chosen one.
+    """
     spark.conf.set(PUSHDOWN, "true")
+    context = spark.sparkContext
+    if _is_local(context.master) and not _has_python(context):
+        context.pythonExec = sys.executable
     spark.dataSource.register(WarrenSource)
+
+
+def _is_local(master: str | None) -> bool:
+    return master is not None and (master == "local" or master.startswith("local["))
+
+
+def _has_python(context: SparkContext) -> bool:
+    """Whether the user has said which Python workers run: in the environment, or in Spark's settings."""
+    said = (context.getConf().get(f"spark.pyspark.{name}python") for name in ("", "driver."))
+    return "PYSPARK_PYTHON" in os.environ or any(said)
 
 
 def ship(spark: SparkSession) -> None:
@@ -114,7 +130,7 @@ def _submitted(master: str | None, app_name: str, config: Mapping[str, str]) -> 
 
 def _started(master: str, app_name: str, config: Mapping[str, str], *, quiet: bool) -> SparkSession:
     """On a Java process of ours."""
-    is_local = master == "local" or master.startswith("local[")
+    is_local = _is_local(master)
     at_home = is_local or master.startswith(("local-cluster[", *_LOOPBACK_MASTERS))
     check_master(master)
     settings = dict(_SETTINGS)
