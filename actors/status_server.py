@@ -3,11 +3,12 @@
 A *line* of JSON comes in, a line goes out, over a Unix-domain socket that only the node's user can open. What is asked
 and answered is the caller's (``warren.top.snapshots``); here are the socket and the one thread that serves it.
 
-*Where it is.* ``warren.sock`` in the data directory. Where that path is longer than a socket's may be, it lies in a
-private directory among the temporary ones, and ``warren.sock.path`` in the data directory says where.
+*Where it is.* ``warren.sock`` in the data directory, and nowhere else: nothing that lies in a directory says where a
+socket is. A path that is longer than a socket's may be goes by the directory's descriptor (``/proc/self/fd``).
 
-It never disturbs. One thread serves all, one request after another; who does not read his answer, or sends no end of a
-line, is dropped. Where no socket can be made the node runs without one and says so in its log.
+It never disturbs. One thread serves all, one request after another, and waits for nobody: an answer goes out as its
+visitor reads it, who is asked for no more meanwhile. Who does not read, or sends no end of a line, is dropped. Where no
+socket can be made (a long path without ``/proc``) the node runs without one and says so in its log.
 
 A crash leaves the socket behind. Whoever opens the directory next has its lock, so nobody answers there any more: what
 lies there is removed. A forked child closes its copies of the descriptors and leaves the files alone.
@@ -18,13 +19,14 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import selectors
 import socket
 import stat
-import tempfile
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -34,15 +36,13 @@ from storage.errors import StorageError, WarrenError
 _LOG = logging.getLogger("warren.status")
 
 SOCKET_NAME: Final = "warren.sock"
-POINTER_NAME: Final = "warren.sock.path"
-PRIVATE_PREFIX: Final = "warren-sock-"
 MAX_SOCKET_PATH_BYTES: Final = 103
 """What every system's ``sun_path`` holds; Linux has room for four more."""
 
 MAX_REQUEST_BYTES: Final = 1 << 16
 MAX_VISITORS: Final = 16
 PATIENCE_S: Final = 2.0
-"""An answer that nobody reads for so long is given up, with its connection."""
+"""An answer of which nobody reads anything for so long is given up, with its connection."""
 
 Request = Mapping[str, Any]
 Session = Callable[[Request], Mapping[str, Any]]
@@ -50,25 +50,69 @@ Session = Callable[[Request], Mapping[str, Any]]
 
 
 def find_socket(directory: str) -> str | None:
-    """Where the socket of the node in ``directory`` is, if there is one; perhaps nobody answers there any more."""
+    """The socket of the node in ``directory``, if there is one; perhaps nobody answers there any more."""
     path = os.path.join(directory, SOCKET_NAME)
-    if _fits(path):
-        return path if _is_socket(path) else None
-    try:
-        with open(os.path.join(directory, POINTER_NAME), encoding="utf-8", errors="surrogateescape") as file:
-            path = file.read(4096).rstrip("\n")
-    except OSError:
-        return None
     return path if _is_socket(path) else None
+
+
+@contextlib.contextmanager
+def short_path(path: str) -> Iterator[str]:
+    """A name for ``path`` that is no longer than a socket's may be, as long as the block lasts."""
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
+        yield path
+        return
+    descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{os.path.basename(path)}"
+    finally:
+        os.close(descriptor)
 
 
 @attrs.define(eq=False)
 class _Visitor:
-    """One connection."""
+    """One connection. What is to be sent goes out before more is received."""
 
     connection: socket.socket
     session: Session
     received: bytearray = attrs.Factory(bytearray)
+    unsent: bytearray = attrs.Factory(bytearray)
+    deadline_s: float = math.inf
+    """When it has read nothing for too long."""
+
+    @property
+    def wants(self) -> int:
+        """What its socket is watched for."""
+        return selectors.EVENT_WRITE if self.unsent else selectors.EVENT_READ
+
+    def attend(self) -> bool:
+        """Send what it is owed, or else read what has come and answer it; whether it stays."""
+        try:
+            if self.unsent:
+                return self._send()
+            data = self.connection.recv(1 << 16)
+            self.received += data
+            self._answer()
+            return bool(data) and len(self.received) <= MAX_REQUEST_BYTES and self._send()
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def _answer(self) -> None:
+        """Answer the next whole line, if nothing is owed."""
+        if not self.unsent and (end := self.received.find(b"\n")) >= 0:
+            line = bytes(self.received[:end])
+            del self.received[: end + 1]
+            self.unsent += answer(self.session, line)
+            self.deadline_s = time.monotonic() + PATIENCE_S
+
+    def _send(self) -> bool:
+        while self.unsent:
+            sent = self.connection.send(self.unsent)
+            del self.unsent[:sent]
+            self.deadline_s = time.monotonic() + PATIENCE_S if self.unsent else math.inf
+            self._answer()
+        return True
 
 
 class StatusServer:
@@ -78,18 +122,21 @@ class StatusServer:
         """Start serving. Raises :class:`StorageError` where no socket can be made."""
         self._directory = directory
         self._new_session = new_session
-        self.path = ""
+        self.path = os.path.join(directory, SOCKET_NAME)
+        self._identity = _identity(self.path)
+        """Of the socket; before there is one: of what a process that was killed has left."""
         self._visitors: dict[socket.socket, _Visitor] = {}
+        self._stopping = False
         self._thread = threading.Thread(target=self._serve, name="warren-status", daemon=True)
         with contextlib.ExitStack() as undo:
-            undo.callback(self._remove_files)
+            undo.callback(self._remove_file)
             try:
-                self._remove_stale()
+                self._remove_file()
                 self._bell, self._rung = map(undo.enter_context, socket.socketpair())
                 self._listener = undo.enter_context(self._listen())
                 self._thread.start()
             except (OSError, ValueError, RuntimeError) as error:  # the last: no thread is to be had
-                raise StorageError(f"{self.path or directory}: no socket can be made: {error}") from error
+                raise StorageError(f"{self.path}: no socket can be made: {error}") from error
             undo.pop_all()
 
     @classmethod
@@ -104,53 +151,31 @@ class StatusServer:
     # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _listen(self) -> socket.socket:
-        path = os.path.join(self._directory, SOCKET_NAME)
-        private = not _fits(path)
-        if private:
-            path = os.path.join(_new_private_directory(), SOCKET_NAME)
-        self.path = path
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener.bind(path)
-            os.chmod(path, 0o600)  # before it listens: nobody else has got in
+            with short_path(self.path) as name:
+                listener.bind(name)
+            self._identity = _identity(self.path)
+            os.chmod(self.path, 0o600)  # before it listens: nobody else has got in
             listener.listen(MAX_VISITORS)
             listener.setblocking(False)
-            if private:
-                self._write_pointer(path)
         except OSError:
             listener.close()
             raise
         return listener
 
-    def _write_pointer(self, path: str) -> None:
-        pointer = os.path.join(self._directory, POINTER_NAME)
-        descriptor = os.open(pointer, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(path + "\n")
-
-    def _remove_stale(self) -> None:
-        """Remove what a process that was killed has left."""
-        left = find_socket(self._directory)
-        if left is not None:
-            self.path = left
-        self._remove_files()
-        self.path = ""
-
-    def _remove_files(self) -> None:
-        """Remove the socket, and where it lies elsewhere its directory and what points there; nothing else."""
+    def _remove_file(self) -> None:
+        """Remove the socket, if it is this one; nothing else."""
         with contextlib.suppress(OSError):
-            if _is_socket(self.path):
+            if self._identity is not None and _identity(self.path) == self._identity:
                 os.unlink(self.path)
-            if (parent := os.path.dirname(self.path)) and os.path.basename(parent).startswith(PRIVATE_PREFIX):
-                os.rmdir(parent)
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(self._directory, POINTER_NAME))
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def stop(self) -> None:
-        """Answer nobody any more, and leave no file. A request that is being answered is waited for."""
-        self._remove_files()
+        """Answer nobody any more, and leave no file. A request that is being worked on is waited for, no visitor is."""
+        self._remove_file()
+        self._stopping = True
         with contextlib.suppress(OSError):
             self._bell.send(b"!")
         if self._thread is not threading.current_thread():
@@ -172,24 +197,29 @@ class StatusServer:
                     pass
             except Exception:
                 _LOG.exception("nobody can attach to this node any more")
-                self._remove_files()
+                self._remove_file()
         for one in (self._listener, self._bell, self._rung, *self._visitors):
             one.close()
 
     def _serve_ready(self, selector: selectors.BaseSelector) -> bool:
         """Serve whoever wants something; whether to go on."""
-        for key, _ in selector.select():
-            if key.fileobj is self._rung:
+        patience_s = (
+            min((visitor.deadline_s for visitor in self._visitors.values()), default=math.inf) - time.monotonic()
+        )
+        for key, _ in selector.select(None if patience_s == math.inf else max(0.0, patience_s)):
+            if self._stopping:
                 return False
             if key.fileobj is self._listener:
                 self._let_in(selector)
-                continue
-            visitor: _Visitor = key.data
-            if not self._attend(visitor):
-                selector.unregister(visitor.connection)
-                del self._visitors[visitor.connection]
-                visitor.connection.close()
-        return True
+            elif isinstance(visitor := key.data, _Visitor):
+                if visitor.attend():
+                    selector.modify(visitor.connection, visitor.wants, visitor)
+                else:
+                    self._let_out(selector, visitor)
+        now_s = time.monotonic()
+        for visitor in [visitor for visitor in self._visitors.values() if visitor.deadline_s <= now_s]:
+            self._let_out(selector, visitor)
+        return not self._stopping
 
     def _let_in(self, selector: selectors.BaseSelector) -> None:
         try:
@@ -199,22 +229,14 @@ class StatusServer:
         if len(self._visitors) >= MAX_VISITORS:
             connection.close()
             return
-        connection.settimeout(PATIENCE_S)
+        connection.setblocking(False)
         visitor = self._visitors[connection] = _Visitor(connection, self._new_session())
         selector.register(connection, selectors.EVENT_READ, visitor)
 
-    def _attend(self, visitor: _Visitor) -> bool:
-        """Read what has come and answer every whole line; whether the visitor stays."""
-        try:
-            data = visitor.connection.recv(1 << 16)
-            visitor.received += data
-            while (end := visitor.received.find(b"\n")) >= 0:
-                line = bytes(visitor.received[:end])
-                del visitor.received[: end + 1]
-                visitor.connection.sendall(answer(visitor.session, line))
-        except OSError:  # among them: nobody reads
-            return False
-        return bool(data) and len(visitor.received) <= MAX_REQUEST_BYTES
+    def _let_out(self, selector: selectors.BaseSelector, visitor: _Visitor) -> None:
+        selector.unregister(visitor.connection)
+        del self._visitors[visitor.connection]
+        visitor.connection.close()
 
 
 def answer(session: Session, line: bytes) -> bytes:
@@ -230,19 +252,14 @@ def answer(session: Session, line: bytes) -> bytes:
     return json.dumps(said, default=str).encode() + b"\n"  # names that are not UTF-8 stand there as \udc80 … \udcff
 
 
-def _fits(path: str) -> bool:
-    return len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES
-
-
 def _is_socket(path: str) -> bool:
+    return _identity(path) is not None
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Of the socket with that name; ``None`` where there is none."""
     try:
-        return stat.S_ISSOCK(os.lstat(path).st_mode)
+        found = os.lstat(path)
     except (OSError, ValueError):
-        return False
-
-
-def _new_private_directory() -> str:
-    """A directory with a short path that is the user's alone."""
-    usual = tempfile.gettempdir()
-    room = len(PRIVATE_PREFIX) + 16 + len(SOCKET_NAME)  # 8 letters of chance, and the slashes
-    return tempfile.mkdtemp(prefix=PRIVATE_PREFIX, dir=usual if len(os.fsencode(usual)) + room < 100 else "/tmp")
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISSOCK(found.st_mode) else None

@@ -164,6 +164,24 @@ def test_a_vhost_whose_files_cannot_be_deleted_is_down_and_the_node_serves() -> 
     scene.node.close()
 
 
+def test_a_nodes_numbers_can_be_asked_for_while_a_vhost_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = hand_node()
+    scene.node.vhost("v").queue("q").publish(b"1").wait()
+    seen: list[set[str]] = []
+    delete_tree = MemoryFileSystem.delete_tree
+
+    def watched(files: MemoryFileSystem, path: str) -> None:
+        if "queues" not in path:  # the vhost's own, its stores are closed
+            seen.append(set(scene.node.stats()["vhosts"]))
+        delete_tree(files, path)
+
+    monkeypatch.setattr(MemoryFileSystem, "delete_tree", watched)
+    scene.node.delete_vhost("v")
+    assert seen == [{"/"}]
+    assert set(scene.node.stats()["vhosts"]) == {"/"}
+    scene.node.close()
+
+
 def test_definitions_that_are_damaged_say_where() -> None:
     scene = hand_node(MemoryFileSystem(random.Random(0), rules=FaultRules(damage=True)))
     scene.node.queue("q").publish(b"1").wait()

@@ -19,11 +19,11 @@ from actors.status_server import (
     MAX_REQUEST_BYTES,
     MAX_SOCKET_PATH_BYTES,
     MAX_VISITORS,
-    POINTER_NAME,
     SOCKET_NAME,
     StatusServer,
     answer,
     find_socket,
+    short_path,
 )
 from storage.errors import StorageError, WarrenError
 
@@ -41,7 +41,7 @@ def counting() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
             case "bug":
                 raise KeyError("oops")
             case "much":
-                return {"much": "x" * 50_000_000}
+                return {"much": "x" * 5_000_000}
         return {"asked": asked, "of": dict(request)}
 
     return session
@@ -145,13 +145,37 @@ def test_a_request_without_end_is_dropped(visit: Callable[[], Visitor]) -> None:
     assert other.ask()["asked"] == 1
 
 
-def test_who_does_not_read_his_answer_is_dropped(visit: Callable[[], Visitor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_read_his_answer_is_dropped(
+    server: StatusServer, visit: Callable[[], Visitor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(status_server, "PATIENCE_S", 0.05)
     deaf, other = visit(), visit()
     deaf.send(b'{"want": "much"}\n')
     assert other.ask()["asked"] == 1
+    while len(server._visitors) > 1:
+        other.ask()
     while deaf.socket.recv(1 << 20):  # what had been sent, and then the end
         pass
+
+
+def test_a_stop_waits_for_no_visitor_who_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_server, "PATIENCE_S", 3600.0)
+    server = StatusServer(str(tmp_path), counting)
+    visitors = [Visitor(server.path) for _ in range(MAX_VISITORS)]
+    for deaf in visitors[1:]:
+        deaf.send(b'{"want": "much"}\n' * 2)
+    assert visitors[0].ask()["asked"] == 1  # nor does anybody else
+    server.stop()
+    assert all(visitor.is_dropped() for visitor in visitors[:1])
+    for visitor in visitors:
+        visitor.close()
+
+
+def test_answers_to_many_requests_at_once_come_in_order(visit: Callable[[], Visitor]) -> None:
+    visitor = visit()
+    requests = [{"number": number, "filler": "x" * 1000} for number in range(60)]
+    visitor.send(b"".join(json.dumps(request).encode() + b"\n" for request in requests))
+    assert [json.loads(visitor.lines.readline())["of"] for _ in requests] == requests
 
 
 def test_one_visitor_too_many_is_sent_away_until_another_leaves(visit: Callable[[], Visitor]) -> None:
@@ -254,37 +278,62 @@ def long_place(tmp_path: Path) -> Path:
     return place
 
 
-def test_a_path_that_is_too_long_for_a_socket_gets_a_pointer(long_place: Path) -> None:
+class LongVisitor(Visitor):
+    def __init__(self, path: str) -> None:
+        with short_path(path) as name:
+            super().__init__(name)
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_reached_all_the_same(long_place: Path) -> None:
     server = StatusServer(str(long_place), counting)
-    assert os.listdir(long_place) == [POINTER_NAME]
+    assert os.listdir(long_place) == [SOCKET_NAME]
+    assert stat.S_IMODE((long_place / SOCKET_NAME).stat().st_mode) == 0o600
     assert find_socket(str(long_place)) == server.path
-    assert stat.S_IMODE(os.stat(os.path.dirname(server.path)).st_mode) == 0o700
-    visitor = Visitor(server.path)
+    visitor = LongVisitor(server.path)
     assert visitor.ask()["asked"] == 1
     visitor.close()
     server.stop()
     assert not os.listdir(long_place)
-    assert not os.path.exists(os.path.dirname(server.path))
 
 
-def test_the_pointer_of_a_killed_process_is_replaced_with_what_it_pointed_to(long_place: Path) -> None:
+def test_the_socket_of_a_killed_process_is_replaced_where_its_path_is_long(long_place: Path) -> None:
     child = os.fork()
     if not child:
         StatusServer(str(long_place), counting)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    left = find_socket(str(long_place))
-    assert left is not None
+    assert find_socket(str(long_place)) is not None
     server = StatusServer(str(long_place), counting)
-    assert server.path != left
-    assert not os.path.exists(os.path.dirname(left))
+    visitor = LongVisitor(server.path)
+    assert visitor.ask()["asked"] == 1
+    visitor.close()
     server.stop()
 
 
-@pytest.mark.parametrize("text", ["", "/", "/etc/passwd\n", "\0", "x" * 10_000])
-def test_a_pointer_to_no_socket_is_nothing_and_what_it_names_stays(long_place: Path, text: str) -> None:
-    (long_place / POINTER_NAME).write_text(text)
+def test_no_file_in_a_directory_says_which_socket_is_deleted_or_asked(long_place: Path, tmp_path: Path) -> None:
+    """A planted file, or one of a copied directory, pointed to any socket of the user's once."""
+    (tmp_path / "warren-sock-x").mkdir()
+    victim = StatusServer(str(tmp_path / "warren-sock-x"), counting)
+    (long_place / "warren.sock.path").write_text(victim.path + "\n")
+    (long_place / SOCKET_NAME).symlink_to(victim.path)
     assert find_socket(str(long_place)) is None
+    assert StatusServer.start(str(long_place), counting) is None
+    (long_place / SOCKET_NAME).unlink()
     StatusServer(str(long_place), counting).stop()
-    assert os.path.exists("/etc/passwd")
-    assert not os.listdir(long_place)
+    visitor = Visitor(victim.path)
+    assert visitor.ask()["asked"] == 1
+    visitor.close()
+    victim.stop()
+
+
+def test_who_lost_its_directory_leaves_the_next_ones_socket_alone(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    old = StatusServer(str(tmp_path / "d"), counting)
+    (tmp_path / "d").rename(tmp_path / "e")
+    (tmp_path / "d").mkdir()
+    new = StatusServer(str(tmp_path / "d"), counting)
+    old.stop()
+    visitor = Visitor(new.path)
+    assert visitor.ask()["asked"] == 1
+    visitor.close()
+    new.stop()

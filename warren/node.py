@@ -150,11 +150,7 @@ class Vhost(ProcessBound):
     @property
     def down(self) -> dict[str, str]:
         """The queues that cannot be used, and why."""
-        return {
-            name: str(cell.error if cell.error is not None else cell.down_error())
-            for name, cell in list(self._running.cells.items())
-            if cell.running is None
-        }
+        return _down(self._running)
 
     @property
     def _running(self) -> RunningVhost:
@@ -261,6 +257,15 @@ class Vhost(ProcessBound):
     def key_to(self, names: Iterable[str], properties: PublishArguments) -> PublishKey:
         """What goes around the bodies of messages to queues of those names."""
         return publish_key(_bytes(self._name), b"", tuple(map(_bytes, names)), properties)
+
+
+def _down(running: RunningVhost) -> dict[str, str]:
+    """The queues that cannot be used, and why."""
+    return {
+        name: str(cell.error if cell.error is not None else cell.down_error())
+        for name, cell in list(running.cells.items())
+        if cell.running is None
+    }
 
 
 def _bytes(text: str) -> bytes:
@@ -463,15 +468,14 @@ class Node(Vhost):
             for queue, cell in list(running.cells.items()):
                 with contextlib.suppress(WarrenError):
                     queues[queue] = cell.actor.actor_ref.ask(m.GetStats())
-            verbs = Vhost(self, name)
-            vhosts[name] = {
-                "queues": queues,
-                "down": verbs.down,
-                "stores": {
+            try:
+                stores = {
                     kind: attrs.asdict(store.ask(m.GetStoreStatus()))  # type: ignore[arg-type]
                     for kind, store in (("persistent", running.persistent), ("transient", running.transient))
-                },
-            }
+                }
+            except WarrenError:
+                continue  # the vhost is just being deleted, or opened anew
+            vhosts[name] = {"queues": queues, "down": _down(running), "stores": stores}
         return {"path": self.path, "memory": self.memory(), "vhosts": vhosts, "topics": self._topic_stats()}
 
     def _topic_stats(self) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ import socket
 from types import TracebackType
 from typing import Any, Final
 
-from actors.status_server import find_socket
+from actors.status_server import find_socket, short_path
 from storage.errors import WarrenError
 
 PATIENCE_S: Final = 10.0
@@ -30,7 +30,8 @@ class Attached:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(PATIENCE_S)
         try:
-            self._socket.connect(place)
+            with short_path(place) as name:
+                self._socket.connect(name)
         except PermissionError as error:
             self._socket.close()
             raise NotAttachedError(f"{place}: the node there is another user's") from error
