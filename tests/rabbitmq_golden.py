@@ -15,9 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from warren.salvage.export import Selection, export_source
+from warren.salvage.queue_directory import Finding
 from warren.salvage.source import open_source
 
 Json = dict[str, Any]
@@ -49,8 +48,12 @@ def manifest_of(archive: Path) -> Json:
 def exported(archive: Path) -> dict[tuple[str, str], list[Json]]:
     """The exported messages of each queue, in order."""
     lines: list[bytes] = []
+    problems: list[Finding] = []
     with open_source(str(archive)) as source:
-        result = export_source(source, Selection(), lines.append, lambda finding: pytest.fail(str(finding)))
+        result = export_source(source, Selection(), lines.append, problems.append)
+    was_damaged = [one["file"] for one in manifest_of(archive).get("damage_after_stop", ())]
+    for problem in problems:
+        assert problem.path.endswith(tuple(was_damaged)), problem
     queues: dict[tuple[str, str], list[Json]] = {}
     for line in b"".join(lines).decode().splitlines():
         message = json.loads(line)

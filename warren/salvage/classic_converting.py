@@ -23,13 +23,14 @@ from queue_index import directory as disk
 from queue_index.index_v2_format import segment_number_v2
 from queue_index.record_format import Ints
 from queue_index.recovery_terms import RecoveryTerms
+from warren.salvage import classic_v1_findings, classic_v2_findings
+from warren.salvage.classic_rules import CHANGED
 from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.classic_v2 import KIND, ClassicV2Directory
 from warren.salvage.needed_body import Reference, with_bodies
 from warren.salvage.positions import Positions
 from warren.salvage.queue_directory import (
     MSG_IDS,
-    UNREADABLE_FILE,
     BodySource,
     Extent,
     Finding,
@@ -41,7 +42,7 @@ from warren.salvage.queue_directory import (
     Summary,
 )
 from warren.salvage.read_only import ReadOnlyFileSystem
-from warren.salvage.segment_v2 import problems_of, read_message
+from warren.salvage.segment_v2 import read_message
 
 DAMAGED_COPY: Final = "damaged copy"
 """Kind of a finding: of a message that ``.qi`` cannot give, and the old index can."""
@@ -124,10 +125,10 @@ class ClassicConvertingDirectory:
         queues: tuple[QueueDirectory, QueueDirectory] = self.v2, self.v1
         for columns, queue in zip(found, queues, strict=True):
             for one in queue.index_columns() if only is None or only else ():
-                if isinstance(one, Finding):
-                    yield one
-                else:
+                if not isinstance(one, Finding):
                     columns.append(one)
+                elif not _is_of_other_version(one) and one.kind != CHANGED:
+                    yield one
         new, old = found
         live = np.concatenate([_NONE, *(one.seq_ids[~one.acked] for one in new)])
         old = [one.rows(np.flatnonzero(~np.isin(one.seq_ids, live))) for one in old]
@@ -165,11 +166,19 @@ class ClassicConvertingDirectory:
     def own_findings(self) -> Iterator[Finding | Reference]:
         detail = "a change of version that a crash cut short: .qi counts, and .idx adds what it lacks"
         yield Finding("leftover conversion", "leftover", self.path, None, detail)
-        # A clean stop counts messages once, and it is one index that it counts.
-        for queue in (attrs.evolve(self.v2, terms=None), attrs.evolve(self.v1, terms=None)):
+        for queue in (self._v2_alone, self._v1_alone):
             for found in queue.own_findings():
-                if not (isinstance(found, Finding) and found.kind == "leftover file" and _is_an_index(found.path)):
+                if not (isinstance(found, Finding) and _is_of_other_version(found)):
                     yield found
+
+    @property
+    def _v1_alone(self) -> ClassicV1Directory:
+        """Without terms: a clean stop counts messages once, and it is one index that it counts."""
+        return attrs.evolve(self.v1, terms=None)
+
+    @property
+    def _v2_alone(self) -> ClassicV2Directory:
+        return attrs.evolve(self.v2, terms=None)
 
     # ── the two together ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -202,35 +211,37 @@ class ClassicConvertingDirectory:
 
     def _of_v2(self, added: Ints, *, include_acked: bool) -> Iterator[tuple[int, StoredMessage | Finding]]:
         """What the new index gives. What the old one adds is damaged here, and not missing."""
-        replaced = set(added.tolist())
-        for segment in self.v2.segments():
-            for problem in problems_of(segment):
-                yield segment.first_seq_id, problem
-            for seq_id, found in self.v2.messages_of(segment, include_acked=include_acked):
-                if seq_id not in replaced:
-                    yield seq_id, found
+        replaced, at = set(added.tolist()), 0
+        for one in classic_v2_findings.walk(self._v2_alone):
+            if isinstance(one, Finding):
+                if one.severity == "damage":
+                    yield at, one
+                continue
+            at = one.first_seq_id
+            for at, found in self.v2.messages_of(one, include_acked=include_acked):
+                if at not in replaced:
+                    yield at, found
                 elif isinstance(found, Finding):
-                    yield seq_id, attrs.evolve(found, kind=DAMAGED_COPY)
+                    yield at, attrs.evolve(found, kind=DAMAGED_COPY)
 
     def _of_v1(self, added: Ints, *, include_acked: bool) -> Iterator[tuple[int, StoredMessage | Finding]]:
         """What the old index adds; a finding stands behind the message before it."""
-        v1 = self.v1
+        v1, at = self.v1, 0
         told = self._told_by_v2() if include_acked else _NONE
-        with v1.journal() as journal:
-            if journal.file.problem is not None:
-                yield 0, Finding(UNREADABLE_FILE, "damage", journal.file.path, None, str(journal.file.problem))
-            for positions in v1.segments(journal):
-                at = positions.first_seq_id
-                if positions.file.problem is not None:
-                    yield at, Finding(UNREADABLE_FILE, "damage", positions.file.path, None, str(positions.file.problem))
-                seq_ids = positions.first_seq_id + np.arange(len(positions.facts))
-                wanted = np.isin(seq_ids, added)
-                if include_acked:
-                    wanted |= positions.acked & positions.persistent & v1.seen(positions) & ~np.isin(seq_ids, told)
-                rel_seqs = np.flatnonzero(wanted)
-                for found in v1.messages_of(positions, rel_seqs, positions.bodies(rel_seqs)):
-                    at = found.seq_id if isinstance(found, StoredMessage) else at
-                    yield at, found
+        for one in classic_v1_findings.walk(self._v1_alone):
+            if isinstance(one, Finding):
+                if one.severity == "damage":
+                    yield at, one
+                continue
+            at = one.first_seq_id
+            seq_ids = one.first_seq_id + np.arange(len(one.facts))
+            wanted = np.isin(seq_ids, added)
+            if include_acked:
+                wanted |= one.acked & one.persistent & v1.seen(one) & ~np.isin(seq_ids, told)
+            rel_seqs = np.flatnonzero(wanted)
+            for found in v1.messages_of(one, rel_seqs, one.bodies(rel_seqs)):
+                at = found.seq_id if isinstance(found, StoredMessage) else at
+                yield at, found
 
     def _told_by_v2(self) -> Ints:
         """The positions of which the new index says anything."""
@@ -248,9 +259,10 @@ def is_of_v2(file_name: str) -> bool:
     return segment_number_v2(file_name) is not None
 
 
-def _is_an_index(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    return is_of_v1(name) or is_of_v2(name)
+def _is_of_other_version(found: Finding) -> bool:
+    """Whether it says of one version's index that it is none of the other version."""
+    name = found.path.rpartition("/")[2]
+    return found.kind == "leftover file" and (is_of_v1(name) or is_of_v2(name))
 
 
 def _in_order(parts: list[IndexColumns]) -> Iterator[IndexColumns]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from queue_index.record_format import Bools
 from queue_index.recovery_terms import RecoveryTerms
+
+CHANGED: Final = "changed since the clean stop"
+"""Kind of a finding: what is there is not what the clean stop counted."""
 
 
 def seen(terms: RecoveryTerms | None, first_seq_id: int, count: int) -> Bools:

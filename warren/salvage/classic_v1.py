@@ -35,7 +35,6 @@ from warren.salvage.queue_directory import (
     Summary,
     missing_body,
     one_by_one,
-    unreadable_file,
 )
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
@@ -104,24 +103,26 @@ class ClassicV1Directory:
     def stretches(
         self, *, include_acked: bool = False, only: range | None = None
     ) -> Iterator[StoredMessage | Stretch | Finding]:
-        if only is None:
-            yield from classic_v1_findings.impossible_segments(self)
-        with self.journal() as journal:
-            if journal.file.problem is not None:
-                yield unreadable_file(journal.file.path, journal.file.problem)
-            for positions in self.segments(journal, only):
-                if positions.file.problem is not None:
-                    yield unreadable_file(positions.file.path, positions.file.problem)
-                wanted = positions.unacked | positions.acked if include_acked else positions.unacked
-                rel_seqs = np.flatnonzero(wanted & positions.persistent & self.seen(positions))
-                bodies = positions.bodies(rel_seqs)
-                for part, are_alike in self._alike(positions, rel_seqs, bodies):
-                    chosen, its_bodies = rel_seqs[part], bodies[part]
-                    stretch = self._stretch(positions, chosen, its_bodies) if are_alike else None
-                    if stretch is not None:
-                        yield stretch
-                    else:
-                        yield from self.messages_of(positions, chosen, its_bodies)
+        for one in classic_v1_findings.walk(self, only):
+            if not isinstance(one, Finding):
+                yield from self._stretches_of(one, include_acked=include_acked)
+            elif one.severity == "damage":
+                yield one
+
+    def _stretches_of(
+        self, positions: Positions, *, include_acked: bool
+    ) -> Iterator[StoredMessage | Stretch | Finding]:
+        """Of a segment that is open."""
+        wanted = positions.unacked | positions.acked if include_acked else positions.unacked
+        rel_seqs = np.flatnonzero(wanted & positions.persistent & self.seen(positions))
+        bodies = positions.bodies(rel_seqs)
+        for part, are_alike in self._alike(positions, rel_seqs, bodies):
+            chosen, its_bodies = rel_seqs[part], bodies[part]
+            stretch = self._stretch(positions, chosen, its_bodies) if are_alike else None
+            if stretch is not None:
+                yield stretch
+            else:
+                yield from self.messages_of(positions, chosen, its_bodies)
 
     def index_columns(self, only: range | None = None) -> Iterator[IndexColumns | Finding]:
         return classic_v1_index.of_directory(self, only)

@@ -6,6 +6,9 @@ that a sound directory does not have is *damage*.
 
 In a durable queue every record's persistent bit equals its message's; in another queue all records say transient. A
 directory with any persistent record is a durable queue's.
+
+What bears on which messages come is found by one walk (:func:`walk`), which everything that reads the directory goes
+along: what verify says of the index, export says, too. Verify alone compares every message with its record.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import numpy as np
 from queue_index import directory as disk
 from queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
 from queue_index.record_format import Ints
+from warren.salvage.classic_rules import CHANGED
 from warren.salvage.index_file import IndexFile
 from warren.salvage.needed_body import Reference, contents_of, contradictions
 from warren.salvage.positions import JournalBySegment, Positions
@@ -28,26 +32,41 @@ if TYPE_CHECKING:
     from warren.salvage.classic_v1 import ClassicV1Directory
 
 _KNOWN_FILES: Final = frozenset({disk.QUEUE_NAME_FILE, disk.JOURNAL_NAME})
+_MAX_SEQ_ID: Final = 1 << 62
+
+
+def walk(queue: ClassicV1Directory, only: range | None = None) -> Iterator[Positions | Finding]:
+    """The segments in order, each open until the next, and all that is to be said of journal and segments.
+
+    ``only``: of these segments, and of the journal as a whole.
+    """
+    yield from _strange_files(queue)
+    with queue.journal() as journal:
+        yield from _journal_as_a_whole(journal)
+        unacked: dict[int, int] = {}
+        persistent_unacked = 0
+        for positions in queue.segments(journal, only):
+            yield from _segment_file(positions)
+            yield from _journal_against_segment(positions)
+            yield positions
+            yield from _unseen(queue, positions)
+            unacked[positions.number] = int(positions.unacked.sum())
+            persistent_unacked += int((positions.unacked & positions.persistent).sum())
+        yield from _journal_without_segment(journal, set(unacked), queue.segment_entry_count, only)
+        yield from _terms(queue, unacked, persistent_unacked, only)
 
 
 def of_directory(queue: ClassicV1Directory) -> Iterator[Finding | Reference]:
     """Everything that is to be said of a queue's directory by its own files, and what it needs of the store."""
-    yield from _strange_files(queue)
-    with queue.journal() as journal:
-        yield from journal_as_a_whole(journal)
-        is_durable = bool(journal.file.columns.publish_persistent.any())
-        unacked: dict[int, int] = {}
-        persistent_unacked = 0
-        for positions in queue.segments(journal):
-            is_durable = is_durable or bool(positions.file.columns.publish_persistent.any())
-            yield from segment_file(positions)
-            yield from _journal_against_segment(positions)
-            yield from _messages(queue, positions, is_durable=is_durable)
-            yield from _unseen(queue, positions)
-            unacked[positions.number] = int(positions.unacked.sum())
-            persistent_unacked += int((positions.unacked & positions.persistent).sum())
-        yield from _journal_without_segment(journal, set(unacked))
-        yield from _terms(queue, unacked, persistent_unacked)
+    is_durable: bool | None = None
+    for one in walk(queue):
+        if isinstance(one, Finding):
+            yield one
+            continue
+        if is_durable is None:
+            is_durable = bool(one.journal.columns.publish_persistent.any())
+        is_durable = is_durable or bool(one.file.columns.publish_persistent.any())
+        yield from _messages(one, is_durable=is_durable)
 
 
 def _damage(kind: str, file: IndexFile, offset: int | None, detail: str) -> Finding:
@@ -60,13 +79,13 @@ def _leftover(kind: str, file: IndexFile, offset: int | None, detail: str) -> Fi
 
 def _strange_files(queue: ClassicV1Directory) -> Iterator[Finding]:
     segments = {disk.segment_name(number) for number in queue.segment_files()}
-    yield from impossible_segments(queue)
+    yield from _impossible_segments(queue)
     for name in queue.files.list(queue.path):
         if name not in _KNOWN_FILES and name not in segments and not disk.has_impossible_number(name):
             yield Finding("leftover file", "leftover", below(queue.path, name), None, "no file of a queue's index")
 
 
-def impossible_segments(queue: ClassicV1Directory) -> Iterator[Finding]:
+def _impossible_segments(queue: ClassicV1Directory) -> Iterator[Finding]:
     """Files that may hold messages, and whose names say no place of theirs in the queue."""
     for name in queue.files.list(queue.path):
         if disk.has_impossible_number(name):
@@ -74,7 +93,7 @@ def impossible_segments(queue: ClassicV1Directory) -> Iterator[Finding]:
             yield Finding("impossible segment number", "damage", below(queue.path, name), None, detail)
 
 
-def journal_as_a_whole(journal: JournalBySegment) -> Iterator[Finding]:
+def _journal_as_a_whole(journal: JournalBySegment) -> Iterator[Finding]:
     file, columns = journal.file, journal.file.columns
     if file.problem is not None:
         yield unreadable_file(file.path, file.problem)
@@ -93,7 +112,7 @@ def journal_as_a_whole(journal: JournalBySegment) -> Iterator[Finding]:
             yield _damage("too many records", file, None, f"{count} {what} records of seq_id {seq_id}")
 
 
-def segment_file(positions: Positions) -> Iterator[Finding]:
+def _segment_file(positions: Positions) -> Iterator[Finding]:
     file = positions.file
     if file.problem is not None:
         yield unreadable_file(file.path, file.problem)
@@ -147,9 +166,14 @@ def _repeated(kind: str, positions: Positions, rel_seqs: Ints, detail: str) -> I
         yield _leftover(kind, positions.journal, _publish_at(positions, first), seq_ids)
 
 
-def _journal_without_segment(journal: JournalBySegment, visited: set[int]) -> Iterator[Finding]:
+def _journal_without_segment(
+    journal: JournalBySegment, visited: set[int], segment_entry_count: int, only: range | None
+) -> Iterator[Finding]:
     """Acks and delivers of segments of which nothing else is left."""
     delivers, acks = journal.outside(visited)
+    if only is not None:
+        low, high = only.start * segment_entry_count, min(only.stop * segment_entry_count, _MAX_SEQ_ID)
+        delivers, acks = (of[(of >= low) & (of < high)] for of in (delivers, acks))
     for seq_id in np.setdiff1d(delivers, acks).tolist():
         yield _damage("entry without publish", journal.file, None, _without_publish(seq_id, DELIVERED))
     if len(acks):
@@ -157,7 +181,7 @@ def _journal_without_segment(journal: JournalBySegment, visited: set[int]) -> It
         yield _leftover("leftover acks", journal.file, None, detail)
 
 
-def _messages(queue: ClassicV1Directory, positions: Positions, *, is_durable: bool) -> Iterator[Finding | Reference]:
+def _messages(positions: Positions, *, is_durable: bool) -> Iterator[Finding | Reference]:
     """Each message that is here against its record, and each body that an unacked one needs."""
     rel_seqs = np.flatnonzero((positions.facts & PUBLISHED != 0) | positions.published_in_journal)
     bodies = positions.bodies(rel_seqs)
@@ -190,19 +214,21 @@ def _unseen(queue: ClassicV1Directory, positions: Positions) -> Iterator[Finding
         yield _damage("messages that no start sees", files[0], offsets[0], detail)
 
 
-def _terms(queue: ClassicV1Directory, unacked: dict[int, int], persistent_unacked: int) -> Iterator[Finding]:
+def _terms(
+    queue: ClassicV1Directory, unacked: dict[int, int], persistent_unacked: int, only: range | None
+) -> Iterator[Finding]:
     """What a clean stop said, against what is there: a file that is gone shows in nothing else."""
     if queue.terms is None:
         return
-    said = dict(queue.terms.segments)
+    said = {number: count for number, count in queue.terms.segments if only is None or number in only}
     for number in sorted(said.keys() | {number for number, count in unacked.items() if count}):
         if said.get(number, 0) != unacked.get(number, 0):
             path = below(queue.path, disk.segment_name(number))
             detail = f"{said.get(number, 0)} unacked messages at the clean stop, {unacked.get(number, 0)} now"
-            yield Finding("changed since the clean stop", "damage", path, None, detail)
-    if queue.terms.persistent_count not in (None, persistent_unacked):
+            yield Finding(CHANGED, "damage", path, None, detail)
+    if only is None and queue.terms.persistent_count not in (None, persistent_unacked):
         detail = f"{queue.terms.persistent_count} persistent messages at the clean stop, {persistent_unacked} now"
-        yield Finding("changed since the clean stop", "damage", queue.path, None, detail)
+        yield Finding(CHANGED, "damage", queue.path, None, detail)
 
 
 def _publish_at(positions: Positions, rel_seq: int) -> int | None:

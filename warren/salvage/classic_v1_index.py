@@ -9,7 +9,7 @@ import numpy as np
 
 from queue_index.entries import DELIVERED, NOTHING, PUBLISHED
 from queue_index.record_format import Ints
-from warren.salvage.classic_v1_findings import journal_as_a_whole, segment_file
+from warren.salvage.classic_v1_findings import walk
 from warren.salvage.positions import Positions
 from warren.salvage.queue_directory import Finding, IndexColumns
 
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
 
 def of_directory(queue: ClassicV1Directory, only: range | None = None) -> Iterator[IndexColumns | Finding]:
     """A row for each position that has a publish, segment by segment; ``only``: of these segments."""
-    with queue.journal() as journal:
-        yield from journal_as_a_whole(journal)
-        for positions in queue.segments(journal, only):
-            yield from segment_file(positions)
-            for one in positions.journal_findings:
-                yield Finding(one.kind, "damage", journal.file.path, one.offset, one.detail)
-            known = np.flatnonzero((positions.facts & PUBLISHED != 0) | positions.published_in_journal)
-            if len(known):
-                yield _columns(positions, known)
+    for one in walk(queue, only):
+        if isinstance(one, Finding):
+            yield one
+            continue
+        known = np.flatnonzero((one.facts & PUBLISHED != 0) | one.published_in_journal)
+        if len(known):
+            yield _columns(one, known)
 
 
 def _columns(positions: Positions, rel_seqs: Ints) -> IndexColumns:

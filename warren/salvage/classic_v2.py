@@ -38,7 +38,7 @@ from warren.salvage.queue_directory import (
     one_by_one,
 )
 from warren.salvage.read_only import ReadOnlyFileSystem, below
-from warren.salvage.segment_v2 import SegmentV2, problems_of, read_message
+from warren.salvage.segment_v2 import SegmentV2, read_message
 
 KIND: Final = "rabbitmq-classic-v2"
 
@@ -102,21 +102,27 @@ class ClassicV2Directory:
     def stretches(
         self, *, include_acked: bool = False, only: range | None = None
     ) -> Iterator[StoredMessage | Stretch | Finding]:
-        for segment in self.segments(only):
-            yield from problems_of(segment)
-            rel_seqs = self._wanted(segment, include_acked=include_acked)
-            entries, disputed, inside = segment.entries[rel_seqs], segment.disputed[rel_seqs], segment.inside[rel_seqs]
-            elsewhere, acked = segment.elsewhere[rel_seqs], segment.acked[rel_seqs]
-            before = self.redelivered(segment.first_seq_id + rel_seqs)
-            sizes = np.where(elsewhere, entries["size"], entries["length"]).astype(np.int64)
-            single = acked | disputed | ~(elsewhere | inside)
-            for part, are_alike in cut_alike(sizes, single, elsewhere, (before,)):
-                stretch = self._stretch(segment, rel_seqs[part]) if are_alike else None
-                if stretch is not None:
-                    yield stretch
-                else:
-                    for _, found in self._one_by_one(segment, rel_seqs[part]):
-                        yield found
+        for one in classic_v2_findings.walk(self, only):
+            if not isinstance(one, Finding):
+                yield from self._stretches_of(one, include_acked=include_acked)
+            elif one.severity == "damage":
+                yield one
+
+    def _stretches_of(self, segment: SegmentV2, *, include_acked: bool) -> Iterator[StoredMessage | Stretch | Finding]:
+        """Of one that is open."""
+        rel_seqs = self._wanted(segment, include_acked=include_acked)
+        entries, disputed, inside = segment.entries[rel_seqs], segment.disputed[rel_seqs], segment.inside[rel_seqs]
+        elsewhere, acked = segment.elsewhere[rel_seqs], segment.acked[rel_seqs]
+        before = self.redelivered(segment.first_seq_id + rel_seqs)
+        sizes = np.where(elsewhere, entries["size"], entries["length"]).astype(np.int64)
+        single = acked | disputed | ~(elsewhere | inside)
+        for part, are_alike in cut_alike(sizes, single, elsewhere, (before,)):
+            stretch = self._stretch(segment, rel_seqs[part]) if are_alike else None
+            if stretch is not None:
+                yield stretch
+            else:
+                for _, found in self._one_by_one(segment, rel_seqs[part]):
+                    yield found
 
     def messages_of(self, segment: SegmentV2, *, include_acked: bool) -> Iterator[tuple[int, StoredMessage | Finding]]:
         """Of one that is open, one by one, each with its position, also what is no message."""

@@ -6,6 +6,10 @@ with the segment only. Everything else that a sound directory does not have is *
 
 In a durable queue every entry's persistent bit equals its message's; in another queue all entries say transient. A
 directory with any persistent entry is a durable queue's.
+
+What bears on which messages come is found by one walk (:func:`walk`), which everything that reads the directory goes
+along: what verify says of the index, export says, too. Verify alone compares every message with its entry, and looks at
+records that no live entry points at.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from queue_index.message_format import MSG_ID_BYTES
 from queue_index.record_format import Bools
 from queue_index.recovery_terms import v2_index_state
 from storage.errors import DataError
+from warren.salvage.classic_rules import CHANGED
 from warren.salvage.needed_body import Reference, contents_of, contradictions
 from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import below
@@ -31,25 +36,39 @@ if TYPE_CHECKING:
     from warren.salvage.classic_v2 import ClassicV2Directory
 
 
-def of_directory(queue: ClassicV2Directory) -> Iterator[Finding | Reference]:
-    """Everything that is to be said of a queue's directory by its own files, and what it needs of the store."""
+def walk(queue: ClassicV2Directory, only: range | None = None) -> Iterator[SegmentV2 | Finding]:
+    """The segments in order, each open until the next, and all that is to be said of indexes and stores as they lie.
+
+    ``only``: of these segments.
+    """
     for name in queue.strange_files():
         if name != disk.QUEUE_NAME_FILE:
             yield Finding("leftover file", "leftover", below(queue.path, name), None, "no file of a queue's index")
-    is_durable = any(segment.persistent.any() for segment in queue.segments())
     entry_count = queue.entry_count()
     live: dict[int, int] = {}
     persistent_live = 0
-    for segment in queue.segments():
+    for segment in queue.segments(only):
         yield from problems_of(segment)
-        yield from index_file(segment, entry_count)
+        yield from _index_file(segment, entry_count)
         yield from _store_file(segment, entry_count)
         yield from _entries(segment)
-        yield from _messages(segment, is_durable=is_durable)
+        yield segment
         yield from _unseen(queue, segment)
         live[segment.number] = int(segment.live.sum())
         persistent_live += int((segment.live & segment.persistent).sum())
-    yield from _terms(queue, live, persistent_live)
+    yield from _terms(queue, live, persistent_live, only)
+
+
+def of_directory(queue: ClassicV2Directory) -> Iterator[Finding | Reference]:
+    """Everything that is to be said of a queue's directory by its own files, and what it needs of the store."""
+    is_durable = any(segment.persistent.any() for segment in queue.segments())
+    for one in walk(queue):
+        if isinstance(one, Finding):
+            yield one
+            continue
+        if one.index_exists and one.store.has_bytes_behind(0):
+            yield from _records(one)
+        yield from _messages(one, is_durable=is_durable)
 
 
 def _damage(kind: str, path: str, offset: int | None, detail: str) -> Finding:
@@ -59,7 +78,7 @@ def _damage(kind: str, path: str, offset: int | None, detail: str) -> Finding:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def index_file(segment: SegmentV2, entry_count: int) -> Iterator[Finding]:
+def _index_file(segment: SegmentV2, entry_count: int) -> Iterator[Finding]:
     """The index as a whole, where there is one."""
     if segment.header is None:
         return
@@ -98,9 +117,14 @@ def _store_file(segment: SegmentV2, entry_count: int) -> Iterator[Finding]:
         yield _damage(BAD_HEADER, error.path, error.offset, error.reason)
     else:
         yield from _header(header, segment.number, entry_count, store.path)
-    if segment.index_exists:
-        yield from _records(segment)
-    elif store.size > v2.HEADER_SIZE:
+    if not segment.index_exists:
+        yield from _store_alone(segment)
+
+
+def _store_alone(segment: SegmentV2) -> Iterator[Finding]:
+    """Without an index."""
+    store = segment.store
+    if store.size > v2.HEADER_SIZE:
         detail = f"{store.size} bytes of messages, and no {segment.number}{v2.INDEX_SUFFIX} that tells of them"
         yield _damage("store without index", store.path, None, detail)
     else:
@@ -216,17 +240,20 @@ def _unseen(queue: ClassicV2Directory, segment: SegmentV2) -> Iterator[Finding]:
         yield _damage("messages that no start sees", segment.path, segment.entry_offset(first), detail)
 
 
-def _terms(queue: ClassicV2Directory, live: dict[int, int], persistent_live: int) -> Iterator[Finding]:
+def _terms(
+    queue: ClassicV2Directory, live: dict[int, int], persistent_live: int, only: range | None
+) -> Iterator[Finding]:
     """What a clean stop said, against what is there: a file that is gone shows in nothing else."""
     if queue.terms is None:
         return
     said = v2_index_state(queue.terms, disk.RECOVERY_TERMS_FILE)
     if said is not None:
+        said = {number: count for number, count in said.items() if only is None or number in only}
         for number in sorted(said.keys() | {number for number, count in live.items() if count}):
             if said.get(number, 0) != live.get(number, 0):
                 path = below(queue.path, f"{number}{v2.INDEX_SUFFIX}")
                 detail = f"{said.get(number, 0)} live entries at the clean stop, {live.get(number, 0)} now"
-                yield _damage("changed since the clean stop", path, None, detail)
-    if queue.terms.persistent_count not in (None, persistent_live):
+                yield _damage(CHANGED, path, None, detail)
+    if only is None and queue.terms.persistent_count not in (None, persistent_live):
         detail = f"{queue.terms.persistent_count} persistent messages at the clean stop, {persistent_live} now"
-        yield _damage("changed since the clean stop", queue.path, None, detail)
+        yield _damage(CHANGED, queue.path, None, detail)

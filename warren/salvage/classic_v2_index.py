@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from queue_index.message_format import MSG_ID_BYTES
-from warren.salvage.classic_v2_findings import index_file
+from warren.salvage.classic_v2_findings import walk
 from warren.salvage.queue_directory import Finding, IndexColumns
-from warren.salvage.segment_v2 import SegmentV2, problems_of
+from warren.salvage.segment_v2 import SegmentV2
 
 if TYPE_CHECKING:
     from warren.salvage.classic_v2 import ClassicV2Directory
@@ -21,11 +21,11 @@ def of_directory(queue: ClassicV2Directory, only: range | None = None) -> Iterat
 
     Of an acked entry all bytes but the status are still there.
     """
-    entry_count = queue.entry_count()
-    for segment in queue.segments(only):
-        yield from problems_of(segment)
-        yield from index_file(segment, entry_count)
-        columns = _columns(queue, segment)
+    for one in walk(queue, only):
+        if isinstance(one, Finding):
+            yield one
+            continue
+        columns = _columns(queue, one)
         if len(columns):
             yield columns
 

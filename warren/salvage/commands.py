@@ -12,6 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from storage.errors import SettingsError, WarrenError
+from warren.salvage.complaints import Complaints
 from warren.salvage.export import Selection, export_source
 from warren.salvage.inspect import Report, inspect_source
 from warren.salvage.inspect_tables import tables
@@ -148,11 +149,14 @@ def export(
 ) -> None:
     """Write out the messages that a restarted broker would deliver, queue by queue, in order.
 
-    Exit code 1: some could not be read; stderr says which and why, and all the others are there.
+    Exit code 1: some could not be read, or something is damaged so that messages may be missing; stderr says what and
+    why, and all the others are there.
     """
     selection = Selection(vhost=vhost, queue=queue, include_acked=include_acked, orphans=orphans)
     with open_source(path) as source, opened(out, path) as write:
-        exported = export_source(source, selection, write, complain)
+        complaints = Complaints()
+        exported = export_source(source, selection, write, complaints)
+    complaints.rest()
     if out is not None and as_json:
         counts = {"messages": exported.messages, "bytes": exported.payload_bytes, "problems": exported.problems}
         print_json({"out": out, "format": str(output_format), **counts})

@@ -189,7 +189,8 @@ class QueueDirectory(Protocol):
         """By the names and sizes of its files alone."""
 
     def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
-        """What a restarted broker would deliver, in order; a message that cannot be had is a finding in its place.
+        """What a restarted broker would deliver, in order; a message that cannot be had is a finding in its place, and
+        so is all damage of the queue's files that bears on which messages come.
 
         ``include_acked``: acked persistent messages too, as far as they are still there; missing ones are no finding.
         """
@@ -207,8 +208,8 @@ class QueueDirectory(Protocol):
         own files, and which it looks for in the store."""
 
     def index_columns(self, only: range | None = None) -> Iterator[IndexColumns | Finding]:
-        """All messages that its own files speak of, by seq_ids; and what of these files (``only``: of these segments)
-        cannot be read, so that messages may be missing. Nothing is looked up in the store."""
+        """All messages that its own files speak of, by seq_ids, and all damage of these files (``only``: of these
+        segments) that bears on which there are. Nothing is looked up in the store."""
 
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         """The bodies in the vhost's store (of persistent or of transient messages) that unacked messages need."""

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from storage.errors import WarrenError
+from warren.salvage.complaints import Complaints
 from warren.salvage.names import Json, printable
 from warren.salvage.output import complain, print_json, print_text
 from warren.shovel.errors import ShovelError
@@ -121,8 +122,12 @@ def _watching(*, as_json: bool) -> Iterator[Watcher]:
         if task is not None:
             bars.update(task, completed=moved.messages)
 
+    complaints = Complaints()
     with bars:
-        yield Watcher(begin, progress, complain, complain)
+        try:
+            yield Watcher(begin, progress, complaints, complain)
+        finally:
+            complaints.rest()
 
 
 def _print(account: Account, *, as_json: bool, finished: bool) -> None:

@@ -10,6 +10,7 @@ import typer
 from warren.commands.opening import JsonOption
 from warren.commands.spark.arguments import Master, Paths, job
 from warren.salvage.commands import EXIT_DAMAGE, SetOption, parse_settings
+from warren.salvage.complaints import Complaints
 from warren.salvage.export import Selection
 from warren.salvage.names import printable
 from warren.salvage.output import complain, print_json
@@ -49,8 +50,10 @@ def export(
     exported = export_job.run(paths, order, master)
     for note in exported.notes:
         complain(note)
+    complaints = Complaints()
     for _, finding in exported.problems:
-        complain(finding)
+        complaints(finding)
+    complaints.rest()
     if as_json:
         print_json(exported.to_json())
     else:
