@@ -24,6 +24,7 @@ from storage.errors import DataError, StorageError
 from storage.filesystem import FileSystem, RealFileSystem
 from warren.pipeline.arrow_files import Address, ArrowFileSystem, address, has_magic, matches
 from warren.pipeline.errors import PipelineError
+from warren.salvage.live_node import refuse_live_node
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.source import Place
 
@@ -80,11 +81,12 @@ class Node:
         return found
 
 
-def find_nodes(paths: Sequence[str]) -> list[Node]:
+def find_nodes(paths: Sequence[str], *, may_run: bool = False) -> list[Node]:
     """The directories that the paths name, each once, in order of the paths; those of a glob sorted.
 
     A directory that several paths name bears the first one's name. Raises :class:`StorageError` where one names
-    nothing, and :class:`PipelineError` where there is none.
+    nothing, :class:`PipelineError` where there is none, and, unless a node ``may_run`` there,
+    :class:`DirectoryLockedError` where one does on this machine.
     """
     nodes: dict[str, Node] = {}
     for path in paths:
@@ -92,6 +94,9 @@ def find_nodes(paths: Sequence[str]) -> list[Node]:
             nodes.setdefault(node.directory if node.is_remote else os.path.realpath(node.directory), node)
     if not nodes:
         raise PipelineError("no path to load")
+    for node in () if may_run else nodes.values():
+        if not node.is_remote:
+            refuse_live_node(node.directory)
     return list(nodes.values())
 
 

@@ -151,7 +151,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self._options
             self._stores = {
                 node.name: LiveStore(node, dict(options.read.settings), options.sync)
-                for node in find_nodes(options.read.paths)
+                for node in find_nodes(options.read.paths, may_run=True)
             }
         return self._stores
 

@@ -28,6 +28,7 @@ from storage.errors import DataError, StorageError
 from storage.filesystem import RealFileSystem
 from warren.salvage.archive import unpack
 from warren.salvage.classic_converting import is_of_v1, is_of_v2
+from warren.salvage.live_node import refuse_live_node
 from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.quorum_places import QuorumPlace, quorum_places
 from warren.salvage.read_only import ReadOnlyFileSystem, below
@@ -144,8 +145,12 @@ class Place:
 
 @contextmanager
 def open_place(path: str) -> Iterator[Place]:
-    """The directory ``path``, or what the archive at ``path`` holds; an inner directory of one can be named."""
+    """The directory ``path``, or what the archive at ``path`` holds; an inner directory of one can be named.
+
+    Raises :class:`DirectoryLockedError` where a node runs on the directory.
+    """
     if os.path.isdir(path):
+        refuse_live_node(path)
         yield Place(path, ReadOnlyFileSystem(_real_files()), os.path.abspath(path), 0)
         return
     archive, inner = path, ""

@@ -1,0 +1,117 @@
+"""Commands that read a directory, pointed at one that a node has open: one line, and nothing of half-written files."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_cli_export import warren
+
+import warren as product
+from storage import lock_holder as module
+from storage.errors import DirectoryLockedError
+from storage.filesystem import RealFileSystem
+from storage.lock_holder import lock_holder
+from warren.embedded import open_vhost
+from warren.salvage.live_node import refuse_live_node
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Of a node that runs."""
+    place = tmp_path_factory.mktemp("live") / "data"
+    with product.open(str(place)) as node:
+        node.queue("orders").publish(b"body").wait()
+        node.topic("events").append(b"body").wait()
+        yield place
+
+
+COMMANDS = (
+    ("inspect",),
+    ("verify",),
+    ("verify", "--json"),
+    ("export",),
+    ("topic", "read", "--topic", "events", "--queue-id", "0"),
+    ("topic", "scan"),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_directory_that_a_node_has_open_is_one_line(command: tuple[str, ...], directory: Path) -> None:
+    words = 2 if command[0] == "topic" else 1
+    result = warren(*command[:words], directory, *command[words:])
+    assert (result.exit_code, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"warren: {directory}: a node of warren runs here (process {os.getpid()},")
+    assert "`warren queues`" in line
+
+
+@pytest.mark.parametrize("part", ["msg_stores", "msg_stores/vhosts", "topics"])
+def test_so_is_a_part_of_it(part: str, directory: Path) -> None:
+    with pytest.raises(DirectoryLockedError, match="a node of warren runs here"):
+        refuse_live_node(str(directory / part))
+
+
+def test_so_is_one_queue_of_it(directory: Path) -> None:
+    (queue,) = directory.glob("msg_stores/vhosts/*/queues/*")
+    with pytest.raises(DirectoryLockedError, match="a node of warren runs here"):
+        refuse_live_node(str(queue))
+
+
+def test_so_is_a_vhost_that_is_open_by_itself_and_the_folder_it_lies_in(tmp_path: Path) -> None:
+    with open_vhost(str(tmp_path)):
+        vhosts = tmp_path / "msg_stores" / "vhosts"
+        for place in (tmp_path, vhosts.parent, vhosts, *vhosts.iterdir()):
+            with pytest.raises(DirectoryLockedError, match="a node of warren runs here"):
+                refuse_live_node(str(place))
+
+
+def test_looking_takes_no_lock(directory: Path) -> None:
+    with pytest.raises(DirectoryLockedError, match="in use by"):
+        product.open(str(directory))
+    before = sorted(path.relative_to(directory) for path in directory.rglob("*"))
+    assert warren("verify", directory).exit_code == 2
+    assert sorted(path.relative_to(directory) for path in directory.rglob("*")) == before
+
+
+def test_a_lock_file_that_stayed_behind_is_in_nobodys_way(tmp_path: Path) -> None:
+    with product.open(str(tmp_path / "data")) as node:
+        node.queue("orders").publish(b"body").wait()
+    (tmp_path / "data" / "warren.lock").write_text("process 1")
+    assert warren("export", tmp_path / "data").exit_code == 0
+    assert lock_holder(str(tmp_path / "data" / "warren.lock")) is None
+
+
+def test_a_copy_inside_the_directory_can_be_read(directory: Path) -> None:
+    (directory / "backup" / "commitlog").mkdir(parents=True)
+    refuse_live_node(str(directory / "backup"))
+
+
+@pytest.mark.parametrize("is_listed", [True, False], ids=["by the system's list", "by a shared lock"])
+def test_who_holds_a_lock_is_what_the_holder_wrote(
+    is_listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_listed:
+        monkeypatch.setattr(module, "_LOCKS", str(tmp_path / "no such list"))
+    path = str(tmp_path / "warren.lock")
+    assert lock_holder(path) is None
+    lock = RealFileSystem().lock(path, "process 4711")
+    assert lock_holder(path) == "process 4711"
+    lock.release()
+    assert lock_holder(path) is None
+    RealFileSystem().lock(path, "process 4712").release()
+
+
+def test_looking_by_the_systems_list_never_holds_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a lock was tried")
+
+    path = str(tmp_path / "warren.lock")
+    lock = RealFileSystem().lock(path, "process 4711")
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert lock_holder(path) == "process 4711"
+    lock.release()
+    assert lock_holder(path) is None

@@ -1,0 +1,53 @@
+"""Whether a node of warren runs on what is to be read: its files are then not those of one moment.
+
+A node holds the lock of its data directory and of each of its vhosts; a vhost that is open by itself holds its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from actors.vhost_files import LOCK_FILE
+from storage.errors import DirectoryLockedError
+from storage.lock_holder import lock_holder
+
+_INSIDE: Final = (
+    ("msg_stores", "vhosts", "*", "queues", "*"),
+    ("queues", "*"),
+    ("topics",),
+)
+"""What lies in the directory that somebody holds, and may be pointed at: these, or the first parts of them."""
+_HELD_BELOW: Final = ("", "msg_stores/vhosts", "vhosts")
+"""Where vhosts may lie that are open by themselves."""
+
+
+def refuse_live_node(directory: str) -> None:
+    """Raise :class:`DirectoryLockedError` where somebody has ``directory`` open, or what it lies in or holds."""
+    for place in _places(os.path.abspath(directory)):
+        holder = lock_holder(os.path.join(place, LOCK_FILE))
+        if holder is not None:
+            raise DirectoryLockedError(
+                f"{directory}: a node of warren runs here ({holder or 'another process'}), and its files change; ask "
+                f"it (`warren queues`, `warren top`), or read a copy made after it is stopped"
+            )
+
+
+def _places(directory: str) -> Iterator[str]:
+    yield directory
+    parts = directory.split("/")
+    for depth in range(1, min(len(parts), 1 + max(map(len, _INSIDE)))):
+        if any(_matches(parts[-depth:], inside) for inside in _INSIDE):
+            yield "/".join(parts[:-depth]) or "/"
+    for folder in _HELD_BELOW:
+        place = os.path.join(directory, folder) if folder else directory
+        try:
+            names = sorted(os.listdir(place))
+        except OSError:
+            continue
+        yield from (os.path.join(place, name) for name in names)
+
+
+def _matches(parts: list[str], inside: tuple[str, ...]) -> bool:
+    return len(parts) <= len(inside) and all(known in ("*", part) for part, known in zip(parts, inside, strict=False))
