@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,17 +13,22 @@ from classic_v2_tools import V2QueueOnDisk
 from test_cli_export import QueueOnDisk, warren
 from typer.testing import Result
 
-from queue_index.record_format import DELIVER
+from queue_index.record_format import DELIVER, JOURNAL
 from warren.salvage.complaints import LINES
+from warren.salvage.resuming import read_records
 
 SEGMENTS = 4
 """Of four messages each."""
 
 
 @pytest.fixture
-def v1(tmp_path: Path) -> QueueOnDisk:
+def queue(tmp_path: Path) -> QueueOnDisk:
+    return QueueOnDisk(tmp_path / "vhosts")
+
+
+@pytest.fixture
+def v1(queue: QueueOnDisk) -> QueueOnDisk:
     """Sixteen messages in four segments."""
-    queue = QueueOnDisk(tmp_path / "vhosts")
     for seq_id in range(4 * SEGMENTS):
         queue.segment(seq_id)
     return queue
@@ -163,3 +169,97 @@ def test_a_thousand_findings_of_one_kind_are_a_few_lines(tmp_path: Path) -> None
     assert result.exit_code == 1
     assert len(told) == LINES + 1
     assert told[-1].endswith(f"journal.jif: missing body: {1000 - LINES} more")
+
+
+def spoilt(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def in_journal(queue: QueueOnDisk, count: int = 40) -> list[int]:
+    """Messages 100 … in the journal, the first half of them acked; returns where their records begin."""
+    path, offsets = queue.queue / "journal.jif", []
+    for number in range(count):
+        offsets.append(path.stat().st_size if path.exists() else 0)
+        queue.journal(100 + number, b"body %d" % number)
+    for number in range(count // 2):
+        queue.append("journal.jif", (3 << 62 | 100 + number).to_bytes(8, "big"))
+    return offsets
+
+
+JOURNAL_DAMAGE: dict[str, tuple[int, bytes]] = {
+    "the kind of a record": (0, b"\xff\xff\xff"),
+    "a size that swallows what stands behind": (8 + 28, b"\0\0\x20"),
+    "a size that ends inside the message": (8 + 28, b"\0\0\0\x10"),
+    "a size that goes past the end": (8 + 28, b"\0\x20\0"),
+    "a record of zeros": (0, bytes(200)),
+}
+
+
+@pytest.mark.parametrize("situation", JOURNAL_DAMAGE)
+def test_a_journal_that_is_damaged_in_the_middle_is_read_behind_it(
+    situation: str, queue: QueueOnDisk, tmp_path: Path
+) -> None:
+    offsets = in_journal(queue)
+    at, data = JOURNAL_DAMAGE[situation]
+    spoilt(queue.queue / "journal.jif", offsets[30] + at, data)
+    result = warren("export", tmp_path)
+    assert result.exit_code == 1
+    kind = "bytes behind zeros" if "zeros" in situation else "damaged records"
+    assert f"{kind}: journal.jif" in said_of(result)
+    (line,) = (line for line in result.stderr.splitlines() if kind in line)
+    assert offsets[30] <= int(line.partition("offset ")[2].partition(":")[0]) < offsets[31]
+    assert "records go on at" in line
+    found = seq_ids(result)
+    lost = set(range(120, 140)) - set(found)
+    assert 130 in lost
+    assert len(lost) <= 2  # zeros cover two
+    assert not [one for one in found if one < 120], "what was acked stays so"
+
+
+def test_messages_whose_acks_were_damaged_come_back_and_no_others(queue: QueueOnDisk, tmp_path: Path) -> None:
+    in_journal(queue)
+    path = queue.queue / "journal.jif"
+    spoilt(path, path.stat().st_size - 10 * 8, b"\x11\x22\x33")
+    result = warren("export", tmp_path)
+    assert result.exit_code == 1
+    assert seq_ids(result) == [110, *range(120, 140)]
+    assert "8 bytes that hold no whole record" in result.stderr
+
+
+def test_a_segment_that_is_damaged_in_the_middle_is_read_behind_it(v1: QueueOnDisk, tmp_path: Path) -> None:
+    path = v1.queue / "2.idx"
+    spoilt(path, path.stat().st_size // 4 + 30, b"\1\1\1")  # the size of its second message
+    result = warren("export", tmp_path)
+    assert result.exit_code == 1
+    assert said_of(result) == {"damaged records: 2.idx"}
+    assert seq_ids(result) == [n for n in EVERY if n != 9]
+
+
+def test_what_looks_like_records_inside_a_body_is_none(queue: QueueOnDisk, tmp_path: Path) -> None:
+    """Acks of the queue's own messages, as the body of a message whose record is damaged."""
+    acks = b"".join((kind << 62 | seq_id).to_bytes(8, "big") for seq_id in range(3) for kind in (2, 3))
+    for seq_id in range(3):
+        queue.journal(seq_id)
+    before = (queue.queue / "journal.jif").stat().st_size
+    queue.journal(3, acks[:24])
+    queue.journal(4)
+    spoilt(queue.queue / "journal.jif", before + 8 + 28, b"\xff\xff\xff\xff")
+    result = warren("export", tmp_path)
+    assert seq_ids(result) == [0, 1, 2, 4]
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_three_bytes_cost_a_record_and_no_more(seed: int, queue: QueueOnDisk, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    in_journal(queue, 200)
+    path = queue.queue / "journal.jif"
+    for _ in range(10):
+        whole = path.read_bytes()
+        spoilt(path, chance.randrange(len(whole) - 3), chance.randbytes(3))
+        spoiled, _ = read_records(JOURNAL, lambda size, at: path.read_bytes()[at : at + size], len(whole))
+        assert len(spoiled.publish_numbers) >= 199
+        assert len(spoiled.delivers) + len(spoiled.acks) >= 300 - 2
+        path.write_bytes(whole)

@@ -20,7 +20,7 @@ import numpy as np
 
 from queue_index import directory as disk
 from queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
-from queue_index.record_format import Ints
+from queue_index.record_format import BODY_SIZE, JOURNAL, Ints
 from warren.salvage.classic_rules import CHANGED
 from warren.salvage.index_file import IndexFile
 from warren.salvage.needed_body import Reference, contents_of, contradictions
@@ -97,6 +97,7 @@ def _journal_as_a_whole(journal: JournalBySegment) -> Iterator[Finding]:
     file, columns = journal.file, journal.file.columns
     if file.problem is not None:
         yield unreadable_file(file.path, file.problem)
+    yield from _gaps(file)
     behind = file.size - columns.end
     if columns.reason == "zeros" and not file.has_bytes_behind(columns.end):
         yield _leftover("leftover zeros", file, columns.end, f"{behind} zero bytes, as a dirty shutdown may leave them")
@@ -118,8 +119,19 @@ def _segment_file(positions: Positions) -> Iterator[Finding]:
         yield unreadable_file(file.path, file.problem)
     if file.only_zeros:
         yield _leftover("leftover zeros", file, 0, "a segment of zero bytes alone")
+    yield from _gaps(file)
     for finding in positions.file_findings:
         yield _damage(finding.kind, file, finding.offset, finding.detail)
+
+
+def _gaps(file: IndexFile) -> Iterator[Finding]:
+    for start, stop in file.gaps:
+        detail = (
+            f"{stop - start} bytes that hold no whole record; records go on at {stop}. Messages may be missing, and "
+            "where acks stood there messages come back"
+        )
+        is_zeros = file.layout is JOURNAL and not any(file.read(JOURNAL.head_size + BODY_SIZE, start))
+        yield _damage("bytes behind zeros" if is_zeros else "damaged records", file, start, detail)
 
 
 def _journal_against_segment(positions: Positions) -> Iterator[Finding]:

@@ -12,11 +12,12 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from queue_index.record_format import BODY_SIZE, SEGMENT, Columns, Ints, Layout, Parser, body_at, parse
+from queue_index.record_format import BODY_SIZE, SEGMENT, Columns, Ints, Layout, parse
 from storage.errors import StorageError
 from storage.filesystem import File
 from warren.salvage.read_only import ReadOnlyFileSystem
-from warren.salvage.windows import MAX_MESSAGE_BYTES, WHOLE_BYTES, WINDOW_BYTES, has_bytes_behind
+from warren.salvage.resuming import Gap, parsed, read_records
+from warren.salvage.windows import WHOLE_BYTES, WINDOW_BYTES, has_bytes_behind
 
 BODIES: Final = np.dtype([("msg_id", "V16"), ("expiry_us", ">u8"), ("size", ">u4"), ("embedded_size", ">u4")])
 """A publish's body (:data:`queue_index.record_format.BODY`) as columns."""
@@ -36,6 +37,8 @@ class IndexFile:
     exists: bool
     size: int = 0
     columns: Columns = attrs.field(init=False)
+    gaps: list[Gap] = attrs.Factory(list)
+    """Where bytes stand between records that are none."""
     only_zeros: bool = False
     """A segment file of NULs alone counts as empty, as do its columns here."""
     problem: StorageError | None = None
@@ -64,11 +67,11 @@ class IndexFile:
             self._data = self._file.pread(size, 0)
             columns = parse(self.layout, self._data)
         else:
-            columns = _parse_in_windows(self.layout, self._file, size)
+            columns = parsed(self.layout, self.read, 0, size)
         self.size = size
         self.only_zeros = self.layout is SEGMENT and size > 0 == columns.end and not self.has_bytes_behind(0)
         if not self.only_zeros:
-            self.columns = columns
+            self.columns, self.gaps = read_records(self.layout, self.read, size, columns)
 
     def read(self, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes from ``offset``."""
@@ -103,20 +106,3 @@ class IndexFile:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _parse_in_windows(layout: Layout, file: File, size: int) -> Columns:
-    """The records of a file that is not held in memory."""
-    parser, at, window = Parser(layout), 0, WINDOW_BYTES
-    while not parser.finished:
-        data = file.pread(window, at)
-        is_last = at + len(data) >= size
-        taken = parser.feed(data, final=is_last)
-        at, window = at + taken, WINDOW_BYTES
-        if is_last:
-            break
-        if not taken and not parser.finished:  # a publish that is longer than the window
-            window = layout.head_size + BODY_SIZE + body_at(data, layout.head_size).embedded_size
-            if window > min(MAX_MESSAGE_BYTES, size - at):
-                parser.feed(data, final=True)
-    return parser.columns()

@@ -1,0 +1,196 @@
+"""The records of a damaged journal or segment file: where they go on behind bytes that are none.
+
+Records have no mark at which they begin. Their heads say how long they are, so one damaged head hides all that stands
+behind it. A *place where they go on* is one where
+
+* a publish stands whose message decodes, and bears the id that the record says; or
+* several records in a row stand whose numbers can be a queue's, or such ones up to the file's end.
+
+What begins before the break is looked at, too: a damaged size makes a record swallow those behind it, and what follows
+is read out of step until nothing fits. So the break is where the first publish stands whose message is none.
+
+What stands between is a *gap*. Publishes that stood there are lost; so are acks, and what they had settled may come
+back. A file that is sound, or whose end alone is torn, has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final
+
+import attrs
+import numpy as np
+
+from queue_index.record_format import BODY_SIZE, JOURNAL, Columns, Ints, Layout, Octets, Parser, body_at
+from warren.salvage.needed_body import contents_of
+from warren.salvage.windows import MAX_MESSAGE_BYTES, WINDOW_BYTES, has_bytes_behind
+
+Read = Callable[[int, int], bytes]
+"""``read(size, offset)``: less at the end alone."""
+
+Gap = tuple[int, int]
+"""Where the bytes that are no records begin, and where records go on."""
+
+_RECORDS_IN_A_ROW: Final = 4
+_MAX_GAPS: Final = 100
+_MAX_TRIES: Final = 100_000
+"""Places in a gap that look like a record at first sight; the bound on what a hostile file can cost."""
+_MAX_GAP_BYTES: Final = 256 << 20
+_SEARCH_BYTES: Final = 256 << 10
+"""Looked through at a time: it is held some forty times over, as numbers."""
+_LOOK_BACK: Final = 64
+_TERM: Final = 0x83
+_EMBEDDED_AT: Final = BODY_SIZE - 4
+
+
+def read_records(layout: Layout, read: Read, size: int, first: Columns | None = None) -> tuple[Columns, list[Gap]]:
+    """All records of a file that can be read; ``first``: what it has up to the first break, if that is known."""
+    found = parsed(layout, read, 0, size) if first is None else first
+    parts: list[Columns] = []
+    gaps: list[Gap] = []
+    start = 0
+    while len(gaps) < _MAX_GAPS and found.end < size and found.reason != "complete":
+        if found.reason == "zeros" and not has_bytes_behind(read, found.end):
+            break
+        broken = _first_unsound(layout, read, found)
+        resumed = _next_place(layout, read, broken + 1, size)
+        if resumed is None:
+            break
+        parts.append(found if broken == found.end else parsed(layout, read, start, broken))
+        gaps.append((broken, resumed))
+        start = resumed
+        found = parsed(layout, read, start, size)
+    return (_joined([*parts, found]), gaps) if gaps else (found, gaps)
+
+
+def parsed(layout: Layout, read: Read, start: int, stop: int) -> Columns:
+    """The records from one offset on, as far as they go, at most to another one; offsets are the file's."""
+    parser, at, window = Parser(layout), start, WINDOW_BYTES
+    while not parser.finished:
+        data = read(min(window, stop - at), at)
+        is_last = at + len(data) >= stop
+        taken = parser.feed(data, final=is_last)
+        at, window = at + taken, WINDOW_BYTES
+        if is_last:
+            break
+        if not taken and not parser.finished:  # a publish that is longer than the window
+            window = layout.head_size + BODY_SIZE + body_at(data, layout.head_size).embedded_size
+            if window > min(MAX_MESSAGE_BYTES, stop - at):
+                parser.feed(data, final=True)
+    columns = parser.columns()
+    return attrs.evolve(columns, body_at=columns.body_at + start, end=columns.end + start) if start else columns
+
+
+def _joined(parts: list[Columns]) -> Columns:
+    def column(name: str) -> Ints:
+        joined: Ints = np.concatenate([getattr(part, name) for part in parts])
+        return joined
+
+    return Columns(
+        publish_numbers=column("publish_numbers"),
+        publish_persistent=column("publish_persistent").astype(np.bool_),
+        body_at=column("body_at"),
+        embedded_sizes=column("embedded_sizes"),
+        delivers=column("delivers"),
+        acks=column("acks"),
+        end=parts[-1].end,
+        reason=parts[-1].reason,
+    )
+
+
+def _first_unsound(layout: Layout, read: Read, found: Columns) -> int:
+    """Where what is read out of step begins; the end of the records where nothing says that anything is."""
+    broken = found.end
+    last = len(found.publish_numbers)
+    for index in range(last - 1, max(last - 1 - _LOOK_BACK, -1), -1):
+        body, embedded = int(found.body_at[index]), int(found.embedded_sizes[index])
+        if embedded and _is_message(read, body, embedded):
+            break
+        if embedded:
+            broken = body - layout.head_size
+    return broken
+
+
+def _is_message(read: Read, body: int, embedded: int) -> bool:
+    """Whether the message in the publish whose body is there is one, and the publish's own."""
+    if embedded > MAX_MESSAGE_BYTES:
+        return False
+    data = read(BODY_SIZE + embedded, body)
+    if len(data) < BODY_SIZE + embedded or data[BODY_SIZE] != _TERM:
+        return False
+    found = contents_of(data[BODY_SIZE:])
+    return found.problem is None and found.msg_id in (b"", data[:16])
+
+
+def _next_place(layout: Layout, read: Read, start: int, size: int) -> int | None:
+    """The first offset from ``start`` on where records go on."""
+    candidates = islice(_candidates(layout, read, start, size), _MAX_TRIES)
+    return next((offset for offset in candidates if _go_on(layout, read, offset, size)), None)
+
+
+def _candidates(layout: Layout, read: Read, start: int, size: int) -> Iterator[int]:
+    """Offsets at which a record seems to begin."""
+    reach = layout.head_size + BODY_SIZE + 1
+    at, stop = start, min(size, start + _MAX_GAP_BYTES)
+    while at < stop:
+        read_there = read(_SEARCH_BYTES + reach, at)
+        count = min(len(read_there), _SEARCH_BYTES)
+        if read_there.count(0) == len(read_there):
+            at += count or size
+            continue
+        data = np.frombuffer(read_there, np.uint8)
+        padded = np.concatenate([data, np.zeros(reach, np.uint8)])
+        kinds = padded[:count] >> 6
+        publishes = np.isin(kinds, layout.publish_kinds) & _may_be_publish(layout, padded, count)
+        if layout is JOURNAL:
+            # a seq_id below 2^40; in a segment two bytes alone make a short record, which any text has
+            publishes |= np.isin(kinds, layout.short_kinds)
+            publishes &= (padded[:count] & 0x3F == 0) & (padded[1 : count + 1] == 0) & (padded[2 : count + 2] == 0)
+        yield from (at + np.flatnonzero(publishes)).tolist()
+        at += count
+
+
+def _may_be_publish(layout: Layout, padded: Octets, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Where a message's body would stand behind the head: embedded, or of some size in the store."""
+    body = layout.head_size
+
+    def number(place: int) -> Ints:
+        octets = [padded[body + place + index : body + place + index + count].astype(np.int64) for index in range(4)]
+        found: Ints = octets[0] << 24 | octets[1] << 16 | octets[2] << 8 | octets[3]
+        return found
+
+    embedded, sizes = number(_EMBEDDED_AT), number(_EMBEDDED_AT - 4)
+    is_term = padded[body + BODY_SIZE : body + BODY_SIZE + count] == _TERM
+    has_id = padded[body : body + count] | padded[body + 1 : body + 1 + count] != 0
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.where(
+        embedded > 0, is_term & (embedded <= MAX_MESSAGE_BYTES), has_id & (sizes > 0) & (sizes < 1 << 31)
+    )
+    return found
+
+
+def _go_on(layout: Layout, read: Read, offset: int, size: int) -> bool:
+    """Whether records stand there, beyond doubt."""
+    head_size, at = layout.head_size, offset
+    for count in range(_RECORDS_IN_A_ROW):
+        if at == size:
+            return count > (0 if layout is JOURNAL else 1)
+        head = read(head_size + BODY_SIZE, at)
+        if len(head) < head_size:
+            return False
+        value = int.from_bytes(head[:head_size], "big")
+        kind, number = value >> layout.number_bits, value & ((1 << layout.number_bits) - 1)
+        if layout is JOURNAL and number >> 40:
+            return False
+        if kind in layout.short_kinds:
+            at += head_size
+            continue
+        if kind not in layout.publish_kinds or len(head) < head_size + BODY_SIZE:
+            return False
+        body = body_at(head, head_size)
+        if body.embedded_size:
+            return _is_message(read, at + head_size, body.embedded_size)
+        if not body.size or not any(body.msg_id):
+            return False
+        at += head_size + BODY_SIZE
+    return True
