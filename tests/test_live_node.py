@@ -111,7 +111,9 @@ def test_looking_by_the_systems_list_never_holds_a_lock(tmp_path: Path, monkeypa
 
     path = str(tmp_path / "warren.lock")
     lock = RealFileSystem().lock(path, "process 4711")
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    assert lock_holder(path) == "process 4711"
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", refuse)
+        assert lock_holder(path) == "process 4711"
     lock.release()
+    monkeypatch.setattr(fcntl, "flock", refuse)
     assert lock_holder(path) is None

@@ -71,7 +71,7 @@ class IndexFile:
         self.size = size
         self.only_zeros = self.layout is SEGMENT and size > 0 == columns.end and not self.has_bytes_behind(0)
         if not self.only_zeros:
-            self.columns, self.gaps = read_records(self.layout, self.read, size, columns)
+            self.columns, self.gaps = read_records(self.layout, self._file, self.read, columns)
 
     def read(self, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes from ``offset``."""

@@ -23,6 +23,7 @@ import attrs
 import numpy as np
 
 from queue_index.record_format import BODY_SIZE, JOURNAL, Columns, Ints, Layout, Octets, Parser, body_at
+from storage.filesystem import File, data_windows
 from warren.salvage.needed_body import contents_of
 from warren.salvage.windows import MAX_MESSAGE_BYTES, WINDOW_BYTES, has_bytes_behind
 
@@ -44,17 +45,17 @@ _TERM: Final = 0x83
 _EMBEDDED_AT: Final = BODY_SIZE - 4
 
 
-def read_records(layout: Layout, read: Read, size: int, first: Columns | None = None) -> tuple[Columns, list[Gap]]:
-    """All records of a file that can be read; ``first``: what it has up to the first break, if that is known."""
-    found = parsed(layout, read, 0, size) if first is None else first
+def read_records(layout: Layout, file: File, read: Read, first: Columns) -> tuple[Columns, list[Gap]]:
+    """All records of a file that can be read; ``first``: what it has up to the first break; ``read``: reads it."""
+    found, size = first, file.size()
     parts: list[Columns] = []
     gaps: list[Gap] = []
     start = 0
     while len(gaps) < _MAX_GAPS and found.end < size and found.reason != "complete":
-        if found.reason == "zeros" and not has_bytes_behind(read, found.end):
+        if found.reason == "zeros" and not has_bytes_behind(file, found.end):
             break
         broken = _first_unsound(layout, read, found)
-        resumed = _next_place(layout, read, broken + 1, size)
+        resumed = _next_place(layout, file, read, broken + 1)
         if resumed is None:
             break
         parts.append(found if broken == found.end else parsed(layout, read, start, broken))
@@ -123,32 +124,29 @@ def _is_message(read: Read, body: int, embedded: int) -> bool:
     return found.problem is None and found.msg_id in (b"", data[:16])
 
 
-def _next_place(layout: Layout, read: Read, start: int, size: int) -> int | None:
+def _next_place(layout: Layout, file: File, read: Read, start: int) -> int | None:
     """The first offset from ``start`` on where records go on."""
-    candidates = islice(_candidates(layout, read, start, size), _MAX_TRIES)
+    size = file.size()
+    candidates = islice(_candidates(layout, file, start, size), _MAX_TRIES)
     return next((offset for offset in candidates if _go_on(layout, read, offset, size)), None)
 
 
-def _candidates(layout: Layout, read: Read, start: int, size: int) -> Iterator[int]:
-    """Offsets at which a record seems to begin."""
+def _candidates(layout: Layout, file: File, start: int, size: int) -> Iterator[int]:
+    """Offsets at which a record seems to begin; holes are stepped over."""
     reach = layout.head_size + BODY_SIZE + 1
-    at, stop = start, min(size, start + _MAX_GAP_BYTES)
-    while at < stop:
-        read_there = read(_SEARCH_BYTES + reach, at)
-        count = min(len(read_there), _SEARCH_BYTES)
-        if read_there.count(0) == len(read_there):
-            at += count or size
+    for at in data_windows(file, start, min(size, start + _MAX_GAP_BYTES), _SEARCH_BYTES):
+        there = file.pread(_SEARCH_BYTES + reach, at)
+        count = min(len(there), _SEARCH_BYTES)
+        if there.count(0) == len(there):
             continue
-        data = np.frombuffer(read_there, np.uint8)
-        padded = np.concatenate([data, np.zeros(reach, np.uint8)])
+        padded = np.frombuffer(there + bytes(reach), np.uint8)
         kinds = padded[:count] >> 6
-        publishes = np.isin(kinds, layout.publish_kinds) & _may_be_publish(layout, padded, count)
+        found = np.isin(kinds, layout.publish_kinds) & _may_be_publish(layout, padded, count)
         if layout is JOURNAL:
             # a seq_id below 2^40; in a segment two bytes alone make a short record, which any text has
-            publishes |= np.isin(kinds, layout.short_kinds)
-            publishes &= (padded[:count] & 0x3F == 0) & (padded[1 : count + 1] == 0) & (padded[2 : count + 2] == 0)
-        yield from (at + np.flatnonzero(publishes)).tolist()
-        at += count
+            found |= np.isin(kinds, layout.short_kinds)
+            found &= (padded[:count] & 0x3F == 0) & (padded[1 : count + 1] == 0) & (padded[2 : count + 2] == 0)
+        yield from (at + np.flatnonzero(found)).tolist()
 
 
 def _may_be_publish(layout: Layout, padded: Octets, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
