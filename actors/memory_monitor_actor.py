@@ -23,6 +23,7 @@ from actors.engines.memory_readings import MemoryReading, memory_limit_bytes
 from actors.messages import (
     AlarmCheck,
     CancelTimers,
+    DiskRoom,
     DiskRound,
     GetMemory,
     LeaveMonitor,
@@ -70,6 +71,8 @@ class MemoryMonitorActor(PooledActor):
         )
         self._disk = DiskMonitor(disk_limit_bytes(settings.disk_free_limit, total_memory_bytes))
         self._alarms = Alarms()
+        self._without_room: set[ActorRef[Any]] = set()
+        """Who could not write for want of room."""
         self._total_memory_bytes = total_memory_bytes
         self._used_bytes = 0
         self._look_wanted = False
@@ -110,6 +113,8 @@ class MemoryMonitorActor(PooledActor):
             case LeaveMonitor():
                 if message.queue in self._monitor:
                     self._monitor.deregister(message.queue)
+            case DiskRoom():
+                self._note_room(message)
             case MonitorRound():
                 self._round()
                 self._start_timer("memory", self._around.settings.memory_monitor_interval, message)
@@ -163,11 +168,19 @@ class MemoryMonitorActor(PooledActor):
             _LOG.warning("the free disk space cannot be read: %s", error)
             self._start_timer("disk", MAX_CHECK_INTERVAL_MS, DiskRound())
             return
-        event = self._alarms.update("disk", alarmed=self._disk.check(free_bytes))
+        event = self._alarms.update("disk", alarmed=self._disk.check(free_bytes) or bool(self._without_room))
         self._note(event)
         self._start_timer("disk", self._disk.next_check_ms, DiskRound())
         if event is not None:
             self._round()
+
+    def _note_room(self, message: DiskRoom) -> None:
+        """However much is said to be free: it may be another's, or beyond a quota."""
+        if message.found:
+            self._without_room.discard(message.actor)
+        else:
+            self._without_room.add(message.actor)
+        self._note(self._alarms.update("disk", alarmed=self._disk.alarmed or bool(self._without_room)))
 
     def _note(self, event: AlarmEvent | None) -> None:
         if event is not None:

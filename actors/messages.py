@@ -17,6 +17,7 @@ from pykka import ActorRef
 from actors.engines.consumers import Consumer
 from actors.inbox import Control
 from queue_index.message_format import Envelope
+from storage.errors import NoRoomError
 
 if TYPE_CHECKING:
     from actors.deliveries import Deliveries
@@ -242,6 +243,19 @@ class StoreProgress(Control):
 
 
 @attrs.frozen
+class StoreFull(Control):
+    """Store → queue. Tell. No room to make safe what was written; :class:`StoreProgress` says when there was."""
+
+    client: int
+    error: NoRoomError
+
+
+@attrs.frozen
+class RoomDue:
+    """Timer → store or topics' actor. Look whether there is room again for what could not be written."""
+
+
+@attrs.frozen
 class CloseStore:
     """Node → store. Ask. Behind what queues have told it. ``token``: what the shortcut of the clean stop is tied to.
 
@@ -294,6 +308,14 @@ class SampleQueue(Control):
     """Recorder → queue. Tell. The answer is :class:`QueueSampled`; it wakes nothing, and keeps nobody from its rest."""
 
     step: int
+
+
+@attrs.frozen
+class DiskRoom(Control):
+    """Any actor → memory monitor. Tell. Whether there was room for what it wrote; without, the disk alarm is set."""
+
+    actor: ActorRef[Any]
+    found: bool
 
 
 @attrs.frozen
@@ -389,6 +411,14 @@ class StoreFailed(Control):
 
     store: ActorRef[Any]
     error: BaseException
+
+
+@attrs.frozen
+class RetryDue(Control):
+    """Timer → node. Tell. Time to try again to bring up what the disk has kept down."""
+
+    what: tuple[str, ...]
+    """``("vhost", name)``, ``("queue", vhost, name)`` or ``("topics",)``."""
 
 
 @attrs.frozen

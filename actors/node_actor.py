@@ -11,7 +11,8 @@ crash in between leaves an empty queue, never messages without one; and so does 
 
 *Supervision.* A queue that fails is started anew from its files, at most ``restart_limit`` times in that many seconds;
 then it stays down with the reason, and everything else serves. A store that fails takes its vhost with it: every queue
-of it is given up, and the vhost is opened anew.
+of it is given up, and the vhost is opened anew. What the disk keeps down (no bug, no damage) is tried again, after a
+second and then ever more seldom, until it comes up.
 
 A crash, of the process or of this actor, leaves what recovery reads.
 """
@@ -49,13 +50,17 @@ from actors.running_vhost import QueueCell, RunningVhost
 from actors.surroundings import Surroundings
 from actors.timer import TimerActor, tell
 from queue_index import directory as names
-from storage.errors import DataError, StorageError, WarrenError
+from storage.errors import DataError, DiskFullError, StorageError, WarrenError
 from storage.filesystem import Lock
 from storage.topic_settings import TopicSettings
 
 _LOG = logging.getLogger("warren.node")
 
 T = TypeVar("T")
+
+RETRY_NS: Final = NS
+MAX_RETRY_NS: Final = 64 * NS
+"""Between two attempts to bring up what the disk keeps down."""
 
 LOCK_FILE: Final = "warren.lock"
 VHOSTS_DIRECTORY: Final = "msg_stores/vhosts"
@@ -127,6 +132,10 @@ class NodeActor(PooledActor):
         self.down: dict[str, BaseException] = {}
         """Vhosts that could not be opened, and why."""
         self._vhost_restarts: dict[str, deque[int]] = {}
+        self._cells_down: dict[str, Mapping[str, QueueCell]] = {}
+        """Of vhosts that are down: what handles hold on to."""
+        self._retries: dict[tuple[str, ...], tuple[int, int]] = {}
+        """How long the last wait for what is down was, and when it began (ns)."""
         self._topic_settings = TopicSettings() if topic_settings is None else topic_settings
         self._topics: RunningTopics | None = None
         self._topics_error: BaseException | None = None
@@ -176,8 +185,13 @@ class NodeActor(PooledActor):
         for what in self._definitions.passed_over:
             _LOG.error("%s: what is no text cannot be had, and stays in the file: %s", DEFINITIONS_FILE, what)
         for name in self._definitions.vhosts():
-            self._open_vhost(name)
-        self._definitions.save()
+            try:
+                self._open_vhost(name)
+            except DiskFullError as error:
+                _LOG.exception("vhost '%s' is down", name)
+                self._keep_down(name, {}, error)
+        with contextlib.suppress(DiskFullError):  # it is tried again with the next change, or at the end
+            self._definitions.save()
         if files.is_directory(self._topics_path):
             self._try_to_open_topics()
         if self._record is not None:
@@ -222,6 +236,7 @@ class NodeActor(PooledActor):
             self.down[name] = error
             return
         self.down.pop(name, None)
+        self._cells_down.pop(name, None)
         orphans = [one for one in vhost.orphans() if definitions.declare_queue(one, named_by_node=True)]
         vhost.start_queues(definitions.queues())
         self.vhosts[name] = vhost
@@ -244,7 +259,7 @@ class NodeActor(PooledActor):
             _LOG.exception("vhost '%s' serves", name)
         except Exception as error:
             _LOG.exception("vhost '%s' is down", name)
-            self.down[name] = error
+            self._keep_down(name, cells, error)
         reopened = self.vhosts.get(name)
         if reopened is not None:
             reopened.take_over(cells)
@@ -269,6 +284,8 @@ class NodeActor(PooledActor):
                 self._restart_vhost(message.store, message.error)
             case tm.TopicsFailed():
                 self._restart_topics(message.actor, message.error)
+            case m.RetryDue():
+                self._retry(message.what)
             case m.CloseNode():
                 self._close()
             case _:
@@ -415,6 +432,7 @@ class NodeActor(PooledActor):
         except Exception as error:
             _LOG.exception("the topics are down")
             self._topics_error = error
+            self._retry_later(("topics",), error)
 
     def _restart_topics(self, actor: ActorRef[Any], error: BaseException) -> None:
         topics = self._topics
@@ -425,6 +443,8 @@ class NodeActor(PooledActor):
         self._topics, self._topics_error = None, error
         if not self._too_often(self._topics_restarts):
             self._try_to_open_topics()
+        else:
+            self._retry_later(("topics",), error)
 
     def forget(self, error: WarrenError) -> None:
         """In a forked child: whatever asks the actors here would do their work, on the parent's files."""
@@ -590,6 +610,7 @@ class NodeActor(PooledActor):
         if self._too_often(cell.restarts) or isinstance(error, DataError):
             cell.go_down(error)
             _LOG.error("%s stays down: %s", cell.declaration, error)
+            self._retry_later(("queue", vhost.name, cell.declaration.name), error)
             return
         try:
             vhost.wait_for_stores()
@@ -598,6 +619,37 @@ class NodeActor(PooledActor):
             return
         _LOG.warning("%s is started anew from its files", cell.declaration)
         vhost.start_queue(cell)
+
+    def _keep_down(self, name: str, cells: Mapping[str, QueueCell], error: BaseException) -> None:
+        self.down[name] = error
+        self._cells_down[name] = cells
+        self._retry_later(("vhost", name), error)
+
+    def _retry_later(self, what: tuple[str, ...], error: BaseException | None) -> None:
+        """Try again what the disk keeps down; each time after twice as long, until it has been well for a while."""
+        if not isinstance(error, StorageError):
+            return
+        now_ns = self._around.clock.now_ns()
+        wait_ns, last_ns = self._retries.get(what, (0, 0))
+        if now_ns - last_ns > 2 * MAX_RETRY_NS:
+            wait_ns = 0
+        wait_ns = min(2 * wait_ns, MAX_RETRY_NS) or RETRY_NS
+        self._retries[what] = wait_ns, now_ns
+        key = " ".join(("retry", *what))
+        tell(self._around.timer, m.StartTimer(self.actor_ref, key, now_ns + wait_ns, m.RetryDue(what)))
+
+    def _retry(self, what: tuple[str, ...]) -> None:
+        match what:
+            case ("vhost", name) if name in self.down:
+                self._try_to_open_vhost(name, self._cells_down.get(name, {}))
+            case ("queue", vhost_name, name) if vhost_name in self.vhosts:
+                vhost = self.vhosts[vhost_name]
+                cell = vhost.cells.get(name)
+                if cell is not None and cell.running is None and isinstance(cell.error, StorageError):
+                    _LOG.warning("%s is started anew from its files", cell.declaration)
+                    vhost.start_queue(cell)
+            case ("topics",) if self._topics is None:
+                self._try_to_open_topics()
 
     def _start_monitor(self) -> None:
         around, probes = self._around, self._probes
@@ -628,14 +680,16 @@ class NodeActor(PooledActor):
         del self.vhosts[vhost.name]
         if self._too_often(self._vhost_restarts.setdefault(vhost.name, deque())):
             _LOG.error("vhost '%s' stays down", vhost.name)
-            self.down[vhost.name] = error
+            self._keep_down(vhost.name, cells, error)
             return
         self._try_to_open_vhost(vhost.name, cells)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _close(self) -> None:
-        failures = []
+        failures: list[Exception] = []
+        with contextlib.suppress(StorageError):  # most of the time there is nothing left to save
+            self.definitions.save()
         for vhost in self.vhosts.values():
             try:
                 for name in [name for name, cell in vhost.cells.items() if cell.owner is not None and cell.running]:

@@ -32,7 +32,7 @@ from pykka.messages import _ActorStop
 from actors.future import Future
 from actors.inbox import Gathering, Inbox
 from actors.interrupts import uninterrupted
-from storage.errors import DataError, StorageError, WarrenError
+from storage.errors import DataError, NoRoomError, StorageError, WarrenError
 
 _LOG = logging.getLogger("warren.actors")
 
@@ -376,6 +376,8 @@ class PooledActor(pykka.Actor):
 
     def is_refusal(self, error: Exception) -> bool:
         """Whether what a message met has changed nothing, so that the actor goes on."""
+        if isinstance(error, NoRoomError):
+            return True
         return isinstance(error, WarrenError) and not isinstance(error, (StorageError, DataError))
 
     def on_refused(self, error: Exception) -> None:

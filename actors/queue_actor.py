@@ -53,13 +53,13 @@ from actors.inbox import Gathering
 from actors.looking import allocated_bytes, browse, is_pageable
 from actors.queue_door import QueueDoor
 from actors.sampling import sample_queue
-from actors.store_actor import RemoteStore
+from actors.store_actor import MAX_ROOM_INTERVAL_NS, ROOM_INTERVAL_NS, RemoteStore
 from actors.surroundings import Surroundings
 from actors.timer import tell
 from queue_index.message_format import Envelope
 from queue_index.msg_ids import MsgIds
 from queue_index.recovery_terms import RecoveryTerms
-from storage.errors import WarrenError
+from storage.errors import DiskFullError, NoRoomError, StorageError, WarrenError
 
 _LOG = logging.getLogger("warren.queue")
 _rest_numbers = itertools.count(1)
@@ -91,11 +91,13 @@ class QueueActor(QueueDoor):
         "_dispatch",
         "_idle_armed",
         "_last_work_ns",
+        "_no_room",
         "_open_process",
         "_recovered",
         "_recovering_armed",
         "_report_armed",
         "_reporting",
+        "_room_wait_ns",
         "_settled",
         "_sync_armed",
         "_unused_told",
@@ -129,6 +131,9 @@ class QueueActor(QueueDoor):
         self._reporting = False
         self._worked = self._unused_told = self._bump_told = False
         self._recovered: Callable[[], None] | None = None
+        self._no_room: NoRoomError | None = None
+        """The disk was full when this queue last wrote."""
+        self._room_wait_ns = ROOM_INTERVAL_NS
 
     @property
     def process(self) -> QueueProcess:
@@ -172,7 +177,10 @@ class QueueActor(QueueDoor):
                 raise self.stopped_error()
         self._carry_out()
         self._say_last_word()
-        terms = self.process.close(self._around.random)
+        try:
+            terms = self.process.close(self._around.random)
+        except NoRoomError as error:  # half-closed: that is no refusal any more
+            raise StorageError(str(error)) from error
         self._recover_on()
         confirms, self._confirms = list(self._confirms), set()  # safe once the stores are closed, too
         self._end(None)
@@ -209,6 +217,7 @@ class QueueActor(QueueDoor):
         self._around.syncing.discard(self.actor_urn)
         tell(self._around.timer, m.CancelTimers(self.actor_ref))
         tell(self._around.monitor, m.LeaveMonitor(self.actor_ref))
+        tell(self._around.monitor, m.DiskRoom(self.actor_ref, found=True))
         self.alive = False
         self.actor_inbox.weight = CLOSED_WEIGHT
         self._stop()
@@ -352,7 +361,11 @@ class QueueActor(QueueDoor):
     def _on_sync(self, _: m.Sync) -> object:
         """What was acked before is safe now, what was published once the last confirm of today is."""
         self._hurry = True
-        self.process.sync_index()
+        try:
+            self.process.sync_index()
+        except NoRoomError as error:
+            self._wait_for_room(error)
+            raise
         self._settled = False
         self._carry_out()  # a publish that was refused is answered so: it is no error of this call's
         return CountDown(list(self._confirms))
@@ -386,7 +399,7 @@ class QueueActor(QueueDoor):
         idle_ns = self._around.clock.now_ns() - self._last_work_ns
         if idle_ns < self._around.settings.hibernate_after_ms * 1_000_000 or not self.actor_inbox.empty():
             return  # the turn's end sets the timer again
-        if self.process.recovering or self._confirms or self._settled:
+        if self.process.recovering or self._confirms or self._settled or not self._has_room_to_rest():
             self._last_work_ns = self._around.clock.now_ns()
             return
         self._worked = False
@@ -401,6 +414,14 @@ class QueueActor(QueueDoor):
             tell(self._around.monitor, m.ReportDuration(self.actor_ref, None, pageable=True, resting=True))
         else:
             tell(self._around.monitor, m.LeaveMonitor(self.actor_ref))
+
+    def _has_room_to_rest(self) -> bool:
+        """Whether the journals could be flushed: at rest nothing is left to be written."""
+        try:
+            self.process.flush()
+        except NoRoomError:
+            return False
+        return True
 
     def _take_rest(self) -> None:
         self.process.hibernate()
@@ -483,11 +504,17 @@ class QueueActor(QueueDoor):
     def _make_safe(self, *, hurry: bool) -> None:
         """Sync what publishers wait for, and what was settled, now or soon."""
         process, mode = self.process, self._around.settings.sync
-        if hurry or (self._confirms and mode != "group"):
-            if mode == "os":
-                process.write_out()
-            else:
-                process.sync_index()
+        if hurry or (self._confirms and mode != "group" and self._no_room is None):
+            try:
+                if mode == "os":
+                    process.write_out()
+                else:
+                    process.sync_index()
+            except NoRoomError as error:
+                process.drain_confirms()
+                self._wait_for_room(error)
+                return
+            self._found_room()
             for store in self._stores:
                 store.sync()
             self._settled = False
@@ -497,6 +524,41 @@ class QueueActor(QueueDoor):
             self._start_timer("sync", self._around.sync_delay_ns(), m.SyncDue())
             self._around.syncing.add(self.actor_urn)
         process.drain_confirms()
+
+    def _wait_for_room(self, error: NoRoomError) -> None:
+        """The disk is full: who waits for a confirm is told so, publishers are held, and consumers go on.
+
+        What could not be written stays in memory and is tried again in a while. Without it a crash loses messages that
+        were not confirmed, and brings those back whose acks were not written.
+        """
+        if self._no_room is None:
+            _LOG.warning("%s waits for room on the disk: %s", self.describe(), error)
+            self._room_wait_ns = ROOM_INTERVAL_NS
+        self._no_room = error
+        self._settled = True  # so that it is tried again
+        if not self._sync_armed:
+            self._sync_armed = True
+            self._start_timer("sync", self._room_wait_ns, m.SyncDue())
+            self._room_wait_ns = min(2 * self._room_wait_ns, MAX_ROOM_INTERVAL_NS)
+        tell(self._around.monitor, m.DiskRoom(self.actor_ref, found=False))
+        self._fail_confirms(error)
+
+    def _fail_confirms(self, error: NoRoomError) -> None:
+        self._carry_out()  # what is safe is confirmed
+        for confirm in self._confirms:
+            confirm.fail(DiskFullError(f"{self.describe()}: not safe, for the disk is full: {error}"))
+        self._confirms.clear()
+
+    def _found_room(self) -> None:
+        if self._no_room is not None:
+            _LOG.warning("%s: there is room on the disk again", self.describe())
+            self._no_room = None
+            tell(self._around.monitor, m.DiskRoom(self.actor_ref, found=True))
+
+    def _on_store_full(self, message: m.StoreFull) -> None:
+        if any(store.client == message.client for store in self._stores):
+            self.process.drain_confirms()
+            self._fail_confirms(message.error)
 
     def _carry_out(self) -> None:
         """Pass on what the engine's calls have brought about."""
@@ -603,6 +665,7 @@ _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
     m.CancelConsumer: QueueActor._on_cancel_consumer,
     m.CloseChannel: QueueActor._on_close_channel,
     m.StoreProgress: QueueActor._on_store_progress,
+    m.StoreFull: QueueActor._on_store_full,
     m.SetDurationTarget: QueueActor._on_duration_target,
     m.ReportDue: QueueActor._on_report_due,
     m.IdleDue: QueueActor._on_idle_due,

@@ -131,6 +131,7 @@ class RunningVhost:
                 timer=around.timer,
                 node=around.node,
                 sync=around.settings.sync,
+                tell_monitor=lambda message: tell(around.monitor, message),
             )
             for kind, store in (("persistent", directory.persistent_store), ("transient", directory.transient_store))
         ]

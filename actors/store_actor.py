@@ -14,8 +14,9 @@ Compaction goes step by step, a file operation a turn, behind what has come mean
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final
 
@@ -28,13 +29,16 @@ from actors.messages import (
     CloseStore,
     CompactStep,
     CountReferences,
+    DiskRoom,
     ExpectReferences,
     GetStoreStatus,
     JoinStore,
     LeaveStore,
     RemoveBodies,
+    RoomDue,
     StartTimer,
     StoreFailed,
+    StoreFull,
     StoreProgress,
     SyncDue,
     SyncStore,
@@ -43,9 +47,16 @@ from actors.messages import (
 from actors.pool import ActorStoppedError, Pool, PooledActor
 from actors.timer import tell
 from msg_store.message_store import MessageStore
+from storage.errors import DiskFullError, NoRoomError
+
+_LOG = logging.getLogger("warren.store")
 
 SYNC_DELAY_NS: Final = 25_000_000
 """How long a body waits for others to be synced with: RabbitMQ's 25 ms."""
+
+ROOM_INTERVAL_NS: Final = 1_000_000_000
+"""After so long what found no room on the disk is tried again; then after twice as long, and so on."""
+MAX_ROOM_INTERVAL_NS: Final = 16_000_000_000
 
 
 @attrs.define
@@ -69,6 +80,7 @@ class MessageStoreActor(PooledActor):
         timer: ActorRef[Any],
         node: ActorRef[Any],
         sync: str,
+        tell_monitor: Callable[[object], object] = lambda _: None,
     ) -> None:
         super().__init__(pool)
         self.store = store
@@ -80,6 +92,10 @@ class MessageStoreActor(PooledActor):
         self._clients: dict[int, _Client] = {}
         self._touched: set[int] = set()
         self._sync_armed = self._hurry = self._compacting = False
+        self._tell_monitor = tell_monitor
+        self._no_room: NoRoomError | None = None
+        self._room_armed = False
+        self._room_wait_ns = ROOM_INTERVAL_NS
         self._expected: frozenset[str] | None = None
         self._counted: set[str] = set()
         self._references: Counter[bytes] = Counter()
@@ -98,10 +114,13 @@ class MessageStoreActor(PooledActor):
             case SyncDue():
                 self._sync_armed = False
                 self._make_safe()
+            case RoomDue():
+                self._room_armed = False
+                self._make_safe()
             case CompactStep():
                 self._compacting = False
                 if self.store.needs_compaction():
-                    self.store.compact(max_steps=1)
+                    self._compact_step()
             case JoinStore():
                 self._clients[message.client] = _Client(message.queue)
             case LeaveStore():
@@ -117,13 +136,17 @@ class MessageStoreActor(PooledActor):
                 return self.store.status()
             case CloseStore():
                 self.store.close(message.token)
+                self._tell_monitor(DiskRoom(self.actor_ref, found=True))
                 self._stop()
             case _:
                 raise RuntimeError(f"a store cannot handle {message!r}")
         return None
 
     def _write(self, message: WriteBodies) -> None:
-        self.store.write_many(message.msg_ids, message.messages)
+        try:
+            self.store.write_many(message.msg_ids, message.messages)
+        except NoRoomError as error:  # they wait in the store's buffer
+            self._wait_for_room(error)
         client = self._clients.get(message.client)
         if client is not None:
             client.taken_ticket = message.ticket
@@ -138,26 +161,65 @@ class MessageStoreActor(PooledActor):
 
     def on_turn_end(self) -> None:
         if self.store.synced_ticket < self.store.written_ticket:
-            if self._hurry or self._sync != "group":
+            if self._hurry or (self._sync != "group" and self._no_room is None):
                 self._make_safe()
-            elif not self._sync_armed:
+            elif not self._sync_armed and self._no_room is None:
                 self._sync_armed = True
                 due_ns = self._clock.now_ns() + SYNC_DELAY_NS
                 self._timer.tell(StartTimer(self.actor_ref, "sync", due_ns, SyncDue()))
         self._hurry = False
-        for number in self._touched:
-            client = self._clients.get(number)
-            if client is not None and client.told_taken < client.taken_ticket:
-                self._tell_progress(number, client)
-        self._touched.clear()
+        if self._no_room is None:  # else nobody gets credit for more
+            for number in self._touched:
+                client = self._clients.get(number)
+                if client is not None and client.told_taken < client.taken_ticket:
+                    self._tell_progress(number, client)
+            self._touched.clear()
         if not self._compacting and self.store.needs_compaction():
             self._compacting = True
             self.actor_ref.tell(CompactStep())
 
+    def _compact_step(self) -> None:
+        """One step; where there is no room for it, again in a while."""
+        try:
+            self.store.compact(max_steps=1)
+        except DiskFullError:
+            if not self.store.is_usable:
+                raise
+            self._compacting = True
+            self._start_timer("compact", MAX_ROOM_INTERVAL_NS, CompactStep())
+
+    def _wait_for_room(self, error: NoRoomError) -> None:
+        """The disk is full: tell everybody, and look again in a while; what was handed over can be read meanwhile."""
+        if self._no_room is None:
+            _LOG.warning("%s waits for room on the disk: %s", self.describe(), error)
+            self._room_wait_ns = ROOM_INTERVAL_NS
+        self._no_room = error
+        self._tell_monitor(DiskRoom(self.actor_ref, found=False))
+        if not self._room_armed:
+            self._room_armed = True
+            self._start_timer("room", self._room_wait_ns, RoomDue())
+            self._room_wait_ns = min(2 * self._room_wait_ns, MAX_ROOM_INTERVAL_NS)
+        for number, client in self._clients.items():
+            if client.safe_ticket < client.taken_ticket:
+                tell(client.queue, StoreFull(number, error))
+
+    def _found_room(self) -> None:
+        if self._no_room is not None:
+            _LOG.warning("%s: there is room on the disk again", self.describe())
+            self._no_room = None
+            self._tell_monitor(DiskRoom(self.actor_ref, found=True))
+
+    def _start_timer(self, key: str, wait_ns: int, message: object) -> None:
+        tell(self._timer, StartTimer(self.actor_ref, key, self._clock.now_ns() + wait_ns, message))
+
     def _make_safe(self) -> None:
-        if self.store.synced_ticket == self.store.written_ticket:
-            return
-        self.store.sync()
+        if self.store.synced_ticket < self.store.written_ticket:
+            try:
+                self.store.sync()
+            except NoRoomError as error:
+                self._wait_for_room(error)
+                return
+        self._found_room()
         for number, client in self._clients.items():
             if client.safe_ticket < client.taken_ticket:
                 client.safe_ticket = client.taken_ticket
@@ -174,6 +236,7 @@ class MessageStoreActor(PooledActor):
         traceback: TracebackType | None,
     ) -> None:
         self.store.abandon()
+        self._tell_monitor(DiskRoom(self.actor_ref, found=True))
         error = exception_value if exception_value is not None else RuntimeError("no error")
         tell(self._node, StoreFailed(self.actor_ref, error))
 

@@ -30,7 +30,7 @@ from queue_index.body_store import StoreClient
 from queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
 from queue_index.state import Clock
 from queue_index.variable_queue import QueueFiles
-from storage.errors import DataError, DirectoryLostError
+from storage.errors import DataError, DirectoryLostError, DiskFullError
 from storage.filesystem import FileSystem, Lock, write_file
 from storage.settings import Settings
 
@@ -216,9 +216,14 @@ def _take_recovery_terms(
         terms = read_recovery_terms(data, terms_path)
     except DataError as error:
         damage.append(error)
-        write_file(files, f"{terms_path}.damaged", data, sync=True)
+        files.rename(terms_path, f"{terms_path}.damaged")
         terms = {}
-    write_file(files, terms_path, encode_recovery_terms({}), sync=True)
+    try:
+        write_file(files, terms_path, encode_recovery_terms({}), sync=True)
+    except DiskFullError:  # none says the same as an empty one, and needs no room
+        if files.exists(terms_path):
+            files.delete(terms_path)
+        files.sync_directory(path)
     return terms, data
 
 

@@ -20,7 +20,8 @@ Invariant: until the end neither file is deleted by anyone else. Files with dama
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
@@ -28,7 +29,7 @@ from msg_store.body_reader import ReadHandles
 from msg_store.file_summary import FileSummary
 from msg_store.locations import Location, Locations, pack
 from msg_store.rdq_format import Record, leftover_of, scan
-from storage.errors import DataError
+from storage.errors import DataError, DiskFullError, NoRoomError
 from storage.filesystem import File, FileSystem
 
 COPY_BYTES = 1 << 20
@@ -51,13 +52,29 @@ class Compaction:
     must_finish: bool = attrs.field(default=False, init=False)
     """Whether the left file was changed; before that, breaking off leaves nothing but a useless ``.rdt``."""
     damage: DataError | None = attrs.field(default=None, init=False)
+    _no_room: NoRoomError | None = attrs.field(default=None, init=False)
     _steps: Iterator[None] = attrs.field(init=False, default=attrs.Factory(lambda self: self._run(), takes_self=True))
 
     def step(self) -> bool:
-        """Do one more operation; ``False`` when there is nothing left to do."""
+        """Do one more operation; ``False`` when there is nothing left to do.
+
+        Raises :class:`NoRoomError` where the disk is full and what was begun has to wait: the next step tries again.
+        """
         for _ in self._steps:
+            error, self._no_room = self._no_room, None
+            if error is not None:
+                raise error
             return True
         return False
+
+    def _has_room(self, work: Callable[[], object]) -> bool:
+        """Do some work, if there is room for it."""
+        try:
+            work()
+        except DiskFullError as error:
+            self._no_room = NoRoomError(str(error))
+            return False
+        return True
 
     def __contains__(self, number: int) -> bool:
         return number in (self.left, self.right)
@@ -123,7 +140,8 @@ class Compaction:
         self.must_finish = True
         target.truncate(prefix_end)
         yield
-        target.truncate(total)
+        while not self._has_room(lambda: target.truncate(total)):
+            yield
         self._summary.resize(self.left, total)
         yield
 
@@ -133,7 +151,7 @@ class Compaction:
         saved = _packed(tail, 0)
         source = self._files.open_read(path)
         try:
-            yield from _copy(_pieces(source, saved), target, start)
+            yield from self._copy(_pieces(source, saved), target, start)
         finally:
             source.close()
         self._moved(saved, leftover, _packed(tail, start), self.left)
@@ -145,7 +163,7 @@ class Compaction:
         path = self._handles.path(self.right)
         source = self._files.open_read(path)
         try:
-            yield from _copy(_pieces(source, records), target, start)
+            yield from self._copy(_pieces(source, records), target, start)
         finally:
             source.close()
         moved_bytes = self._moved(records, self.right, _packed(records, start), self.left)
@@ -154,6 +172,16 @@ class Compaction:
         self._handles.drop(self.right)
         self._files.delete(path)
         self._summary.remove(self.right)
+        yield
+
+    def _copy(self, pieces: Iterator[bytes], target: File, offset: int) -> Iterator[None]:
+        """Write the pieces to ``target`` from ``offset``, and sync them."""
+        for piece in pieces:
+            while not self._has_room(functools.partial(target.pwrite, piece, offset)):
+                yield
+            offset += len(piece)
+            yield
+        target.sync()
         yield
 
     def _moved(self, originals: Sequence[Record], old: int, copies: Sequence[Record], new: int) -> int:
@@ -218,13 +246,3 @@ def _pieces(source: File, records: Sequence[Record]) -> Iterator[bytes]:
                 piece.clear()
     if piece:
         yield bytes(piece)
-
-
-def _copy(pieces: Iterator[bytes], target: File, offset: int) -> Iterator[None]:
-    """Write the pieces to ``target`` from ``offset``, and sync them."""
-    for piece in pieces:
-        target.pwrite(piece, offset)
-        offset += len(piece)
-        yield
-    target.sync()
-    yield

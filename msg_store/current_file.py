@@ -14,8 +14,8 @@ from __future__ import annotations
 import attrs
 
 from msg_store.rdq_format import path_of
-from storage.errors import StorageError
-from storage.filesystem import File, FileSystem
+from storage.errors import DiskFullError, NoRoomError, StorageError
+from storage.filesystem import File, FileSystem, append_whole
 
 
 @attrs.define
@@ -41,7 +41,7 @@ class CurrentFile:
         if self._handle.size() > self.size_bytes:
             self._handle.truncate(self.size_bytes)
         self._unsynced = True
-        self._handle.append(records)
+        append_whole(self._handle, (records,))
         self.size_bytes += len(records)
 
     def sync(self) -> None:
@@ -61,7 +61,10 @@ class CurrentFile:
     def roll(self) -> None:
         """Close the file, synced, and go on with the next one."""
         self.sync()
-        following = self._files.open_append(path_of(self._directory, self.number + 1))
+        try:
+            following = self._files.open_append(path_of(self._directory, self.number + 1))
+        except DiskFullError as error:
+            raise NoRoomError(str(error)) from error
         self._handle.close()
         self._handle = following
         self.number += 1

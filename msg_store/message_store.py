@@ -36,7 +36,7 @@ from msg_store.locations import Locations, pack
 from msg_store.rdq_format import OVERHEAD_BYTES, leftover_of, record_parts
 from msg_store.recovery import recover
 from msg_store.write_buffer import WriteBuffer
-from storage.errors import DataError, StorageError
+from storage.errors import DataError, NoRoomError, StorageError
 from storage.filesystem import FileSystem
 from storage.settings import Settings
 
@@ -359,6 +359,8 @@ class MessageStore:
             if compaction.step():
                 return True
         except Exception as error:
+            if isinstance(error, NoRoomError):  # it goes on where it was
+                raise
             self._compaction = None
             if compaction.must_finish:
                 self._broken = f"a compaction broke off: {error}"
@@ -393,6 +395,11 @@ class MessageStore:
             compacting=self._compaction is not None,
             unreadable=tuple(self.unreadable),
         )
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it goes on after an error that it has raised."""
+        return self._failure is None
 
     @property
     def growing_bytes(self) -> int:

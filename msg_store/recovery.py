@@ -9,6 +9,9 @@ A file that changes here is written anew and takes the old one's place. For wher
 its successor reads bytes that no later fsync brings to the disk; after a power loss zeros would stand there, and hide
 from a scan whatever was appended behind them.
 
+On a full disk nothing is written anew: a ``.rdt`` becomes the store's highest file as it is, and what is written next
+goes into a new one behind that, so that nothing is appended to a file whose end is torn.
+
 A crash in here changes nothing: the ``.rdt`` goes only after its copy is synced, and each step may be taken twice.
 
 What cannot be read is reported, not repaired, and nothing is deleted on its account. After a crash that may be torn
@@ -24,7 +27,7 @@ from msg_store.file_summary import FileSummary
 from msg_store.locations import Locations, pack
 from msg_store.rdq_columns import ColumnScan
 from msg_store.rdq_format import EndReason, Scan, file_number, in_age_order, leftover_of, path_of, scan, scan_end
-from storage.errors import DataError
+from storage.errors import DataError, DiskFullError
 from storage.filesystem import File, FileSystem
 
 BAD_RECORDS_REPORTED = 100
@@ -83,7 +86,11 @@ def _take_in(files: FileSystem, directory: str, number: int, found: Recovered, *
         size = good_end if is_current else handle.size()
         found.summary.add(number, size)
         if is_current and handle.size():
-            _write_anew(files, path, [(handle, good_end)])
+            try:
+                _write_anew(files, path, [(handle, good_end)])
+            except DiskFullError:
+                found.summary.resize(number, handle.size())
+                found.summary.add(number + 1, 0)
             files.sync_directory(directory)
     finally:
         handle.close()
@@ -97,12 +104,27 @@ def _bring_in_leftovers(files: FileSystem, directory: str) -> None:
             size = scan_end(source, path_of(directory, leftover)).offset
             if size:
                 _append(files, path_of(directory, leftover_of(leftover)), source, size)
+        except DiskFullError:
+            _rename_to_highest(files, directory, leftover)
         finally:
             source.close()
     if leftovers:
         files.sync_directory(directory)
     for leftover in leftovers:
-        files.delete(path_of(directory, leftover))
+        if files.exists(path_of(directory, leftover)):
+            files.delete(path_of(directory, leftover))
+
+
+def _rename_to_highest(files: FileSystem, directory: str, leftover: int) -> None:
+    """Let a leftover be the highest file: it has the same form, and the last place of a message counts."""
+    path = path_of(directory, leftover)
+    handle = files.open_append(path)
+    try:
+        handle.sync()
+    finally:
+        handle.close()
+    highest = max(max(number, leftover_of(number)) for number in in_age_order(files.list(directory)))
+    files.rename(path, path_of(directory, highest + 1))
 
 
 def _append(files: FileSystem, path: str, source: File, size: int) -> None:
@@ -128,6 +150,9 @@ def _write_anew(files: FileSystem, path: str, parts: list[tuple[File, int]]) -> 
             for offset in range(0, size, COPY_BYTES):
                 target.append(source.pread(min(COPY_BYTES, size - offset), offset))
         target.sync()
+    except DiskFullError:
+        files.delete(scratch)
+        raise
     finally:
         target.close()
     files.rename(scratch, path)

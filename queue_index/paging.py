@@ -74,7 +74,7 @@ def _reduce_lazy(s: QueueState) -> None:
 def _flush(s: QueueState) -> None:
     """A reduction ends in a flush; where every operation reduces, the journal's own bounds decide."""
     if not s.settings.reduce_after_every_operation:
-        s.index.flush()
+        s.index.flush_if_room()
 
 
 def _permitted_betas(s: QueueState) -> int | None:

@@ -11,6 +11,10 @@ deliver, ack) is appended to the journal; a *flush* moves what the journal holds
   the batch's end.
 * A flush deletes a segment file without unacked messages and appends to the others; then the journal is cut to 0.
 
+A full disk. What cannot be written waits in memory (``no_room``), and everything goes on: messages are handed out, acks
+are noted, and where a segment's last message is acked its file goes. A crash then takes what waits: messages that were
+acked come back.
+
 A crash leaves: a journal that ends in the middle of a record (dropped); or, from a flush, segments that say what the
 journal says too (:data:`queue_index.entries.MINUS`), the last of them perhaps torn. With ``sync`` the segments are
 synced before the journal is cut and the cut before anything is appended, so that no mixture of old and new journal can
@@ -34,8 +38,8 @@ from queue_index.run import DELIVERED as RUN_DELIVERED
 from queue_index.run import Run
 from queue_index.segment_file import SegmentFile, published, read_segment
 from queue_index.segment_journal import Records, SegmentJournal
-from storage.errors import DataError, StorageError
-from storage.filesystem import File, FileSystem, write_file
+from storage.errors import DataError, DiskFullError, NoRoomError, StorageError
+from storage.filesystem import File, FileSystem, append_whole, write_file
 from storage.settings import Settings
 
 UNBOUNDED: Final = None
@@ -57,13 +61,16 @@ class QueueIndex:
         "_buffered",
         "_failure",
         "_files",
+        "_flush_again_at",
         "_journal",
         "_last_read",
         "_matrix",
         "_named",
         "_owner",
+        "_uncut_end",
         "_waiting",
         "dirty_count",
+        "no_room",
         "path",
         "published_ticket",
         "safe_ticket",
@@ -105,6 +112,11 @@ class QueueIndex:
         self._waiting: _Waiting | None = None
         self._last_read: tuple[int, SegmentFile] | None = None
         self._failure: StorageError | None = None
+        self.no_room: NoRoomError | None = None
+        """The disk was full when something was to be written that waits since."""
+        self._flush_again_at = 0
+        """A flush that found no room is not tried again before so many actions wait."""
+        self._uncut_end = 0
         self._matrix = RecordMatrix()
 
     # ── what happens ────────────────────────────────────────────────────────────────────────────────────────────
@@ -200,6 +212,9 @@ class QueueIndex:
             raise StorageError(f"{self.path}: unusable since: {self._failure}") from self._failure
         try:
             yield
+        except NoRoomError as error:
+            self.no_room = error
+            raise
         except StorageError as error:
             self._failure = error
             raise
@@ -208,20 +223,29 @@ class QueueIndex:
 
     def _append(self, parts: Iterable[bytes]) -> None:
         if self._journal is None:
-            self._open_journal()
+            with contextlib.suppress(NoRoomError):  # what waits to be written waits on
+                self._open_journal()
         self._buffered += parts
 
     def _open_journal(self) -> File:
         if self._journal is None:
-            files = self._files
-            if not self._named:
-                self._name_directory()
-            self._journal = files.open_append(f"{self.path}/{names.JOURNAL_NAME}")
-            if self.syncs and not self._named:
-                files.sync_directory(self.path)
-                files.sync_directory(self.path.rpartition("/")[0])
-            self._named = True
+            try:
+                self._journal = self._opened_journal()
+            except DiskFullError as error:
+                self.no_room = NoRoomError(str(error))
+                raise self.no_room from error
         return self._journal
+
+    def _opened_journal(self) -> File:
+        files = self._files
+        if not self._named:
+            self._name_directory()
+        journal = files.open_append(f"{self.path}/{names.JOURNAL_NAME}")
+        if self.syncs and not self._named:
+            files.sync_directory(self.path)
+            files.sync_directory(self.path.rpartition("/")[0])
+        self._named = True
+        return journal
 
     def _name_directory(self) -> None:
         """See that there is a directory, and that it says whose it is."""
@@ -239,15 +263,21 @@ class QueueIndex:
         if size < journal.size():
             journal.truncate(size)
         if records:
-            journal.append(records)
+            self._buffered.append(records)
+            with contextlib.suppress(NoRoomError):
+                self.write_out()
 
     def write_out(self) -> None:
-        """Hand the operating system what waits: it then survives the process."""
+        """Hand the operating system what waits: it then survives the process.
+
+        Raises :class:`NoRoomError` where the disk is full: everything waits on, and the index goes on.
+        """
         with self._writing():
             if self._buffered:
                 data = self._buffered[0] if len(self._buffered) == 1 else b"".join(self._buffered)
-                self._open_journal().append(data)
+                append_whole(self._open_journal(), (data,))
                 self._buffered.clear()
+                self.no_room = None
             if not self.syncs:
                 self.safe_ticket = self.written_ticket
 
@@ -264,29 +294,51 @@ class QueueIndex:
         if dirty > self.settings.queue_index_max_journal_entries or (
             target_ram_count is not None and dirty > target_ram_count
         ):
-            self.flush()
+            self.flush_if_room()
 
     def flush(self, *, even_if_clean: bool = False) -> None:
-        """Move what the journal holds into the segments; nothing to do where nothing is unflushed."""
-        if self.dirty_count or even_if_clean:
+        """Move what the journal holds into the segments; nothing to do where nothing is unflushed.
+
+        Raises :class:`NoRoomError` where the disk is full: the journal holds on to what could not be moved, and the
+        index goes on.
+        """
+        if not self.dirty_count and not even_if_clean:
+            return
+        self._uncut_end = max(self._uncut_end, (max(self.segments, default=-1) + 1) * self.segment_entry_count)
+        try:
             with self._writing():
                 self._flush()
+        except NoRoomError:
+            self._flush_again_at = self.dirty_count + self.segment_entry_count
+            raise
+        self._uncut_end = self._flush_again_at = 0
+        self.no_room = None
+
+    def flush_if_room(self, *, even_if_clean: bool = False) -> None:
+        """:meth:`flush`, for those who can do without: on a full disk ``no_room`` says that it was not done."""
+        if self.dirty_count < self._flush_again_at and not even_if_clean:
+            return
+        with contextlib.suppress(NoRoomError):
+            self.flush(even_if_clean=even_if_clean)
 
     def _flush(self) -> None:
-        if self.settings.deliver_with_publish and any(segment.acks_late_delivers for segment in self.segments.values()):
-            self.write_out()  # a crash must not leave a deliver alone in the journal, and in the segment the ack too
-        for number in sorted(self.segments):
-            segment = self.segments[number]
-            if not segment.unacked:
+        late = self.settings.deliver_with_publish and any(one.acks_late_delivers for one in self.segments.values())
+        if late:  # a crash must not leave a deliver alone in the journal, and in the segment the ack too
+            with contextlib.suppress(NoRoomError):
+                self.write_out()
+        for number in sorted(self.segments):  # first of all: it makes room for the others
+            if not self.segments[number].unacked:
                 path = self._segment_path(number)
                 if self._files.exists(path):
                     self._files.delete(path)
                 del self.segments[number]
-            elif not segment.empty:
+        if late:
+            self.write_out()
+        for number in sorted(self.segments):
+            segment = self.segments[number]
+            if not segment.empty:
                 self._append_to_segment(number, segment.segment_pieces(self._matrix))
-                segment.forget()
-            else:
-                segment.forget()
+            segment.forget()
         self._last_read = None
         journal = self._open_journal()
         if self.syncs:
@@ -299,10 +351,12 @@ class QueueIndex:
         self.safe_ticket = self.written_ticket
 
     def _append_to_segment(self, number: int, pieces: Iterable[bytes | memoryview]) -> None:
-        handle = self._files.open_append(self._segment_path(number))
         try:
-            for piece in pieces:
-                handle.append(piece)
+            handle = self._files.open_append(self._segment_path(number))
+        except DiskFullError as error:
+            raise NoRoomError(str(error)) from error
+        try:
+            append_whole(handle, pieces)
             if self.syncs:
                 handle.sync()
         finally:
@@ -320,8 +374,14 @@ class QueueIndex:
     def bounds(self) -> tuple[int, int]:
         """The first position of the lowest segment known, and the one behind the highest's last; (0, 0) for none."""
         if not self.segments:
-            return 0, 0
-        return min(self.segments) * self.segment_entry_count, (max(self.segments) + 1) * self.segment_entry_count
+            return self._uncut_end, self._uncut_end
+        end = (max(self.segments) + 1) * self.segment_entry_count
+        return min(self.segments) * self.segment_entry_count, max(end, self._uncut_end)
+
+    @property
+    def uncut_end(self) -> int:
+        """Behind the positions that a journal speaks of which could not be cut; 0 where it could."""
+        return self._uncut_end
 
     def next_known(self, seq_id: int, end: int) -> int:
         """The first position, from ``seq_id`` on, of a segment that is known; ``end`` where none begins below."""

@@ -19,7 +19,7 @@ def recover_step(s: QueueState) -> bool:
     absorb(s)
     if recovery.finished:
         s.recovery = None
-        s.index.flush(even_if_clean=True)
+        s.index.flush_if_room(even_if_clean=True)
     return s.recovery is not None
 
 

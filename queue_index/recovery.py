@@ -38,7 +38,7 @@ from queue_index.record_format import (
 )
 from queue_index.segment_file import SegmentFile, published, read_segment
 from queue_index.segment_journal import SegmentJournal
-from storage.errors import DataError
+from storage.errors import DataError, DiskFullError
 from storage.filesystem import FileSystem, write_file
 
 HasBody = Callable[[bytes], bool]
@@ -116,6 +116,8 @@ class DirtyRecovery:
         self._repeated: list[bytes] = []
         """Records that the journal's file is to have before anything is flushed."""
         self._journal = _read_journal(files, index, strict=False)
+        if self._journal.columns.end < len(self._journal.data):  # should the flush find no room, it is appended to
+            index.go_on_at(self._journal.columns.end)
         numbers = {number for name in files.list(index.path) if (number := names.segment_number(name)) is not None}
         self._unscanned = sorted(numbers | set(self._journal.segments))
         for number in sorted(self._journal.segments):
@@ -127,7 +129,7 @@ class DirtyRecovery:
         if (
             self._unscanned
         ):  # what the queue writes meanwhile must meet no leftovers, in the journal or in dead segments
-            index.flush(even_if_clean=True)
+            index.flush_if_room(even_if_clean=True)
         self._release_journal()
 
     def take_found(self) -> tuple[int, int]:
@@ -153,8 +155,8 @@ class DirtyRecovery:
         size = self._index.segment_entry_count
         alive = [number for number, segment in self._index.segments.items() if segment.unacked]
         if not alive:
-            return 0, 0
-        return min(alive + self._unscanned) * size, (max(alive) + 1) * size
+            return self._index.uncut_end, self._index.uncut_end
+        return min(alive + self._unscanned) * size, max((max(alive) + 1) * size, self._index.uncut_end)
 
     def _has_messages_above(self, number: int) -> bool:
         return any(other > number and segment.unacked for other, segment in self._index.segments.items())
@@ -212,14 +214,23 @@ class DirtyRecovery:
             return file
         good_bytes = file.good_bytes if in_journal is None else self._first_difference(file, in_journal)
         if good_bytes < len(file.data) or (in_journal is not None and (in_journal.facts & file.entries.facts).any()):
-            write_file(self._files, path, file.data[:good_bytes], sync=self._index.syncs)
-        elif self._index.syncs:
-            handle = self._files.open_append(path)
             try:
-                handle.sync()
-            finally:
-                handle.close()
+                write_file(self._files, path, file.data[:good_bytes], sync=self._index.syncs)
+            except DiskFullError:  # the next best: it needs no room
+                self._settle_in_place(path, good_bytes)
+        elif self._index.syncs:
+            self._settle_in_place(path, len(file.data))
         return file if good_bytes == file.good_bytes else read_segment(self._files, path, size)
+
+    def _settle_in_place(self, path: str, size: int) -> None:
+        handle = self._files.open_append(path)
+        try:
+            if size < handle.size():
+                handle.truncate(size)
+            if self._index.syncs:
+                handle.sync()
+        finally:
+            handle.close()
 
     def _first_difference(self, file: SegmentFile, in_journal: SegmentEntries) -> int:
         """Where the first publish stands that the journal has otherwise; without one, the end of what is good."""

@@ -45,6 +45,10 @@ class DiskFullError(StorageError):
     """No room left on the device; nothing was written of what was being written, or a torn record at the end."""
 
 
+class NoRoomError(DiskFullError):
+    """No room left on the device, and nothing is left of what was being written: it can be tried again."""
+
+
 class DirectoryLockedError(WarrenError):
     """Another process owns the data directory."""
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from storage import own_files
 from storage.descriptors import DescriptorCache
-from storage.errors import StorageError
+from storage.errors import DiskFullError, NoRoomError, StorageError
 from storage.lock_file import RealLock
 from storage.real_file import RealFile, refused
 
@@ -146,6 +146,20 @@ def write_beside(files: FileSystem, path: str, data: bytes, *, sync: bool) -> st
             files.delete(scratch)
         raise
     return scratch
+
+
+def append_whole(file: File, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
+    """Append all of the pieces or, where the disk is full, nothing.
+
+    Raises :class:`NoRoomError` then; a torn end would hide from a scan whatever is appended behind it, and keep room.
+    """
+    size = file.size()
+    try:
+        for piece in pieces:
+            file.append(piece)
+    except DiskFullError as error:
+        file.truncate(size)
+        raise NoRoomError(str(error)) from error
 
 
 def data_windows(file: File, start: int, stop: int, step: int, *, overlap: int = 0) -> Iterator[int]:

@@ -47,7 +47,10 @@ class RealLock:
             while not self._take(path):
                 continue
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, owner.encode(), 0)
+            with contextlib.suppress(
+                OSError
+            ):  # on a full disk the lock holds all the same, and does not say whose it is
+                os.pwrite(self._descriptor, owner.encode(), 0)
         except OSError as error:
             self.release()
             raise refused(path, error) from error

@@ -1,0 +1,191 @@
+"""A full disk: consumers go on, publishers are told, and what is down comes back by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
+
+import pytest
+from runtime_tools import BIG, HandNode, bodies, hand_node, queue_path, store_path
+
+import warren
+from actors.surroundings import BlockedError
+from storage.errors import DiskFullError, StorageError, WarrenError
+from storage.memory import MemoryFileSystem
+from warren import Queue
+
+SMALL: dict[str, Any] = {
+    "segment_entry_count": 16,
+    "msg_store_file_size_limit": 40_000,
+    "queue_index_max_journal_entries": 40,
+}
+BODIES = [b"%d " % number * 30 if number % 3 else b"%d " % number + BIG for number in range(100)]
+
+
+def fill(scene: HandNode) -> None:
+    """Leave no room at all for a byte more."""
+    scene.files.capacity_bytes = scene.files.used_bytes
+
+
+def filled(seed: int = 0, **settings: Any) -> tuple[HandNode, Queue]:
+    """A node with a backlog, small messages and large ones, and no room left."""
+    scene = hand_node(MemoryFileSystem(random.Random(seed)), seed=seed, **SMALL | settings)
+    queue = scene.node.queue("q")
+    queue.publish_many(BODIES).wait()
+    scene.run()
+    fill(scene)
+    return scene, queue
+
+
+def refuse(scene: HandNode, queue: Queue, body: bytes) -> None:
+    """It takes one message, says that it is not safe, and then no more."""
+    with pytest.raises(DiskFullError, match="not safe, for the disk is full"):
+        queue.publish(body).wait()
+    scene.run()
+    with pytest.raises(BlockedError, match="disk alarm"):
+        queue.publish(b"next", block=False)
+
+
+@pytest.mark.parametrize("body", [b"small", BIG], ids=["in the index", "in the store"])
+@pytest.mark.parametrize("sync", ["os", "group", "always"])
+def test_consumers_drain_a_full_disk_and_publishers_are_told(sync: str, body: bytes) -> None:
+    scene, queue = filled(sync=sync)
+    refuse(scene, queue, body)
+    assert scene.node.memory()["alarms"] == ["disk"]
+    found = []
+    with queue.consume(prefetch=7) as consumer:
+        while (message := consumer.receive(timeout=0)) is not None:
+            found.append(message.body)
+            message.ack()
+    assert found == [*BODIES, body]
+    scene.advance(20)
+    assert scene.node.memory()["alarms"] == [], "what was acked has made room"
+    queue.publish(body).wait()
+    assert scene.node.actor.down == {}
+    assert scene.node.down == {}
+    scene.node.close()
+    again = hand_node(scene.files, seed=1, **SMALL)
+    assert bodies(again.node.queue("q")) == [body]
+    again.node.close()
+
+
+def test_what_is_written_when_there_is_room_again_was_published_once() -> None:
+    scene, queue = filled()
+    refuse(scene, queue, b"late")
+    scene.files.capacity_bytes = None
+    scene.advance(5)
+    queue.publish(b"later").wait()
+    files = scene.kill()
+    again = hand_node(files, seed=1, **SMALL)
+    assert bodies(again.node.queue("q")) == [*BODIES, b"late", b"later"]
+    again.node.close()
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("end", ["close", "kill", "power"])
+def test_a_full_disk_is_opened_and_drained(end: str, torn: bool) -> None:
+    """However the last process ended; where the ends of files are torn, too."""
+    scene, queue = filled()
+    if torn:
+        scene.files.capacity_bytes += 700  # type: ignore[operator] # for a part of what comes
+        for body in (BIG, b"x" * 900):
+            with pytest.raises(WarrenError):
+                queue.publish(body, block=False).wait()
+        fill(scene)
+    if end == "close":
+        with contextlib.suppress(StorageError):
+            scene.node.close()
+        files = scene.files
+    else:
+        files = scene.kill() if end == "kill" else scene.lose_power(random.Random(1))
+    files.capacity_bytes = files.used_bytes
+    again = hand_node(files, seed=1, **SMALL)
+    assert again.node.actor.down == {}
+    assert again.node.down == {}
+    queue = again.node.queue("q")
+    found = []
+    while (message := queue.get()) is not None:
+        found.append(message.body)
+        message.ack()
+    assert found[: len(BODIES)] == BODIES
+    again.advance(20)
+    queue.publish(BIG).wait()
+    assert bodies(queue) == [BIG]
+    again.node.close()
+
+
+def test_acks_that_could_not_be_written_come_back_after_a_crash_redelivered() -> None:
+    scene, queue = filled()
+    for message in queue.get_many(10):
+        message.ack()
+    scene.advance(5)
+    files = scene.kill()
+    files.capacity_bytes = None
+    again = hand_node(files, seed=1, **SMALL)
+    queue = again.node.queue("q")
+    assert bodies(queue)[-90:] == BODIES[10:], "of what was not acked nothing is missing"
+    again.node.close()
+
+
+def test_a_queue_that_is_emptied_on_a_full_disk_leaves_no_files_but_a_journal() -> None:
+    scene, queue = filled()
+    assert queue.purge() == len(BODIES)
+    scene.advance(30)
+    left = [path for path in scene.files.contents() if path.startswith(queue_path("q"))]
+    assert not any(path.endswith(".idx") for path in left)
+    assert sum(len(scene.files.contents()[path]) for path in left if path.endswith(".jif")) == 0
+    assert sum(path.startswith(store_path()) for path in scene.files.contents()) <= 2
+    queue.publish(b"1").wait()
+    scene.node.close()
+
+
+def test_nothing_is_tried_again_and_again_on_a_full_disk() -> None:
+    scene, queue = filled()
+    refuse(scene, queue, BIG)
+    refuse_small = scene.node.queue("q")
+    with pytest.raises(BlockedError):
+        refuse_small.publish(b"1", block=False)
+    scene.advance(60)
+    operations = scene.files.operations
+    scene.advance(600)
+    assert scene.files.operations - operations < 600
+    scene.files.capacity_bytes = None
+    scene.advance(20)
+    queue.publish(b"1").wait()
+    scene.node.close()
+
+
+def test_a_vhost_that_the_disk_keeps_down_comes_back_by_itself() -> None:
+    scene = hand_node(restart_limit=(1, 10.0))
+    queue = scene.node.queue("q")
+    queue.publish(BIG).wait()
+    scene.files.fail("sync", f"{store_path()}/*", times=8)
+    with pytest.raises(WarrenError):
+        queue.publish(BIG).wait()
+    scene.run()
+    assert list(scene.node.actor.down) == ["/"]
+    with pytest.raises(warren.QueueDownError):
+        queue.publish(b"1")
+    scene.advance(300)
+    assert scene.node.actor.down == {}
+    queue.publish(b"by the old handle").wait()
+    assert bodies(queue)[0] == BIG
+    assert bodies(queue)[-1] == b"by the old handle"
+    scene.node.close()
+
+
+def test_a_queue_that_the_disk_keeps_down_comes_back_by_itself() -> None:
+    scene = hand_node(restart_limit=(1, 10.0))
+    queue = scene.node.queue("q")
+    queue.publish(b"1").wait()
+    scene.files.fail("sync", f"{queue_path('q')}/*", times=4)
+    for _ in range(2):
+        with pytest.raises(WarrenError):
+            queue.publish(b"2").wait()
+        scene.run()
+    assert list(scene.node.down) == ["q"]
+    scene.advance(300)
+    assert scene.node.down == {}
+    assert bodies(queue)[0] == b"1"
+    scene.node.close()
