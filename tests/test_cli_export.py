@@ -277,6 +277,40 @@ def test_out_holds_the_same_and_stdout_says_how_many(tmp_path: Path) -> None:
     assert counted == {"out": str(out), "format": "jsonl", "messages": 46, "bytes": 157907, "problems": 0}
 
 
+def test_out_of_a_dash_is_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert warren("export", CLEAN, "--out", "-").stdout_bytes == warren("export", CLEAN).stdout_bytes
+    assert not list(tmp_path.iterdir())
+
+
+def test_several_queues_can_be_named(tmp_path: Path) -> None:
+    everything = lines(CLEAN)
+    several = sorted({message["queue"] for message in everything})[:2]
+    named = [argument for queue in (*several, several[0]) for argument in ("--queue", queue)]
+    assert lines(CLEAN, *named) == [message for message in everything if message["queue"] in several]
+    result = warren("export", CLEAN, *named, "--queue", "nowhere")
+    assert (result.exit_code, result.stdout_bytes) == (2, b"")
+    assert "no queue 'nowhere'" in result.stderr
+
+
+def test_a_format_that_there_is_not_is_said_in_plain_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["warren", "export", str(CLEAN), "--format", "csv"])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    said = capsys.readouterr().err
+    assert "'csv' is not" in said
+    assert "Value error" not in said
+
+
+@pytest.mark.parametrize("arguments", [(), ("export",), ("topic",), ("topic", "read"), ("simulate",)], ids=" ".join)
+def test_help_says_no_type_of_what_takes_no_value(arguments: tuple[str, ...]) -> None:
+    result = warren(*arguments, "--help")
+    assert "--help" in result.stdout
+    assert "bool" not in result.stdout.lower()
+
+
 def test_nothing_is_written_into_what_is_read(queue: QueueOnDisk, tmp_path: Path) -> None:
     target = queue.queue / "journal.jif"
     queue.journal(0)

@@ -7,12 +7,14 @@ import logging
 import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from runtime_tools import BIG, DATA, HandNode, bodies, forget_actors, hand_node, queue_path, store_path
 
 import warren
+import warren.aio
 from actors.handing_over import QueueDownError
 from actors.node_actor import ForeignDirectoryError, VhostDownError
 from queue_index import directory as names
@@ -424,3 +426,12 @@ def test_a_crash_while_something_is_changed_leaves_it_done_or_not(change: str, p
         assert done["queues"].keys() == after["queues"].keys(), where
         again.node.close()
         forget_actors(again.pool)
+
+
+def test_a_node_says_where_it_is(tmp_path: Path) -> None:
+    node = warren.open(tmp_path)
+    with node:
+        assert repr(node) == f"<warren.Node {str(tmp_path)!r}>"
+        assert repr(warren.aio.Node(node)) == f"<warren.aio.Node {str(tmp_path)!r}>"
+        assert repr(node.vhost("/")) == "<warren.Vhost '/'>"
+    assert repr(node) == f"<warren.Node {str(tmp_path)!r} (closed)>"

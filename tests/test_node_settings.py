@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import warren
+import warren.aio
 from actors.engines.alarms import MemRelative
 from actors.engines.node_settings import NodeSettings, RestartLimit, default_threads
 from actors.engines.settings_file import load_settings, topic_settings
@@ -19,6 +22,7 @@ from storage.errors import SettingsError
 from storage.settings import RABBITMQ_3_10, Settings
 from storage.topic_settings import TopicSettings
 from warren import Config
+from warren.setting_keywords import SettingKeywords
 
 PROJECT = Path(__file__).parent.parent
 PATH = "/etc/warren.toml"
@@ -272,3 +276,12 @@ def test_the_settings_page_has_every_setting_of_a_node_with_its_default() -> Non
     assert shown == said
     for key in KEYS:
         assert f"**`{key}`**" in page
+
+
+def test_the_keywords_that_type_checkers_know_are_the_settings() -> None:
+    parts = (NodeSettings, Settings, TopicSettings)
+    assert list(SettingKeywords.__annotations__) == [field.name for part in parts for field in attrs.fields(part)]
+    for opening in (warren.open, warren.aio.open, Config.of):
+        assert inspect.signature(opening).parameters["settings"].annotation == "Unpack[SettingKeywords]"
+    assert (warren.open.__module__, warren.open.__qualname__) == ("warren", "open")
+    assert (warren.aio.open.__module__, warren.aio.open.__qualname__) == ("warren.aio", "open")

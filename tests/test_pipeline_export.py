@@ -258,11 +258,11 @@ def put_decoys(data: bytearray) -> None:
 
 def test_a_queue_that_no_node_has_and_a_topic_store_are_refused(tmp_path: Path) -> None:
     with pytest.raises(WarrenError, match="2 nodes: no queue 'nowhere'"):
-        exported(tmp_path / "out", *ALL[:2], selection=Selection(queue="nowhere"))
+        exported(tmp_path / "out", *ALL[:2], selection=Selection(queues=("nowhere",)))
     with pytest.raises(WarrenError, match="no vhost 'nowhere'"):
         exported(tmp_path / "out", ALL[0], selection=Selection(vhost="nowhere"))
     with pytest.raises(WarrenError, match="is a topic store; --vhost and --queue are for queues"):
-        exported(tmp_path / "out", ALL[0], ALL[-1], selection=Selection(queue="orders"))
+        exported(tmp_path / "out", ALL[0], ALL[-1], selection=Selection(queues=("orders",)))
     assert not (tmp_path / "out").exists()
 
 

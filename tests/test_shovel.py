@@ -514,6 +514,9 @@ def test_orders_that_make_no_sense(tmp_path: Path) -> None:
     assert "renamed twice" in complaint(source, data, "--rename", "q=a", "--rename", "q=b")
     assert "no such queue" in complaint(source, data, "--rename", "x=y")
     assert "lies in" in complaint(source, source, "--state", tmp_path / "state")
+    for url in ("http://me:s3cret@localhost", "HTTPS://localhost/", "s3://bucket/node"):
+        assert "neither a directory nor a broker" in (said := complaint(source, url)) + complaint(url, data)
+        assert "s3cret" not in said
     assert "lies in" in complaint(source, source / "inner", "--move")
     assert "not to be changed" in complaint(source, data, "--state", source / "state")
     assert "copied from" in complaint(MIXED, data, "--move")

@@ -68,10 +68,10 @@ def test_a_directory_a_vhost_and_a_queue_tell_the_same(broker: Path) -> None:
 
 
 def test_one_vhost_or_one_queue_can_be_asked_for() -> None:
-    assert [spec.name for spec in queues_of_directory(MIXED, queue="orders")] == ["orders"]
+    assert [spec.name for spec in queues_of_directory(MIXED, queues=["orders"])] == ["orders"]
     assert len(queues_of_directory(MIXED, vhost="/")) == 2
     with pytest.raises(ScenarioError, match="there is no queue of that name that can be read"):
-        queues_of_directory(MIXED, queue="ordrs")
+        queues_of_directory(MIXED, queues=["ordrs"])
 
 
 def test_the_levels_of_a_priority_queue_are_one_queue_again() -> None:

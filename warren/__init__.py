@@ -103,4 +103,5 @@ __all__ = [
     "open_vhost",
 ]
 
+open.__module__, open.__name__, open.__qualname__ = "warren", "open", "open"  # inside, builtins' open has its name
 logging.getLogger("warren").addHandler(logging.NullHandler())  # quiet, unless the program wants to hear it

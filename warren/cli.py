@@ -19,6 +19,7 @@ import typer
 from storage.errors import WarrenError
 from warren.commands.consume import consume
 from warren.commands.definitions import definitions
+from warren.commands.option_help import Command, Group
 from warren.commands.publish import publish
 from warren.commands.queues import purge, queues
 from warren.commands.scenario_group import ScenarioGroup
@@ -37,6 +38,8 @@ Parameters = ParamSpec("Parameters")
 EXIT_ERROR: Final = 2
 EXIT_INTERRUPTED: Final = 130
 
+_LIBRARYS_WORDS: Final = ": Value error, "
+"""Typer's checker of values begins its reasons so."""
 _REFUSED_OUTPUT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """What a file that stdout goes to can answer. Errors of other files are told by those who write them."""
 
@@ -48,14 +51,17 @@ app = typer.Typer(
     help="An embedded message store, which also gets the messages out of a dead RabbitMQ's or RocketMQ's directory.",
     no_args_is_help=True,
     add_completion=False,
+    cls=Group,
     pretty_exceptions_enable=False,
 )
 topics = typer.Typer(
+    cls=Group,
     help="The topics of a stopped RocketMQ's store folder, or of a warren's: messages, entries, the index.",
     no_args_is_help=True,
 )
 app.add_typer(topics, name="topic")
 spark = typer.Typer(
+    cls=Group,
     help='The directories of many brokers at once, read and written by Spark (pip install "warren\\[spark]").',
     no_args_is_help=True,
 )
@@ -78,7 +84,7 @@ def main() -> NoReturn:
         sys.stdout.flush()
     except _USAGE_ERROR as error:
         if error.format_message():  # none of its own: there were no arguments, and the help was printed
-            complain(error.format_message())
+            complain(error.format_message().replace(_LIBRARYS_WORDS, ": "))
         code = EXIT_ERROR
     except typer.Abort:
         code = EXIT_INTERRUPTED
@@ -110,7 +116,7 @@ def command(function: Callable[Parameters, None], name: str | None = None, group
             _write_no_more()
             raise typer.Exit(1) from error
 
-    group.command(name)(run)
+    group.command(name, cls=Command)(run)
 
 
 command(inspect)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from typing import Any
+from typing import Any, Unpack
 
 import attrs
 
@@ -19,10 +19,15 @@ from storage.errors import SettingsError
 from storage.filesystem import RealFileSystem
 from storage.settings import Settings
 from storage.topic_settings import TopicSettings
+from warren.setting_keywords import SettingKeywords
 
 _NODE = {field.name for field in attrs.fields(NodeSettings)}
 _ENGINE = {field.name for field in attrs.fields(Settings)}
 _TOPICS = {field.name for field in attrs.fields(TopicSettings)}
+
+
+def _among(names: set[str], said: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in said.items() if name in names}
 
 
 @attrs.frozen(kw_only=True)
@@ -39,21 +44,21 @@ class Config:
         return self.node.record
 
     @classmethod
-    def of(cls, config: Config | str | os.PathLike[str] | None = None, **settings: Any) -> Config:
+    def of(cls, config: Config | str | os.PathLike[str] | None = None, **settings: Unpack[SettingKeywords]) -> Config:
         """A config, or a TOML file's, or the defaults, with ``settings`` put in their places.
 
         Raises :class:`SettingsError` for a name that is no setting, and for values that cannot work.
         """
         base = config if isinstance(config, Config) else cls() if config is None else cls.from_toml(config)
-        known = _NODE | _ENGINE | _TOPICS
-        for name in settings:
+        known, said = _NODE | _ENGINE | _TOPICS, dict[str, Any](settings)
+        for name in said:
             if name not in known:
                 close = difflib.get_close_matches(name, known, 1)
                 raise SettingsError(f"no setting {name!r}" + (f"; is {close[0]!r} meant?" if close else ""))
         return cls(
-            node=attrs.evolve(base.node, **{name: value for name, value in settings.items() if name in _NODE}),
-            engine=attrs.evolve(base.engine, **{name: value for name, value in settings.items() if name in _ENGINE}),
-            topics=topic_settings({name: value for name, value in settings.items() if name in _TOPICS}, base.topics),
+            node=attrs.evolve(base.node, **_among(_NODE, said)),
+            engine=attrs.evolve(base.engine, **_among(_ENGINE, said)),
+            topics=topic_settings(_among(_TOPICS, said), base.topics),
         )
 
     @classmethod

@@ -56,6 +56,7 @@ from warren.process_bound import ProcessBound
 from warren.queue import Queue
 from warren.recording import RecordFile
 from warren.running_broker import refuse_running_broker
+from warren.setting_keywords import SettingKeywords
 from warren.top.snapshots import Snapshots
 from warren.topic import Topic, declare
 from warren.topic_stats import topic_stats, topics_down
@@ -86,6 +87,9 @@ class Vhost(ProcessBound):
     @property
     def name(self) -> str:
         return self._name
+
+    def __repr__(self) -> str:
+        return f"<warren.Vhost {self._name!r}>"
 
     def release(self) -> None:
         """Delete the exclusive queues that were declared through this object."""
@@ -333,6 +337,9 @@ class Node(Vhost):
         self._status = StatusServer.start(path, lambda: Snapshots(self).answer) if attach else None
         open_nodes.opened(self)
 
+    def __repr__(self) -> str:
+        return f"<warren.Node {self.path!r}{' (closed)' if self._closed else ''}>"
+
     @property
     def gate(self) -> Gate:
         """Shut while an alarm is set."""
@@ -542,7 +549,7 @@ def open_node(
     config: Config | str | os.PathLike[str] | None = None,
     *,
     adopt: bool = False,
-    **settings: Any,
+    **settings: Unpack[SettingKeywords],
 ) -> Node:
     """Open a data directory and start a node in it; made where it is missing.
 

@@ -14,6 +14,8 @@ from warren.aio.topic_record import TopicRecord
 from warren.aio.topic_records import Records
 from warren.aio.transaction import Transaction
 
+open.__module__, open.__name__, open.__qualname__ = "warren.aio", "open", "open"
+
 __all__ = [
     "AppendConfirm",
     "Confirm",

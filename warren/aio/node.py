@@ -29,6 +29,7 @@ from warren.aio.transaction import Transaction, pending_transactions
 from warren.config import Config
 from warren.exchange import give, size_of
 from warren.messages import PublishArguments, as_body
+from warren.setting_keywords import SettingKeywords
 from warren.topic import declare
 
 
@@ -192,6 +193,9 @@ class Node(Vhost):
         self.plain = plain
         """The same node, for threads."""
 
+    def __repr__(self) -> str:
+        return repr(self.plain).replace("<warren.", "<warren.aio.", 1)
+
     @property
     def path(self) -> str:
         return self.plain.path
@@ -291,7 +295,7 @@ def open_node(
     config: Config | str | os.PathLike[str] | None = None,
     *,
     adopt: bool = False,
-    **settings: Any,
+    **settings: Unpack[SettingKeywords],
 ) -> Opening:
     """Open a data directory and start a node in it. Arguments and errors are those of :func:`warren.open`.
 

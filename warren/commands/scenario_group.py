@@ -10,12 +10,12 @@ import difflib
 import os
 from typing import Any, Final
 
-from typer.core import TyperGroup
+from warren.commands.option_help import Group, without_types_of_flags
 
 SCENARIO: Final = "SCENARIO.toml"
 
 
-class ScenarioGroup(TyperGroup):
+class ScenarioGroup(Group):
     """The group."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
@@ -30,7 +30,8 @@ class ScenarioGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         """Typer's: what the help shows. The group itself is given none of them."""
         ours = self.commands[SCENARIO].params
-        return [*(one for one in ours if one.param_type_name == "option"), *super().get_params(ctx)]
+        options = without_types_of_flags([one for one in ours if one.param_type_name == "option"])
+        return [*options, *super().get_params(ctx)]
 
     def _meant(self, word: str) -> str | None:
         """The command that was mistyped, where it looks like one."""

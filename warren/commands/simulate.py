@@ -20,6 +20,7 @@ from warren.commands.answer_folder import Kind, answer_folder, write_json, writi
 from warren.commands.opening import JsonOption, UsageError
 from warren.commands.scenario_group import SCENARIO
 from warren.commands.simulate_text import Summary, bar, told, told_of_sweep, told_of_two
+from warren.salvage.commands import QueueOption, named_queues
 from warren.salvage.names import printable
 from warren.salvage.output import complain, print_json, print_text
 
@@ -106,7 +107,7 @@ def whatif(
     scenario: ScenarioArgument,
     *,
     vhost: Annotated[str | None, typer.Option(help="Only this vhost's queues.")] = None,
-    queue: Annotated[str | None, typer.Option(help="Only queues of this name.")] = None,
+    queue: QueueOption = None,
     definitions: Annotated[
         str | None, typer.Option(metavar="FILE", help="The broker's exported definitions, for the queues' arguments.")
     ] = None,
@@ -120,7 +121,7 @@ def whatif(
     all of them. What cannot be read is left out, and stderr says what.
     """
     read = part("whatif").queues_of_directory
-    queues = read(path, vhost=vhost, queue=queue, definitions=definitions, note=complain)
+    queues = read(path, vhost=vhost, queues=named_queues(queue), definitions=definitions, note=complain)
     _answer(_loaded(scenario, seed, queues=queues), out, as_json=as_json)
 
 

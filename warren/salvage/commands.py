@@ -28,6 +28,8 @@ from warren.salvage.source import Place, Source, open_place, open_source
 from warren.salvage.verify import Account, to_report, verify_source
 
 EXIT_DAMAGE: Final = 1
+STDOUT: Final = "-"
+"""In place of a file's name."""
 
 SourcePath = Annotated[
     str,
@@ -45,6 +47,7 @@ AnyPath = Annotated[
         "store folder, or a .tar.gz of one. Opened read-only.",
     ),
 ]
+QueueOption = Annotated[list[str] | None, typer.Option(help="Only queues of this name. Can be repeated.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 SetOption = Annotated[
     list[str] | None,
@@ -58,6 +61,11 @@ SetOption = Annotated[
 StartOption = Annotated[
     bool, typer.Option("--start", help="Also what the broker builds when it starts, after its recovery.")
 ]
+
+
+def named_queues(said: list[str] | None) -> tuple[str, ...]:
+    """Each name once."""
+    return tuple(dict.fromkeys(said or []))
 
 
 def parse_settings(said: list[str] | None) -> dict[str, str]:
@@ -132,14 +140,17 @@ def export(
     path: SourcePath,
     *,
     vhost: Annotated[str | None, typer.Option(help="Only this vhost.")] = None,
-    queue: Annotated[str | None, typer.Option(help="Only queues of this name.")] = None,
+    queue: QueueOption = None,
     include_acked: Annotated[
         bool, typer.Option("--include-acked", help='Also acked messages that are still there, marked "acked": true.')
     ] = False,
     orphans: Annotated[
         bool, typer.Option("--orphans", help='Also stored messages that no queue needs, marked "orphan": true.')
     ] = False,
-    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write to FILE, and to stdout how many.")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write to FILE, and to stdout how many; -: the messages to stdout."),
+    ] = None,
     output_format: Annotated[
         Format, typer.Option("--format", help="A JSON object on a line for each message.")
     ] = Format.JSONL,
@@ -152,7 +163,8 @@ def export(
     Exit code 1: some could not be read, or something is damaged so that messages may be missing; stderr says what and
     why, and all the others are there.
     """
-    selection = Selection(vhost=vhost, queue=queue, include_acked=include_acked, orphans=orphans)
+    selection = Selection(vhost=vhost, queues=named_queues(queue), include_acked=include_acked, orphans=orphans)
+    out = None if out == STDOUT else out
     with open_source(path) as source, opened(out, path) as write:
         complaints = Complaints()
         exported = export_source(source, selection, write, complaints)

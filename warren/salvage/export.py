@@ -22,7 +22,7 @@ refers to; it belongs to no queue, and nothing is known of its delivery (``queue
 from __future__ import annotations
 
 from binascii import hexlify
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import groupby
 
 import attrs
@@ -46,7 +46,8 @@ class Selection:
     """What of a source is wanted; names in their text form, ``None``: all of them."""
 
     vhost: str | None = None
-    queue: str | None = None
+    queues: tuple[str, ...] = ()
+    """None named: all."""
     include_acked: bool = False
     orphans: bool = False
 
@@ -68,31 +69,36 @@ def export_source(source: Source, selection: Selection, write: Write, report: Re
     vhosts = [vhost for vhost in source.vhosts if selection.vhost in (None, to_text(vhost.name))]
     if selection.vhost is not None and not vhosts:
         raise WarrenError(f"{source.path}: no vhost {selection.vhost!r}")
-    if selection.queue is not None and not any(chosen_queues(vhost, selection.queue) for vhost in vhosts):
-        raise WarrenError(
-            f"{source.path}: no queue {selection.queue!r} (one that was never written to has no directory)"
-        )
+    there = {name for vhost in vhosts for name, _ in chosen_queues(vhost, selection.queues)}
+    check_found(source.path, selection, there)
     exporter = Exporter(write, report)
     for vhost in vhosts:
         exporter.vhost(vhost, selection)
     return exporter.exported
 
 
-def chosen_queues(vhost: Vhost, queue: str | None) -> list[tuple[bytes, list[QueueDirectory]]]:
-    """Bare name → directories, in the order of export; of all queues, or of those of one name."""
+def check_found(where: str, selection: Selection, there: Container[bytes]) -> None:
+    """Raises :class:`WarrenError` where a queue that is named is not ``there``."""
+    missing = [queue for queue in selection.queues if from_text(queue) not in there]
+    if missing:
+        raise WarrenError(f"{where}: no queue {missing[0]!r} (one that was never written to has no directory)")
+
+
+def chosen_queues(vhost: Vhost, queues: Sequence[str] = ()) -> list[tuple[bytes, list[QueueDirectory]]]:
+    """Bare name → directories, in the order of export; of all queues, or of those of these names."""
 
     def order(directory: QueueDirectory) -> tuple[bytes, int]:
         bare, level = split_level(directory.name)
         return bare, 0 if level is None else -level
 
-    wanted = None if queue is None else from_text(queue)
+    wanted = {from_text(queue) for queue in queues}
     by_name = groupby(sorted(vhost.queues, key=order), key=lambda directory: split_level(directory.name)[0])
-    return [(name, list(directories)) for name, directories in by_name if wanted in (None, name)]
+    return [(name, list(directories)) for name, directories in by_name if not wanted or name in wanted]
 
 
-def problems_of(vhost: Vhost, queue: str | None) -> Iterator[Finding]:
+def problems_of(vhost: Vhost, queues: Sequence[str] = ()) -> Iterator[Finding]:
     """What could not be read of a vhost so far, without what concerns only queues of other names."""
-    wanted = {directory.path for _, directories in chosen_queues(vhost, queue) for directory in directories}
+    wanted = {directory.path for _, directories in chosen_queues(vhost, queues) for directory in directories}
     others = tuple(other.path for other in vhost.queues if other.path not in wanted)
     for problem in vhost.problems:
         if not problem.path.startswith(others):
@@ -117,13 +123,13 @@ class Exporter:
 
     def vhost(self, vhost: Vhost, selection: Selection) -> None:
         """All that is wanted of a vhost."""
-        for name, directories in chosen_queues(vhost, selection.queue):
+        for name, directories in chosen_queues(vhost, selection.queues):
             for directory in directories:
                 self.messages(vhost.name, name, directory.stretches(include_acked=selection.include_acked))
         if selection.orphans and vhost.knows_needs:
             for store in STORES:
                 self._orphans(vhost, store)
-        for problem in problems_of(vhost, selection.queue):
+        for problem in problems_of(vhost, selection.queues):
             self.problem(problem)
 
     def problem(self, finding: Finding) -> None:

@@ -36,7 +36,7 @@ def print_text(parts: Iterator[RenderableType]) -> None:
 
 @contextlib.contextmanager
 def opened(out: str | None, source: str) -> Iterator[Callable[[bytes], None]]:
-    """What writes bytes to the file ``out``, or to stdout; raises :class:`StorageError` where that cannot be.
+    """What writes bytes to the file ``out``, or to stdout (``None``). Raises :class:`StorageError`.
 
     The file may not lie in ``source``, which is only read.
     """

@@ -6,6 +6,7 @@ broker waits. What they are for, a peer that vanished without a word, the system
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -15,14 +16,20 @@ import pika
 from warren.shovel.errors import ShovelError
 
 SCHEMES = ("amqp://", "amqps://")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 _PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 """Seconds of silence before the system probes a connection, between two probes, and how many may go unanswered."""
 
 
 def is_broker(place: str) -> bool:
-    """Whether a place that the user named is a broker, not a directory."""
-    return place.lower().startswith(SCHEMES)
+    """Whether a place that the user named is a broker, not a directory; raises :class:`ShovelError` for other URLs."""
+    scheme = _SCHEME.match(place)
+    if scheme is not None and scheme[0].lower() not in SCHEMES:  # what follows may be a password
+        raise ShovelError(
+            f"{scheme[0]}…: neither a directory nor a broker, whose URL begins with {' or '.join(SCHEMES)}"
+        )
+    return scheme is not None
 
 
 @attrs.frozen

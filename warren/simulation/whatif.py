@@ -62,14 +62,15 @@ def queues_of_directory(
     path: str | os.PathLike[str],
     *,
     vhost: str | None = None,
-    queue: str | None = None,
+    queues: Sequence[str] = (),
     definitions: str | os.PathLike[str] | None = None,
     note: Note | None = None,
 ) -> tuple[QueueSpec, ...]:
     """The queues at ``path``, as a scenario has them, in order of their names.
 
     ``path``: a node's data directory, its vhosts folder, a vhost's or a queue's folder, or an archive of one.
-    ``vhost``, ``queue``: only these. ``definitions``: a broker's export (``rabbitmqctl export_definitions``).
+    ``vhost``, ``queues``: only these; no queue named: all. ``definitions``: a broker's export (``rabbitmqctl
+    export_definitions``).
     ``note`` is told, in a sentence each, what could not be read. A name that two vhosts have begins with its vhost's.
 
     Raises :class:`~storage.errors.DataError` or :class:`~storage.errors.StorageError` where there is no such directory,
@@ -89,9 +90,9 @@ def queues_of_directory(
             declared = dict(_declared(place.files, source, said))
             if definitions is not None:
                 declared |= _exported(os.fspath(definitions))
-            found = list(_found(source, vhost, queue, declared, said))
+            found = list(_found(source, vhost, queues, declared, said))
     if not found:
-        which = "" if vhost is None and queue is None else " of that name"
+        which = "" if vhost is None and not queues else " of that name"
         because = f": {notes[0]}" if notes else ""
         raise ScenarioError(f"{name}: there is no queue{which} that can be read{because}")
     several = {one for one, times in Counter(each.name for each in found).items() if times > 1}
@@ -99,22 +100,24 @@ def queues_of_directory(
     return tuple(sorted((spec for spec in specs if spec is not None), key=lambda spec: spec.name))
 
 
-def _found(source: Source, vhost: str | None, queue: str | None, declared: Declared, note: Note) -> Iterator[_Found]:
+def _found(
+    source: Source, vhost: str | None, queues: Sequence[str], declared: Declared, note: Note
+) -> Iterator[_Found]:
     for each in source.vhosts:
         name = to_text(each.name)
         if vhost is None or name == vhost:
-            yield from _found_in(each, name, queue, declared, note)
+            yield from _found_in(each, name, queues, declared, note)
         for problem in each.problems:
             if problem.severity == "damage":
                 note(str(problem))
 
 
-def _found_in(vhost: Vhost, vhost_name: str, queue: str | None, declared: Declared, note: Note) -> Iterator[_Found]:
+def _found_in(vhost: Vhost, vhost_name: str, queues: Sequence[str], declared: Declared, note: Note) -> Iterator[_Found]:
     found: dict[str, _Found | None] = {}
     for directory in vhost.queues:
         bare, level = split_level(directory.name)
         name = to_text(bare) or posixpath.basename(directory.path)
-        counted = _counted(directory, note) if queue in (None, name) else None
+        counted = _counted(directory, note) if not queues or name in queues else None
         if counted is None:
             found.setdefault(name, None)
             continue
@@ -126,7 +129,7 @@ def _found_in(vhost: Vhost, vhost_name: str, queue: str | None, declared: Declar
             one.top = level if one.top is None else max(one.top, level)
     if vhost.is_whole:  # a queue that was never used has no directory
         for of_vhost, name in declared:
-            if of_vhost in (vhost_name, "") and queue in (None, name):
+            if of_vhost in (vhost_name, "") and (not queues or name in queues):
                 found.setdefault(name, _Found(vhost_name, name))
     yield from (one for one in found.values() if one is not None)
 

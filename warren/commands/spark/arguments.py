@@ -27,12 +27,12 @@ Out = Annotated[str | None, typer.Option("--out", metavar="DIR", help="Write to 
 class TableFormat(enum.StrEnum):
     """What a job's tables are written as."""
 
-    PARQUET = "parquet"
     JSONL = "jsonl"
+    PARQUET = "parquet"
 
 
 TableFormatOption = Annotated[
-    TableFormat, typer.Option("--format", help="With --out: Parquet files, or a JSON object on a line for each row.")
+    TableFormat, typer.Option("--format", help="With --out: a JSON object on a line for each row, or Parquet files.")
 ]
 
 

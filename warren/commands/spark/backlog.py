@@ -29,7 +29,7 @@ def backlog(
     paths: Paths,
     out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where to: a new directory, whole or not at all.")],
     *,
-    format: Annotated[Format, typer.Option("--format", help="How the tables are written.")] = Format.PARQUET,
+    format: Annotated[Format, typer.Option("--format", help="How the tables are written.")] = Format.JSONL,
     now: Annotated[
         str | None,
         typer.Option(

@@ -9,7 +9,7 @@ import typer
 
 from warren.commands.opening import JsonOption
 from warren.commands.spark.arguments import Master, Paths, job
-from warren.salvage.commands import EXIT_DAMAGE, SetOption, parse_settings
+from warren.salvage.commands import EXIT_DAMAGE, QueueOption, SetOption, named_queues, parse_settings
 from warren.salvage.complaints import Complaints
 from warren.salvage.export import Selection
 from warren.salvage.names import printable
@@ -31,7 +31,7 @@ def export(
         Format, typer.Option("--format", help="A JSON object on a line for each message, or Parquet.")
     ] = Format.JSONL,
     vhost: Annotated[str | None, typer.Option(help="Only this vhost.")] = None,
-    queue: Annotated[str | None, typer.Option(help="Only queues of this name.")] = None,
+    queue: QueueOption = None,
     master: Master = None,
     setting: SetOption = None,
     as_json: JsonOption = False,
@@ -44,7 +44,7 @@ def export(
     order = export_job.Order(
         out=out,
         format=output_format.value,
-        selection=Selection(vhost=vhost, queue=queue),
+        selection=Selection(vhost=vhost, queues=named_queues(queue)),
         settings=parse_settings(setting),
     )
     exported = export_job.run(paths, order, master)

@@ -23,7 +23,7 @@ def inspect(
     paths: Paths,
     *,
     out: Out = None,
-    output_format: TableFormatOption = TableFormat.PARQUET,
+    output_format: TableFormatOption = TableFormat.JSONL,
     master: Master = None,
     setting: SetOption = None,
     as_json: JsonOption = False,

@@ -82,7 +82,7 @@ def run(
     settings: Mapping[str, str],
     out: str,
     *,
-    format: Format = "parquet",
+    format: Format = "jsonl",
     now: str | None = None,
 ) -> Backlog:
     """Write the tables and the page. ``now``: milliseconds since 1970, or ``files``: of each node when the newest of

@@ -36,7 +36,7 @@ from warren.pipeline.jobs.export_plan import Chunk, NodeSurvey, Part, first_posi
 from warren.pipeline.jobs.running import check_out, running, staged
 from warren.pipeline.options import DEFAULT_PARTITION_BYTES
 from warren.pipeline.places import Kind, Node
-from warren.salvage.export import Selection
+from warren.salvage.export import Selection, check_found
 from warren.salvage.names import Json, to_json
 
 FORMATS: Final = ("jsonl", "parquet")
@@ -153,16 +153,15 @@ def export_nodes(nodes: Sequence[Node], order: Order, apart: Apart, cores: int) 
 
 def _check(nodes: Sequence[Node], surveys: Sequence[NodeSurvey], selection: Selection) -> None:
     """Raises where what is asked for by name is nowhere."""
-    if selection.vhost is None and selection.queue is None:
+    if selection.vhost is None and not selection.queues:
         return
     for node, survey in zip(nodes, surveys, strict=True):
         if not survey.kinds:
             raise PipelineError(f"{node.name}: is a topic store; --vhost and --queue are for queues")
+    where = nodes[0].name if len(nodes) == 1 else f"{len(nodes)} nodes"
+    check_found(where, selection, frozenset[bytes]().union(*(survey.names for survey in surveys)))
     if any(survey.matches for survey in surveys):
         return
-    where = nodes[0].name if len(nodes) == 1 else f"{len(nodes)} nodes"
-    if selection.queue is not None:
-        raise WarrenError(f"{where}: no queue {selection.queue!r} (one that was never written to has no directory)")
     raise WarrenError(f"{where}: no vhost {selection.vhost!r}")
 
 

@@ -123,7 +123,7 @@ def write_part(work: tuple[Part, int], job: Job) -> Written:
             messages += sink.exported.messages
             payload_bytes += sink.exported.payload_bytes
     for (node, *_), vhost in looked_at.items():  # a store is looked at when its first body is wanted
-        for problem in problems_of(vhost, job.selection.queue):
+        for problem in problems_of(vhost, job.selection.queues):
             if problem.severity == "damage":
                 _note(problems, node, problem)
     if not messages:

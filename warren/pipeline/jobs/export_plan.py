@@ -70,30 +70,33 @@ class NodeSurvey:
     """The finest there are, in order."""
     matches: bool
     """Whether there is a queue (or a vhost) that is wanted."""
+    names: frozenset[bytes]
+    """Of the queues that are wanted by name, those that are there."""
     problems: tuple[Finding, ...]
     notes: tuple[str, ...]
 
 
 def survey_node(node: Node, selection: Selection, settings: Mapping[str, str]) -> NodeSurvey:
     """Lists what is wanted of the queues, and of the topic store where no queues are asked for by name."""
-    wants_all = selection.vhost is None and selection.queue is None
+    wants_all = selection.vhost is None and not selection.queues
     kinds = node.kinds() & (Kind.BOTH if wants_all else Kind.QUEUES)
     chunks: list[Chunk] = []
     problems: list[Finding] = []
     notes: list[str] = []
-    matches = False
+    matches, names = False, frozenset[bytes]()
     if Kind.QUEUES in kinds:
         with closing(node.place().queues()) as source:
             vhosts = [vhost for vhost in source.vhosts if selection.vhost in (None, to_text(vhost.name))]
-            found = [(vhost, name, of) for vhost in vhosts for name, of in chosen_queues(vhost, selection.queue)]
+            found = [(vhost, name, of) for vhost in vhosts for name, of in chosen_queues(vhost, selection.queues)]
             chunks += _queue_chunks(node, found)
-            problems += [one for vhost in vhosts for one in problems_of(vhost, selection.queue)]
-            matches = bool(found) if selection.queue is not None else bool(vhosts)
+            problems += [one for vhost in vhosts for one in problems_of(vhost, selection.queues)]
+            matches = bool(found) if selection.queues else bool(vhosts)
+            names = frozenset(name for _, name, _ in found) if selection.queues else names
     if Kind.TOPICS in kinds:
         log_chunks, missing, notes = survey_log(node, settings)
         chunks += log_chunks
         problems += missing
-    return NodeSurvey(kinds, tuple(chunks), matches, tuple(problems), tuple(notes))
+    return NodeSurvey(kinds, tuple(chunks), matches, names, tuple(problems), tuple(notes))
 
 
 def _queue_chunks(node: Node, found: list[tuple[Vhost, bytes, list[QueueDirectory]]]) -> Iterator[QueueChunk]:

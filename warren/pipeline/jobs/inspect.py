@@ -170,7 +170,7 @@ def run(
     settings: Mapping[str, str],
     *,
     out: str | None = None,
-    output_format: str = "parquet",
+    output_format: str = "jsonl",
 ) -> Inspected:
     """For the command; raises :class:`PipelineError` where no node can be read."""
     check_format(output_format)

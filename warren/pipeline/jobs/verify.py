@@ -182,7 +182,7 @@ def verified(
     settings: Mapping[str, str],
     *,
     out: str | None = None,
-    output_format: str = "parquet",
+    output_format: str = "jsonl",
 ) -> Iterator[Verified]:
     """For the command."""
     check_format(output_format)

@@ -104,9 +104,7 @@ def plan_queues(
             cutter = _Cutter(
                 vhost, wanted, cut=not as_stored, spread_over=options.partition_bytes if messages else None
             )
-            queues = (
-                [[queue] for queue in vhost.queues] if as_stored else [one for _, one in chosen_queues(vhost, None)]
-            )
+            queues = [[queue] for queue in vhost.queues] if as_stored else [one for _, one in chosen_queues(vhost)]
             chosen = [one for one in queues if wanted.allows("queue", as_text(to_text(split_level(one[0].name)[0])))]
             if options.mode == "failfast":
                 _stop_at_problem(vhost, {one.path for directories in chosen for one in directories})
