@@ -16,7 +16,7 @@ import attrs
 
 from queue_index.fetching import MessageProperties
 from queue_index.message_format import Message, decode_message
-from queue_index.paging import sift
+from queue_index.paging import behind_gap, sift
 from queue_index.recovering import recover_to
 from queue_index.run import Run
 from queue_index.state import QueueState
@@ -70,7 +70,6 @@ def _ready_runs(s: QueueState, first: int, stretch: int) -> Iterator[Run]:
         recover_to(s, stop)
         runs, stop = s.index.read_some(start, stop, stretch)
         yield from sift(s, runs)[0]
-        beyond = s.recovery is None and not stop % s.index.segment_entry_count
-        start = s.index.next_known(stop, end) if beyond else stop
+        start = behind_gap(s, stop, end)
     yield from s.q2.since(first)
     yield from s.q1.since(first)

@@ -194,7 +194,7 @@ def load_from_delta(s: QueueState, *, ack_lost: bool = True) -> None:
                 s.delta_transient_bytes -= run.bytes
             s.q3.append(run)
         if not count:
-            delta.start = _behind_gap(s, end, delta_end)
+            delta.start = behind_gap(s, end, delta_end)
             continue
         if count > delta.count:
             raise DataError(index.path, None, f"{count - delta.count} messages more than were counted")
@@ -213,16 +213,18 @@ def load_from_delta(s: QueueState, *, ack_lost: bool = True) -> None:
         raise DataError(index.path, None, f"{delta.count} messages that were counted are not there")
 
 
-def _behind_gap(s: QueueState, start: int, end: int) -> int:
-    """Where to go on reading behind a stretch without messages: right there.
+def behind_gap(s: QueueState, start: int, end: int) -> int:
+    """Where to go on reading behind a stretch of delta, in a load or in a fold: right there.
 
-    But damaged numbers can leave a gap that nobody could walk through: then at the next segment that is known.
+    A segment that a flush has dropped, since everything in it was acked, is so read again, found to be without messages
+    and listed until the next flush, as RabbitMQ does it. But damaged numbers can leave a gap that nobody could walk
+    through: then at the next segment that is known.
     """
     index = s.index
-    known = index.next_known(start, end)
-    if s.recovery is not None or known - start <= _WALKABLE_SEGMENTS * index.segment_entry_count:
+    if s.recovery is not None or start % index.segment_entry_count:
         return start
-    return known
+    known = index.next_known(start, end)
+    return start if known - start <= _WALKABLE_SEGMENTS * index.segment_entry_count else known
 
 
 def sift(s: QueueState, runs: list[Run]) -> tuple[list[Run], list[Run]]:
