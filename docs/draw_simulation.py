@@ -1,4 +1,4 @@
-"""Draws the pictures of the pages on examples/simulation: docs/simulation-NAME.png of NAME.toml.
+"""Draws the pictures of the pages on known situations: docs/simulation-NAME.png of the scenario NAME.
 
 python docs/draw_simulation.py              all of them
 python docs/draw_simulation.py burst lazy   these
@@ -19,7 +19,6 @@ from warren.simulation.plots import draw
 from warren.simulation.toml_file import load_scenario
 
 DOCS: Final = Path(__file__).parent
-EXAMPLES: Final = DOCS.parent / "examples" / "simulation"
 PICTURES: Final = {
     "slow-consumer": "overview",
     "consumer-outage": "overview",
@@ -51,7 +50,7 @@ def main(names: list[str]) -> None:
 
 def run(name: str) -> Result:
     """An example's result."""
-    return simulate(load_scenario(str(EXAMPLES / f"{name}.toml")))
+    return simulate(load_scenario(name))
 
 
 def keep(path: Path, name: str) -> None:

@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 from warren.simulation import QueueSpec, Result, Scenario, simulate
-from warren.simulation.toml_file import load_scenario
+from warren.simulation.toml_file import SCENARIOS, load_scenario, names_of_scenarios
 
 PROJECT = Path(__file__).parent.parent
 DOCS = PROJECT / "docs"
@@ -35,7 +35,7 @@ PAGES = {
 
 
 def scenario(name: str) -> Scenario:
-    return load_scenario(EXAMPLES / f"{name}.toml")
+    return load_scenario(name)
 
 
 class Page:
@@ -72,7 +72,7 @@ def moments(result: Result, kind: str) -> list[float]:
 
 
 def test_each_page_has_its_picture_and_names_its_scenarios_and_they_name_it() -> None:
-    every = {path.stem for path in EXAMPLES.glob("*.toml")}
+    every = set(names_of_scenarios())
     assert every == {name for names in PAGES.values() for name in names}
     for page, names in PAGES.items():
         text = (DOCS / f"simulation-{page}.md").read_text(encoding="utf-8")
@@ -81,8 +81,8 @@ def test_each_page_has_its_picture_and_names_its_scenarios_and_they_name_it() ->
         assert picture.read_bytes().startswith(b"\x89PNG")
         assert picture.stat().st_size < LARGEST_PICTURE_BYTES
         for name in names:
-            assert re.search(rf"examples/simulation/{name}\.toml|`{name}`", text), name
-            assert f"docs/simulation-{page}.md" in (EXAMPLES / f"{name}.toml").read_text(encoding="utf-8")
+            assert re.search(rf"warren simulate {name} |`{name}`", text), name
+            assert f"docs/simulation-{page}.md" in (SCENARIOS / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def test_a_slow_consumers_backlog_grows_and_memory_does_not() -> None:

@@ -43,6 +43,7 @@ from warren.simulation.toml_file import (
     EXAMPLE,
     load_scenario,
     load_table,
+    names_of_scenarios,
     scenario_from_table,
     scenario_from_toml,
     table_of,
@@ -461,6 +462,18 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     for path, said in ((tmp_path / "none.toml", "there is no such file"), (tmp_path, "no file")):
         with pytest.raises(ScenarioError, match=re.escape(f"{path}: {said}")):
             load_table(path)
+
+
+def test_a_known_situation_has_a_name_and_a_file_of_that_name_goes_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "consumer-outage" in names_of_scenarios()
+    assert load_scenario("consumer-outage").name == "Consumer outage"
+    (tmp_path / "consumer-outage").write_text('name = "mine"\n[[queues]]\nname = "q"\n', encoding="utf-8")
+    assert load_scenario("consumer-outage").name == "mine"
+    with pytest.raises(ScenarioError, match="there is no such file"):
+        load_scenario("consumer-outages")
 
 
 def test_a_trace_is_looked_for_beside_its_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,8 @@ ANSWER: Final = Kind(
 SWEEP: Final = Kind("sweep.json", frozenset({"axes", "points"}))
 COMPARISON: Final = Kind("comparison.json", frozenset({"a", "b", "rows"}))
 
-ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO.toml", help="The scenario's file.")]
+_SCENARIO_HELP: Final = "The scenario's file, or a known situation's name, as burst."
+ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO.toml", help=_SCENARIO_HELP)]
 SeedOption = Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Another seed than the scenario's.")]
 OutOption = Annotated[
     str | None,
@@ -77,7 +78,12 @@ def part(name: str) -> Any:
 
 def simulate(
     scenario: Annotated[
-        str | None, typer.Argument(metavar="SCENARIO.toml", help="The scenario's file.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="SCENARIO.toml",
+            help=_SCENARIO_HELP,
+            show_default=False,
+        ),
     ] = None,
     *,
     out: OutOption = None,

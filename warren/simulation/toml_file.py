@@ -46,6 +46,9 @@ Table = dict[str, Any]
 EXAMPLE: Final = (resources.files("warren.data") / "scenario.toml").read_text(encoding="utf-8")
 """A scenario file with comments."""
 
+SCENARIOS: Final = resources.files("warren.data") / "scenarios"
+"""Known situations, which a scenario's name stands for where there is no file of that name."""
+
 MOST_FILE_BYTES: Final = 16 << 20
 _LARGEST: Final = 1 << 63
 _DEEPEST: Final = 16
@@ -58,13 +61,18 @@ _KEY: Final = re.compile(r"(\w[\w-]*)(?:\[([0-9]{1,7})\])?")
 
 
 def load_scenario(path: str | os.PathLike[str], *, queues: Sequence[QueueSpec] = ()) -> Scenario:
-    """The scenario in a file; ``queues``: more of them, of a directory (:mod:`warren.simulation.whatif`)."""
+    """The scenario in a file, or a known situation by its name: :func:`names_of_scenarios`.
+
+    ``queues``: more of them, of a directory (:mod:`warren.simulation.whatif`).
+    """
     return scenario_from_table(load_table(path), path, queues=queues)
 
 
 def load_table(path: str | os.PathLike[str]) -> Table:
     """A file's table as it stands there: nothing is known of its keys yet."""
     name = os.fspath(path)
+    if not os.path.exists(name) and name in names_of_scenarios():
+        return _parsed((SCENARIOS / f"{name}.toml").read_bytes(), name)
     try:
         if not os.path.isfile(name):
             raise ScenarioError(f"{name}: {'no file' if os.path.exists(name) else 'there is no such file'}")
@@ -74,6 +82,11 @@ def load_table(path: str | os.PathLike[str]) -> Table:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise ScenarioError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return _parsed(data, name)
+
+
+def names_of_scenarios() -> list[str]:
+    """The situations that come with warren."""
+    return sorted(file.name.removesuffix(".toml") for file in SCENARIOS.iterdir() if file.name.endswith(".toml"))
 
 
 def scenario_from_toml(text: str, path: str | os.PathLike[str] | None = None) -> Scenario:
