@@ -305,6 +305,19 @@ def test_a_queue_that_is_down_is_listed_and_a_directory_without_queues_says_so(d
     assert done("queues", tmp_path / "empty") == "No queues.\n"
 
 
+def test_topics_are_listed_behind_the_queues(tmp_path: Path) -> None:
+    with runtime.open(tmp_path) as node:
+        topic = node.topic("orders", queues=3)
+        topic.reader("billing").close()
+        topic.append_many([b"one", b"two"]).wait()
+        seen = json.loads(done("queues", tmp_path, "--json"))["topics"]
+        assert [(one["name"], one["queues"], one["messages"], one["groups"]) for one in seen if one["messages"]] == [
+            ("orders", 3, 2, {"billing": 2})
+        ]
+        assert "No queues." not in (said := done("queues", tmp_path))
+        assert said.splitlines()[-1].split() == ["orders", "3", "2", "billing", "2"]
+
+
 def test_purging(data: Path) -> None:
     done("publish", data, "orders", "a", "b")
     assert "say --yes" in refused("purge", data, "orders")

@@ -141,6 +141,19 @@ def test_no_queues_and_a_vhost_that_is_down() -> None:
     assert lines[-1] == "  No queues."
 
 
+def test_topics_have_lines_of_their_own() -> None:
+    orders = {"name": "orders", "queues": 4, "messages": 1234, "appended": 2000, "in_rate": 12.0, "groups": {"b": 7}}
+    shot = snapshot([]) | {"topics": {"down": None, "rows": [orders, orders | {"name": "a\x1b[2J", "groups": {}}]}}
+    lines = drawn(shot, 80)
+    assert not any("No queues" in line for line in lines)
+    assert [line.split() for line in lines[-2:]] == [
+        ["orders", "4", "1,234", "12", "b", "7"],
+        ["a\\x1b[2J", "4", "1,234", "12"],
+    ]
+    assert drawn(shot | {"queues": BUSY[:1]}, 80)[-4] == ""
+    assert drawn(snapshot([]) | {"topics": {"down": "torn\n", "rows": []}}, 80)[-1] == "✖ the topics are down: torn"
+
+
 def test_a_name_with_a_line_separator_stays_on_its_line() -> None:
     """U+2028 is no control character, and ends a line all the same."""
     assert drawn(snapshot([row("a\u2028b\u2029")]), 80)[-1].startswith("● a\\u2028b\\u2029 ")

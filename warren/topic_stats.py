@@ -17,17 +17,14 @@ from typing import Any
 from actors import topic_messages as tm
 from actors.running_topics import RunningTopics
 
+Groups = dict[str, dict[str, Any]]
+"""What the groups' actor answers: topic → group → its numbers."""
+
 
 def topic_stats(running: RunningTopics) -> dict[str, Any]:
     """The numbers of topics that run."""
     store, log = running.store, running.store.commit_log
-    groups: dict[str, dict[str, Any]] = running.ask_groups(tm.GetGroups())
-    topics: dict[str, dict[str, Any]] = {
-        name: {"queues": {}, "groups": groups.get(name, {})} for name in running.table.topics
-    }
-    for (topic, queue_id), queue in list(store.queues.items()):
-        found = topics.setdefault(topic, {"queues": {}, "groups": groups.get(topic, {})})
-        found["queues"][queue_id] = {"min_offset": queue.min_offset, "max_offset": queue.max_offset}
+    topics = each_topic(running, running.ask_groups(tm.GetGroups()))
     return {
         "down": None,
         "commit_log": {
@@ -39,6 +36,17 @@ def topic_stats(running: RunningTopics) -> dict[str, Any]:
         },
         "topics": topics,
     }
+
+
+def each_topic(running: RunningTopics, groups: Groups) -> dict[str, dict[str, Any]]:
+    """Of each topic its queues and its groups."""
+    topics: dict[str, dict[str, Any]] = {
+        name: {"queues": {}, "groups": groups.get(name, {})} for name in running.table.topics
+    }
+    for (topic, queue_id), queue in list(running.store.queues.items()):
+        found = topics.setdefault(topic, {"queues": {}, "groups": groups.get(topic, {})})
+        found["queues"][queue_id] = {"min_offset": queue.min_offset, "max_offset": queue.max_offset}
+    return topics
 
 
 def topics_down(error: BaseException) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from warren.commands.opening import (
 from warren.node import Node
 from warren.salvage.names import printable
 from warren.salvage.output import print_json, print_text
-from warren.top.picture import size
+from warren.top.picture import size, topic_lags
 from warren.top.snapshots import Row, Snapshots
 
 _COUNTS = ("ready", "unacked", "consumers", "bytes")
@@ -36,7 +36,7 @@ def queues(
     adopt: AdoptOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the queues with what is in them. Where a node runs in another process, it is asked.
+    """List the queues with what is in them, and the topics. Where a node runs in another process, it is asked.
 
     Exit code 0; queues that are down are listed as that.
     """
@@ -45,13 +45,19 @@ def queues(
         snapshot = take("name", None, vhost)
     rows: list[Row] = snapshot["queues"]
     down: dict[str, str] = snapshot["down_vhosts"]
+    topics: dict[str, Any] = snapshot.get("topics") or {"down": None, "rows": []}
     if as_json:
-        print_json({"queues": [_to_json(row) for row in rows], "down_vhosts": down})
+        said: dict[str, Any] = {"queues": [_to_json(row) for row in rows], "down_vhosts": down}
+        print_json(said | {"topics": topics["rows"], "topics_down": topics["down"]})
     else:
         if rows:
             print_text(iter([_table(rows)]))
-        elif not down:
+        elif not (down or topics["rows"] or topics["down"]):
             print("No queues.")
+        if topics["rows"]:
+            print_text(iter([*([""] if rows else []), _topic_table(topics["rows"])]))
+        if topics["down"]:
+            print_text(iter([Text(f"the topics are down: {printable(topics['down'])}", "red")]))
         for name, why in down.items():
             print_text(iter([Text(f"vhost {printable(name)} is down: {printable(why)}", "red")]))
 
@@ -76,6 +82,18 @@ def _table(rows: list[Row]) -> Table:
             continue
         counts = [f"{row[name]:,}" for name in _COUNTS[:-1]] + [size(row["bytes"])]
         table.add_row(*map(Text, names), *counts, row["state"])
+    return table
+
+
+def _topic_table(topics: list[dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    table.add_column("topic", overflow="fold")
+    for name in ("queues", "messages"):
+        table.add_column(name, justify="right")
+    table.add_column("groups, and how far behind", overflow="fold")
+    for topic in topics:
+        counts = f"{topic['queues']:,}", f"{topic['messages']:,}"
+        table.add_row(Text(printable(topic["name"])), *counts, Text(topic_lags(topic)))
     return table
 
 

@@ -80,6 +80,13 @@ def top(
             return
 
 
+def _leave_topics_out(snapshot: Snapshot, room: int) -> None:
+    """Keep the lines of so many topics."""
+    if (topics := snapshot.get("topics")) is not None:
+        topics["left_out"] = max(0, len(topics["rows"]) - room)
+        del topics["rows"][room:]
+
+
 class _View:
     """Draws one source on one console."""
 
@@ -108,6 +115,7 @@ class _View:
             while True:
                 height = self._console.height
                 snapshot = self._take(height)
+                _leave_topics_out(snapshot, max(3, height // 3))
                 room = max(1, height - heading_lines(snapshot))
                 snapshot["left_out"] += max(0, len(snapshot["queues"]) - room)
                 del snapshot["queues"][room:]

@@ -260,6 +260,41 @@ def _fitted(text: Text, width: int, *, right: bool = False) -> Text:
     return Text.assemble(" " * missing, text) if right else Text.assemble(text, " " * missing)
 
 
+# ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def topic_lags(row: dict[str, Any]) -> str:
+    """Each group with how many messages lie before it."""
+    return ", ".join(f"{printable(group)} {lag:,}" for group, lag in sorted(row["groups"].items()))
+
+
+def _topics(topics: dict[str, Any] | None, width: int) -> Iterator[Text]:
+    """The heading, and a line for each topic."""
+    if topics is None:
+        return
+    if topics["down"] is not None:
+        yield _cut(Text(f"✖ the topics are down: {printable(' '.join(topics['down'].split()))}", "bold red"), width)
+        return
+    rows = topics["rows"]
+    if not rows:
+        return
+    names = [printable(row["name"]) for row in rows]
+    name_width = max(5, min(max(map(cell_len, names)), _MOST_NAME, max(width - 30, 0)))
+
+    def line(name: Text, *cells: Text) -> Text:
+        text = Text.assemble("  ", _fitted(name, name_width))
+        for cell, cell_width in zip(cells, (7, 9, 7), strict=False):
+            text.append(" ").append(_fitted(cell, cell_width, right=True))
+        return _cut(text.append("  ").append(cells[-1]), width)
+
+    yield line(*(Text(title, "dim") for title in ("topic", "queues", "messages", "in/s", "groups, and how far behind")))
+    for name, row in zip(names, rows, strict=True):
+        counts = Text(f"{row['queues']:,}"), Text(short(row["messages"]), "bold"), Text(rate(row["in_rate"]))
+        yield line(Text(name, "bold"), *counts, Text(topic_lags(row)))
+    if topics.get("left_out"):
+        yield Text(f"  … and {topics['left_out']:,} more", "dim")
+
+
 # ── the whole ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -267,12 +302,14 @@ def picture(snapshot: Snapshot, width: int, *, coloured: bool = True, note: str 
     """A node, ``width`` columns wide. ``note``: what is to be said of how it is looked at."""
     lines = [*_heading(snapshot, width, coloured, note), Text("")]
     rows = snapshot["queues"]
+    topics = list(_topics(snapshot.get("topics"), width))
     if rows:
         lines += _table(rows, width, coloured)
-    elif not snapshot["left_out"]:
+    elif not snapshot["left_out"] and not topics:
         lines.append(Text("  No queues.", "dim"))
     if snapshot["left_out"]:
         lines.append(Text(f"  … and {snapshot['left_out']:,} more", "dim"))
+    lines += [Text(""), *topics] if topics and (rows or snapshot["left_out"]) else topics
     for line in lines:
         line.no_wrap, line.overflow = True, "ellipsis"
     return Group(*lines)
@@ -346,8 +383,9 @@ def _end_of(path: str, room: int) -> str:
 
 def heading_lines(snapshot: Snapshot) -> int:
     """How many lines of a screen are no queue's."""
+    topics = len(list(_topics(snapshot.get("topics"), 80)))
     count = bool(snapshot["memory"]["alarms"]) + len(snapshot["down_vhosts"]) + bool(snapshot["totals"]["down"])
-    return 3 + max(1, count) + 1 + 1 + 1
+    return 3 + max(1, count) + 1 + 1 + 1 + (1 + topics if topics else 0)
 
 
 def is_coloured(console: Console) -> bool:

@@ -6,11 +6,15 @@
      "totals": {"queues", "down", "hibernated", "busy", and the sums of a row's counts}, "queues": [row], "left_out"}
     row   {"vhost", "name", "state", "reason", "mode", "priorities", "consumers", "q1", "q2", "delta", "q3", "q4",
            "ready", "unacked", "in_ram", "target", "bytes", "bytes_in_ram", "published", "gone", "in_rate", "out_rate"}
+    "topics": null where there are none, else {"down": why or null, "rows": [topic]}
+    topic {"name", "queues", "messages", "appended", "in_rate", "groups": {name: lag}}
 
 ``state`` is ``running``, ``hibernated``, ``down`` (``reason`` says why) or ``busy``: a queue that did not get to
 answer, with the numbers that it had last. ``published`` counts what ever came, ``gone`` what of it has left for good;
 both begin anew when a queue is opened anew. The rates are their growth in a second since the same looker's last
-snapshot, null in the first. ``target`` is how many messages may be in RAM, null for any number.
+snapshot, null in the first. Of a topic ``messages`` are those that its files still have, ``appended`` all that ever
+came; topics are of no vhost, so they are left out where one is asked for. ``target`` is how many messages may be in
+RAM, null for any number.
 
 *Looking changes nothing*: it keeps no queue awake, and one that rests is not even asked, for it would say what it said.
 """
@@ -25,10 +29,12 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from actors import messages as m
+from actors import topic_messages as tm
 from actors.engines.errors import NotFoundError
 from actors.looking import ask_politely
 from actors.running_vhost import QueueCell
 from storage.errors import WarrenError
+from warren.topic_stats import each_topic
 
 if TYPE_CHECKING:
     from warren.node import Node
@@ -76,6 +82,8 @@ class Snapshots:
         self._node = node
         self._clock = clock
         self._seen: dict[tuple[str, str], _Seen] = {}
+        self._appended: dict[str, tuple[float, int]] = {}
+        """Of each topic at the last snapshot: when, and how many messages had ever come."""
 
     def answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """What a request over the node's socket gets. Raises :class:`WarrenError` for one that cannot be understood."""
@@ -114,7 +122,37 @@ class Snapshots:
             "totals": totals,
             "queues": shown,
             "left_out": len(rows) - len(shown),
+            "topics": None if vhost is not None else self._topics(),
         }
+
+    # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _topics(self) -> dict[str, Any] | None:
+        try:
+            running = self._node.actor.topics
+        except WarrenError as error:
+            return {"down": str(error), "rows": []}
+        if running is None:
+            return None
+        groups = ask_politely(running.groups.actor_ref, tm.GetGroups(), QUEUE_PATIENCE_S) or {}
+        now_s, before, self._appended = self._clock(), self._appended, {}
+        rows = []
+        for name, found in sorted(each_topic(running, groups).items()):
+            ranges = found["queues"].values()
+            appended = sum(queue["max_offset"] for queue in ranges)
+            self._appended[name] = (now_s, appended)
+            at_s, count = before.get(name, (now_s, appended))
+            rows.append(
+                {
+                    "name": name,
+                    "queues": max(running.table.topics.get(name, 0), len(ranges)),
+                    "messages": appended - sum(queue["min_offset"] for queue in ranges),
+                    "appended": appended,
+                    "in_rate": round(max(0, appended - count) / (now_s - at_s), 1) if now_s > at_s else None,
+                    "groups": {group: sum(one["lag"].values()) for group, one in found["groups"].items()},
+                }
+            )
+        return {"down": None, "rows": rows}
 
     # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────
 
