@@ -28,9 +28,8 @@ from actors.store_actor import RemoteStore
 from actors.surroundings import Surroundings
 from storage.errors import WarrenError
 
-SAFE: Final = Confirm()
-"""Of a message that a consumer has, who acks unseen."""
-SAFE.set()
+_SAFE: Final = Confirm()
+_SAFE.set()
 
 
 class QueueDoor(Door):
@@ -88,24 +87,34 @@ class QueueDoor(Door):
         ``here``: whether the calling thread may do the queue's work; an event loop's may not. ``reserved_bytes``: by
         :func:`~actors.door.admit`, for this message and others that join it.
         """
-        if here and self.deliveries and self.hand_off(key, body):
+        if here and self.deliveries and self._hand_off(key, body):
             self._around.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
-            return SAFE
+            return _SAFE
         inbox = self.actor_inbox
         size_bytes = len(body) + key.around_bytes
         batch = inbox.gather(key, body, self._new_batch, 1, size_bytes=size_bytes, reserved_bytes=reserved_bytes)
         if not self.coalesces:
             inbox.seal()
         if here and self.deliveries:
-            self.wake_consumer()
+            self._wake_consumer()
         return batch.confirm
 
-    def wake_consumer(self) -> None:
+    def publish_to_consumer(self, key: PublishKey, body: bytes, size_bytes: int) -> Confirm | None:
+        """The short way for one message where there are consumers; ``None``: bytes have to be reserved for it first."""
+        if self._hand_off(key, body):
+            return _SAFE
+        batch = self.actor_inbox.join(key, body, size_bytes)
+        if not isinstance(batch, PublishBatch):
+            return None
+        self._wake_consumer()
+        return batch.confirm
+
+    def _wake_consumer(self) -> None:
         """Let a consumer that waits have what was handed over, in this thread."""
         if self.consumer_waits():
             self.turn()
 
-    def hand_off(self, key: PublishKey, body: bytes) -> bool:
+    def _hand_off(self, key: PublishKey, body: bytes) -> bool:
         """Give a message to a consumer that waits for one and acks unseen, past the queue, if nothing is before it."""
         return self.consumer_waits() and uninterrupted(self._hand_off_in_turn, key, body)
 
@@ -144,7 +153,7 @@ class QueueDoor(Door):
             raise self.stopped_error()
         self.actor_inbox.put(Letter(message), len(bodies))
         if here and self.deliveries:
-            self.wake_consumer()
+            self._wake_consumer()
         return confirm
 
     def consumer_waits(self) -> bool:

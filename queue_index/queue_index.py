@@ -347,6 +347,7 @@ class QueueIndex:
         journal.truncate(0)
         if self.syncs:
             journal.sync()
+        self._matrix.release()  # up to 1 MB: where memory is short many queues flush, and hand in no batch then
         self.dirty_count = 0
         self.safe_ticket = self.written_ticket
 

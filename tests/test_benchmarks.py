@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks import report
+from benchmarks import memory_limit, report
 from benchmarks.__main__ import measure
 from benchmarks.comparison import CONTESTANTS, markdown, write_into
 from benchmarks.figures import Bar, Figure, Results, Spread, ratios
@@ -104,7 +104,7 @@ def test_results_go_into_json_a_table_a_page_and_a_picture(results: Results, tmp
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert all(text.count(f"| {figure.title} |") == 1 for figure in results.figures)
-    assert "old" not in text
+    assert "older" not in text
     for number, drawing in enumerate((draw, draw_topics)):
         picture = tmp_path / f"picture-{number}.png"
         drawing(results, picture)
@@ -163,9 +163,20 @@ def test_a_ratio_is_judged_by_its_median_and_a_value_by_its_worst(bar: Bar | Non
 def test_the_comparison_is_written_between_its_markers(tmp_path: Path) -> None:
     figures = {"publish_per_s": 1e6, "take_per_s": 5e5, "rss_growth_bytes": 1e6, "disk_bytes_per_message": 300.0}
     readme = tmp_path / "README.md"
-    readme.write_text("above\n<!-- comparison -->\nold\n<!-- /comparison -->\nbelow\n")
+    readme.write_text("above\n<!-- comparison -->\nan older table\n<!-- /comparison -->\nbelow\n")
     write_into(readme, markdown(dict.fromkeys(CONTESTANTS, figures | {"messages": 1e6})))
     written = readme.read_text()
-    assert "old" not in written
+    assert "older" not in written
     assert "| warren | 1,000,000 |" in written
     assert written.endswith("<!-- /comparison -->\nbelow\n")
+
+
+def test_a_case_that_presses_on_stays_near_the_memory_limit_and_its_page_says_so(tmp_path: Path) -> None:
+    outcome = memory_limit.run("batches", str(tmp_path / "node"), 1.0)
+    assert outcome.published_mb > 0
+    assert 0 < outcome.times_limit <= memory_limit.MOST
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- limit -->\nan older table\n<!-- /limit -->\nafter\n", encoding="utf-8")
+    memory_limit.write_into(page, memory_limit.markdown({"batches": outcome}, 1.0))
+    assert f"| {outcome.times_limit:.2f} × |" in page.read_text(encoding="utf-8")
+    assert "older" not in page.read_text(encoding="utf-8")

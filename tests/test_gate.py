@@ -6,6 +6,9 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 from runtime_tools import HandNode, forget_actors, hand_node
@@ -249,3 +252,28 @@ def test_a_coroutine_that_is_cancelled_while_it_waits_for_bytes_leaves_the_line(
     hand.node.queue("q").publish(KB_100).wait()
     hand.run()
     assert hand.node.gate.on_the_way_bytes == 0
+
+
+def test_threads_with_batches_larger_than_the_budget_and_consumers_that_publish_all_get_through(tmp_path: Path) -> None:
+    """4 MiB may be on their way; batches have 5 MB, and each consumer publishes 1 MB for each message it has."""
+    settings: dict[str, Any] = {"vm_memory_calculation_strategy": "allocated", "vm_memory_high_watermark": 64 * MIB}
+    with warren.open(tmp_path / "node", sync="os", threads=2, **settings) as node:
+        source, target = node.queue("source"), node.queue("target")
+        source.publish_many([b"%d" % number for number in range(10)]).wait()
+
+        def publish(number: int) -> None:
+            for _ in range(2):
+                node.queue(f"q{number}").publish_many([KB_100] * 50).wait()
+
+        def pass_on(_: int) -> None:
+            for delivery in source.consume(prefetch=2, timeout=0.2):
+                with delivery:
+                    target.publish(bytes(1_000_000)).wait()
+
+        with ThreadPoolExecutor(6) as threads:
+            for done in [threads.submit(work, number) for work in (publish, pass_on) for number in range(3)]:
+                done.result()
+        assert [len(node.queue(f"q{number}")) for number in range(3)] == [100] * 3
+        assert (len(source), len(target)) == (0, 10)
+        node.gate.check_invariants()
+        assert node.gate.on_the_way_bytes == 0

@@ -20,7 +20,6 @@ from actors.future import Confirm
 from actors.handing_over import PublishKey
 from actors.looking import BrowsedMessage
 from actors.queue_actor import QueueActor
-from actors.queue_door import SAFE
 from actors.running_vhost import QueueCell
 from warren.consumer import Channel, Consumer, DeliveredMessage, Delivery, spread
 from warren.messages import PublishArguments, ReceivedMessage, as_bodies, as_body, publish_key
@@ -125,15 +124,11 @@ class Queue(ProcessBound):
         actor = self._last
         if actor is None or actor.actor_inbox.weight >= self._gate.limit:
             actor = self._last = self.actor
-        else:
-            deliveries = actor.deliveries
-            if deliveries and actor.hand_off(key, body):
-                return SAFE
+        elif not actor.deliveries:
             if (batch := actor.actor_inbox.join(key, body, size_bytes)) is not None:
-                if deliveries:
-                    actor.wake_consumer()
-                confirm: Confirm = batch.confirm  # type: ignore[attr-defined]
-                return confirm
+                return batch.confirm  # type: ignore[attr-defined,no-any-return]
+        elif (confirm := actor.publish_to_consumer(key, body, size_bytes)) is not None:
+            return confirm
         ahead = actor.coalesces and "headers" not in properties  # others will have the same key
         return actor.admit(
             size_bytes, functools.partial(actor.publish, key, body), ahead=ahead, block=block, timeout=timeout

@@ -42,7 +42,8 @@ MESSAGE_BYTES: Final = 200
 """What a message takes beside its body and its properties: its share of columns, and Python's own headers."""
 
 _AHEAD_BYTES: Final = 1 << 16
-_AHEAD_PART: Final = 256
+_AHEAD_PART: Final = 1024
+_OFTEN: Final = 256
 
 
 @attrs.define(eq=False)
@@ -153,7 +154,7 @@ class ByteBudget:
         if self._line:
             size_bytes = self._line[0].size_bytes
         # Read for every message where hardly anything is free, a reading would cost more than the message.
-        return granted_bytes * _AHEAD_PART >= self.limit_bytes and not self._is_free(size_bytes)
+        return granted_bytes * _OFTEN >= self.limit_bytes and not self._is_free(size_bytes)
 
     def note_reading(self, used_bytes: int) -> None:
         """Somebody has read how much is used."""

@@ -1,0 +1,204 @@
+"""``python -m benchmarks.memory_limit``: how far a node goes beyond its memory limit while publishers press on.
+
+Each case runs in a process of its own: a node with a limit of 200 MiB, publishers that never pause, and nobody who
+consumes. Said is the process's highest resident memory, all of it: the interpreter, the node, the publishers' own
+bodies. The table goes into docs/memory.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+from rich.console import Console
+
+from benchmarks.figures import day_of, machine_facts
+
+PROJECT = Path(__file__).parent.parent
+BEGIN, END = "<!-- limit -->\n", "<!-- /limit -->"
+LIMIT_MIB: Final = 200
+MOST: Final = 1.25
+"""Times the limit: what no case may exceed."""
+SECONDS: Final = 30.0
+
+
+@attrs.frozen(kw_only=True)
+class Case:
+    """One way to press on. A batch of 1 is published singly."""
+
+    title: str
+    queues: int
+    body_bytes: int
+    batch: int = 1
+    header_bytes: int = 0
+    publishers: int = 4
+    persistent: bool = True
+    topic: bool = False
+    shared: bool = False
+    """Whether all publish one and the same body; else each makes its own, which is its memory until it is taken."""
+
+    @property
+    def message_bytes(self) -> int:
+        return self.body_bytes + self.header_bytes
+
+
+CASES: Final = {
+    "batches": Case(
+        title="20 queues, batches of 20 × 1 MB, one publisher", queues=20, body_bytes=1_000_000, batch=20, publishers=1
+    ),
+    "batches-20": Case(
+        title="20 queues, batches of 20 × 1 MB, 20 publishers of one body",
+        queues=20, body_bytes=1_000_000, batch=20, publishers=20, shared=True,
+    ),
+    "large": Case(title="20 queues, bodies of 1 MB", queues=20, body_bytes=1_000_000),
+    "large-20": Case(
+        title="20 queues, bodies of 1 MB, 20 publishers of one body",
+        queues=20, body_bytes=1_000_000, publishers=20, shared=True,
+    ),
+    "large-transient": Case(
+        title="20 queues, transient bodies of 1 MB", queues=20, body_bytes=1_000_000, persistent=False
+    ),
+    "middle": Case(title="100 queues, bodies of 50 kB", queues=100, body_bytes=50_000),
+    "middle-transient": Case(
+        title="100 queues, transient bodies of 50 kB", queues=100, body_bytes=50_000, persistent=False
+    ),
+    "small": Case(title="200 queues, bodies of 100 B", queues=200, body_bytes=100),
+    "small-batches": Case(title="200 queues, batches of 1,000 × 100 B", queues=200, body_bytes=100, batch=1000),
+    "headers": Case(
+        title="20 queues, bodies of 100 B with headers of 20 kB", queues=20, body_bytes=100, header_bytes=20_000
+    ),
+    "topic": Case(title="a topic, bodies of 1 MB", queues=4, body_bytes=1_000_000, topic=True),
+}  # fmt: skip
+
+
+@attrs.frozen
+class Outcome:
+    """What a case came to."""
+
+    peak_mib: float
+    published_mb: float
+    longest_hold_s: float
+    alarms: int
+    """How often the memory alarm was found set, looking once a second."""
+
+    @property
+    def times_limit(self) -> float:
+        return self.peak_mib / LIMIT_MIB
+
+
+def run(name: str, directory: str, seconds: float) -> Outcome:
+    """One case, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.memory_limit", name, directory, str(seconds)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=PROJECT)
+    return Outcome(**json.loads(done.stdout))
+
+
+def peak_mib() -> float:
+    """The highest resident memory that this process ever had."""
+    [line] = [line for line in Path("/proc/self/status").read_text("utf-8").splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) / 1024
+
+
+def press_on(case: Case, directory: str, seconds: float) -> Outcome:
+    """The case itself; the memory is this process's."""
+    import warren  # noqa: PLC0415 - imported in the cases' own processes
+
+    with warren.open(directory, vm_memory_high_watermark=f"{LIMIT_MIB}MiB", disk_free_limit=0) as node:
+        publish = _publisher(node, case)
+        end_s = time.monotonic() + seconds
+        counts, holds = [0] * case.publishers, [0.0] * case.publishers
+
+        def work(own: int) -> None:
+            turn = own
+            while (now_s := time.monotonic()) < end_s:
+                try:
+                    publish(turn, max(0.001, end_s - now_s))
+                except warren.BlockedError:
+                    break
+                finally:
+                    holds[own] = max(holds[own], time.monotonic() - now_s)
+                counts[own] += case.batch
+                turn += case.publishers
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(case.publishers)]
+        for thread in threads:
+            thread.start()
+        alarms = 0
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(min(1.0, seconds / 10))
+            alarms += bool(node.memory()["alarms"])
+        outcome = Outcome(peak_mib(), sum(counts) * case.message_bytes / 1e6, max(holds), alarms)
+        print(json.dumps(attrs.asdict(outcome)), flush=True)
+        os._exit(0)  # what was not made safe meanwhile is of no interest
+
+
+def _publisher(node: Any, case: Case) -> Callable[[int, float], object]:
+    """Publishes once, to the ``turn``-th queue, within so many seconds."""
+    one = os.urandom(case.body_bytes)
+    properties: dict[str, Any] = {} if case.persistent else {"persistent": False}
+    if case.header_bytes:
+        properties["headers"] = {"much": "x" * case.header_bytes}
+
+    def bodies() -> list[bytes]:
+        return [one if case.shared else os.urandom(16) + one[16:] for _ in range(case.batch)]
+
+    if case.topic:
+        topic = node.topic("topic", queues=case.queues)
+        return lambda _, timeout: topic.append_many(bodies(), timeout=timeout)
+    queues = [node.queue(f"queue {number}") for number in range(case.queues)]
+    if case.batch == 1:
+        return lambda turn, timeout: queues[turn % case.queues].publish(*bodies(), timeout=timeout, **properties)
+    return lambda turn, timeout: queues[turn % case.queues].publish_many(bodies(), timeout=timeout, **properties)
+
+
+def markdown(outcomes: dict[str, Outcome], seconds: float) -> str:
+    """For the page."""
+    machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine_facts().items())
+    lines = [
+        f"Run of {day_of(datetime.now(UTC))}; {machine}. Limit {LIMIT_MIB} MiB, {seconds:g} seconds each.",
+        "",
+        "| what is published | highest resident memory | of the limit | published meanwhile | longest hold |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {CASES[name].title} | {outcome.peak_mib:.0f} MiB | {outcome.times_limit:.2f} × "
+        f"| {outcome.published_mb:,.0f} MB | {outcome.longest_hold_s:.1f} s |"
+        for name, outcome in outcomes.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write_into(page: Path, text: str) -> None:
+    """Put the table between the page's markers."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}{text}{END}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    """All cases, one after another, and the table into the page."""
+    console = Console()
+    outcomes: dict[str, Outcome] = {}
+    for name, case in CASES.items():
+        with tempfile.TemporaryDirectory(prefix="warren-limit-") as directory:
+            outcome = outcomes[name] = run(name, os.path.join(directory, "node"), SECONDS)
+        judged = "" if outcome.times_limit <= MOST else f", more than {MOST} ×"
+        console.print(f"{case.title}: {outcome.peak_mib:.0f} MiB, {outcome.times_limit:.2f} ×{judged}")
+    write_into(PROJECT / "docs" / "memory.md", markdown(outcomes, SECONDS))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        press_on(CASES[sys.argv[1]], sys.argv[2], float(sys.argv[3]))
+    else:
+        main()
