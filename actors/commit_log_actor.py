@@ -323,6 +323,7 @@ class CommitLogActor(TopicPart, Door):
                 self._flush_armed = True
                 self._start_timer("flush", self._around.settings.sync_interval_ms, m.SyncDue())
             return
+        self._around.check_directory()
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         for confirm, value in unconfirmed:
             if not confirm.done:

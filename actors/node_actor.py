@@ -50,7 +50,7 @@ from actors.running_vhost import QueueCell, RunningVhost
 from actors.surroundings import Surroundings
 from actors.timer import TimerActor, tell
 from queue_index import directory as names
-from storage.errors import DataError, DiskFullError, StorageError, WarrenError
+from storage.errors import DataError, DirectoryLostError, DiskFullError, StorageError, WarrenError
 from storage.filesystem import Lock
 from storage.topic_settings import TopicSettings
 
@@ -173,6 +173,7 @@ class NodeActor(PooledActor):
             )
         files.make_directories(self._path)
         self._lock = files.lock(f"{self._path}/{LOCK_FILE}", self._owner)
+        around.check_directory = self.check_directory
         if self._record is not None:
             self._record.open(self._about())
         around.timer = TimerActor.start(around.pool, around.clock)
@@ -266,7 +267,14 @@ class NodeActor(PooledActor):
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def check_directory(self) -> None:
+        """Raise :class:`DirectoryLostError` where what is written here would not be found, or be in another's way."""
+        lock = self._lock
+        if lock is not None and not lock.in_place:
+            raise DirectoryLostError(f"{self._path}: removed or replaced while a node ran in it; what it held is lost")
+
     def on_receive(self, message: object) -> object:
+        self.check_directory()
         match message:
             case m.Change():
                 return self._change(message.work)
@@ -312,7 +320,7 @@ class NodeActor(PooledActor):
 
     def is_refusal(self, error: Exception) -> bool:
         """Nobody could start another node in this one's place: it ends only where it cannot be right any more."""
-        return not isinstance(error, _BrokenNodeError)
+        return not isinstance(error, (_BrokenNodeError, DirectoryLostError))
 
     def on_refused(self, error: Exception) -> None:
         _LOG.error("%s: %s", self.describe(), error, exc_info=None if isinstance(error, WarrenError) else error)

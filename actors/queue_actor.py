@@ -89,6 +89,7 @@ class QueueActor(QueueDoor):
         "_bump_told",
         "_deadline_us",
         "_dispatch",
+        "_has_files",
         "_idle_armed",
         "_last_work_ns",
         "_no_room",
@@ -128,6 +129,8 @@ class QueueActor(QueueDoor):
         """Another one in each rest, 0 at work: while it stays the same the queue's numbers do too."""
         self.turns = 0
         """How many of its turns had something to do."""
+        self._has_files = False
+        """Whether something was published to it since it was started."""
         self._reporting = False
         self._worked = self._unused_told = self._bump_told = False
         self._recovered: Callable[[], None] | None = None
@@ -285,6 +288,9 @@ class QueueActor(QueueDoor):
         self, envelope: Envelope, ids: bytes, bodies: Any, expiration_ms: int | None, priority: int, confirm: Future
     ) -> None:
         self._confirms.add(confirm)
+        if not self._has_files:  # made now, with the directories above them: not where those were removed
+            self._around.check_directory()
+            self._has_files = True
         try:
             self.process.publish_many(
                 envelope, ids, bodies, expiration_ms=expiration_ms, priority=priority, token=confirm
@@ -366,6 +372,7 @@ class QueueActor(QueueDoor):
         except NoRoomError as error:
             self._wait_for_room(error)
             raise
+        self._around.check_directory()
         self._settled = False
         self._carry_out()  # a publish that was refused is answered so: it is no error of this call's
         return CountDown(list(self._confirms))
@@ -563,6 +570,8 @@ class QueueActor(QueueDoor):
     def _carry_out(self) -> None:
         """Pass on what the engine's calls have brought about."""
         effects = self.process.drain_effects()
+        if effects.confirmed:
+            self._around.check_directory()
         for delivered in effects.deliveries:
             deliveries = self.deliveries.get(delivered.consumer or "")
             if deliveries is not None:

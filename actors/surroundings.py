@@ -52,6 +52,9 @@ class Surroundings:
     _id_numbers: Iterator[int] = attrs.Factory(lambda: itertools.count(1))
     recorder: ActorRef[Any] | None = None
     """Who records the node; ``None``: nobody, or nobody any more."""
+    check_directory: Callable[[], None] = lambda: None
+    """Raises :class:`~storage.errors.DirectoryLostError` where the data directory was removed or replaced: before
+    anybody is told that something is safe there. From any thread."""
     counting: bool = False
     """Whether queues count what happens to them, for a recorder that is there or will be."""
     timer: ActorRef[Any] = attrs.field(init=False)

@@ -183,10 +183,11 @@ class Vhost:
 
         Raises :class:`DirectoryLostError` where it was lost with its directory.
         """
+        self._directory.check_lock()
         self.persistent_store.sync()
         for queue in self.queues.values():
             queue.sync_index()
-        self._directory.check_lock()
+        self._directory.check_lock()  # now it is known of what was synced
 
     def compact(self) -> None:
         """Combine the persistent store's files where garbage makes it worth while."""

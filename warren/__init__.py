@@ -33,6 +33,7 @@ from actors.surroundings import BlockedError
 from storage.errors import (
     DataError,
     DirectoryLockedError,
+    DirectoryLostError,
     DiskFullError,
     MessageError,
     SettingsError,
@@ -68,6 +69,7 @@ __all__ = [
     "DelayError",
     "Delivery",
     "DirectoryLockedError",
+    "DirectoryLostError",
     "DiskFullError",
     "Exchange",
     "ForeignDirectoryError",
