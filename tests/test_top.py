@@ -28,6 +28,7 @@ from warren import cli
 from warren.salvage.archive import unpack
 from warren.top.attached import Attached, NotAttachedError
 from warren.top.command import Sort, _View
+from warren.top.keys import View, keys_of
 from warren.top.picture import duration, picture, shares, short, size
 from warren.top.snapshots import LISTS, SORTS, Row, Snapshot, Snapshots
 
@@ -362,12 +363,53 @@ def test_a_resting_queue_and_one_that_nobody_ever_used_expire_all_the_same() -> 
 # ── the live view ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def shown(view: View, count: int, room: int) -> list[str]:
+    """The names that a view leaves of q0, q1 …"""
+    rows = [row(f"q{number}") for number in range(count)]
+    most = view.wanted(room)
+    shot = snapshot(rows[:most], left_out=count - len(rows[:most]))
+    view.filtered(shot)
+    view.cut(shot, room)
+    return [one["name"] for one in shot["queues"]]
+
+
+def test_keys_scroll_sort_filter_and_quit() -> None:
+    view = View()
+    assert shown(view, 50, 10) == [f"q{number}" for number in range(10)]
+    for key in ("down", "page down"):
+        assert view.press(key)
+        names = shown(view, 50, 10)
+    assert names == [f"q{number}" for number in range(11, 21)]
+    for _ in range(9):
+        view.press("page down")
+        names = shown(view, 50, 10)
+    assert names == [f"q{number}" for number in range(40, 50)]  # no further than to the last
+    view.press("s")
+    assert (view.sort, shown(view, 50, 10)[0]) == ("unacked", "q0")
+    for key in "/q4x\x7f7\r":
+        view.press(key)
+    assert (view.typing, shown(view, 50, 10)) == (None, ["q47"])
+    assert "'q47'" in view.said()
+    view.press("escape")
+    assert len(shown(view, 50, 10)) == 10
+    view.press("/")
+    assert view.press("q")  # typed, and no order
+    assert view.said() == "/q▏"
+    view.press("escape")
+    assert not view.press("q")
+
+
+def test_keys_are_cut_out_of_what_a_terminal_sends() -> None:
+    assert keys_of("s\x1b[A\x1bOB\x1b[6~q") == ["s", "up", "down", "page down", "q"]
+    assert keys_of("\x1b[15~q\x1b") == ["q", "escape"]
+
+
 def test_a_live_view_fits_the_height_and_says_how_many_queues_it_left_out() -> None:
     frames = iter([snapshot([row(f"q{number}") for number in range(50)])])
-    asked: list[int] = []
+    asked: list[tuple[str, int | None]] = []
 
-    def take(room: int) -> Snapshot:
-        asked.append(room)
+    def take(sort: str, most: int | None) -> Snapshot:
+        asked.append((sort, most))
         if (frame := next(frames, None)) is None:
             raise KeyboardInterrupt
         return frame
@@ -376,10 +418,11 @@ def test_a_live_view_fits_the_height_and_says_how_many_queues_it_left_out() -> N
     console = Console(file=text, force_terminal=True, width=80, height=20, color_system=None, legacy_windows=False)
     with pytest.raises(KeyboardInterrupt):
         _View(console, take, "").watch(0)
-    assert asked == [20, 20]
-    assert "q12" in text.getvalue()
-    assert "q13" not in text.getvalue()
-    assert "… and 37 more" in text.getvalue()
+    assert asked == [("messages", 20), ("messages", 20)]
+    assert "q11" in text.getvalue()
+    assert "q12" not in text.getvalue()
+    assert "… and 38 more" in text.getvalue()
+    assert "q quit · s sort" in text.getvalue()
     assert "\x1b[?1049h" in text.getvalue()  # a screen of its own
     assert text.getvalue().count("\x1b[?1049l") == 1
 

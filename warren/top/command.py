@@ -9,12 +9,14 @@ from collections.abc import Callable
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from warren.commands.opening import AdoptOption, NodePath, looking_at
 from warren.node import Node
 from warren.salvage.output import print_json
+from warren.top.keys import Keyboard, View
 from warren.top.picture import heading_lines, is_coloured, picture
 from warren.top.snapshots import Snapshot, Snapshots
 
@@ -55,7 +57,7 @@ def top(
         bool, typer.Option("--json", help="One snapshot as JSON, at once and with every queue.")
     ] = False,
 ) -> None:
-    """Watch a node: each queue as a bar of its lists, its rates, memory and alarms. Changes nothing; Ctrl-C ends it.
+    """Watch a node: each queue as a bar of its lists, its rates, memory and alarms. Changes nothing; q ends it.
 
     Where a node runs, this attaches to it. Where none does, one is opened for as long as this lasts.
     """
@@ -68,7 +70,7 @@ def top(
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = _WIDTH_WITHOUT_TERMINAL
-        view = _View(console, lambda room: take(str(sort), limit or room, vhost), note)
+        view = _View(console, lambda order, most: take(order, _fewer(limit, most), vhost), note, str(sort))
         try:
             if once or not console.is_terminal:
                 take("name", 0, vhost)  # rates are what came between two
@@ -78,6 +80,10 @@ def top(
                 view.watch(interval)
         except KeyboardInterrupt:
             return
+
+
+def _fewer(limit: int | None, most: int | None) -> int | None:
+    return min((each for each in (limit, most) if each is not None), default=None)
 
 
 def _leave_topics_out(snapshot: Snapshot, room: int) -> None:
@@ -90,8 +96,11 @@ def _leave_topics_out(snapshot: Snapshot, room: int) -> None:
 class _View:
     """Draws one source on one console."""
 
-    def __init__(self, console: Console, take: Callable[[int], Snapshot], note: str) -> None:
-        """``take``: a snapshot with at most so many rows."""
+    def __init__(
+        self, console: Console, take: Callable[[str, int | None], Snapshot], note: str, sort: str = "messages"
+    ) -> None:
+        """``take``: a snapshot in that order, with at most so many rows (``None``: all)."""
+        self._view = View(sort)
         self._console = console
         self._take = take
         self._note = note
@@ -99,7 +108,12 @@ class _View:
     def print(self) -> None:
         """One frame."""
         width = self._console.width
-        frame = picture(self._take(_ROWS_WITHOUT_TERMINAL), width, coloured=is_coloured(self._console), note=self._note)
+        frame = picture(
+            self._take(self._view.sort, _ROWS_WITHOUT_TERMINAL),
+            width,
+            coloured=is_coloured(self._console),
+            note=self._note,
+        )
         if self._console.is_terminal:
             self._console.print(frame)
         else:
@@ -110,15 +124,21 @@ class _View:
     def watch(self, interval_s: float) -> None:
         """Frames until somebody has seen enough, or the node is closed."""
         coloured = is_coloured(self._console)
-        with Live(console=self._console, screen=True, auto_refresh=False) as live:
+        with Keyboard() as keyboard, Live(console=self._console, screen=True, auto_refresh=False) as live:
             due_s = time.monotonic()
             while True:
-                height = self._console.height
-                snapshot = self._take(height)
-                _leave_topics_out(snapshot, max(3, height // 3))
-                room = max(1, height - heading_lines(snapshot))
-                snapshot["left_out"] += max(0, len(snapshot["queues"]) - room)
-                del snapshot["queues"][room:]
-                live.update(picture(snapshot, self._console.width, coloured=coloured, note=self._note), refresh=True)
+                frame = self._frame(self._console.height, coloured=coloured)
+                live.update(frame, refresh=True)
                 due_s = max(due_s + interval_s, time.monotonic())
-                time.sleep(max(0.0, due_s - time.monotonic()))
+                for key in keyboard.keys(max(0.0, due_s - time.monotonic())):
+                    if not self._view.press(key):
+                        return
+
+    def _frame(self, height: int, *, coloured: bool) -> RenderableType:
+        """What fills a screen: the picture, and at its foot what the keys do."""
+        snapshot = self._take(self._view.sort, self._view.wanted(height))
+        self._view.filtered(snapshot)
+        _leave_topics_out(snapshot, max(3, height // 3))
+        self._view.cut(snapshot, max(1, height - heading_lines(snapshot) - 1))
+        foot = Text(self._view.said(), "dim", no_wrap=True, overflow="ellipsis")
+        return Group(picture(snapshot, self._console.width, coloured=coloured, note=self._note), foot)
