@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import os
 import random
@@ -26,6 +27,7 @@ from storage.errors import MessageError
 from warren import cli
 from warren.salvage.archive import unpack
 from warren.salvage.message_json import MAX_SHAPES, MessageJson
+from warren.salvage.rocketmq import progress
 
 GOLDEN = Path(__file__).parent / "golden"
 CLEAN = GOLDEN / "01-clean-small-mixed.tar.gz"
@@ -281,6 +283,25 @@ def test_out_of_a_dash_is_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     assert warren("export", CLEAN, "--out", "-").stdout_bytes == warren("export", CLEAN).stdout_bytes
     assert not list(tmp_path.iterdir())
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("to_stdout", [True, False])
+def test_a_long_export_says_on_a_terminal_how_far_it_is(to_stdout: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_AFTER_S", -1.0)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    written: list[bytes] = []
+    with progress.writing_bar(written.append, "Exporting", to_stdout=to_stdout) as write:
+        for _ in range(3):
+            write(bytes(1 << 20))
+    assert len(written) == 3
+    assert ("Exporting" in terminal.getvalue()) != to_stdout  # the messages themselves are on the screen
 
 
 def test_several_queues_can_be_named(tmp_path: Path) -> None:

@@ -361,6 +361,12 @@ def test_a_scenario_that_begins_at_a_time_of_day_has_times_of_day() -> None:
     assert [scale.text(tick) for tick in scale.ticks(6)] == ["09:50", "10:00", "10:10", "10:20", "10:30", "10:40"]
     assert scale.span_text(900.0, 1804.0) == "from 10:00:00 to 10:15:04"
     assert TimeScale(7200.0, 9.75 * 3600).moment_text(900.0) == "10:00"
+
+
+def test_no_time_of_day_is_cut() -> None:
+    scale = TimeScale(300.0, 14 * 3600 + 11 * 60)
+    assert [scale.text(at) for at in (0.0, 50.0, 60.0)] == ["14:11", "14:11:50", "14:12"]
+    assert TimeScale(86400.0, 14 * 3600.0).moment_text(11 * 60 + 50.0) == "14:11:50"
     assert TimeScale(7200.0).span_text(900.0, 1804.0) == "from 15:00 to 30:04 min"
 
 

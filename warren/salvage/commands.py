@@ -21,7 +21,7 @@ from warren.salvage.output import complain, opened, print_json, print_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.inspecting import KIND, inspect_store, store_tables
-from warren.salvage.rocketmq.progress import reading_bar
+from warren.salvage.rocketmq.progress import reading_bar, writing_bar
 from warren.salvage.rocketmq.store import opened_store
 from warren.salvage.rocketmq.verify_store import verify_store
 from warren.salvage.source import Place, Source, open_place, open_source
@@ -167,7 +167,8 @@ def export(
     out = None if out == STDOUT else out
     with open_source(path) as source, opened(out, path) as write:
         complaints = Complaints()
-        exported = export_source(source, selection, write, complaints)
+        with writing_bar(write, "Exporting", to_stdout=out is None) as writing:
+            exported = export_source(source, selection, writing, complaints)
     complaints.rest()
     if out is not None and as_json:
         counts = {"messages": exported.messages, "bytes": exported.payload_bytes, "problems": exported.problems}

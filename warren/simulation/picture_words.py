@@ -78,6 +78,13 @@ _STEPS: Final = {
 }
 
 
+def _of_day(at_s: float, *, seconds: bool) -> str:
+    """A time of day; without ``seconds`` they are said only where there are any: nothing is cut off."""
+    whole = round(at_s)
+    text = f"{whole // 3600 % 24:02d}:{whole // 60 % 60:02d}"
+    return f"{text}:{whole % 60:02d}" if seconds or whole % 60 else text
+
+
 @attrs.frozen
 class TimeScale:
     """How moments (seconds from the start) are said, from 0 to ``length_s``."""
@@ -111,16 +118,13 @@ class TimeScale:
     def text(self, at_s: float) -> str:
         """A moment, as the axis names it."""
         if self.is_clock:
-            minutes = round((self.start_s + at_s) / 60)
-            return f"{minutes // 60 % 24:02d}:{minutes % 60:02d}"
+            return _of_day(self.start_s + at_s, seconds=False)
         return f"{at_s / self.unit[0]:.6g}"
 
     def moment_text(self, at_s: float) -> str:
         """A moment by itself: to the second, or with its unit."""
         if self.is_clock:
-            whole = round(self.start_s + at_s)
-            seconds = f":{whole % 60:02d}" if self.length_s <= 3600.0 else ""
-            return f"{whole // 3600 % 24:02d}:{whole // 60 % 60:02d}{seconds}"
+            return _of_day(self.start_s + at_s, seconds=self.length_s <= 3600.0)
         return f"{self._in_units(at_s)} {self._short_unit}"
 
     def span_text(self, start_s: float, end_s: float | None) -> str:

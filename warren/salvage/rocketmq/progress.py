@@ -9,11 +9,53 @@ from contextlib import contextmanager
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    FileSizeColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from msg_store.commit_log import CommitLog
 
 _AFTER_S: Final = 1.0
+_STEP_BYTES: Final = 1 << 20
+
+
+@contextmanager
+def writing_bar(write: Callable[[bytes], object], what: str, *, to_stdout: bool) -> Iterator[Callable[[bytes], object]]:
+    """The same ``write``, with a line that says how much was written: nobody knows how much it will be.
+
+    ``to_stdout``: that is where it goes; there is no such line where that is a terminal itself.
+    """
+    if not sys.stderr.isatty() or (to_stdout and sys.stdout.isatty()):
+        yield write
+        return
+    columns = (TextColumn("{task.description}"), FileSizeColumn(), TransferSpeedColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=None)
+    begun, shown, pending = time.monotonic(), False, 0
+
+    def counted(data: bytes) -> None:
+        nonlocal shown, pending
+        write(data)
+        pending += len(data)
+        if pending >= _STEP_BYTES:  # pieces are small and many
+            bar.advance(task, pending)
+            pending = 0
+            if not shown and time.monotonic() - begun > _AFTER_S:
+                shown = True
+                bar.start()
+
+    try:
+        yield counted
+    finally:
+        if shown:
+            bar.stop()
 
 
 @contextmanager
