@@ -45,6 +45,8 @@ _BODY_PIECE_BYTES: Final = 1 << 20
 _INT_BITS: Final = 31
 _NUMBER = re.compile(r"[+-]?\d+")
 
+WRONG_CRC: Final = "its body's CRC is wrong"
+
 
 @attrs.frozen
 class Failure:
@@ -108,7 +110,7 @@ def _check_message(read: Read, at: int, end: int, size: int, check_crc: bool) ->
     if stop - at != size:
         return Failure(at, f"its fields take {stop - at} bytes, its size says {size}", stop)
     if check_crc and body_size and _crc_of(read, body_start, body_size) != crc:
-        return Failure(at, "its body's CRC is wrong", stop)
+        return Failure(at, WRONG_CRC, stop)
     return Outline(size, body_start, body_size)
 
 

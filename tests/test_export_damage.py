@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from classic_v2_tools import V2QueueOnDisk
-from test_cli_export import QueueOnDisk, warren
+from test_cli_export import GOLDEN, QueueOnDisk, warren
+from test_damage_drawn import RefusingFileSystem
 from typer.testing import Result
 
 from queue_index.record_format import DELIVER, JOURNAL
 from storage.filesystem import RealFileSystem
+from warren.salvage import source
+from warren.salvage.archive import unpack
 from warren.salvage.complaints import LINES
 from warren.salvage.index_file import IndexFile
 from warren.salvage.read_only import ReadOnlyFileSystem
@@ -267,3 +271,68 @@ def test_three_bytes_cost_a_record_and_no_more(seed: int, queue: QueueOnDisk, tm
         assert len(spoiled.publish_numbers) >= 199
         assert len(spoiled.delivers) + len(spoiled.acks) >= 300 - 2
         path.write_bytes(whole)
+
+
+def test_a_vhost_that_may_not_be_looked_into_is_said(
+    v1: QueueOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(v1.vhost, v1.vhost.with_name("OTHER"))
+    monkeypatch.setattr(RefusingFileSystem, "refused", str(v1.vhost.with_name("OTHER")))
+    monkeypatch.setattr(source, "RealFileSystem", RefusingFileSystem)
+    for command in ("export", "verify"):
+        assert warren(command, tmp_path).exit_code == 1
+    assert said_of(warren("export", tmp_path)) == {"unreadable directory: OTHER"}
+    assert seq_ids(warren("export", tmp_path)) == EVERY
+
+
+def test_a_single_vhost_that_may_not_be_looked_into_is_said(
+    v1: QueueOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RefusingFileSystem, "refused", str(v1.vhost))
+    monkeypatch.setattr(source, "RealFileSystem", RefusingFileSystem)
+    for command in ("export", "verify"):
+        assert warren(command, tmp_path).exit_code == 1
+    assert said_of(warren("export", tmp_path)) == {f"unreadable directory: {v1.vhost.name}"}
+
+
+def test_queues_that_may_not_be_looked_into_are_said(
+    v1: QueueOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RefusingFileSystem, "refused", str(v1.queue.parent))
+    monkeypatch.setattr(source, "RealFileSystem", RefusingFileSystem)
+    result = warren("export", tmp_path)
+    assert (said_of(result), result.exit_code) == ({"unreadable directory: queues"}, 1)
+
+
+def test_a_topic_store_is_read_behind_a_flipped_bit(tmp_path: Path) -> None:
+    unpack(str(GOLDEN / "rocketmq" / "basic-clean.tar.gz"), str(tmp_path))
+    before = warren("topic", "scan", "--salvage", tmp_path).stdout.splitlines()
+    log = sorted(next(tmp_path.rglob("commitlog")).iterdir())
+    place = json.loads(before[-20])["physical_offset"]
+    path = max(one for one in log if int(one.name) <= place)
+    data = bytearray(path.read_bytes())
+    data[place - int(path.name) + 100] ^= 1  # in the body
+    path.write_bytes(data)
+
+    cut = warren("topic", "scan", tmp_path)
+    assert cut.exit_code == 1
+    assert "--set checkCRCOnRecover=false" in cut.stderr
+    assert "--salvage" in cut.stderr
+    whole = warren("topic", "scan", "--salvage", tmp_path)
+    assert whole.exit_code == 1
+    assert path.name in whole.stderr
+    found = {json.loads(line)["physical_offset"]: json.loads(line)["crc_ok"] for line in whole.stdout.splitlines()}
+    assert list(found) == [json.loads(line)["physical_offset"] for line in before]
+    assert [at for at, is_right in found.items() if not is_right] == [place]
+
+
+def test_a_topic_store_is_read_behind_a_damaged_head(tmp_path: Path) -> None:
+    unpack(str(GOLDEN / "rocketmq" / "basic-clean.tar.gz"), str(tmp_path))
+    before = warren("topic", "scan", "--salvage", tmp_path).stdout.splitlines()
+    place = json.loads(before[-20])["physical_offset"]
+    path = max(one for one in next(tmp_path.rglob("commitlog")).iterdir() if int(one.name) <= place)
+    spoilt(path, place - int(path.name) + 1, b"\xff\xff")
+    assert warren("topic", "scan", tmp_path).exit_code == 1
+    whole = warren("topic", "scan", "--salvage", tmp_path)
+    assert whole.exit_code == 1
+    assert whole.stdout.splitlines() == [*before[:-20], *before[-19:]]

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from msg_store.commit_log_format import Blank, Record
+from msg_store.record_check import WRONG_CRC
 from storage.errors import DataError
 from storage.java_hash import index_hash, java_hash
 from warren.commands.opening import JsonOption
@@ -22,11 +23,13 @@ from warren.salvage.names import Json, printable, to_json
 from warren.salvage.output import complain, opened, print_json
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.comparing import Compared, compare
+from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.message_lines import blank_line, record_line
 from warren.salvage.rocketmq.progress import reading_bar
-from warren.salvage.rocketmq.reading import exact, queue_entries, queue_messages, scan_records
+from warren.salvage.rocketmq.reading import exact, queue_entries, queue_messages, salvaged_records, scan_records
 from warren.salvage.rocketmq.rebuilding import rebuild
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
+from warren.salvage.source import open_place
 
 _LAST_MS: Final = (1 << 63) - 1
 
@@ -60,6 +63,14 @@ class _Complaints:
         complain(finding)
         self.count += finding.severity == "damage"
 
+    def cut(self, store: RocketmqStore) -> None:
+        """Say what reads on where recovery ended the log before its time."""
+        if (cut := store.log_cut) is None:
+            return
+        goes_on = "--set checkCRCOnRecover=false goes on there, and " if WRONG_CRC in cut.what else ""
+        complain(f"messages behind that are left out: {goes_on}`warren topic scan --salvage` reads whatever is whole")
+        self.count += 1
+
     def exit(self) -> None:
         if self.count:
             raise typer.Exit(EXIT_DAMAGE)
@@ -84,6 +95,7 @@ def read(
     """
     complaints = _Complaints()
     with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
+        complaints.cut(store)
         queue = store.queue(topic, queue_id)
         if offset is not None and offset < queue.min_offset:
             complain(f"the queue begins at {queue.min_offset}")
@@ -95,6 +107,12 @@ def read(
 def scan(
     path: StorePath,
     *,
+    salvage: Annotated[
+        bool,
+        typer.Option(
+            "--salvage", help="All that is whole in the CommitLog as it lies, before recovery, behind damage too."
+        ),
+    ] = False,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
@@ -102,10 +120,19 @@ def scan(
     """Write out every message of every topic in the order of the CommitLog, a JSON object on a line each.
 
     The filler at the end of a file is marked "blank": true. Exit code 1: there is damage in between; stderr says where
-    and what, and it goes on at the next file.
+    and what, and it goes on at the next file; with --salvage at the next record, and without fillers.
     """
     complaints = _Complaints()
+    if salvage:
+        with open_place(path) as place, opened(None, path) as write:
+            directory = place.store()
+            settings, _, _ = infer(place.files, directory, parse_settings(setting))
+            for whole in salvaged_records(place.files, directory, settings):
+                _write_item(whole, write, complaints)
+        complaints.exit()
+        return
     with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
+        complaints.cut(store)
         for item in scan_records(store):
             _write_item(item, write, complaints)
     complaints.exit()

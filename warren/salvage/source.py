@@ -29,6 +29,7 @@ from storage.filesystem import RealFileSystem
 from warren.salvage.archive import unpack
 from warren.salvage.classic_converting import is_of_v1, is_of_v2
 from warren.salvage.live_node import refuse_live_node
+from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.quorum_places import QuorumPlace, quorum_places
 from warren.salvage.read_only import ReadOnlyFileSystem, below
@@ -208,7 +209,7 @@ def _vhost_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | N
         found.append(attrs.evolve(where, quorum=tuple(queues)))
     found += [VhostPlace(None, quorum=tuple(of_directory[name])) for name in sorted(of_directory)]
     first, *others = found or [VhostPlace(None)]  # nothing says which vhost's the deleted ones were
-    return [attrs.evolve(first, problems=tuple(deleted)), *others]
+    return [attrs.evolve(first, problems=(*first.problems, *deleted)), *others]
 
 
 def _classic_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | None:
@@ -222,8 +223,23 @@ def _classic_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] |
     for folder in (*(below(place, inner) for inner in _VHOSTS_PLACES), place):
         vhosts = [inner for inner in _directories(files, folder) if _is_vhost(files, inner)]
         if vhosts or (folder != place and files.is_directory(folder)):
-            return [VhostPlace(inner) for inner in vhosts]
+            places = [VhostPlace(inner) for inner in vhosts]
+            if hidden := _hidden_in(files, folder):
+                first, *others = places or [VhostPlace(None)]
+                places = [attrs.evolve(first, problems=hidden), *others]
+            return places
     return None
+
+
+def _hidden_in(files: ReadOnlyFileSystem, folder: str) -> tuple[Finding, ...]:
+    """The directories in a folder of vhosts that the system does not let us look into."""
+    found = []
+    for inner in _directories(files, folder):
+        try:
+            files.list(inner)
+        except StorageError as error:
+            found.append(Finding("unreadable directory", "damage", inner, None, str(error)))
+    return tuple(found)
 
 
 def _is_vhost(files: ReadOnlyFileSystem, place: str) -> bool:
@@ -251,10 +267,18 @@ def _is_vhost_config(files: ReadOnlyFileSystem, path: str) -> bool:
 
 
 def _is_queue(files: ReadOnlyFileSystem, place: str) -> bool:
-    return any(name == disk.QUEUE_NAME_FILE or is_of_v1(name) or is_of_v2(name) for name in files.list(place))
+    return any(name == disk.QUEUE_NAME_FILE or is_of_v1(name) or is_of_v2(name) for name in _names(files, place))
+
+
+def _names(files: ReadOnlyFileSystem, place: str) -> list[str]:
+    """What lies there; nothing where the system does not say, which whoever opens it will find."""
+    try:
+        return files.list(place)
+    except StorageError:
+        return []
 
 
 def _directories(files: ReadOnlyFileSystem, place: str) -> list[str]:
     if not files.is_directory(place):
         return []
-    return [inner for name in files.list(place) if files.is_directory(inner := below(place, name))]
+    return [inner for name in _names(files, place) if files.is_directory(inner := below(place, name))]

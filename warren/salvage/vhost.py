@@ -191,8 +191,13 @@ class Vhost:
         queues = below(self.path, disk.QUEUES_DIRECTORY)
         if not self.files.is_directory(queues):
             return []
-        found = []
-        for name in self.files.list(queues):
+        found: list[str] = []
+        try:
+            names = self.files.list(queues)
+        except StorageError as error:
+            self._report("unreadable directory", queues, error)
+            return found
+        for name in names:
             directory = below(queues, name)
             if not self.files.is_directory(directory):
                 self._add("leftover file", directory, "a file among the queues' directories")

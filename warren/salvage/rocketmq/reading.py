@@ -6,15 +6,21 @@ Whatever cannot be read is a finding in its place, and the rest is there.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 from msg_store.commit_log import CommitLog
-from msg_store.commit_log_format import Blank, Record
+from msg_store.commit_log_format import Blank, Record, RecordError, decode
 from queue_index.consume_queue import ConsumeQueue
 from queue_index.consume_queue_format import ENTRY_BYTES
 from storage.errors import DataError
+from storage.topic_settings import TopicSettings
 from warren.salvage.queue_directory import Finding, Severity
+from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.message_lines import carries
 from warren.salvage.rocketmq.store import RocketmqStore
+from warren.salvage.rocketmq.verify_commit_log import CommitLog as VerifiedLog
+from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
+from warren.salvage.rocketmq.verify_ground import Ground
 from warren.salvage.rocketmq.walking import walk_records
 
 _MANY = 1024
@@ -101,6 +107,29 @@ class _Lost:
 def scan_records(opened: RocketmqStore) -> Iterator[Record | Blank | Finding]:
     """All of the CommitLog in physical order."""
     return walk_records(opened.store.commit_log)
+
+
+def salvaged_records(files: ReadOnlyFileSystem, directory: str, settings: TopicSettings) -> Iterator[Record | Finding]:
+    """All that is whole in the CommitLog as it lies, before any recovery: the walk of verify, behind damage too.
+
+    A record whose sum alone is wrong is there; it says so. What the ConsumeQueues know of, and the log does not have,
+    is told.
+    """
+    ground = Ground.of(files, directory, settings)
+    with closing(ground):
+        log = VerifiedLog.of(ground)
+        queues = ConsumeQueues.of(ground, log)
+        for item in log.walk():
+            if isinstance(item, Finding):
+                yield item
+                continue
+            yield from queues.take(item)
+            for position, size in zip(item.positions.tolist(), item.sizes.tolist(), strict=True):
+                try:
+                    yield decode(log.read(position, size))
+                except RecordError as error:
+                    yield log.finding("unreadable message", position, str(error))
+        yield from queues.finish(log.end.physical_offset)
 
 
 def exact(opened: RocketmqStore, topic: str, key: str, physical_offsets: list[int]) -> Iterator[int | Finding]:

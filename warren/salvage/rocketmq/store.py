@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 
 import attrs
 
+from actors.engines.topics.store_recovery import Cut
 from actors.engines.topics.topic_store import CHECKPOINT, CONFIG, TopicStore
 from queue_index.consume_queue import ConsumeQueue
 from queue_index.consumer_offsets import ConsumerOffsets
@@ -22,6 +23,8 @@ from storage.overlay import OverlayFileSystem
 from storage.topic_settings import TopicSettings
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.inference import Inferred, infer
+from warren.salvage.rocketmq.verify_commit_log import CommitLog
+from warren.salvage.rocketmq.verify_ground import Ground
 from warren.salvage.source import open_place
 
 
@@ -53,6 +56,22 @@ class RocketmqStore:
     def consumer_offsets(self) -> ConsumerOffsets:
         """Raises :class:`DataError` where file and backup are both damaged; without a file there are none."""
         return ConsumerOffsets.load(self.files, f"{self.directory}/{CONFIG}")
+
+    @property
+    def log_cut(self) -> Cut | None:
+        """Where recovery ended the CommitLog, if messages stand behind: the walk of verify tells, where anything does.
+
+        What a crash left of the last write is none, nor are old bytes behind the end.
+        """
+        log = self.store.commit_log
+        cut = next((cut for cut in self.store.cuts if cut.path.startswith(f"{log.mapped.directory}/")), None)
+        if cut is None:
+            return None
+        with closing(Ground.of(self.below, self.directory, self.settings)) as ground:
+            walked = CommitLog.of(ground)
+            for _ in walked.walk():
+                pass
+        return cut if walked.good_end > log.end else None
 
     def close(self) -> None:
         """Close the files."""
