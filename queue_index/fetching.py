@@ -75,7 +75,12 @@ class Fetched:
         return self._run.batch.expiry(self._run.low + index)
 
     def bodies(self) -> list[bytes]:
-        """The payloads alone; the cheap way."""
+        """The payloads alone; the cheap way. Raises :class:`~storage.errors.MessageError` where one is unreadable."""
+        bodies = self.readable_bodies()
+        return [decode_message(self.term(index)).body if body is None else body for index, body in enumerate(bodies)]
+
+    def readable_bodies(self) -> Sequence[bytes | None]:
+        """The payloads; ``None`` in place of one whose bytes on disk are no message."""
         return bodies_of(self._run, self._terms)
 
     def messages(self) -> list[Message]:

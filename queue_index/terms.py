@@ -13,13 +13,17 @@ import numpy as np
 
 from queue_index.message_format import MSG_ID_BYTES, decode_message, locate_body
 from queue_index.run import PackedTerms, Run, UnencodedTerms
+from storage.errors import MessageError
 
 _NOWHERE: Final = (-1, 0)
 _ROWS_AT_A_TIME: Final = 1024
 
 
-def bodies_of(run: Run, terms: Sequence[bytes] | None) -> list[bytes]:
-    """The payloads of a run; ``terms``: its encoded messages, where they are not in RAM."""
+def bodies_of(run: Run, terms: Sequence[bytes] | None) -> Sequence[bytes | None]:
+    """The payloads of a run; ``terms``: its encoded messages, where they are not in RAM.
+
+    ``None`` in place of one whose bytes are no message: the others are sound.
+    """
     batch = run.batch
     packed = batch.terms
     if terms is None and isinstance(packed, UnencodedTerms):
@@ -29,14 +33,14 @@ def bodies_of(run: Run, terms: Sequence[bytes] | None) -> list[bytes]:
             batch.body_place = _common_place(packed) or _NOWHERE
         at, size = batch.body_place
         if at >= 0 and size:
-            bodies: list[bytes] = packed.column(run.low, run.high, at, size).tolist()
+            bodies: list[bytes | None] = packed.column(run.low, run.high, at, size).tolist()
             return bodies
     return _bodies(run.terms() if terms is None else terms)
 
 
-def _bodies(terms: Sequence[bytes]) -> list[bytes]:
+def _bodies(terms: Sequence[bytes]) -> list[bytes | None]:
     """Bodies one by one; what the message before had around its body is tried first."""
-    bodies = []
+    bodies: list[bytes | None] = []
     head = tail = end = b"\0"
     head_size = around = 0
     for term in terms:
@@ -51,7 +55,11 @@ def _bodies(terms: Sequence[bytes]) -> list[bytes]:
         ):
             bodies.append(term[head_size:body_end])
             continue
-        bodies.append(body_of(term))
+        try:
+            bodies.append(body_of(term))
+        except MessageError:
+            bodies.append(None)
+            continue
         place = locate_body(term)
         if place is not None and place[1]:
             body_at, size, id_at = place

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 import warren
 from actors.deliveries import BUFFER
-from tests.runtime_tools import hand_node
+from storage.errors import MessageError
+from tests.runtime_tools import HandNode, hand_node, queue_path
+from warren.consumer import Delivery
 
 
 def test_with_auto_ack_a_message_is_acked_as_it_is_handed_out() -> None:
@@ -76,3 +80,62 @@ def test_a_get_waits_for_a_message_and_gives_up() -> None:
         assert queue.stats()["consumers"] == 0
         delivery.ack()
         assert queue.stats()["messages"] == 0
+
+
+def with_one_unreadable(arguments: dict[str, Any] | None = None) -> HandNode:
+    """A queue of five messages, the third of which is none, as nothing but damage leaves it."""
+    hand = hand_node()
+    with hand.node:
+        hand.node.queue("q", arguments=arguments).publish_many([b"%d" % number for number in range(5)]).wait()
+    journal = f"{queue_path('q')}/journal.jif"
+    data = hand.files.read(journal)
+    third = data.index(b"basic_message", data.index(b"basic_message", data.index(b"basic_message") + 1) + 1)
+    hand.files.open_append(journal).pwrite(b"?", third)
+    hand.files.sync_all()
+    return hand_node(hand.files)
+
+
+def read(deliveries: Iterable[Delivery]) -> list[bytes | None]:
+    bodies: list[bytes | None] = []
+    for delivery in deliveries:
+        try:
+            bodies.append(delivery.body)
+        except MessageError:
+            assert "cannot be read" in repr(delivery)
+            bodies.append(None)
+    return bodies
+
+
+@pytest.mark.parametrize("how", ["get_many", "consume"])
+def test_a_message_that_cannot_be_read_takes_none_of_its_batch_along_and_can_be_settled(how: str) -> None:
+    hand = with_one_unreadable()
+    with hand.node:
+        queue = hand.node.queue("q")
+        consumer = queue.consume(5, timeout=0) if how == "consume" else None
+        deliveries = queue.get_many(5) if consumer is None else [next(consumer) for _ in range(5)]
+        assert read(deliveries) == [b"0", b"1", None, b"3", b"4"]
+        deliveries[2].nack(requeue=False)
+        queue.ack(deliveries[:2] + deliveries[3:])
+        hand.run()
+        assert queue.stats()["messages"] == 0
+
+
+def test_a_message_that_cannot_be_read_dies_and_the_others_are_dead_letters() -> None:
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    hand = with_one_unreadable(arguments)
+    with hand.node:
+        queue, dead = hand.node.queue("q", arguments=arguments), hand.node.queue("dead")
+        queue.nack(queue.get_many(5), requeue=False)
+        hand.run()
+        assert (queue.stats()["messages"], [one.body for one in dead.get_many(9)]) == (0, [b"0", b"1", b"3", b"4"])
+
+
+def test_a_message_that_cannot_be_read_and_dies_alone_is_gone() -> None:
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    hand = with_one_unreadable(arguments)
+    with hand.node:
+        queue = hand.node.queue("q", arguments=arguments)
+        deliveries = queue.get_many(5)
+        deliveries[2].reject()
+        hand.run()
+        assert queue.stats()["messages"] == 4

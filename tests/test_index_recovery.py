@@ -9,11 +9,13 @@ import attrs
 import pytest
 from index_tools import (
     DELIVERING,
+    ENVELOPE,
     JOURNAL,
     JOURNAL_PUBLISH_BYTES,
     PATH,
     SETTINGS,
     SIZE,
+    TERM_BYTES,
     Position,
     every_body,
     journal_ack,
@@ -31,7 +33,9 @@ from index_tools import (
     segment_short,
     unacked,
 )
+from index_tools import term as term_of
 
+from queue_index.message_format import Envelope, encode_message
 from queue_index.queue_index import QueueIndex
 from queue_index.recovery import DirtyRecovery, open_clean
 from storage.errors import DataError, StorageError
@@ -172,6 +176,41 @@ def test_crash_in_a_flush_whose_deliver_never_reached_the_journals_file(files: M
     assert left.read(JOURNAL) == journal_publish(0) + journal_publish(1)
     assert left.read(segment(0)) == segment_publish(1) + segment_publish(0) + segment_short(0)
     assert unacked(recover(left)) == [Position(0, delivered=True), Position(1)]
+
+
+@pytest.mark.parametrize("lost", [1, 5, 20, TERM_BYTES - 1, TERM_BYTES])
+@pytest.mark.parametrize("behind", [0, 39, 4096])
+def test_a_publish_whose_end_came_back_as_zeros_is_dropped(files: MemoryFileSystem, lost: int, behind: int) -> None:
+    """Its head was in a page that had reached the disk, the rest in one that had not."""
+    half = journal_publish(2)[:-lost] + bytes(lost)
+    put(files, JOURNAL, journal_publish(0) + journal_publish(1) + half + bytes(behind))
+    assert unacked(recover(files)) == [Position(0), Position(1)]
+
+
+def test_what_follows_a_page_that_came_back_as_zeros_is_dropped_too(files: MemoryFileSystem) -> None:
+    half = journal_publish(1)[:-60] + bytes(60)
+    put(files, JOURNAL, journal_publish(0) + half + journal_publish(2) + journal_deliver(2))
+    assert unacked(recover(files)) == [Position(0)]
+
+
+def test_a_message_in_which_a_whole_page_came_back_as_zeros_is_dropped(files: MemoryFileSystem) -> None:
+    large = encode_message(Envelope(b"/", b"", (b"q" * 250,), b"", True), msg_id(1), b"large " * 700)
+    data = journal_publish(0) + journal_publish(1, embedded=large)
+    start = 8192 - len(data) + 100  # the second message's envelope lies in a page of its own
+    many = b"".join(journal_ack(n) for n in range(1000, 1000 + start // 8)) if start > 0 else b""
+    whole = many + data
+    end_of_page = len(whole) // 4096 * 4096
+    hole = whole[: end_of_page - 4096] + bytes(4096) + whole[end_of_page:]
+    put(files, JOURNAL, hole)
+    assert unacked(recover(files)) == [Position(0)]
+
+
+@pytest.mark.parametrize("body", [bytes(20), bytes(4000)], ids=["small", "most of a page"])
+def test_a_message_whose_body_is_zeros_is_whole(files: MemoryFileSystem, body: bytes) -> None:
+    message = encode_message(ENVELOPE, msg_id(1), body)
+    put(files, JOURNAL, journal_publish(0) + journal_publish(1, embedded=message))
+    index = recover(files)
+    assert [term for run in index.read(0, 8) for term in run.terms()] == [term_of(0), message]
 
 
 def test_torn_segment_end_is_cut_on_recovery(files: MemoryFileSystem) -> None:

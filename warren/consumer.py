@@ -94,7 +94,7 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
 
     __slots__ = ("_channel", "_settled", "delivery_tag", "redelivered")
 
-    def __init__(self, channel: Channel, delivered: Delivered, index: int, body: bytes) -> None:
+    def __init__(self, channel: Channel, delivered: Delivered, index: int, body: bytes | None) -> None:
         # What ReceivedMessage.__init__ sets, without its call: this is made for every message.
         self._fetched = delivered.fetched
         self._index = index
@@ -276,8 +276,8 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def spread(channel: Channel, delivered: Delivered) -> Iterator[Delivery]:
-    """The messages of a batch, one by one."""
-    for index, body in enumerate(delivered.fetched.bodies()):
+    """The messages of a batch, one by one; one that cannot be read says so when it is asked for its body."""
+    for index, body in enumerate(delivered.fetched.readable_bodies()):
         yield Delivery(channel, delivered, index, body)
 
 

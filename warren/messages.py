@@ -117,6 +117,7 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
+        """The payload. Raises :class:`MessageError` where the bytes on disk are no message."""
         if self._body is None:
             self._body = self.message.body
         return self._body
@@ -144,4 +145,7 @@ class ReceivedMessage:
         return self.message.persistent
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.body[:40]!r}>"
+        try:
+            return f"<{type(self).__name__} {self.body[:40]!r}>"
+        except MessageError:
+            return f"<{type(self).__name__} that cannot be read>"

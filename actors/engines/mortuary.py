@@ -6,6 +6,7 @@ had them; so a stop or a crash on the way brings them back, and what was confirm
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -15,6 +16,9 @@ from actors.engines.dead_letters import Reason, Undertaker
 from actors.engines.effects import DeadLetterBatch
 from queue_index.message_format import Envelope, Message, decode_message
 from queue_index.properties import decode_properties
+from storage.errors import MessageError
+
+_LOG = logging.getLogger("warren.queue")
 
 BATCH_MESSAGES: Final = 1024
 """So many die together at most: their bodies are in memory while they are on their way."""
@@ -45,17 +49,15 @@ class Mortuary:
     def take_head(self, level: int, count: int, reason: Reason, now_us: int) -> None:
         """Messages at the head of a level die."""
         fetched = self._backing.level(level).fetch_many(count, ack_required=True)
-        messages = [message for part in fetched for message in part.messages()]
+        messages = _readable(term for part in fetched for term in part.terms)
         self._bury(messages, reason, [(level, part.seq_ids) for part in fetched], now_us, lazy=self._lazy)
 
     def take_rejected(self, held: Held, now_us: int) -> None:
         """Messages that a channel had die."""
         for batch in _in_batches(held):
-            messages = [
-                decode_message(term)
-                for level, seq_ids in batch
-                for _, term in self._backing.level(level).read_pending([seq_ids])
-            ]
+            messages = _readable(
+                term for level, seq_ids in batch for _, term in self._backing.level(level).read_pending([seq_ids])
+            )
             self._bury(messages, "rejected", batch, now_us, lazy=self._lazy)
 
     def take_refused(self, envelope: Envelope, bodies: Sequence[bytes], now_us: int) -> None:
@@ -85,18 +87,34 @@ class Mortuary:
             number, self._next = self._next, self._next + 1
             self._held[number] = held
             self._send(DeadLetterBatch(number, undertaker.exchange, letters))
+        else:
+            self._forget(held)
 
     def safe(self, number: int) -> None:
         """A batch is safe where it went, or goes nowhere: its messages are forgotten."""
         held = self._held.pop(number, None)
         if held is None:
             raise RuntimeError(f"there is no batch {number} of dead letters on its way")
+        self._forget(held)
+
+    def _forget(self, held: Held) -> None:
         for level, seq_ids in held:
             self._backing.level(level).ack([seq_ids])
 
     def __iter__(self) -> Iterator[tuple[int, range]]:
         """What is held, by level and seq_ids."""
         return (pair for held in self._held.values() for pair in held)
+
+
+def _readable(terms: Iterable[bytes]) -> list[Message]:
+    """The messages; one whose bytes on disk are none cannot be a dead letter, and goes with the others."""
+    messages = []
+    for term in terms:
+        try:
+            messages.append(decode_message(term))
+        except MessageError as error:
+            _LOG.warning("a message that cannot be read died and is dropped: %s", error)
+    return messages
 
 
 def _in_batches(held: Held) -> list[Held]:

@@ -212,6 +212,6 @@ class Consumer:
 
 
 def spread(channel: Channel, delivered: Delivered) -> Iterator[Delivery]:
-    """The messages of a batch, one by one."""
-    for index, body in enumerate(delivered.fetched.bodies()):
+    """The messages of a batch, one by one; one that cannot be read says so when it is asked for its body."""
+    for index, body in enumerate(delivered.fetched.readable_bodies()):
         yield Delivery(channel, delivered, index, body)

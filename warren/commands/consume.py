@@ -15,6 +15,7 @@ from typing import Annotated, Final
 
 import typer
 
+from storage.errors import MessageError
 from warren.commands.opening import AdoptOption, NodePath, UsageError, VhostOption, opened_node, vhost_of
 from warren.commands.taken_output import TakenOutput
 from warren.consumer import Consumer, Delivery
@@ -70,6 +71,8 @@ def consume(
                 handle.sync()
             if writer.is_reader_gone:
                 raise BrokenPipeError
+            if writer.has_unreadable:
+                raise typer.Exit(1)
         finally:
             handle.release()
 
@@ -103,6 +106,7 @@ class _Writer:
         self._output = TakenOutput()
         self.ack = ack
         self.interrupted = interrupted
+        self.has_unreadable = False
 
     @property
     def is_reader_gone(self) -> bool:
@@ -115,7 +119,7 @@ class _Writer:
 
     def write(self, queue: Queue, deliveries: Sequence[Delivery]) -> bool:
         """Write these, and settle them; whether all were taken."""
-        pieces = [b"".join(self._lines(delivery)) for delivery in deliveries]
+        deliveries, pieces = self._readable(queue, deliveries)
         left = self._output.write(b"".join(pieces), self.interrupted.__bool__)
         taken = 0
         while taken < len(pieces) and (left := left - len(pieces[taken])) >= 0:
@@ -124,6 +128,22 @@ class _Writer:
             queue.ack(deliveries[:taken])
             queue.nack(deliveries[taken:])
         return taken == len(pieces)
+
+    def _readable(self, queue: Queue, deliveries: Sequence[Delivery]) -> tuple[list[Delivery], list[bytes]]:
+        """Those that can be written, and what to write; the others are told of, and rejected where all are taken."""
+        readable, pieces = [], []
+        for delivery in deliveries:
+            try:
+                pieces.append(b"".join(self._lines(delivery)))
+            except MessageError as error:
+                self.has_unreadable = True
+                what = "taken off the queue" if self.ack else "left where it is"
+                typer.echo(f"warren: seq_id {delivery.stored.seq_id}: {error}; {what}", err=True)
+                if self.ack:
+                    queue.nack([delivery], requeue=False)
+            else:
+                readable.append(delivery)
+        return readable, pieces
 
 
 def _drain(queue: Queue, writer: _Writer, count: int | None) -> None:

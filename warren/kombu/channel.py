@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from actors.future import Confirm
 from actors.handing_over import PublishRefusedError
 from actors.pool import ActorStoppedError
 from actors.running_vhost import QueueCell
-from storage.errors import WarrenError
+from storage.errors import MessageError, WarrenError
 from warren.consumer import Delivery
 from warren.exchange import UnroutableError
 from warren.kombu.errors import as_amqp
@@ -37,6 +38,8 @@ from warren.queue import Queue, settle
 
 if TYPE_CHECKING:
     from warren.kombu.connection import Connection
+
+_LOG = logging.getLogger("warren.kombu")
 
 _numbers = itertools.count(1)
 
@@ -363,12 +366,25 @@ class Channel(base.StdChannel):
     def deliver(self, subscription: Subscription, delivery: Delivery) -> None:
         """Hand a message to a consumer's callback."""
         tag = next(self._tags)
+        message = self._readable(delivery, tag, subscription.tag)
+        if message is None:
+            return
         if subscription.no_ack:
             delivery.ack()
         else:
             subscription.unacked[tag] = None
             self._consumed[tag] = delivery, subscription.unacked
-        subscription.callback(Message(delivery, channel=self, tag=tag, consumer_tag=subscription.tag))
+        subscription.callback(message)
+
+    def _readable(self, delivery: Delivery, tag: int, consumer_tag: str | None = None) -> Message | None:
+        """The message as Kombu's; one whose bytes on disk are none is rejected, for nobody could settle it."""
+        try:
+            return Message(delivery, channel=self, tag=tag, consumer_tag=consumer_tag)
+        except MessageError as error:
+            _LOG.warning("a message that cannot be read is rejected: %s", error)
+            if delivery.delivery_tag:  # else nobody waits for it to be settled
+                delivery.nack(requeue=False)
+            return None
 
     def cancelled(self, subscription: Subscription, error: Exception | None) -> None:
         """The node has ended a consumer, for instance because its queue was deleted."""
@@ -379,14 +395,17 @@ class Channel(base.StdChannel):
 
     def basic_get(self, queue: str = "", no_ack: bool = False, **_: Any) -> Message | None:
         """The message at the head of a queue, or ``None``."""
-        with as_amqp("Basic.get"):
-            delivery = self._queue(queue).get(auto_ack=no_ack)
-        if delivery is None:
-            return None
         tag = next(self._tags)
-        if not no_ack:
-            self._gotten[tag] = delivery
-        return Message(delivery, channel=self, tag=tag)
+        while True:
+            with as_amqp("Basic.get"):
+                delivery = self._queue(queue).get(auto_ack=no_ack)
+            if delivery is None:
+                return None
+            message = self._readable(delivery, tag)
+            if message is not None:
+                if not no_ack:
+                    self._gotten[tag] = delivery
+                return message
 
     def message_to_python(self, raw_message: Message) -> Message:
         """Messages come as Kombu's already."""
