@@ -527,6 +527,26 @@ def test_orders_that_make_no_sense(tmp_path: Path) -> None:
     assert "two queues would become 'q'" in complaint(source, data, "--rename", "r=q")
 
 
+def test_a_directory_that_it_makes_opens_as_it_is(tmp_path: Path) -> None:
+    fill(tmp_path / "source", 3)
+    shovel(tmp_path / "source", tmp_path / "data")
+    assert not (tmp_path / "data" / "warren.lock").exists()
+    with warren.open(tmp_path / "data") as node:
+        assert {queue.name: len(queue) for queue in node.queues()} == {"q": 3}
+    fill(tmp_path / "more", 2, b"r")  # into a node's directory, beside what is there
+    shovel(tmp_path / "more", tmp_path / "data")
+    with warren.open(tmp_path / "data") as node:
+        assert {queue.name: len(queue) for queue in node.queues()} == {"q": 3, "r": 2}
+        assert "in use" in complaint(tmp_path / "more", tmp_path / "data", "--state", tmp_path / "state")
+
+
+def test_a_brokers_directory_stays_a_brokers(tmp_path: Path) -> None:
+    fill(tmp_path / "source", 3)
+    fill(tmp_path / "data", 1)  # as a stopped RabbitMQ's: no definitions of a node's
+    shovel(tmp_path / "source", tmp_path / "data")
+    assert not list((tmp_path / "data").glob("warren.definitions*"))
+
+
 def test_a_directory_that_another_process_has_is_left_alone(tmp_path: Path) -> None:
     fill(tmp_path / "source", 3)
     with warren.embedded.open_vhost(tmp_path / "data"):

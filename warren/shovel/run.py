@@ -186,7 +186,7 @@ def _open_destination(orders: Orders, account: Account, connector: _Connector, p
         )
     if not is_broker(orders.source) and _is_inside(account.destination, account.source):
         raise ShovelError(f"{orders.destination}: lies in {orders.source}, from which messages are taken")
-    return places.enter_context(DirectoryDestination.open(orders.destination))
+    return places.enter_context(DirectoryDestination.open(orders.destination, declares=True))
 
 
 def _is_inside(path: str, directory: str) -> bool:

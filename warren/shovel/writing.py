@@ -13,18 +13,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import groupby
 from typing import Final
 
 import attrs
 
+from actors.engines.arguments import QueueDeclaration
+from actors.engines.definitions import Definitions
+from actors.node_actor import LOCK_FILE
 from actors.vhost import Vhost
 from queue_index.fetching import Fetched
 from queue_index.message_format import Envelope
 from queue_index.variable_queue import VariableQueue
-from storage.errors import DirectoryLockedError, MessageError, StorageError
+from storage.errors import DirectoryLockedError, MessageError, StorageError, WarrenError
+from storage.filesystem import RealFileSystem
 from storage.settings import RABBITMQ_3_10, Settings
+from warren.data_directory import Kind, refuse_part
 from warren.embedded import open_vhost, vhost_path
 from warren.running_broker import is_a_brokers
 from warren.salvage import classic_v1, quorum
@@ -196,19 +201,24 @@ class DirectoryDestination:
     _directory: str
     _opened: ExitStack
     _settings: Settings | None = None
+    _declares: bool = False
+    _definitions: Definitions | None = None
     _vhosts: dict[bytes, Vhost] = attrs.field(factory=dict)
 
     @classmethod
     @contextmanager
-    def open(cls, path: str, settings: Settings | None = None) -> Iterator[DirectoryDestination]:
+    def open(
+        cls, path: str, settings: Settings | None = None, *, declares: bool = False
+    ) -> Iterator[DirectoryDestination]:
         """The data directory ``path``; its vhosts are opened, or made, as they are filled.
 
-        ``settings``: other ones than such a directory is treated with.
+        ``settings``: other ones than such a directory is treated with. ``declares``: unless it is a RabbitMQ's, it is a
+        node's, and its queues are declared there.
         """
         if os.path.exists(path) and not os.path.isdir(path):
             raise StorageError(f"{path}: is a file; messages can be put into a data directory or a broker")
         with ExitStack() as opened:
-            yield cls(os.path.abspath(path), opened, settings)
+            yield cls(os.path.abspath(path), opened, settings, declares and refuse_part(path) is not Kind.BROKERS)
 
     def intake(self, vhost: bytes, source_name: bytes, name: bytes) -> Intake:
         if vhost not in self._vhosts:
@@ -218,9 +228,27 @@ class DirectoryDestination:
                 raise ShovelError(f"a vhost's name that is not UTF-8 has no directory here: {vhost!r}") from None
             self._vhosts[vhost] = self._opened.enter_context(_opened(self._directory, said, self._settings))
         home = self._vhosts[vhost]
+        if self._declares:
+            self._declare(to_text(vhost), name)
         queue = home.queue(name)
         queue.set_mode("lazy")  # nothing of the backlog stays in memory
         return _FilledQueue(home, vhost, queue, lambda letter: _address(letter, source_name, name))
+
+    def _declare(self, vhost: str, name: bytes) -> None:
+        """See that a node that opens the directory knows the queue; one that cannot be declared it finds by itself."""
+        if self._definitions is None:
+            files = RealFileSystem()
+            lock = files.lock(f"{self._directory}/{LOCK_FILE}", f"process {os.getpid()}")
+            self._opened.callback(lock.remove)
+            self._definitions = Definitions.open(files, self._directory)
+        self._definitions.declare_vhost(vhost)
+        bare, level = split_level(name)
+        if level is None:
+            with suppress(WarrenError):
+                self._definitions.declare_queue(
+                    QueueDeclaration(vhost=vhost, name=to_text(bare), durable=True), named_by_node=True
+                )
+        self._definitions.save()
 
 
 def _address(letter: Letter, source_name: bytes, name: bytes) -> tuple[bytes, ...]:
