@@ -34,7 +34,7 @@ from actors.topic_part import TopicPart
 from msg_store.commit_log import Appended, Batch, MessageIllegalError
 from msg_store.commit_log_flush import FlushTimer
 from msg_store.commit_log_format import Host
-from storage.errors import WarrenError
+from storage.errors import NoRoomError, WarrenError
 
 MS_NS: Final = 1_000_000
 DISPATCH_DELAY_MS: Final = 5
@@ -256,7 +256,11 @@ class CommitLogActor(TopicPart, Door):
 
     def _append(self, batch: Batch, now_ms: int) -> Appended:
         """One batch. Of several that belong together those before one that is refused are there, and stay."""
-        appended = self.store.append(batch, now_ms)
+        try:
+            appended = self.store.append(batch, now_ms)
+        except NoRoomError:
+            self._appended = True  # a part of the batch may be there
+            raise
         self._appended = True
         if appended.status != "PUT_OK":  # RocketMQ says that all is well, and has stored nothing
             raise MessageIllegalError(f"{batch.topic}: a message is larger than a file of the CommitLog")

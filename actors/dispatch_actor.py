@@ -21,6 +21,7 @@ from actors.future import Future
 from actors.surroundings import Surroundings
 from actors.timer import tell
 from actors.topic_part import TopicPart
+from storage.errors import NoRoomError
 
 _LOG = logging.getLogger("warren.topics")
 _PAGE_BYTES: Final = 4096
@@ -119,11 +120,11 @@ class DispatchActor(TopicPart):
         return None
 
     def _dispatch(self) -> None:
-        for _ in range(_STRETCHES):
-            if not self.store.dispatch():
-                break
-        else:
-            self.actor_ref.tell(tm.Dispatch())
+        try:
+            self._build()
+            self._found_room()
+        except NoRoomError as error:
+            self._wait_for_room(error, "room", tm.Dispatch())
         self._tell_arrivals()
         while self._cuts_told < len(self.store.cuts):
             _LOG.error("%s", self.store.cuts[self._cuts_told])
@@ -133,7 +134,20 @@ class DispatchActor(TopicPart):
         if self._around.check_invariants:
             self.store.check_built()
 
+    def _build(self) -> None:
+        for _ in range(_STRETCHES):
+            if not self.store.dispatch():
+                return
+        self.actor_ref.tell(tm.Dispatch())
+
     def _flush(self) -> None:
+        try:
+            self._flush_what_is_due()
+        except NoRoomError as error:
+            _LOG.warning("%s: not written down: %s", self.describe(), error)
+            self._arm_flush()
+
+    def _flush_what_is_due(self) -> None:
         """At every interval what is worth it, at every thorough one everything; nothing once that is done."""
         settings, now_ns = self.store.settings, self._around.clock.now_ns()
         self.store.index.write()
@@ -168,14 +182,14 @@ class DispatchActor(TopicPart):
         if self._catching_up:
             waiting, self._catching_up = self._catching_up, []
             for message, future in waiting:
-                if self._is_there(message):
+                if self._is_there(message) or self._room_wait_ns:
                     future.set()
                 else:
                     self._catching_up.append((message, future))
 
     def _catch_up(self, message: tm.CatchUp) -> Future | None:
         self._dispatch()
-        if self._is_there(message):
+        if self._is_there(message) or self._room_wait_ns:  # without room for more, what there is can be read
             return None
         future = Future(self)
         self._catching_up.append((message, future))

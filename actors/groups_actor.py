@@ -29,6 +29,7 @@ from actors.timer import tell
 from actors.topic_part import TopicPart
 from queue_index.consumer_offsets import ConsumerOffsets
 from queue_index.local_offsets import SEPARATOR, LocalOffsets
+from storage.errors import NoRoomError
 
 _LOG = logging.getLogger("warren.topics")
 
@@ -92,7 +93,7 @@ class GroupsActor(TopicPart):
                 self._note(message.topic, message.group, message.queue_id, message.queue_offset)
             case tm.PersistDue():
                 self._persist_armed = False
-                self._persist()
+                self._persist_if_room()
             case tm.CloseGroups():
                 tell(self._around.timer, m.CancelTimers(self.actor_ref))
                 self._persist()
@@ -272,6 +273,16 @@ class GroupsActor(TopicPart):
     def _persist(self) -> None:
         self._offsets.persist()
         self._local_offsets.persist()
+
+    def _persist_if_room(self) -> None:
+        """Write offsets down. On a full disk they wait in memory, and a crash hands out again what came since."""
+        try:
+            self._persist()
+        except NoRoomError as error:
+            self._persist_armed = True
+            self._wait_for_room(error, "persist", tm.PersistDue())
+        else:
+            self._found_room()
 
     def on_turn_end(self) -> None:
         while self._abandoned:

@@ -252,7 +252,7 @@ class StoreFull(Control):
 
 @attrs.frozen
 class RoomDue:
-    """Timer → store or topics' actor. Look whether there is room again for what could not be written."""
+    """Timer → store. Look whether there is room again for what could not be written."""
 
 
 @attrs.frozen

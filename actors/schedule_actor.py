@@ -29,7 +29,7 @@ from queue_index.config_file import ConfigFile
 from queue_index.consume_queue import ConsumeQueue
 from queue_index.consume_queue_format import Entries
 from queue_index.consumer_offsets_format import encode_delay_offsets
-from storage.errors import WarrenError
+from storage.errors import NoRoomError, WarrenError
 
 _LOG = logging.getLogger("warren.topics")
 
@@ -74,13 +74,19 @@ class ScheduleActor(TopicPart):
             case tm.DelayDue():
                 self._deliver_due()
             case tm.DelayedSafe():
+                self._found_room()
                 self._on_their_way.discard(message.level)
                 self._schedule.delivered(message.level, message.count)
                 self._arm_persist()
                 self._deliver_due()
             case tm.PersistDue():
                 self._persist_armed = False
-                self._persist()
+                self._persist_if_room()
+            case tm.DelayedRefused():
+                self._wait_for_room(message.error, "refused", tm.DeliverAgain(message.level))
+            case tm.DeliverAgain():
+                self._on_their_way.discard(message.level)
+                self._deliver_due()
             case tm.StopDelivering():
                 self._is_closing = True
             case tm.CloseGroups():
@@ -167,9 +173,11 @@ class ScheduleActor(TopicPart):
         return True
 
     def _answered(self, confirm: Future, level: int, count: int) -> None:
-        """In the CommitLog's turn. What failed stays where it is: then the whole store is opened anew."""
+        """In the CommitLog's turn. What found no room is tried again; after other errors the store is opened anew."""
         if confirm.error is None:
             tell(self.actor_ref, tm.DelayedSafe(level, count))
+        elif isinstance(confirm.error, NoRoomError):
+            tell(self.actor_ref, tm.DelayedRefused(level, confirm.error))
 
     def _arm_persist(self) -> None:
         if not self._persist_armed:
@@ -181,6 +189,13 @@ class ScheduleActor(TopicPart):
         if self._schedule.is_dirty:
             self._file.replace(encode_delay_offsets(self._schedule.offsets, pretty=True), sync=True)
             self._schedule.is_dirty = False
+
+    def _persist_if_room(self) -> None:
+        try:
+            self._persist()
+        except NoRoomError as error:
+            self._persist_armed = True
+            self._wait_for_room(error, "persist", tm.PersistDue())
 
     def on_turn_end(self) -> None:
         if self._around.check_invariants:

@@ -14,6 +14,7 @@ from pykka import ActorRef
 
 from actors.inbox import Control
 from msg_store.commit_log import Batch
+from storage.errors import NoRoomError
 
 if TYPE_CHECKING:
     from actors.future import Future
@@ -240,6 +241,21 @@ class DelayedSafe:
 
     level: int
     count: int
+
+
+@attrs.frozen
+class DelayedRefused:
+    """Schedule → itself, when the CommitLog had no room for delivered messages of a level. Tell."""
+
+    level: int
+    error: NoRoomError
+
+
+@attrs.frozen
+class DeliverAgain:
+    """Timer → schedule. Tell. Time to try again what found no room."""
+
+    level: int
 
 
 @attrs.frozen

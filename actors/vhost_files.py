@@ -19,6 +19,7 @@ opened by whoever holds this: the plain :class:`actors.vhost.Vhost`, or a node, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import Final
 
@@ -30,7 +31,7 @@ from queue_index.body_store import StoreClient
 from queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
 from queue_index.state import Clock
 from queue_index.variable_queue import QueueFiles
-from storage.errors import DataError, DirectoryLostError, DiskFullError
+from storage.errors import DataError, DirectoryLostError, DiskFullError, NoRoomError
 from storage.filesystem import FileSystem, Lock, write_file
 from storage.settings import Settings
 
@@ -163,7 +164,8 @@ class VhostFiles:
 
     def leave(self, terms_data: bytes) -> None:
         """The last of a clean stop, when the stores are closed."""
-        write_file(self.files, f"{self.path}/{names.RECOVERY_TERMS_FILE}", terms_data, sync=True)
+        with contextlib.suppress(NoRoomError):  # the next start scans, then
+            write_file(self.files, f"{self.path}/{names.RECOVERY_TERMS_FILE}", terms_data, sync=True)
         self._lock.remove()
 
     def abandon(self) -> None:

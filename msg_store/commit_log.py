@@ -100,6 +100,8 @@ class CommitLog:
     flushed_store_timestamp: int = 0
     """Of the last message that was appended before the last flush."""
     failure: str | None = None
+    appended: int = attrs.field(default=0, init=False)
+    """How many messages of its batch the last append has written, also if it failed then."""
     _torn_end: int = 0
     """How far a write that failed may have come; nothing, where it is not beyond ``end``."""
     _doubtful: set[int] = attrs.Factory(set)
@@ -160,11 +162,12 @@ class CommitLog:
 
         Raises :class:`MessageIllegalError` (nothing was written) where RocketMQ refuses a message, and
         :class:`StorageError` where the system refuses: nothing was appended then, but perhaps the first messages of a
-        batch that does not go as one.
+        batch that does not go as one. After a :class:`NoRoomError` the log goes on; ``appended`` says how many.
         """
         self._must_work()
         measured = measure(batch, self.settings.max_message_size)
         count, done = len(measured), 0
+        self.appended = 0
         first = queue_offset if batch.is_queued else 0
         offsets = np.empty(count, np.int64)
         if count > 1 and not batch.as_one and measured.largest > self._largest_record:
@@ -179,7 +182,7 @@ class CommitLog:
             offsets[done : done + fitting] = begins(place.physical_offset, sizes, measured.size)
             self._write(data)
             self.last_store_timestamp = store_timestamp
-            done += fitting
+            self.appended = done = done + fitting
         return Appended(offsets, measured.sizes, first)
 
     @property

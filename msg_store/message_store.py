@@ -163,7 +163,8 @@ class MessageStore:
         self._current.sync()
         self.abandon()
         if token is not None and self._current.durable and self._locations.counted:
-            clean_stop.save(self._files, self._directory, token, self._locations, self._summary)
+            with contextlib.suppress(NoRoomError):  # the next start scans, then
+                clean_stop.save(self._files, self._directory, token, self._locations, self._summary)
 
     def abandon(self) -> None:
         """Give the files up as they are, as a crash of the process would."""

@@ -9,14 +9,15 @@ never made the ``.bak``. Whoever loads takes the first of them that can be read.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Callable
 from typing import TypeVar
 
 import attrs
 
-from storage.errors import DataError, WarrenError
-from storage.filesystem import FileSystem
+from storage.errors import DataError, StorageError, WarrenError
+from storage.filesystem import FileSystem, append_whole
 
 T = TypeVar("T")
 
@@ -64,13 +65,18 @@ class ConfigFile:
                 self.files.sync_directory(parent)
         if self.files.exists(scratch):
             self.files.delete(scratch)
-        handle = self.files.open_append(scratch)
         try:
-            handle.append(text.encode("utf-8", "replace"))
-            if sync:
-                handle.sync()
-        finally:
-            handle.close()
+            handle = self.files.open_append(scratch)
+            try:
+                append_whole(handle, (text.encode("utf-8", "replace"),))
+                if sync:
+                    handle.sync()
+            finally:
+                handle.close()
+        except StorageError:
+            with contextlib.suppress(StorageError):  # on a full disk it would keep room from others
+                self.files.delete(scratch)
+            raise
         if self._is_good and self.files.exists(self.path):
             self.files.rename(self.path, self.path + ".bak")
         self.files.rename(scratch, self.path)

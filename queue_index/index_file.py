@@ -37,8 +37,8 @@ from queue_index.index_file_format import (
     decode_slot,
 )
 from queue_index.slot_table import Numbers, SlotTable
-from storage.errors import DataError
-from storage.filesystem import File, FileSystem
+from storage.errors import DataError, DiskFullError
+from storage.filesystem import File, FileSystem, retryable
 
 _MOST_SECONDS: Final = 0x7FFFFFFF
 
@@ -78,7 +78,13 @@ class IndexFile:
     def create(cls, files: FileSystem, path: str, layout: Layout, header: Header) -> IndexFile:
         """A new one, all zeros but for what ``header`` will say when it is flushed."""
         file = cls(files, path, layout, header, writable=True, table=SlotTable.empty(layout))
-        file.handle().truncate(layout.file_size)
+        with retryable():
+            try:
+                file.handle().truncate(layout.file_size)
+            except DiskFullError:
+                file.close()
+                files.delete(path)
+                raise
         file._unwritten = file._unsynced = True
         return file
 
@@ -117,7 +123,8 @@ class IndexFile:
         items["time_difference_s"] = self._time_differences_s(store_timestamps)
         items["previous"] = previous
         self._unsynced = True
-        self.handle().pwrite(items.tobytes(), self.layout.item_offset(first))
+        with retryable():
+            self.handle().pwrite(items.tobytes(), self.layout.item_offset(first))
         self.header = self._header_after(physical_offsets, store_timestamps, count - int(np.count_nonzero(previous)))
         self._unwritten = True
         table.put(slots, numbers)
@@ -205,7 +212,8 @@ class IndexFile:
         if self.is_full or not self.has_unflushed:
             return
         if self._unwritten:
-            self.handle().pwrite(self.header.encode(), 0)  # before the slots: they may name no item that is not counted
+            with retryable():  # before the slots: they may name no item that is not counted
+                self.handle().pwrite(self.header.encode(), 0)
             self._unwritten = False
         if self._table is not None:
             self._table.write(self.handle())
@@ -226,7 +234,8 @@ class IndexFile:
             if self._unwritten and self.is_full:
                 handle.sync()  # nobody looks through the slots of a full file after a crash
         if self._unwritten:
-            handle.pwrite(self.header.encode(), 0)
+            with retryable():
+                handle.pwrite(self.header.encode(), 0)
             self._unwritten = False
         handle.sync()
         self._unsynced = False

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from queue_index.index_file_format import HEADER_BYTES, SLOT, SLOT_BYTES, Layout
-from storage.filesystem import File
+from storage.filesystem import File, retryable
 
 _PAGE_BITS: Final = 10
 """A page holds 1024 slots; its borders are those of the file's pages of 4 KiB."""
@@ -88,5 +88,6 @@ class SlotTable:
     def _write_pages(self, handle: File, start: int, stop: int) -> None:
         first = max((start << _PAGE_BITS) - _SHIFT, 0)
         behind = min((stop << _PAGE_BITS) - _SHIFT, self.layout.slot_count)
-        handle.pwrite(self.values[first:behind].astype(SLOT).tobytes(), self.layout.slot_offset(first))
+        with retryable():
+            handle.pwrite(self.values[first:behind].astype(SLOT).tobytes(), self.layout.slot_offset(first))
         self._dirty[start:stop] = False

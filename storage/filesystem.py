@@ -136,7 +136,7 @@ def write_beside(files: FileSystem, path: str, data: bytes, *, sync: bool) -> st
     try:
         handle = files.open_append(scratch)
         try:
-            handle.append(data)
+            append_whole(handle, (data,))
             if sync:
                 handle.sync()
         finally:
@@ -146,6 +146,15 @@ def write_beside(files: FileSystem, path: str, data: bytes, *, sync: bool) -> st
             files.delete(scratch)
         raise
     return scratch
+
+
+@contextlib.contextmanager
+def retryable() -> Iterator[None]:
+    """What finds no room in here leaves nothing that counts, and may be done again: :class:`NoRoomError`."""
+    try:
+        yield
+    except DiskFullError as error:
+        raise NoRoomError(str(error)) from error
 
 
 def append_whole(file: File, pieces: Iterable[bytes | bytearray | memoryview]) -> None:

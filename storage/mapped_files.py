@@ -15,8 +15,8 @@ from bisect import bisect_right
 
 import attrs
 
-from storage.errors import DataError
-from storage.filesystem import File, FileSystem
+from storage.errors import DataError, DiskFullError
+from storage.filesystem import File, FileSystem, retryable
 
 NAME_DIGITS = 20
 
@@ -99,24 +99,34 @@ class MappedFiles:
         return self._handle(base).pread(min(size, base + self.file_size - offset), offset - base)
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Write ``data`` at ``offset``, within one file, which is there."""
+        """Write ``data`` at ``offset``, within one file, which is there.
+
+        Raises :class:`NoRoomError` where the disk is full; a part of it may stand there.
+        """
         base = self.holding(offset)
         if base is None or offset + len(data) > base + self.file_size:
             raise RuntimeError(f"{len(data)} bytes at {offset} do not lie in one file of {self.directory}")
         self._unsynced.add(base)
-        self._handle(base).pwrite(data, offset - base)
+        with retryable():
+            self._handle(base).pwrite(data, offset - base)
 
     def add(self, base: int) -> None:
         """Make the file that begins at ``base``: zeros."""
         if self.holding(base) is not None or self.holding(base + self.file_size - 1) is not None:
             raise RuntimeError(f"{self.path(base)} would overlap another file")
-        if not self.bases:
-            self.files.make_directories(self.directory)
-        handle = self.files.open_append(self.path(base))
+        with retryable():
+            if not self.bases:
+                self.files.make_directories(self.directory)
+            handle = self.files.open_append(self.path(base))
+            try:
+                handle.truncate(self.file_size)
+            except DiskFullError:
+                handle.close()
+                self.files.delete(self.path(base))
+                raise
         self._handles[base] = handle
         self._unsynced.add(base)
         self._unsynced_names = True
-        handle.truncate(self.file_size)
         self.bases = sorted([*self.bases, base])
 
     def delete(self, base: int) -> None:

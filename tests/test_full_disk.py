@@ -13,7 +13,7 @@ import warren
 from actors.surroundings import BlockedError
 from storage.errors import DiskFullError, StorageError, WarrenError
 from storage.memory import MemoryFileSystem
-from warren import Queue
+from warren import Queue, Topic
 
 SMALL: dict[str, Any] = {
     "segment_entry_count": 16,
@@ -189,3 +189,106 @@ def test_a_queue_that_the_disk_keeps_down_comes_back_by_itself() -> None:
     assert scene.node.down == {}
     assert bodies(queue)[0] == b"1"
     scene.node.close()
+
+
+# ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TOPICS: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 14,
+    "mapped_file_size_consume_queue": 20 * 10,
+    "max_hash_slot_num": 64,
+    "max_index_num": 64,
+    "message_delay_level": "1s 10s",
+}
+
+
+def filled_topic() -> tuple[HandNode, Topic, list[bytes]]:
+    """A node with a topic of which the last file is nearly full, and no room for another."""
+    scene = hand_node(MemoryFileSystem(random.Random(1)), **TOPICS)
+    topic = scene.node.topic("t", queues=1)
+    appended = [b"%d" % number for number in range(50)]
+    for body in appended:
+        topic.append(body, key="k").wait()
+    list(topic.read("known", max_records=1))
+    scene.advance(70)
+    fill(scene)
+    return scene, topic, appended
+
+
+def append_until_refused(topic: Topic) -> list[bytes]:
+    """What was confirmed."""
+    confirmed: list[bytes] = []
+    while True:
+        body = b"more %d" % len(confirmed)
+        try:
+            topic.append(body, key="k").wait()
+        except DiskFullError:
+            return confirmed
+        confirmed.append(body)
+
+
+def test_readers_of_topics_drain_a_full_disk_and_appends_are_refused() -> None:
+    scene, topic, appended = filled_topic()
+    appended += append_until_refused(topic)
+    scene.run()
+    assert scene.node.memory()["alarms"] == [], "nothing waits in memory to be written"
+    read = [record.body for record in topic.read("known")]
+    assert read == appended[1 : 1 + len(read)]
+    assert len(read) >= 49
+    scene.advance(5)
+    scene.files.capacity_bytes = None
+    scene.advance(40)
+    topic.append(b"room again", key="k").wait()
+    read += [record.body for record in topic.read("known")]
+    assert read == [*appended[1:], b"room again"]
+    scene.advance(70)
+    files = scene.kill()
+    again = hand_node(files, seed=1, **TOPICS)
+    topic = again.node.topic("t")
+    assert [record.body for record in topic.read("known")] == []
+    assert [record.body for record in topic.read("new")] == [*appended, b"room again"]
+    assert len(topic.find("k", limit=1000)) == len(appended) + 1
+    again.node.close()
+
+
+def test_topics_that_met_a_full_disk_with_retries_delays_and_transactions_go_on() -> None:
+    scene, topic, appended = filled_topic()
+    reader = topic.reader("known")
+    delayed = topic.append(b"delayed", delay=1)
+    append_until_refused(topic)
+    record = reader.read(1)[0]
+    with pytest.raises(WarrenError):
+        record.retry()
+    with pytest.raises(WarrenError):
+        topic.prepare(b"half").commit()
+    scene.advance(30)
+    assert len(reader.read(10)) == 10
+    scene.files.capacity_bytes = None
+    scene.advance(60)
+    assert delayed.done
+    bodies_read = [one.body for one in topic.read("all")]
+    assert bodies_read[: len(appended)] == appended
+    assert b"delayed" in bodies_read
+    topic.prepare(b"half").commit()
+    topic.append(b"last").wait()
+    scene.node.close()
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_topics_on_a_full_disk_are_opened_and_read(end: str) -> None:
+    scene, topic, appended = filled_topic()
+    appended += append_until_refused(topic)
+    if end == "close":
+        with contextlib.suppress(StorageError):
+            scene.node.close()
+        files = scene.files
+    else:
+        files = scene.kill()
+    files.capacity_bytes = files.used_bytes + 200  # for who has the lock; what is cut and made long again is counted
+    again = hand_node(files, seed=1, **TOPICS)
+    topic = again.node.topic("t")
+    read = [record.body for record in topic.read("known")]
+    assert read == appended[1 : 1 + len(read)]
+    assert len(read) >= 40
+    files.capacity_bytes = None
+    again.node.close()

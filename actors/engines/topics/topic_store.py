@@ -21,6 +21,7 @@ end are cut off, so that no later recovery takes them for messages.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -41,7 +42,7 @@ from queue_index.consume_queue import ConsumeQueue
 from queue_index.consume_queue_format import Ints, Longs
 from queue_index.index_file_format import Layout, is_file_name
 from queue_index.key_index import KeyIndex
-from storage.errors import DataError, StorageError
+from storage.errors import DataError, NoRoomError, StorageError
 from storage.filesystem import FileSystem
 from storage.java_hash import index_hash
 from storage.mapped_files import parse_file_name
@@ -180,8 +181,9 @@ class TopicStore:
             self._touch(ABORT, b"")
             self._touch(LOCK, b"lock")
             self.files.sync_directory(self.directory)
-            while self.dispatched < self.commit_log.end:
-                self.dispatch()
+            with contextlib.suppress(NoRoomError):  # the dispatcher goes on when there is room
+                while self.dispatched < self.commit_log.end:
+                    self.dispatch()
         else:
             furthest = max([queue.max_physical_offset for queue in self.queues.values()], default=-1)
             start = max(furthest, self.commit_log.min_offset, 0)
@@ -204,8 +206,8 @@ class TopicStore:
     def append(self, batch: Batch, now_ms: int) -> Appended:
         """Write messages, at the next numbers of their queue. Stored no earlier than those before them.
 
-        Raises as :meth:`CommitLog.append` does. After a :class:`StorageError` the store has to be opened anew: some of
-        the messages may be there, and have taken their numbers.
+        Raises as :meth:`CommitLog.append` does. After a :class:`StorageError` that is no :class:`NoRoomError` the store
+        has to be opened anew: some of the messages may be there, and have taken their numbers.
         """
         if self._is_torn:
             raise StorageError(f"{self.directory}: a write has failed; the store has to be opened anew")
@@ -214,6 +216,10 @@ class TopicStore:
         number = self.next_offset(*key) if batch.is_queued else 0
         try:
             appended = self.commit_log.append(batch, number, stored_ms)
+        except NoRoomError:
+            if batch.is_queued:
+                self.next_offsets[key] = number + self.commit_log.appended
+            raise
         except StorageError:
             self._is_torn = True
             raise
@@ -247,8 +253,18 @@ class TopicStore:
     def dispatch(self) -> bool:
         """Build entries and items of one more stretch of the CommitLog; whether there was any.
 
-        New messages come first; an index that is behind them (after a dirty stop) is caught up with in between.
+        New messages come first; an index that is behind them (after a dirty stop) is caught up with in between. Raises
+        :class:`NoRoomError` where the disk is full: what could not be built is built by a later call.
         """
+        try:
+            return self._dispatch_stretch()
+        except NoRoomError:
+            if self.index.end_physical_offset >= self.indexed:  # a part of the stretch is in the index
+                self.indexed = max(self.index.end_physical_offset, self.commit_log.min_offset)
+                self.skip_keys = self.index.already_put(self.indexed)
+            raise
+
+    def _dispatch_stretch(self) -> bool:
         end = self.commit_log.end
         together = self.indexed == self.dispatched
         if self.indexed < self.commit_log.min_offset:  # its message has expired, and no other has keys in the index
@@ -391,13 +407,14 @@ class TopicStore:
 
     def _note(self, *, logics_msg_timestamp: int = 0, index_msg_timestamp: int = 0) -> None:
         before = self.checkpoint
-        self.checkpoint = Checkpoint(
+        noted = Checkpoint(
             physic_msg_timestamp=self.commit_log.flushed_store_timestamp or before.physic_msg_timestamp,
             logics_msg_timestamp=logics_msg_timestamp or before.logics_msg_timestamp,
             index_msg_timestamp=index_msg_timestamp or before.index_msg_timestamp,
         )
-        if self.checkpoint != before:
-            write_checkpoint(self.files, f"{self.directory}/{CHECKPOINT}", self.checkpoint, sync=True)
+        if noted != before:
+            write_checkpoint(self.files, f"{self.directory}/{CHECKPOINT}", noted, sync=True)
+            self.checkpoint = noted
 
     def close(self) -> None:
         """A clean stop: everything is dispatched, written and safe, and ``abort`` goes."""
