@@ -277,6 +277,22 @@ def test_what_cannot_be_consumed_is_one_line(data: Path) -> None:
     assert "either --follow or --timeout" in refused("consume", data, "orders", "--follow", "--timeout", "1")
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_message_that_cannot_be_read_is_one_line_and_the_others_are_written(data: Path, form: list[str]) -> None:
+    with runtime.open(data) as node:
+        node.queue("damaged").publish_many([b"first", b"second", b"third"]).wait()
+    [journal] = [path for path in data.rglob("journal.jif") if b"second" in path.read_bytes()]
+    journal.write_bytes(
+        journal.read_bytes().replace(b"basic_message", b"basic_massage", 2).replace(b"massage", b"message", 1)
+    )
+    result = warren("consume", data, "damaged", *form)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("warren: seq_id 1: ")
+    assert "second" not in result.stdout
+    assert len(result.stdout.splitlines()) == 2
+    assert done("consume", data, "damaged") == ""
+
+
 # ── queues and purge ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

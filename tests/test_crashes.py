@@ -151,7 +151,7 @@ class Life:
         with contextlib.suppress(StorageError):
             self.vhost.sync()
         for name, model in self.models.items():
-            model.confirm(self.queue(name).drain_confirmed())
+            model.confirm(self.vhost.queues[name].drain_confirmed())
         self.vhost.abandon()
 
     def flush(self, name: bytes) -> None:
