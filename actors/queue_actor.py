@@ -363,6 +363,7 @@ class QueueActor(QueueDoor):
     def _on_resume_paging(self, _: m.ResumePaging) -> None:
         self._bump_told = False
         self.process.resume()
+        self._account()
 
     def _on_sync(self, _: m.Sync) -> object:
         """What was acked before is safe now, what was published once the last confirm of today is."""
@@ -662,7 +663,7 @@ def _is_future(token: object) -> TypeGuard[Future]:
     return isinstance(token, Future)
 
 
-_NO_WORK: Final = frozenset({m.GetStats, m.GetMany, m.ReportDue, m.SetDurationTarget, m.SampleQueue})
+_NO_WORK: Final = frozenset({m.GetStats, m.GetMany, m.ReportDue, m.SetDurationTarget, m.ResumePaging, m.SampleQueue})
 """Messages that keep no queue from its rest; a get that finds nothing is one, however often somebody asks."""
 
 _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {

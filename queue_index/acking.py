@@ -76,7 +76,8 @@ def _requeued_alpha(s: QueueState, run: Run) -> Run:
 
 def _requeued_beta(s: QueueState, run: Run) -> Run:
     before = run.in_ram
-    beta = drop_payloads(s, run)
+    paged = run.embedded and not before  # its payload comes back with it: that is where an embedded beta's is
+    beta = run.with_terms(s.read_terms(run)) if paged else drop_payloads(s, run)
     s.count(beta, before=before, after=beta.in_ram, ready=1, unacked=-1)
     return beta
 

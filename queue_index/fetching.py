@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from queue_index.message_format import Message, decode_message
-from queue_index.paging import load_from_delta
+from queue_index.paging import load_from_delta, room_for_load
 from queue_index.recovering import recover_all
 from queue_index.run import DELIVERED, Run
 from queue_index.run_queue import RunQueue
@@ -94,7 +94,7 @@ def queue_out(s: QueueState, count: int) -> Run | None:
         while not s.q3:
             if not s.delta.count:
                 return None
-            load_from_delta(s)
+            load_from_delta(s, room_for_load(s))
         return s.q3.take_left(count)
     if s.q4:
         return s.q4.take_left(count)
@@ -105,9 +105,9 @@ def queue_out(s: QueueState, count: int) -> Run | None:
         if not s.delta.count:
             s.q4, s.q1 = s.q1, RunQueue()
         else:
-            load_from_delta(s)
+            load_from_delta(s, room_for_load(s))
     elif len(s.q3) <= s.settings.delta_read_ahead and s.delta.count:
-        load_from_delta(s)
+        load_from_delta(s, room_for_load(s))
     return run
 
 
@@ -234,7 +234,7 @@ def collect_while(s: QueueState, predicate: Predicate) -> tuple[list[Run], Messa
 def _head(s: QueueState) -> Run | None:
     """The run at the head, left where it is."""
     if s.mode == "lazy" and not s.q3:
-        load_from_delta(s)
+        load_from_delta(s, room_for_load(s))
     queue = s.q4 or s.q3
     return queue.head if queue else None
 

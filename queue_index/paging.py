@@ -4,6 +4,11 @@
 and at most a bound at a time, so that a queue stays responsive; what the bound cut off is done soon after
 (``waiting_bump``). *Loading* is the way back: one stretch of delta, at most to the end of its segment, into Q3.
 
+Embedded payloads stay in RAM as betas. So with ``page_inside_segments`` betas also go to delta where payloads in RAM
+are more than the target, and a load brings no more than the target has room for, or ``delta_read_min``: so many may be
+too much before an operation pushes them out again. At target 0 everything goes but Q3's oldest message. Without that
+setting, what is left of Q3's first segment stays, as in RabbitMQ 3.10.
+
 The work is done in runs: a run is cut where the quota, the target, the credit or a boundary ends it.
 """
 
@@ -29,22 +34,25 @@ def reduce_after_operation(s: QueueState, *, publishing: bool) -> None:
     if not publishing and not s.settings.reduce_after_every_operation:
         return
     if s.calls_since_reduce >= s.settings.queue_explicit_gc_run_operation_threshold:
-        reduce_memory_use(s)
+        reduce_memory_use(s, slack=s.settings.delta_read_min)
         s.calls_since_reduce = 0
     else:
         s.calls_since_reduce += 1
 
 
-def reduce_memory_use(s: QueueState) -> None:
-    """Page until the queue is within its target, or the bound or a store's credit ends it."""
+def reduce_memory_use(s: QueueState, *, slack: int = 0) -> None:
+    """Page until the queue is within its target, or the bound or a store's credit ends it.
+
+    ``slack``: so many payloads too many are not worth being pushed to delta (with ``page_inside_segments``).
+    """
     if s.target_ram_count is None:
         return
     if s.mode == "lazy":
-        _reduce_lazy(s)
+        _reduce_lazy(s, slack if s.settings.page_inside_segments else 0)
         return
     bound = 2 * s.settings.msg_store_credit_disc_bound[0]
     again = False
-    alphas = excess(s.ram_msg_count + len(s.ram_pending), s.target_ram_count)
+    alphas = excess(s.ram_msg_count + s.pageable_ack_count, s.target_ram_count)
     if alphas:
         quota = min(alphas, bound)
         if s.rates.acks_grow_faster:
@@ -56,25 +64,29 @@ def reduce_memory_use(s: QueueState) -> None:
     if betas >= s.io_batch_size:
         _push_betas_to_delta(s, min(betas, bound))
         again = again or betas > bound
-    _flush(s)
+    if s.settings.page_inside_segments:
+        again = _push_payloads_to_delta(s, bound, slack) or again
+    _flush(s, slack)
     if again and not s.blocked:
         s.waiting_bump = True
 
 
-def _reduce_lazy(s: QueueState) -> None:
-    surplus = excess(s.ram_msg_count + len(s.ram_pending), s.target_ram_count)
+def _reduce_lazy(s: QueueState, slack: int) -> None:
+    surplus = excess(s.ram_msg_count + s.pageable_ack_count, s.target_ram_count)
     if surplus:
         page_pending_acks(s, surplus)
     betas = excess(len(s.q3), _permitted_betas(s))
-    if betas:
+    if betas > slack:
         _push_tail_to_delta(s, betas, floor=s.q3.first_seq_id)
-    _flush(s)
+    _flush(s, slack)
 
 
-def _flush(s: QueueState) -> None:
-    """A reduction ends in a flush; where every operation reduces, the journal's own bounds decide."""
+def _flush(s: QueueState, slack: int) -> None:
+    """A reduction ends in a flush; where every operation reduces, only if much is unflushed: payloads, perhaps."""
     if not s.settings.reduce_after_every_operation:
         s.index.flush_if_room()
+    elif s.index.dirty_count > slack:
+        s.end_batch()
 
 
 def _permitted_betas(s: QueueState) -> int | None:
@@ -86,20 +98,22 @@ def _permitted_betas(s: QueueState) -> int | None:
         return target
     segment = s.index.segment_entry_count
     if target == 0:
-        return min(len(s.q3), segment)
+        return 1 if s.settings.page_inside_segments else min(len(s.q3), segment)
     beta_delta = s.length - len(s.q1) - len(s.q4)
     return max(segment, beta_delta - beta_delta * beta_delta // (beta_delta + target))
 
 
 def page_pending_acks(s: QueueState, quota: int) -> int:
     """Drop the payloads of pending acks from the highest seq_id down; returns the quota that is left."""
-    while quota and len(s.ram_pending):
-        run = s.ram_pending.pop_largest(quota)
+    while quota and s.pageable_ack_count:
+        run = s.pop_largest_pageable_ack(quota)
         quota -= run.count
         s.write_payloads(run)
+        if run.embedded:
+            s.batch_positions(run, descending=True)
         s.count(run, before=True, after=False)
         s.disk_pending.add(run.paged(run.flags))
-    s.end_batch()
+    _end_batch(s)
     return quota
 
 
@@ -130,7 +144,7 @@ def _push_alphas(s: QueueState, quota: int, source: RunQueue, target: RunQueue, 
             target.append(beta)
         else:
             target.prepend(beta)
-    s.end_batch()
+    _end_batch(s)
     return quota
 
 
@@ -142,14 +156,47 @@ def drop_payloads(s: QueueState, run: Run) -> Run:
 
 def _push_betas_to_delta(s: QueueState, quota: int) -> None:
     if s.q3:
-        quota = _push_tail_to_delta(s, quota, floor=s.index.next_segment_boundary(s.q3.first_seq_id))
+        oldest = s.q3.first_seq_id
+        all_but_one = s.settings.page_inside_segments and s.target_ram_count == 0
+        quota = _push_tail_to_delta(
+            s, quota, floor=oldest + 1 if all_but_one else s.index.next_segment_boundary(oldest)
+        )
+    _push_head_to_delta(s, quota)
+
+
+def _push_payloads_to_delta(s: QueueState, bound: int, slack: int) -> bool:
+    """Push betas that have their payloads in RAM, while these are too many; returns whether there are more.
+
+    Q2 from its head, for it is the last to be wanted; then Q3 from its tail, but not its oldest message.
+    """
+    if excess(s.ram_msg_count, s.target_ram_count) <= slack:
+        return False
+    left = bound
+    while left and s.q2 and (surplus := excess(s.ram_msg_count, s.target_ram_count)):
+        take = min(left, surplus)
+        left -= take - _push_head_to_delta(s, take)
+    while left and len(s.q3) > 1 and (surplus := excess(s.ram_msg_count, s.target_ram_count)):
+        take = min(left, surplus)
+        left -= take - _push_tail_to_delta(s, take, floor=s.q3.first_seq_id + 1)
+    return not left and excess(s.ram_msg_count, s.target_ram_count) > 0
+
+
+def _push_head_to_delta(s: QueueState, quota: int) -> int:
+    """Q2 from its head into delta; returns the quota that is left."""
     if not s.q2:
-        return
+        return quota
     while quota and s.q2:
         run = s.q2.take_left(quota)
         quota -= run.count
         _into_delta(s, run, descending=False)
-    s.end_batch()
+    _end_batch(s)
+    return quota
+
+
+def _end_batch(s: QueueState) -> None:
+    """Write the batch that waits. An empty one may flush the index; where every operation reduces, the end does."""
+    if s.index.batch_waits or not s.settings.reduce_after_every_operation:
+        s.end_batch()
 
 
 def _push_tail_to_delta(s: QueueState, quota: int, *, floor: int) -> int:
@@ -160,7 +207,7 @@ def _push_tail_to_delta(s: QueueState, quota: int, *, floor: int) -> int:
         run = s.q3.take_right(min(quota, s.q3.last_seq_id - floor + 1))
         quota -= run.count
         _into_delta(s, run, descending=True)
-    s.end_batch()
+    _end_batch(s)
     return quota
 
 
@@ -170,19 +217,26 @@ def _into_delta(s: QueueState, run: Run, *, descending: bool) -> None:
     s.delta.expand(run.start, run.count, transient=not run.persistent)
 
 
-def load_from_delta(s: QueueState, *, ack_lost: bool = True) -> None:
-    """Load the next stretch of delta that has a message into Q3; Q2 joins when delta is used up.
+def room_for_load(s: QueueState) -> int | None:
+    """How many messages a load may bring; ``None``: any number.
+
+    At target 0 and in lazy mode all count; else those that bring their payloads, for positions may be a segment's.
+    """
+    settings, target = s.settings, s.target_ram_count
+    if target is None or not settings.page_inside_segments:
+        return None
+    return max(settings.delta_read_min, target - s.ram_msg_count)
+
+
+def load_from_delta(s: QueueState, limit: int | None = None, *, ack_lost: bool = True) -> None:
+    """Load the next stretch of delta that has a message into Q3, at most ``limit``; Q2 joins when delta is used up.
 
     Transient messages from before the last restart are acked on the way (``ack_lost``), pending ones skipped.
     """
     delta, index = s.delta, s.index
     while not delta.blank:
-        start, delta_end = delta.bounds
-        end = min(index.next_segment_boundary(start), delta_end)
-        if s.settings.delta_read_max is not None:
-            end = min(end, start + s.settings.delta_read_max)
-        recover_to(s, end)
-        loaded, lost = sift(s, index.read(start, end))
+        found, end = _read_stretch(s, limit)
+        loaded, lost = sift(s, found)
         _lose(s, lost, ack=ack_lost)
         count = sum(run.count for run in loaded)
         for run in loaded:
@@ -194,7 +248,7 @@ def load_from_delta(s: QueueState, *, ack_lost: bool = True) -> None:
                 s.delta_transient_bytes -= run.bytes
             s.q3.append(run)
         if not count:
-            delta.start = behind_gap(s, end, delta_end)
+            delta.start = behind_gap(s, end, delta.bounds[1])
             continue
         if count > delta.count:
             raise DataError(index.path, None, f"{count - delta.count} messages more than were counted")
@@ -211,6 +265,18 @@ def load_from_delta(s: QueueState, *, ack_lost: bool = True) -> None:
         return
     if delta.count:
         raise DataError(index.path, None, f"{delta.count} messages that were counted are not there")
+
+
+def _read_stretch(s: QueueState, limit: int | None) -> tuple[list[Run], int]:
+    """The messages of delta's next stretch, and where it ends."""
+    start, delta_end = s.delta.bounds
+    end = min(s.index.next_segment_boundary(start), delta_end)
+    if s.settings.delta_read_max is not None:
+        end = min(end, start + s.settings.delta_read_max)
+    recover_to(s, end)
+    if limit is None:
+        return s.index.read(start, end), end
+    return s.index.read_some(start, end, limit, embedded=bool(s.target_ram_count) and s.mode == "default")
 
 
 def behind_gap(s: QueueState, start: int, end: int) -> int:

@@ -1,8 +1,8 @@
 """Pending acks: messages that were delivered and neither acked nor requeued yet.
 
-Three of these stand in a queue: *ram* (payload in RAM, store-bound), *disk* (payload dropped), *index* (embedded:
-cannot be paged). Each holds runs by their first seq_id, so that an ack of a thousand messages is one cut. One that
-never held a run costs next to nothing.
+Three of these stand in a queue: *ram* (payload in RAM, store-bound), *index* (payload in RAM, embedded) and *disk*
+(payload dropped: it is in the store or in the index). Each holds runs by their first seq_id, so that an ack of a
+thousand messages is one cut. One that never held a run costs next to nothing.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ class PendingAcks:
 
     def __iter__(self) -> Iterator[Run]:
         return iter(self._runs.values())
+
+    @property
+    def last_seq_id(self) -> int:
+        """The highest; not of an empty one."""
+        return int(self._runs.peekitem(-1)[1].end) - 1
 
     def add(self, run: Run) -> None:
         """Hold a run; it joins the one before it where that goes on in the same batch."""

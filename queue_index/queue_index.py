@@ -36,13 +36,14 @@ from queue_index.record_format import ACK, BODY, DELIVER, Octets, journal_publis
 from queue_index.record_matrix import RecordMatrix, UniformRecords
 from queue_index.run import DELIVERED as RUN_DELIVERED
 from queue_index.run import Run
-from queue_index.segment_file import SegmentFile, published, read_segment
+from queue_index.segment_file import SegmentFile, published, read_segment, scan_segment
 from queue_index.segment_journal import Records, SegmentJournal
 from storage.errors import DataError, DiskFullError, NoRoomError, StorageError
 from storage.filesystem import File, FileSystem, append_whole, write_file
 from storage.settings import Settings
 
 UNBOUNDED: Final = None
+_SMALL_PART: Final = 4  # what is less than one part in so many of a segment is read by itself
 
 
 @attrs.define
@@ -152,6 +153,11 @@ class QueueIndex:
             if waiting.delivers:
                 self.deliver(waiting.delivers)
         self._flush_if_above(target_ram_count)
+
+    @property
+    def batch_waits(self) -> bool:
+        """Whether a batch has begun."""
+        return self._waiting is not None
 
     def deliver(self, ranges: Sequence[range]) -> None:
         """Mark positions as delivered."""
@@ -331,6 +337,8 @@ class QueueIndex:
                 path = self._segment_path(number)
                 if self._files.exists(path):
                     self._files.delete(path)
+                if self._last_read is not None and self._last_read[0] == number:
+                    self._last_read = None
                 del self.segments[number]
         if late:
             self.write_out()
@@ -338,8 +346,8 @@ class QueueIndex:
             segment = self.segments[number]
             if not segment.empty:
                 self._append_to_segment(number, segment.segment_pieces(self._matrix))
+                self._note_flushed(segment)
             segment.forget()
-        self._last_read = None
         journal = self._open_journal()
         if self.syncs:
             self._files.sync_directory(self.path)
@@ -350,6 +358,15 @@ class QueueIndex:
         self._matrix.release()  # up to 1 MB: where memory is short many queues flush, and hand in no batch then
         self.dirty_count = 0
         self.safe_ticket = self.written_ticket
+
+    def _note_flushed(self, segment: SegmentJournal) -> None:
+        """Of the segment that was read last, what was appended is known; but not where a new publish stands."""
+        if self._last_read is not None and self._last_read[0] == segment.number:
+            file = self._last_read[1]
+            if segment.written:
+                self._last_read = None
+            else:
+                file.entries.facts = self.together(segment, file)
 
     def _append_to_segment(self, number: int, pieces: Iterable[bytes | memoryview]) -> None:
         try:
@@ -399,33 +416,41 @@ class QueueIndex:
             runs += self._read_segment(number, low, high, high - low)[0]
         return runs
 
-    def read_some(self, start: int, end: int, limit: int) -> tuple[list[Run], int]:
+    def read_some(self, start: int, end: int, limit: int, *, embedded: bool = False) -> tuple[list[Run], int]:
         """The first unacked messages of ``start … end-1``, a part of one segment, at most ``limit`` of them.
 
-        Also the seq_id before which there are no others.
+        Also the seq_id before which there are no others. ``embedded``: only those count that bring their payload.
         """
         number, low = divmod(start, self.segment_entry_count)
-        runs, high = self._read_segment(number, low, end - start + low, limit)
+        runs, high = self._read_segment(number, low, end - start + low, limit, embedded=embedded)
         return runs, high - low + start
 
-    def _read_segment(self, number: int, low: int, high: int, limit: int) -> tuple[list[Run], int]:
+    def _read_segment(
+        self, number: int, low: int, high: int, limit: int, *, embedded: bool = False
+    ) -> tuple[list[Run], int]:
         """At most ``limit`` unacked messages of the positions ``low … high-1``, and where they end."""
         size = self.segment_entry_count
         segment = self._segment(number)
+        path = self._segment_path(number)
         if self._last_read is not None and self._last_read[0] == number:
             file = self._last_read[1]
+        elif min(limit, high - low) * _SMALL_PART < size:
+            file = scan_segment(self._files, path, size)
         else:
-            file = read_segment(self._files, self._segment_path(number), size)
+            file = read_segment(self._files, path, size)
         facts = self.together(segment, file)
         wanted = (facts & (PUBLISHED | ACKED)) == PUBLISHED
         wanted[:low] = False
         wanted[high:] = False
-        if limit < high - low and len(beyond := np.flatnonzero(wanted)[limit:]):
-            high = int(beyond[0])
-            wanted[high:] = False
-        self._last_read = (number, file) if high < size else None
         in_file = published(file.entries)
-        runs = file.runs(number * size, wanted & in_file, facts)
+        if limit < high - low:
+            counted = wanted & ~(in_file & (file.entries.embedded == 0)) if embedded else wanted
+            if len(beyond := np.flatnonzero(counted)[limit:]):
+                high = int(beyond[0])
+                wanted[high:] = False
+        self._last_read = (number, file) if high < size else None
+        whole = file if file.is_whole else file.part(self._files, path, wanted & in_file)
+        runs = whole.runs(number * size, wanted & in_file, facts)
         for written in segment.written:
             if written.rel_seq < high and written.end > low:
                 runs += written.runs(number * size, wanted & ~in_file, facts & DELIVERED > 0)

@@ -39,7 +39,8 @@ IN_STORE: Final = 8
 INDEXED: Final = 16
 DELIVERED: Final = 32
 
-_SMALL_BATCH: Final = 64  # not worth copying out of
+_SMALL_BATCH: Final = 64  # messages; not worth copying out of,
+_LARGE_BATCH_BYTES: Final = 32 << 10  # unless its bodies are so large together
 
 Terms = list[bytes]
 """Encoded messages, or ids, one each."""
@@ -116,6 +117,12 @@ class Batch:
     terms: BatchTerms | None
     body_place: tuple[int, int] | None = None
     """Where the body lies in every one of the terms, and its size; ``(-1, 0)``: not in one place. Found when needed."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its bodies are worth being let go of one by one."""
+        sizes = self.sizes
+        return (sizes * self.count if isinstance(sizes, int) else sum(sizes)) > _LARGE_BATCH_BYTES
 
     def size(self, index: int) -> int:
         return self.sizes if isinstance(self.sizes, int) else self.sizes[index]
@@ -245,7 +252,7 @@ class Run:
     def settle(self) -> Run:
         """Copy the window out of a batch of which it needs less than half."""
         batch = self.batch
-        if batch.count > _SMALL_BATCH and self.count * 2 < batch.count:
+        if self.count * 2 < batch.count and (batch.count > _SMALL_BATCH or (self.in_ram and batch.is_large)):
             terms = batch.part_of_terms(self.low, self.high) if self.in_ram else None
             self.batch = batch.copy(self.low, self.high, terms=terms)
             self.batch.body_place = batch.body_place

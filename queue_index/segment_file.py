@@ -1,15 +1,16 @@
-"""A segment file as the engine reads it: whole, strictly, and as runs.
+"""A segment file as the engine reads it: strictly, and as runs.
 
-A segment is read in one piece (RabbitMQ does the same) and stays in memory only as long as a run still needs payloads
-from it. What a sound file cannot hold raises :class:`DataError`; a torn end is told apart, because it is what a crash
-in a flush leaves: the journal still has all that was torn.
+It is read in one piece (RabbitMQ does the same) and stays in memory only as long as a run still needs payloads from it.
+Where little of a large one is wanted it is scanned (:func:`scan_segment`): what stays is where its records stand, and
+payloads are read by themselves (:meth:`SegmentFile.part`). What a sound file cannot hold raises :class:`DataError`; a
+torn end is told apart, because it is what a crash in a flush leaves: the journal still has all that was torn.
 """
 
 from __future__ import annotations
 
 from array import array
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import attrs
 import numpy as np
@@ -17,19 +18,54 @@ import numpy.typing as npt
 
 from queue_index.entries import DELIVERED as FACT_DELIVERED
 from queue_index.entries import PUBLISHED, SegmentEntries, no_entries, segment_entries
-from queue_index.record_format import BODY_SIZE, SEGMENT, Bools, Ints, Octets, parse
+from queue_index.record_format import BODY_SIZE, SEGMENT, Bools, Columns, Ints, Octets, parse, parse_file
 from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, PackedTerms, Run
 from storage.errors import DataError
 from storage.filesystem import FileSystem
 
+_NEAR_BYTES: Final = 4096  # records that stand no farther apart are read together
+_SMALL_FILE_BYTES: Final = 1 << 20
+
 
 @attrs.define
 class SegmentFile:
-    """A segment file's bytes and entries. ``good_bytes`` is less than ``len(data)`` where the end is torn."""
+    """A segment file's bytes and entries. ``good_bytes`` is less than ``len(data)`` where the end is torn.
+
+    Of one that was scanned there are no ``data``.
+    """
 
     data: bytes
     entries: SegmentEntries
     good_bytes: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its bytes are here."""
+        return len(self.data) >= self.good_bytes
+
+    def part(self, files: FileSystem, path: str, wanted: Bools) -> SegmentFile:
+        """Read the records of the wanted positions alone: as a file of nothing but their bodies."""
+        entries = self.entries
+        rel_seqs = np.flatnonzero(wanted)
+        rel_seqs = rel_seqs[np.argsort(entries.body_at[rel_seqs], kind="stable")]
+        starts = entries.body_at[rel_seqs].astype(np.int64)
+        ends = starts + BODY_SIZE + entries.embedded[rel_seqs]
+        cuts = np.flatnonzero(starts[1:] - ends[:-1] > _NEAR_BYTES) + 1
+        pieces: list[bytes] = []
+        body_at, moved_to = np.zeros(len(wanted), np.int64), 0
+        handle = files.open_read(path)
+        try:
+            for low, high in pairwise([0, *cuts.tolist(), len(rel_seqs)] if len(rel_seqs) else []):
+                start, end = int(starts[low]), int(ends[low:high].max())
+                pieces.append(handle.pread(end - start, start))
+                body_at[rel_seqs[low:high]] = starts[low:high] - start + moved_to
+                moved_to += end - start
+        finally:
+            handle.close()
+        data = b"".join(pieces)
+        if len(data) != moved_to:
+            raise DataError(path, len(data), "the file has become shorter")
+        return SegmentFile(data, attrs.evolve(entries, body_at=body_at), len(data))
 
     def columns(self, rel_seqs: Ints) -> Batch:
         """The messages published at these positions of the file."""
@@ -97,11 +133,30 @@ def read_segment(files: FileSystem, path: str, segment_entry_count: int) -> Segm
     if data[:1] in (b"", b"\0") and data.count(0) == len(data):
         return SegmentFile(data, no_entries(segment_entry_count), 0)
     columns = parse(SEGMENT, data)
+    return SegmentFile(data, _sound_entries(path, columns, segment_entry_count), columns.end)
+
+
+def scan_segment(files: FileSystem, path: str, segment_entry_count: int) -> SegmentFile:
+    """Read where a segment file's records stand, window by window; a small one is read as it is."""
+    if not files.exists(path) or files.size(path) <= _SMALL_FILE_BYTES:
+        return read_segment(files, path, segment_entry_count)
+    handle = files.open_read(path)
+    try:
+        columns = parse_file(SEGMENT, handle)
+    finally:
+        handle.close()
+    if not columns.end:  # nothing but zeros, or no record: it tells which
+        return read_segment(files, path, segment_entry_count)
+    return SegmentFile(b"", _sound_entries(path, columns, segment_entry_count), columns.end)
+
+
+def _sound_entries(path: str, columns: Columns, segment_entry_count: int) -> SegmentEntries:
+    """The entries of a file in which nothing is wrong but, perhaps, its end."""
     entries, findings = segment_entries(columns, segment_entry_count)
     for finding in findings:
         if finding.kind != "torn record":
             raise DataError(path, finding.offset, f"{finding.kind}: {finding.detail}")
-    return SegmentFile(data, entries, columns.end)
+    return entries
 
 
 def published(entries: SegmentEntries) -> Bools:

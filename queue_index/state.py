@@ -83,6 +83,11 @@ class QueueState:
         return len(self.ram_pending) + len(self.index_pending)
 
     @property
+    def pageable_ack_count(self) -> int:
+        """Of these, those that may be paged."""
+        return self.ram_ack_count if self.settings.page_embedded_acks else len(self.ram_pending)
+
+    @property
     def pending_ack_count(self) -> int:
         return len(self.ram_pending) + len(self.disk_pending) + len(self.index_pending)
 
@@ -147,6 +152,15 @@ class QueueState:
             self.ram_pending.add(run)
         self.rates.ack_in_count += run.count
 
+    def pop_largest_pageable_ack(self, count: int) -> Run:
+        """Give up at most ``count`` pending acks of the highest seq_ids that may be paged: as many as are one run."""
+        held, embedded = self.ram_pending, self.index_pending
+        if not len(held) or (
+            self.settings.page_embedded_acks and len(embedded) and embedded.last_seq_id > held.last_seq_id
+        ):
+            held = embedded
+        return held.pop_largest(count)
+
     def take_pending(self, start: int, end: int) -> list[Run]:
         """Give up the pending acks of ``start … end-1``, in order."""
         pieces = [
@@ -162,10 +176,12 @@ class QueueState:
     # ── payloads and positions, to disk and back ─────────────────────────────────────────────────────────────────
 
     def read_terms(self, run: Run) -> Terms:
-        """A run's payloads, from RAM or from the store."""
+        """A run's payloads, from RAM, from the index or from the store."""
         if run.flags & IN_RAM:
             return run.terms()
         self.disk_read_count += run.count
+        if run.flags & EMBEDDED:
+            return [term for part in self.index.read(run.start, run.end) for term in part.terms()]
         return self.store(run).store.read_many(run.msg_ids())
 
     def write_payloads(self, run: Run) -> None:
@@ -294,4 +310,6 @@ class QueueState:
             for run in pending:
                 if run.persistent and not run.flags & INDEXED:
                     problems.append(f"pending {run} is persistent and not on disk")
+                if not run.flags & (IN_RAM | IN_STORE) and run.flags & (EMBEDDED | INDEXED) != EMBEDDED | INDEXED:
+                    problems.append(f"pending {run} is nowhere")
         return problems

@@ -144,7 +144,7 @@ class VariableQueue:
         state.transient_threshold = state.next_seq_id
         if not blank:
             state.delta.start, state.delta.count, state.delta.end = low, count, state.next_seq_id
-        paging.load_from_delta(state)
+        paging.load_from_delta(state, 1 if parts.settings.page_inside_segments else None)
         if not state.length and state.recovery is None:
             state.release()  # a start may find thousands of empty queues
         return cls(parts, state)
@@ -380,7 +380,7 @@ class VariableQueue:
             return
         if mode == "default":
             s.mode = "default"
-            paging.load_from_delta(s)
+            paging.load_from_delta(s, paging.room_for_load(s))
             return
         target, batch = s.target_ram_count, s.io_batch_size
         self.set_ram_duration_target(0.0)

@@ -63,6 +63,17 @@ class Settings:
     delta_read_ahead: int = 0
     """Messages that delta loads ahead of the fetch that needs them: Q3 is refilled once it holds no more than this."""
 
+    delta_read_min: int = attrs.field(default=64, validator=_positive)
+    """Messages that one load from delta may bring into RAM whatever the target, with ``page_inside_segments``: so
+    many that are too many are left until the target falls."""
+
+    page_inside_segments: bool = True
+    """Delta may begin inside a segment: what is too much in RAM goes, down to Q3's oldest message. (3.10 leaves there
+    what is left of the head's segment.)"""
+
+    page_embedded_acks: bool = True
+    """Pending acks whose payload is in the index are paged like others (3.10 keeps them in RAM)."""
+
     rate_average_half_life_s: float = 5.0
     rate_calculation_threshold: int = 100
     """Messages in and out after which the rates are calculated anew without waiting for a report."""
@@ -87,6 +98,8 @@ RABBITMQ_3_10 = Settings(
     deliver_with_publish=True,
     previous_ram_counts=False,
     delta_read_max=2048,
+    page_inside_segments=False,
+    page_embedded_acks=False,
 )
 """The profile ``rabbitmq-3.10``."""
 

@@ -14,6 +14,7 @@ import os
 import random
 from collections.abc import Callable
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import attrs
 from hypothesis import HealthCheck, settings
@@ -32,6 +33,7 @@ from queue_model import (
 )
 
 from actors.vhost import Vhost
+from queue_index import segment_file
 from queue_index.credit import CreditFlow
 from queue_index.entries import ACKED, PUBLISHED, segment_entries
 from queue_index.fetching import MessageProperties
@@ -50,6 +52,7 @@ SMALL: dict[str, Any] = {
     "queue_index_max_journal_entries": 30,
     "queue_index_embed_msgs_below": EMBED_BELOW,
     "msg_store_io_batch_size": 3,
+    "delta_read_min": 3,
     "msg_store_credit_disc_bound": (6, 2),
     "msg_store_file_size_limit": 2500,
     "rate_calculation_threshold": 20,
@@ -328,6 +331,11 @@ class VhostMachine(RuleBasedStateMachine):
             assert not state.q1
             assert not state.q4
             assert not state.ram_pending
+            if self.profile.page_inside_segments:
+                assert state.ram_msg_count <= 1
+                assert len(state.q2) + len(state.q3) <= self.profile.msg_store_io_batch_size
+            if self.profile.page_embedded_acks:
+                assert not state.index_pending
 
     @rule(name=names, lazy=rarely)
     def set_mode(self, name: bytes, lazy: bool) -> None:
@@ -487,12 +495,24 @@ class DefaultProfile(VhostMachine):
     profile = attrs.evolve(Settings(), **SMALL)
 
 
+class PartsOfSegments(DefaultProfile):
+    """As if each segment were too large to be read for one message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patched = patch.multiple(segment_file, _SMALL_FILE_BYTES=0, _NEAR_BYTES=16)
+        self.patched.start()
+
+    def teardown(self) -> None:
+        self.patched.stop()
+
+
 class RabbitProfile(VhostMachine):
     profile = attrs.evolve(RABBITMQ_3_10, **SMALL, queue_explicit_gc_run_operation_threshold=2, delta_read_max=5)
 
 
 EXAMPLES = int(os.environ.get("WARREN_EXAMPLES", "100"))
-for _machine in (DefaultProfile, RabbitProfile):
+for _machine in (DefaultProfile, PartsOfSegments, RabbitProfile):
     _machine.TestCase.settings = settings(
         max_examples=EXAMPLES,
         stateful_step_count=40,
@@ -500,6 +520,7 @@ for _machine in (DefaultProfile, RabbitProfile):
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
     )
 TestQueuesOfTheDefaultProfile = DefaultProfile.TestCase
+TestQueuesThatReadPartsOfSegments = PartsOfSegments.TestCase
 TestQueuesOfTheRabbitProfile = RabbitProfile.TestCase
 
 

@@ -55,6 +55,9 @@ class SettingKeywords(TypedDict, total=False):
     previous_ram_counts: bool
     delta_read_max: int | None
     delta_read_ahead: int
+    delta_read_min: int
+    page_inside_segments: bool
+    page_embedded_acks: bool
     rate_average_half_life_s: float
     rate_calculation_threshold: int
 

@@ -368,9 +368,10 @@ class SimulatedQueue:
             self.process.resume()
 
     def _resume(self, _: None) -> None:
-        self._worked = True
+        self._worked = self._worked or self._node.wakes_idle_queues
         self._bump_told = False
         self.process.resume()
+        self._node.account(self)
 
     def told_duration(self, duration_s: float | None) -> None:
         """What the memory monitor says in a round. Where it wakes idle queues this is work, after which they rest."""
@@ -492,6 +493,7 @@ class SimulatedQueue:
 
     def _rest(self) -> None:
         """As the runtime's queues do: with nothing in RAM it leaves memory, and the memory monitor's list."""
+        self.process.flush()
         deadline_us = self._next_deadline_us()
         self._hibernates = True
         self.process.hibernate()
