@@ -74,6 +74,9 @@ class Door(PooledActor):
             return gate.opening(self._around.pool)
         return self._room() if self._full() else None
 
+    def look_for_room(self) -> None:
+        """Somebody waits for room on the disk: if it is this actor that found none, look again."""
+
     def _full(self) -> bool:
         if self.actor_stopped.is_set():
             raise self.stopped_error()
@@ -173,6 +176,9 @@ def _pass(  # noqa: PLR0917
     if gate.reasons:
         if not block:
             raise BlockedError(f"publishers are blocked: {', '.join(sorted(gate.reasons))} alarm")
+        if here:
+            for door in doors:
+                door.look_for_room()
         return _Held(gate.opening(doors[0]._around.pool))
     for door in doors:
         if door._full() and not (here and door.turn() and not door._full()):

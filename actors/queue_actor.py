@@ -91,6 +91,7 @@ class QueueActor(QueueDoor):
         "_dispatch",
         "_has_files",
         "_idle_armed",
+        "_is_store_full",
         "_last_work_ns",
         "_no_room",
         "_open_process",
@@ -137,6 +138,7 @@ class QueueActor(QueueDoor):
         self._no_room: NoRoomError | None = None
         """The disk was full when this queue last wrote."""
         self._room_wait_ns = ROOM_INTERVAL_NS
+        self._is_store_full = False
 
     @property
     def process(self) -> QueueProcess:
@@ -355,6 +357,7 @@ class QueueActor(QueueDoor):
     def _on_store_progress(self, message: m.StoreProgress) -> None:
         for store in self._stores:
             if store.client == message.client:
+                self._is_store_full = False
                 was_blocked = store.credit.blocked
                 store.progress(message)
                 if was_blocked and not store.credit.blocked:
@@ -492,7 +495,7 @@ class QueueActor(QueueDoor):
         hurry, self._hurry = self._hurry, False
         if hurry and not self.actor_inbox.empty():
             self._hurry = True  # what somebody waits for may not have been taken yet
-        if self._confirms or self._settled:
+        if self._confirms or self._settled or (hurry and self._is_store_full):
             self._make_safe(hurry=hurry)
         self._carry_out()
         if self._waiting_for_room:
@@ -563,8 +566,14 @@ class QueueActor(QueueDoor):
             self._no_room = None
             tell(self._around.monitor, m.DiskRoom(self.actor_ref, found=True))
 
+    def look_for_room(self) -> None:
+        if self._no_room is not None or self._is_store_full:
+            self._hurry = True
+            self.turn()
+
     def _on_store_full(self, message: m.StoreFull) -> None:
         if any(store.client == message.client for store in self._stores):
+            self._is_store_full = True
             self.process.drain_confirms()
             self._fail_confirms(message.error)
 

@@ -292,3 +292,13 @@ def test_topics_on_a_full_disk_are_opened_and_read(end: str) -> None:
     assert len(read) >= 40
     files.capacity_bytes = None
     again.node.close()
+
+
+@pytest.mark.parametrize("body", [b"small", BIG], ids=["in the index", "in the store"])
+def test_a_publisher_who_waits_looks_for_room_at_once(body: bytes) -> None:
+    scene, queue = filled()
+    refuse(scene, queue, body)
+    scene.files.capacity_bytes = None
+    queue.publish(b"without any time").wait()
+    assert scene.node.memory()["alarms"] == []
+    scene.node.close()

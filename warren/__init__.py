@@ -27,7 +27,7 @@ from actors.engines.topics.errors import (
 )
 from actors.future import Confirm
 from actors.handing_over import PublishRefusedError, QueueDownError
-from actors.node_actor import ForeignDirectoryError, TopicsDownError
+from actors.node_actor import ForeignDirectoryError, TopicsDownError, UnsavedError
 from actors.pool import ActorStoppedError, WrongProcessError
 from actors.surroundings import BlockedError
 from storage.errors import (
@@ -98,6 +98,7 @@ __all__ = [
     "TransactionError",
     "UnknownTagError",
     "UnroutableError",
+    "UnsavedError",
     "Vhost",
     "WarrenError",
     "WrongProcessError",
