@@ -29,7 +29,7 @@ BEGIN, END = "<!-- limit -->\n", "<!-- /limit -->"
 LIMIT_MIB: Final = 200
 MOST: Final = 1.25
 """Times the limit: what no case may exceed."""
-SECONDS: Final = 30.0
+SECONDS: Final = 20.0
 
 
 @attrs.frozen(kw_only=True)
