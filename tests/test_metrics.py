@@ -146,7 +146,7 @@ def test_without_the_library_the_error_says_what_to_install(tmp_path: Path) -> N
                 print(error)
     """
     told = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
-    assert 'pip install "warren[prometheus]"' in told.stdout
+    assert 'pip install "warrenmq[prometheus]"' in told.stdout
 
 
 def test_a_program_without_logging_hears_nothing(tmp_path: Path) -> None:

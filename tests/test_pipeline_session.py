@@ -176,7 +176,7 @@ def test_what_spark_needs_and_is_not_there_is_named(missing: str) -> None:
     """
     ran = run_without({missing}, script)
     assert ran.returncode == 2
-    assert (ran.stdout, ran.stderr) == ("", f'warren: {missing} is not installed: pip install "warren[spark]"\n')
+    assert (ran.stdout, ran.stderr) == ("", f'warren: {missing} is not installed: pip install "warrenmq[spark]"\n')
 
 
 def test_a_pyspark_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

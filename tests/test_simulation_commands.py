@@ -476,7 +476,7 @@ def test_what_the_simulation_needs_and_is_not_there_is_named(missing: str, scena
     command = [sys.executable, "-c", textwrap.dedent(script)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr == f'warren: {missing} is not installed: pip install "warren[sim]"\n'
+    assert ran.stderr == f'warren: {missing} is not installed: pip install "warrenmq[sim]"\n'
 
 
 def test_an_interrupt_leaves_nothing_behind(scenario: Path, tmp_path: Path) -> None:

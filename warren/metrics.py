@@ -4,7 +4,7 @@ Whoever has dashboards and alerts for RabbitMQ's queues has them for a node. Eve
 ``vhost`` and ``queue``, as the plugin has them when it does not aggregate. The numbers are read when they are scraped:
 every queue is asked once. Names that begin with ``warren_`` are warren's own.
 
-Needs ``pip install "warren[prometheus]"``.
+Needs ``pip install "warrenmq[prometheus]"``.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def register(node: Node, registry: CollectorRegistry | None = None) -> NodeColle
     try:
         from prometheus_client import REGISTRY  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise MissingLibraryError('metrics need prometheus_client: pip install "warren[prometheus]"') from error
+        raise MissingLibraryError('metrics need prometheus_client: pip install "warrenmq[prometheus]"') from error
     chosen = REGISTRY if registry is None else registry
     collector = NodeCollector(node, chosen)
     chosen.register(collector)

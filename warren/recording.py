@@ -56,7 +56,7 @@ class RecordFile:
         try:
             import pyarrow.parquet  # noqa: F401, PLC0415
         except ImportError:
-            raise SettingsError('record needs pyarrow: pip install "warren[sim]"') from None
+            raise SettingsError('record needs pyarrow: pip install "warrenmq[sim]"') from None
         try:
             for path in (self.path, node_path(self.path)):
                 check_free(self._files, path)

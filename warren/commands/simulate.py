@@ -58,7 +58,7 @@ class MissingSimulationError(WarrenError):
     """SimPy, or what else the simulation needs, is not installed."""
 
     def __init__(self, module: str) -> None:
-        super().__init__(f'{module} is not installed: pip install "warren[sim]"')
+        super().__init__(f'{module} is not installed: pip install "warrenmq[sim]"')
 
 
 def part(name: str) -> Any:

@@ -59,7 +59,7 @@ def play(stage: Stage, shipped: Shipped, oracle: Oracle) -> FleetPlayed | None:
     """Play the act; ``None`` where Spark is not installed."""
     stage.screen.heading(10, "Both dead brokers in one load, read by Spark")
     if importlib.util.find_spec("pyspark") is None:
-        stage.screen.say('Left out: Spark is not installed (pip install "warren[spark]").', "dim")
+        stage.screen.say('Left out: Spark is not installed (pip install "warrenmq[spark]").', "dim")
         return None
     paths = _unpacked(stage.directory)
     began_at = time.monotonic()

@@ -4,7 +4,7 @@ After ``import warren.kombu``, the URL ``warren:///path/to/directory`` works whe
 be imported first, name the class: ``Connection(url, transport="warren.kombu:Transport")``, in Celery's configuration
 ``broker_transport = "warren.kombu:Transport"``.
 
-Needs ``pip install "warren[kombu]"``.
+Needs ``pip install "warrenmq[kombu]"``.
 
 How it is made. AMQP's model is warren's own, so nothing of it is imitated: an AMQP method is a verb of the node
 (:mod:`warren.kombu.channel`). What Kombu has beyond that is here. A *connection* (:mod:`warren.kombu.connection`) is a
@@ -17,7 +17,7 @@ from __future__ import annotations
 try:
     from kombu.transport import TRANSPORT_ALIASES
 except ImportError as error:
-    raise ImportError('the transport for Kombu needs Kombu: pip install "warren[kombu]"') from error
+    raise ImportError('the transport for Kombu needs Kombu: pip install "warrenmq[kombu]"') from error
 
 from warren.kombu.transport import Transport
 

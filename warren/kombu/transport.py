@@ -63,7 +63,7 @@ class Transport(base.Transport):
         """warren's."""
         from importlib.metadata import version  # noqa: PLC0415 - asked for once, by Celery's banner
 
-        return version("warren")
+        return version("warrenmq")
 
     def establish_connection(self) -> Connection:
         """Open the node, or share the one that is open. Raises what :func:`warren.open` does.

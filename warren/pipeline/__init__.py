@@ -7,7 +7,7 @@ The same code that reads one directory on one machine reads it here; Spark distr
     spark = pipeline.session()
     messages = spark.read.format("warren").option("table", "messages").load("/disks/broker-*/")
 
-Spark comes with ``pip install "warren[spark]"``; without it everything else of warren works.
+Spark comes with ``pip install "warrenmq[spark]"``; without it everything else of warren works.
 
 =========================================  ==============================================================
 :mod:`~warren.pipeline.sessions`           a session that has what it needs, Java included
@@ -72,5 +72,5 @@ def check_spark() -> None:
     if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < _LEAST_SPARK:
         least = ".".join(map(str, _LEAST_SPARK))
         raise PipelineError(
-            f'PySpark {version} is installed; warren needs {least} or newer: pip install "warren[spark]"'
+            f'PySpark {version} is installed; warren needs {least} or newer: pip install "warrenmq[spark]"'
         )

@@ -13,4 +13,4 @@ class MissingSparkError(PipelineError):
     """Spark, or what it needs, is not installed."""
 
     def __init__(self, module: str) -> None:
-        super().__init__(f'{module} is not installed: pip install "warren[spark]"')
+        super().__init__(f'{module} is not installed: pip install "warrenmq[spark]"')

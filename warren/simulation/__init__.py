@@ -11,7 +11,8 @@
     ))
     result.timeline, result.node, result.summary
 
-SimPy drives the time (``pip install "warren[sim]"``). What is real and what is modelled: :mod:`warren.simulation.node`.
+SimPy drives the time (``pip install "warrenmq[sim]"``). What is real and what is modelled:
+:mod:`warren.simulation.node`.
 """
 
 from __future__ import annotations
