@@ -410,12 +410,11 @@ class QueueActor(QueueDoor):
         idle_ns = self._around.clock.now_ns() - self._last_work_ns
         if idle_ns < self._around.settings.hibernate_after_ms * 1_000_000 or not self.actor_inbox.empty():
             return  # the turn's end sets the timer again
-        if self.process.recovering or self._confirms or self._settled or not self._has_room_to_rest():
+        deadline_us = self._next_deadline_us()
+        if self.process.recovering or self._confirms or self._settled or not self._has_come_to_rest():
             self._last_work_ns = self._around.clock.now_ns()
             return
         self._worked = False
-        deadline_us = self._next_deadline_us()
-        self._take_rest()
         self._account()
         self._sync_armed = self._report_armed = self._reporting = False
         self._deadline_us = None
@@ -426,10 +425,10 @@ class QueueActor(QueueDoor):
         else:
             tell(self._around.monitor, m.LeaveMonitor(self.actor_ref))
 
-    def _has_room_to_rest(self) -> bool:
-        """Whether the journals could be flushed: at rest nothing is left to be written."""
+    def _has_come_to_rest(self) -> bool:
+        """Whether the queue rests now: not where the disk has no room for what it has to write before."""
         try:
-            self.process.flush()
+            self._take_rest()
         except NoRoomError:
             return False
         return True

@@ -493,7 +493,6 @@ class SimulatedQueue:
 
     def _rest(self) -> None:
         """As the runtime's queues do: with nothing in RAM it leaves memory, and the memory monitor's list."""
-        self.process.flush()
         deadline_us = self._next_deadline_us()
         self._hibernates = True
         self.process.hibernate()
