@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import json
 import random
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,17 @@ CLASSIC = (
     "rabbitmq-3.10.8-cqv2/01-clean-small-mixed",
     "rabbitmq-3.10.8-cqv2/04-crash-segments-4096",
 )
+QUORUM = (
+    "01-clean-small-mixed",
+    "03-clean-wal-segments-snapshot",
+    "05-clean-consumers",
+    "06-crash-delivery-limit",
+    "09-crash-restart-clean",
+)
 TOPICS = ("basic-clean", "crash-recovery", "ipv6-txn-batch-edge")
 KINDS = ("truncate", "rename", "delete", "overwrite", "flip", "refuse")
+LOGS = (".wal", ".segment")
+QUORUM_FILES = (*LOGS, "snapshot.dat", "config")
 INDEXES = (".idx", ".jif", ".qi", ".qs", ".rdq", "recovery.dets", ".queue_name", ".vhost", ".config")
 
 
@@ -90,6 +100,8 @@ def spoil(chance: random.Random, node: Path, kind: str, suffixes: tuple[str, ...
         files = [path for path in files if path.suffix not in (".idx", ".jif", ".qi")]
     if kind in ("rename", "delete") and node.name == "commitlog":
         files = files[1:]  # without its first file a CommitLog is one whose oldest messages have expired
+    if kind in ("rename", "delete"):
+        files = [path for path in files if path.suffix not in LOGS]  # nothing says how far a log went
     path = chance.choice(files)
     data = bytearray(path.read_bytes())
     match kind:
@@ -112,13 +124,23 @@ def spoil(chance: random.Random, node: Path, kind: str, suffixes: tuple[str, ...
     return path
 
 
-def check(archive: Path, seed: int, place: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+def check(
+    archive: Path,
+    seed: int,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    *,
+    indexes: tuple[str, ...] = INDEXES,
+) -> None:
     chance = random.Random(f"{archive.name} {seed}")
     kind, is_topic = chance.choice(KINDS), command[0] == "topic"
     place.mkdir()
     unpack(str(archive), str(place))
+    if indexes is QUORUM_FILES:
+        place = next(place.rglob("quorum")).parent
     is_clean = "clean" in archive.name
-    suffixes = tuple("0123456789") if is_topic else INDEXES
+    suffixes = tuple("0123456789") if is_topic else indexes
     root = next(place.rglob("commitlog")) if is_topic else place
     spoilt = spoil(chance, root, kind, suffixes, is_clean=is_clean)
     if kind == "refuse":
@@ -131,8 +153,13 @@ def check(archive: Path, seed: int, place: Path, monkeypatch: pytest.MonkeyPatch
     expected, found = list(bodies_of(archive, *command)), messages(result)
     missing = len(expected) - len(found)
     few = FEW if kind in ("overwrite", "flip") and spoilt.suffix in (".idx", ".jif", ".qi", ".rdq") else 0
-    if kind == "truncate" and not is_clean and spoilt.suffix in (".qi", ".idx", ".jif") and missing > 0:
+    if spoilt.suffix == ".wal" and kind in ("overwrite", "flip"):
+        few = FEW  # the last record is dropped if its checksum is wrong, as the broker does
+    if kind == "truncate" and spoilt.suffix in LOGS:
         few = len(expected)  # perhaps between two records
+    back = Counter(body for *_, body in found) - Counter(body for *_, body in expected)
+    if indexes is QUORUM_FILES and back and few < len(expected):
+        assert "may be back" in result.stderr or "not sure" in result.stderr, said
     if result.exit_code == 0:
         assert missing <= few, said
     else:
@@ -146,6 +173,15 @@ def test_classic_queues_lose_nothing_without_a_word(
     name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(GOLDEN / f"{name}.tar.gz", seed, tmp_path / "node", monkeypatch, ("export",))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", QUORUM)
+def test_quorum_queues_lose_nothing_without_a_word(
+    name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = GOLDEN / "rabbitmq-3.10.8-quorum" / f"{name}.tar.gz"
+    check(archive, seed, tmp_path / "node", monkeypatch, ("export",), indexes=QUORUM_FILES)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -30,7 +30,7 @@ from queue_index.quorum.log_plan import Part, Plan, Source
 from queue_index.quorum.problems import Problem
 from queue_index.quorum.segment_table import SegmentTable, is_segment_name, read_record, read_table
 from queue_index.quorum.snapshots import CHECKPOINTS, SNAPSHOTS, SnapshotInfo, find_snapshot
-from queue_index.quorum.stretches import EntryReader, Stretch, read_stretch
+from queue_index.quorum.stretches import WINDOW_BYTES, EntryReader, Stretch, read_stretch
 from queue_index.quorum.wal_columns import WalEntries, WalRun
 from queue_index.quorum.wal_index import UNREADABLE_FILE, UNREADABLE_RECORD, WalIndex, file_number, is_wal_name
 from storage.errors import DataError, StorageError
@@ -177,6 +177,17 @@ class QuorumLog:
             return self._ahead.held(index) or self._find(index, ascends=ascends)
         except StorageError as error:
             raise DataError(self._directory, None, f"entry {index}: {error}") from error
+
+    def bytes_of(self, bad: BadEntry) -> bytes:
+        """What stands in place of a bad entry, up to a window of it; nothing where that cannot be had."""
+        try:
+            handle = self._files.open_read(bad.path)
+            try:
+                return handle.pread(min(bad.length, WINDOW_BYTES), bad.offset)
+            finally:
+                handle.close()
+        except StorageError:
+            return b""
 
     def _find(self, index: int, *, ascends: bool) -> LogEntry:
         part = self._plan.part_of(index)

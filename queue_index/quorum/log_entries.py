@@ -37,3 +37,5 @@ class BadEntry:
     offset: int
     """Of the entry, or of its record."""
     reason: str
+    length: int = 0
+    """Of what stands there in place of the entry; 0: that is not known."""

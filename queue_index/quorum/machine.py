@@ -25,7 +25,7 @@ them, tells them (``past_limit``, ``past_length``), and drops nothing that expir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -63,6 +63,7 @@ from queue_index.quorum.commands import (
 from queue_index.quorum.consumers import SUSPECTED, UP, Consumer
 from queue_index.quorum.dead_letters import DeadLetter, DeadLetters
 from queue_index.quorum.deliveries import Deliveries
+from queue_index.quorum.doubtful import Doubtful, consumer_of
 from queue_index.quorum.machine_state import Parts
 from queue_index.quorum.ready_queues import QueuedMessage
 from queue_index.quorum.rules import DEFAULT_TIMEOUT_MS, QueueSettings, rules_of
@@ -70,6 +71,9 @@ from queue_index.quorum.timed_attendance import TimedAttendance
 from queue_index.quorum.timed_deliveries import TimedDeliveries
 from queue_index.quorum.timed_messages import TimedMessages
 from storage.erlang_terms import Atom, Term
+
+UNKNOWN_PID: Final = b""
+"""Of a consumer of which nobody knows whose it is."""
 
 _NO_CHECKOUT: Final = frozenset({"garbage_collection", "nodedown"})
 """Commands that a reader need not know, and that do not end with a checkout."""
@@ -89,6 +93,9 @@ class QuorumMachine:
         """4.3's, where it is that."""
         self._deliveries, self._attendance = self._organs()
         self._last_ts_ms = 0
+        self._doubtful = Doubtful()
+        self._unsure_key: ConsumerKey | None = None
+        """Of a consumer whose tag or pid may be another one."""
         self._members: tuple[tuple[str, str], ...] = ()
         self._appliers: Final[Mapping[type, Callable[[int, int, Any], None]]] = {
             Enqueue: self._enqueue,
@@ -151,6 +158,11 @@ class QuorumMachine:
     @property
     def machine_version(self) -> int:
         return self._version
+
+    @property
+    def last_ts_ms(self) -> int:
+        """Of the last command."""
+        return self._last_ts_ms
 
     @property
     def members(self) -> tuple[tuple[str, str], ...]:
@@ -216,6 +228,28 @@ class QuorumMachine:
         self._last_ts_ms = ts_ms
         applier(index, ts_ms, command)
 
+    def held(self, key: ConsumerKey, msg_id: int) -> QueuedMessage | None:
+        """What is out under a number."""
+        consumer = self._find(key)
+        return None if consumer is None else consumer.held.get(msg_id)
+
+    def consumer_of(self, key: ConsumerKey, msg_ids: Sequence[int]) -> ConsumerKey:
+        """Whose command this is, as far as it can be told where its consumer cannot be trusted."""
+        consumer = self._find(key) or consumer_of(self._service.consumers, key, msg_ids)
+        return key if consumer is None else consumer.key
+
+    def doubt_key(self, key: ConsumerKey) -> None:
+        """A consumer's name that cannot be trusted: a tag or a pid in common says it is meant."""
+        self._unsure_key = key
+
+    def doubt(self, key: ConsumerKey, msg_ids: Sequence[int]) -> list[int]:
+        """A settle that cannot be trusted; returns the indexes of what it may have settled, which comes back."""
+        consumer = self._find(key) or consumer_of(self._service.consumers, key, msg_ids)
+        if consumer is None:
+            return []
+        taken = self._doubtful.finish(consumer, msg_ids, self._deliveries, self._last_ts_ms)
+        return [message.index for message in taken]
+
     # What each command does.
 
     def _enqueue(self, index: int, ts_ms: int, command: Enqueue) -> None:
@@ -260,21 +294,21 @@ class QuorumMachine:
         self._attendance.credit(ts_ms, command)
 
     def _settle(self, index: int, ts_ms: int, command: Settle) -> None:
-        consumer = self._find(command.consumer)
+        consumer = self._named(command, ts_ms)
         if consumer is not None:
             self._deliveries.finish(consumer, command.msg_ids, ts_ms)
         elif self._timed is not None:
             self._timed.answer_waiting(command.consumer, command.msg_ids, ts_ms)
 
     def _discard(self, index: int, ts_ms: int, command: Discard) -> None:
-        consumer = self._find(command.consumer)
+        consumer = self._named(command, ts_ms)
         if consumer is not None and (consumer.key == command.consumer or self._rules.finds_by_id):
             self._deliveries.discard(consumer, command.msg_ids, ts_ms)
         elif self._timed is not None:
             self._timed.answer_waiting(command.consumer, command.msg_ids, ts_ms)
 
     def _return(self, index: int, ts_ms: int, command: Return) -> None:
-        consumer = self._find(command.consumer)
+        consumer = self._named(command, ts_ms)
         if consumer is not None:
             self._deliveries.give_back(consumer, command.msg_ids, ts_ms, failed=not self._rules.has_keys)
         elif self._timed is not None:
@@ -282,7 +316,7 @@ class QuorumMachine:
 
     def _modify(self, index: int, ts_ms: int, command: Modify) -> None:
         """Its annotations go with the message, to the next consumer; a reader has no other use for them."""
-        consumer = self._find(command.consumer) if self._rules.has_keys else None
+        consumer = self._named(command, ts_ms) if self._rules.has_keys else None
         if consumer is None:
             if self._timed is not None:
                 self._timed.answer_waiting(command.consumer, command.msg_ids, ts_ms)
@@ -293,13 +327,27 @@ class QuorumMachine:
             self._deliveries.give_back(consumer, command.msg_ids, ts_ms, failed=failed, annotations=annotations)
 
     def _requeue(self, index: int, ts_ms: int, command: Requeue) -> None:
-        consumer = self._service.consumers.by_key.get(command.consumer)
+        consumer = self._service.consumers.by_key.get(command.consumer) or self._unsure(command.consumer)
         if consumer is not None:
             self._deliveries.requeue(consumer, command.msg_id, index, ts_ms)
 
+    def _named(self, command: Settle | Discard | Return | Modify, ts_ms: int) -> Consumer | None:
+        """The consumer that a command names; what it names with it is out again where that was doubtful."""
+        consumer = self._find(command.consumer)
+        if self._doubtful and consumer is not None:
+            self._doubtful.recall(consumer, command.msg_ids, self._messages, ts_ms)
+        return consumer
+
     def _find(self, key: ConsumerKey) -> Consumer | None:
         consumers = self._service.consumers
-        return consumers.by_key.get(key) or (consumers.find(key) if self._rules.has_keys else None)
+        return consumers.by_key.get(key) or (consumers.find(key) if self._rules.has_keys else self._unsure(key))
+
+    def _unsure(self, key: ConsumerKey) -> Consumer | None:
+        """The consumer that may be meant by a name that nobody has."""
+        unsure = self._unsure_key
+        if unsure is None or not _may_be(key, unsure):
+            return None
+        return self._service.consumers.by_key.get(unsure)
 
     def _purge(self, index: int, ts_ms: int, command: Purge) -> None:
         """What is out stays. Without a checkout."""
@@ -401,6 +449,7 @@ class QuorumMachine:
         while pids := self.pids():
             self._miss(pids)
         self._messages.put_back()
+        self._doubtful.come_back(self._messages)
 
     def _miss(self, pids: Iterable[Pid]) -> None:
         for pid in pids:
@@ -429,3 +478,10 @@ class QuorumMachine:
             and not self._deliveries.unserved
         ):
             raise RuntimeError("a message waits, and a consumer whose turn it is")
+
+
+def _may_be(key: ConsumerKey, unsure: ConsumerKey) -> bool:
+    """Whether both can be one consumer's, of whose tag and pid one is wrong."""
+    if isinstance(key, int) or isinstance(unsure, int):
+        return False
+    return key[0] == unsure[0] or unsure[1] in (key[1], UNKNOWN_PID)

@@ -1,9 +1,9 @@
 """Replaying a quorum queue's log: from the newest snapshot through every entry behind it, into the machine.
 
-Nothing is guessed. A command that is not known, an entry that cannot be read and a hole are told, and left out; behind
-them a publisher's sequence numbers may jump forward, so that what it published later is not taken for a repetition.
-What is acked behind a hole is not sure: an ack names a delivery by its number, and a message or a consumer that the
-hole hides takes numbers.
+A command that is not known and a hole are told, and left out; an entry that is damaged is told, and counts for what
+can be known of it (:mod:`queue_index.quorum.damaged_entries`). Behind them a publisher's sequence numbers may jump
+forward, so that what it published later is not taken for a repetition. What is acked behind a hole is not sure: an ack
+names a delivery by its number, and a message or a consumer that the hole hides takes numbers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import attrs
 
 from queue_index.quorum.commands import Checkout, Enqueue, MachineVersion, Pid, RegisterEnqueuer, Unknown
 from queue_index.quorum.config import QueueConfig
+from queue_index.quorum.damaged_entries import DamagedEntries
 from queue_index.quorum.decoding import EntryDecoder
 from queue_index.quorum.log import HOLE, BadEntry, Hole, LogEntry, QuorumLog
 from queue_index.quorum.machine import QuorumMachine
@@ -58,16 +59,20 @@ def replay(log: QuorumLog, config: QueueConfig | None, applied: int | None = Non
     missing: list[Problem] = []
     unknown: set[str] = set()
     decode, apply = EntryDecoder().decode, machine.apply
+    damaged = DamagedEntries(log, machine)
+    learn = damaged.learn
     for entry in log.entries():
         if not isinstance(entry, LogEntry):
-            missing.append(_missing(log, entry))
             machine.after_hole()
+            did = damaged.apply(entry) if isinstance(entry, BadEntry) else ""
+            missing.append(_missing(log, entry, did))
             continue
         if missed is None and applied is not None and entry.index > applied:
             missed = dict.fromkeys(machine.pids())
         try:
             ts_ms, command = decode(entry.data)
             apply(entry.index, ts_ms, command)
+            learn(entry, command)
             if missed is not None:
                 match command:
                     case Enqueue(pid=bytes(pid)) | RegisterEnqueuer(pid=pid) | Checkout(consumer=(_, pid)):
@@ -108,9 +113,9 @@ def _beginning(log: QuorumLog, config: QueueConfig | None) -> QuorumMachine:
         raise DataError(snapshot.path, None, f"the snapshot's state: {error}") from error
 
 
-def _missing(log: QuorumLog, what: Hole | BadEntry) -> Problem:
+def _missing(log: QuorumLog, what: Hole | BadEntry, did: str) -> Problem:
     if isinstance(what, BadEntry):
-        return Problem(UNREADABLE_RECORD, "damage", what.path, what.offset, f"entry {what.index}: {what.reason}")
+        return Problem(UNREADABLE_RECORD, "damage", what.path, what.offset, f"entry {what.index}: {what.reason}; {did}")
     detail = f"no file has the entries {what.first} to {what.last}; what was acked behind them is not sure"
     return Problem(HOLE, "damage", log.directory, None, detail)
 

@@ -200,7 +200,8 @@ class _Order:
         for record in records[lone]:
             index = int(record["index"])
             reason = "its record has no checksum, other than those around it"
-            self._bad[index] = BadEntry(index, int(record["term"]), self._path, int(record["offset"]), reason)
+            place, length = int(record["offset"]), int(record["length"])
+            self._bad[index] = BadEntry(index, int(record["term"]), self._path, place, reason, length)
         records, column = records[~lone], column[~lone]
         return SegmentTable(self._path, records, self._bad, tuple(self._problems), len(self._table), column)
 
@@ -245,8 +246,8 @@ class _Order:
     def _refuse(self, position: int, index: int) -> None:
         """The record at ``position`` stands where that of ``index`` should, and says something else."""
         self._tell(position, f"the record of entry {index} says {self._indexes[position]}")
-        offset = int(self._table["offset"][position])
-        self._bad[index] = BadEntry(index, self._terms[position], self._path, offset, OUT_OF_ORDER)
+        offset, length = (int(self._table[field][position]) for field in ("offset", "length"))
+        self._bad[index] = BadEntry(index, self._terms[position], self._path, offset, OUT_OF_ORDER, length)
         self._last = index
 
     def _tell(self, position: int, detail: str) -> None:

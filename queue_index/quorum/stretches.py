@@ -213,7 +213,7 @@ class _StretchReader:
                 yield LogEntry(indexes[position], terms[position], data, path, offset)
             else:
                 reason = CHECKSUM if len(data) == length else CUT_SHORT
-                yield BadEntry(indexes[position], terms[position], path, offset, reason)
+                yield BadEntry(indexes[position], terms[position], path, offset, reason, length)
 
     def _logged(self, window: bytes, start: int, columns: _Columns, positions: range) -> Iterator[LogEntry | BadEntry]:
         path, adler32, unpack, view = self._stretch.path, zlib_ng.adler32, ENTRY_HEADER.unpack_from, memoryview(window)
@@ -232,7 +232,7 @@ class _StretchReader:
                     yield LogEntry(index, term, window[at:end], path, offset)
                     continue
                 reason = CHECKSUM
-            yield BadEntry(index, term, path, offset, reason)
+            yield BadEntry(index, term, path, offset, reason, length)
 
     def _alone(self, columns: _Columns, position: int) -> LogEntry | BadEntry:
         try:
@@ -247,7 +247,7 @@ class _StretchReader:
         index, term = columns.indexes[position], columns.terms[position]
         offset, length = columns.offsets[position], columns.lengths[position]
         if offset + length > self._size:
-            return BadEntry(index, term, path, offset, CUT_SHORT)
+            return BadEntry(index, term, path, offset, CUT_SHORT, length)
         if not self._afford(length):
             return BadEntry(index, term, path, offset, "records that overlap")
         if columns.checksums is None:
@@ -257,7 +257,7 @@ class _StretchReader:
         else:
             sound = columns.checksums[position] in (0, crc32_of(handle, offset, length))
         if not sound:
-            return BadEntry(index, term, path, offset, CHECKSUM)
+            return BadEntry(index, term, path, offset, CHECKSUM, length)
         return LogEntry(index, term, handle.pread(length, offset), path, offset)
 
 

@@ -306,7 +306,7 @@ class FileScan:
         self._shared.lose(self._path, record.offset, 1)
         queue = self._ids.get(record.number)
         if queue is not None and record.index == queue.next_index and record.term == queue.term:
-            queue.skip(BadEntry(record.index, record.term, self._path, record.entry_offset, CHECKSUM))
+            queue.skip(BadEntry(record.index, record.term, self._path, record.entry_offset, CHECKSUM, record.length))
 
     def _search(self, start: int) -> int | None:
         """Where the next sound record begins that fits, from ``start`` on."""
