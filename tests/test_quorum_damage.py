@@ -6,10 +6,12 @@ of the messages, settles every third and is gone, then another one that settles 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytest
+from quorum_commands import generate
 from quorum_tools import OPENING, QuorumNode
 from test_quorum_salvage import CONSUMER, ORDERS, PUBLISHER, checkout, enqueue, message, noop, records, settle, usr
 
@@ -151,3 +153,12 @@ def test_an_entry_whose_place_holds_something_else_is_taken_for_a_message() -> N
     replayed = replay(node.log(ORDERS), read_config(node.files, directory))
     left = {queued.index for queued in replayed.machine.ready()}
     assert left == {*sound, FIRST_MESSAGE + 5}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_damaged_entry_leaves_a_random_historys_machine_sound(seed: int) -> None:
+    chance = random.Random(seed)
+    entries = [OPENING, *(entry for _, entry in generate(300 + seed, 60).entries)]
+    for _ in range(12):
+        index = chance.randrange(1, len(entries))
+        seen(entries, "segment", index, chance.randrange(len(entries[index])))

@@ -25,7 +25,7 @@ class Doubtful:
     """Those messages, by consumer and number."""
 
     def __init__(self) -> None:
-        self._messages: dict[tuple[ConsumerKey, int], QueuedMessage] = {}
+        self._messages: dict[tuple[Consumer, int], QueuedMessage] = {}
 
     def __bool__(self) -> bool:
         return bool(self._messages)
@@ -38,16 +38,14 @@ class Doubtful:
         others = [msg_id for msg_id in consumer.held if msg_id not in set(named)]
         taken = named + others[: max(len(msg_ids), 1) - len(named)]
         messages = [consumer.held[msg_id] for msg_id in taken]
-        self._messages.update(
-            ((consumer.key, msg_id), message) for msg_id, message in zip(taken, messages, strict=True)
-        )
+        self._messages.update(((consumer, msg_id), message) for msg_id, message in zip(taken, messages, strict=True))
         deliveries.finish(consumer, taken, ts_ms)
         return messages
 
     def recall(self, consumer: Consumer, msg_ids: Sequence[int], messages: Messages, ts_ms: int) -> None:
         """A sound command names these: those that are doubtful are out as before."""
         for msg_id in msg_ids:
-            message = self._messages.pop((consumer.key, msg_id), None)
+            message = self._messages.pop((consumer, msg_id), None)
             if message is not None:
                 consumer.held = dict(sorted({**consumer.held, msg_id: message}.items()))
                 messages.out_count += 1
