@@ -33,9 +33,9 @@ def main(directory: str) -> None:
     with warren.open_vhost(directory) as vhost:
         jobs = vhost.queue(b"jobs")
         print("after the crash:", len(jobs))
-        for part in jobs.fetch_many(100):
-            print("first:", part.bodies()[0].decode(), "redelivered" if part.redelivered else "new")
-            jobs.ack([part.seq_ids])
+        parts = jobs.fetch_many(100)
+        print("first:", parts[0].bodies()[0].decode(), "redelivered" if parts[0].redelivered else "new")
+        jobs.ack([part.seq_ids for part in parts])
         print("left:", len(jobs))
 
 

@@ -72,9 +72,10 @@ def test_so_is_a_vhost_that_is_open_by_itself_and_the_folder_it_lies_in(tmp_path
 def test_looking_takes_no_lock(directory: Path) -> None:
     with pytest.raises(DirectoryLockedError, match="in use by"):
         product.open(str(directory))
-    before = sorted(path.relative_to(directory) for path in directory.rglob("*"))
+    locks, holder = sorted(directory.rglob("*lock*")), lock_holder(str(directory / "warren.lock"))
     assert warren("verify", directory).exit_code == 2
-    assert sorted(path.relative_to(directory) for path in directory.rglob("*")) == before
+    assert sorted(directory.rglob("*lock*")) == locks
+    assert lock_holder(str(directory / "warren.lock")) == holder is not None
 
 
 def test_a_lock_file_that_stayed_behind_is_in_nobodys_way(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_the_package_is_of_pure_python_and_says_what_it_needs(package: Packed) -
     ours = {path.relative_to(PROJECT).as_posix() for one in OUR_PACKAGES for path in (PROJECT / one).rglob("*.py")}
     assert ours <= set(names)
     assert package.needed == ("numpy", "pandas", "psutil", "pyarrow", "zlib-ng")
-    assert package.brought[0].startswith("warren ")
+    assert package.brought[0].startswith("warrenmq ")
 
 
 def test_the_environment_has_what_is_compiled(environment: Packed) -> None:

@@ -106,7 +106,7 @@ def test_a_java_home_without_java_is_an_error(nowhere: pytest.MonkeyPatch, tmp_p
 
 
 def test_no_java_says_how_to_get_one(nowhere: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=r'^there is no Java: set JAVA_HOME, or pip install "warren\[spark\]"$'):
+    with pytest.raises(PipelineError, match=r'^there is no Java: set JAVA_HOME, or pip install "warrenmq\[spark\]"$'):
         find_java()
     old = make_java(tmp_path, "11")
     nowhere.setenv("PATH", str(old.parent) + ":/usr/bin:/bin")
@@ -185,7 +185,7 @@ def test_a_pyspark_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert part("sessions").session is session
     for version in ("3.5.1", "4.1.0.dev1"):
         monkeypatch.setattr(pyspark.version, "__version__", version)
-        said = f'^PySpark {version} is installed; warren needs 4.2 or newer: pip install "warren\\[spark\\]"$'
+        said = f'^PySpark {version} is installed; warren needs 4.2 or newer: pip install "warrenmq\\[spark\\]"$'
         with pytest.raises(PipelineError, match=said):
             part("sessions")
     for version in ("4.2.0", "4.10.1", "5.0.0"):

@@ -51,7 +51,7 @@ def of(result: Result, queue: str = "q") -> dict[str, Any]:
 
 # ── alarms ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-TIGHT = attrs.evolve(QUICK, memory="20MB")
+TIGHT = attrs.evolve(QUICK, memory="20MB", settings={"page_inside_segments": False})
 FLOOD = PublisherSpec(queue="q", rate=1500, body=3000, end=5.0)
 """Bodies that stay with their positions in RAM: paging cannot help at once."""
 
