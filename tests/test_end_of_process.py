@@ -85,7 +85,8 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, int
     """Every program's directory, its exit code and what it said on stderr."""
     base = tmp_path_factory.mktemp("ended")
     programs = {end: OPEN + program for end, program in (ENDS | HARD_ENDS).items()}
-    order = [sys.executable, "-c", NURSERY, str(base)]
+    quiet = ["-W", "ignore::DeprecationWarning"]  # from 3.12 on Python warns of every fork beside threads
+    order = [sys.executable, *quiet, "-c", NURSERY, str(base)]
     done = subprocess.run(order, input=json.dumps(programs), stdout=subprocess.PIPE, text=True, check=True)
     codes: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     return {end: (base / end, code, (base / f"{end}.stderr").read_text()) for end, code in codes.items()}
