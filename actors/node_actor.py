@@ -49,6 +49,7 @@ from actors.running_topics import TOPICS_DIRECTORY, RunningTopics
 from actors.running_vhost import QueueCell, RunningVhost
 from actors.surroundings import Surroundings
 from actors.timer import TimerActor, tell
+from actors.vhost_files import LOCK_FILE
 from queue_index import directory as names
 from storage.errors import DataError, DirectoryLostError, DiskFullError, StorageError, WarrenError
 from storage.filesystem import Lock
@@ -62,7 +63,6 @@ RETRY_NS: Final = NS
 MAX_RETRY_NS: Final = 64 * NS
 """Between two attempts to bring up what the disk keeps down."""
 
-LOCK_FILE: Final = "warren.lock"
 VHOSTS_DIRECTORY: Final = "msg_stores/vhosts"
 
 

@@ -21,8 +21,8 @@ import attrs
 
 from actors.engines.arguments import QueueDeclaration
 from actors.engines.definitions import Definitions
-from actors.node_actor import LOCK_FILE
 from actors.vhost import Vhost
+from actors.vhost_files import LOCK_FILE
 from queue_index.fetching import Fetched
 from queue_index.message_format import Envelope
 from queue_index.variable_queue import VariableQueue
