@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install test lint format demo bench clean
+.PHONY: help install test test-all lint format demo bench clean
 
 help:  ## say what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 install: $(STAMP)  ## set up .venv with warren and all that its tests need
 
@@ -17,8 +17,11 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-test: install  ## run the tests
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+test: install  ## run the tests that find most mistakes, in five minutes
+	$(BIN)/python -m pytest -n 3 -m "not slow and not broker and not cluster"
+
+test-all: install  ## run all tests: with brokers, a Spark cluster, kills by the hundred
+	WARREN_EFFORT=full $(BIN)/python -m pytest -n 3
 
 lint: install  ## check format, style and types
 	$(BIN)/ruff format --check .
@@ -30,7 +33,7 @@ format: install  ## put the code into the project's format
 	$(BIN)/ruff check --fix .
 
 demo: install  ## run the main job, watched
-	$(BIN)/warren demo
+	$(BIN)/python -m examples.demo
 
 bench: install  ## measure, and draw the plot in docs/
 	$(BIN)/python -m benchmarks

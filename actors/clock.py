@@ -1,7 +1,7 @@
 """Clocks: what time it is, and being woken at a time.
 
 Everything in the actors that has to do with time goes through a :class:`Clock`: the system's, or one that a test or a
-simulation drives by hand. A clock knows one alarm at a time, the timer actor's next (:mod:`actors.timer`).
+simulation drives by hand. A clock knows one alarm at a time, the timer actor's next (:mod:`warren.actors.timer`).
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The actor of the CommitLog: the one that appends, and makes safe what was appended.
 
-Single appends gather in its inbox, whatever queue they go to (:class:`AppendGathering`), and share a confirm; batches
+Single appends gather in its inbox, whatever queue they go to (:class:`PendingAppends`), and share a confirm; batches
 come as messages. One turn writes all that waits; then it is made safe as the store's mode says:
 
 * ``"group"`` (RocketMQ's ``SYNC_FLUSH``): synced when somebody waits, or after ``sync_interval_ms``; many share a sync.
 * ``"always"``: synced in the same turn.
 * ``"os"`` (``ASYNC_FLUSH``): confirmed as soon as it is written; synced by the clock (:class:`FlushTimer`).
 
-The same store's other half, entries and index items, is built by :mod:`actors.dispatch_actor`, which is told after
-every turn that there is more.
+The same store's other half, entries and index items, is built by :mod:`warren.actors.dispatch_actor`, which is told
+after every turn that there is more.
 """
 
 from __future__ import annotations
@@ -21,24 +21,23 @@ import attrs
 from pykka import ActorRef
 from pykka._envelope import Envelope as Letter
 
-from actors import messages as m
-from actors import topic_messages as tm
-from actors.door import Door
-from actors.engines.byte_budget import MESSAGE_BYTES
-from actors.engines.topics.topic_store import TopicStore
-from actors.future import Confirm, Future
-from actors.inbox import Gathering
-from actors.surroundings import Surroundings
-from actors.timer import tell
-from actors.topic_part import TopicPart
-from msg_store.commit_log import Appended, Batch, MessageIllegalError
-from msg_store.commit_log_flush import FlushTimer
-from msg_store.commit_log_format import Host
-from storage.errors import NoRoomError, WarrenError
+from warren.actors import messages as m
+from warren.actors import topic_messages as tm
+from warren.actors.engines.byte_budget import MESSAGE_BYTES
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.actors.front_end import FrontEnd
+from warren.actors.future import Confirm, Future
+from warren.actors.inbox import PendingBatch
+from warren.actors.node_context import NodeContext
+from warren.actors.timer import tell
+from warren.actors.topic_part import MS_NS, TopicPart
+from warren.msg_store.commit_log import Appended, Batch, MessageIllegalError
+from warren.msg_store.commit_log_flush import FlushTimer
+from warren.msg_store.commit_log_format import Host
+from warren.storage.errors import NoRoomError, WarrenError
 
-MS_NS: Final = 1_000_000
 DISPATCH_DELAY_MS: Final = 5
-"""Many small stretches cost far more than a few large ones, and the threads' changing places as much again."""
+"""Many small batches cost far more than a few large ones, and the threads' changing places as much again."""
 _US_OF_MS: Final = 1000
 
 
@@ -55,7 +54,7 @@ class AppendKey:
 
 
 @attrs.frozen
-class Position:
+class AppendResult:
     """Where a message went."""
 
     topic: str
@@ -96,17 +95,17 @@ class AppendConfirm:
         """Whether it is safe, or never will be."""
         return self.confirm.done
 
-    def wait(self, timeout: float | None = None) -> Position:
+    def wait(self, timeout: float | None = None) -> AppendResult:
         """Come back when it is safe, with where it went. Raises ``TimeoutError``, or why it never will be."""
         self.confirm.wait(timeout)
         return self.position()
 
-    def position(self) -> Position:
+    def position(self) -> AppendResult:
         """Where it went; :attr:`confirm` is answered."""
         appended, row = self._appended, self._row
         if appended is None:
             raise RuntimeError("confirmed, and not written")
-        return Position(
+        return AppendResult(
             self.key.topic,
             self.queue_id,
             appended.queue_offset + row,
@@ -115,7 +114,7 @@ class AppendConfirm:
         )
 
 
-class AppendGathering(Gathering):
+class PendingAppends(PendingBatch):
     """Single appends that wait together; ``items`` are :class:`AppendConfirm`."""
 
     __slots__ = ("confirm",)
@@ -125,12 +124,12 @@ class AppendGathering(Gathering):
         self.confirm = confirm
 
 
-class CommitLogActor(TopicPart, Door):
+class CommitLogActor(TopicPart, FrontEnd):
     """Owner of a topic store's writing half."""
 
     def __init__(
         self,
-        around: Surroundings,
+        context: NodeContext,
         store: TopicStore,
         *,
         dispatcher: ActorRef[Any],
@@ -138,7 +137,7 @@ class CommitLogActor(TopicPart, Door):
         used_disk_percent: Callable[[], float],
         is_awaited: Callable[[], bool],
     ) -> None:
-        super().__init__(around)
+        super().__init__(context)
         self.store = store
         self._dispatcher = dispatcher
         self._sync = sync
@@ -150,7 +149,7 @@ class CommitLogActor(TopicPart, Door):
             settings.flush_interval_commit_log,
             settings.flush_commit_log_thorough_interval,
             settings.flush_commit_log_least_pages,
-            around.clock.now_ns() // MS_NS,
+            context.clock.now_ns() // MS_NS,
         )
         self._unconfirmed: list[tuple[Future, object]] = []
         self._appended = self._flush_armed = False
@@ -163,7 +162,7 @@ class CommitLogActor(TopicPart, Door):
     def append(self, item: AppendConfirm, reserved_bytes: int | None = None) -> AppendConfirm:
         """Hand over one message, for which bytes are reserved; ``None``: nothing is, and its sender is not held."""
         if reserved_bytes is None:
-            reserved_bytes = self._around.gate.enter(item.size_bytes)
+            reserved_bytes = self._context.gate.enter(item.size_bytes)
         self._check_alive(reserved_bytes)
         item.confirm = self.actor_inbox.gather(
             item.key, item, self._new_gathering, 1, size_bytes=reserved_bytes, reserved_bytes=reserved_bytes
@@ -176,26 +175,26 @@ class CommitLogActor(TopicPart, Door):
         So come those that follow from what has been stored, whose sender is not held.
         """
         if reserved_bytes is None:
-            reserved_bytes = self._around.gate.enter(size_of(batches))
+            reserved_bytes = self._context.gate.enter(size_of(batches))
         self._check_alive(reserved_bytes)
         count = sum(len(batch.bodies) for batch in batches)
         self.actor_inbox.put(Letter(tm.AppendBatches(batches, confirm, reserved_bytes)), count)
 
     def _check_alive(self, reserved_bytes: int) -> None:
         if self.actor_stopped.is_set():
-            self._around.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+            self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             raise self.stopped_error()
 
-    def _new_gathering(self, key: object) -> AppendGathering:
-        return AppendGathering(key, Confirm(self))
+    def _new_gathering(self, key: object) -> PendingAppends:
+        return PendingAppends(key, Confirm(self))
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_start(self) -> None:
         self._start_timer("clean", self.store.settings.clean_resource_interval, tm.CleanDue())
 
-    def on_gathered(self, entry: Gathering) -> None:
-        if not isinstance(entry, AppendGathering) or not isinstance(entry.key, AppendKey):
+    def on_batch(self, entry: PendingBatch) -> None:
+        if not isinstance(entry, PendingAppends) or not isinstance(entry.key, AppendKey):
             raise RuntimeError(f"a CommitLog cannot handle {entry!r}")  # noqa: TRY004
         self.actor_inbox.lighten(len(entry.items))
         by_queue: dict[int, list[AppendConfirm]] = {}
@@ -211,7 +210,7 @@ class CommitLogActor(TopicPart, Door):
             entry.confirm.fail(error)
             raise
         finally:
-            self._around.gate.leave(entry.reserved_bytes)
+            self._context.gate.leave(entry.reserved_bytes)
         self._unconfirmed.append((entry.confirm, None))
 
     def on_receive(self, message: object) -> object:
@@ -233,7 +232,7 @@ class CommitLogActor(TopicPart, Door):
             case tm.CloseLog():
                 self._hurry = True
                 self._make_safe(hurry=True)
-                tell(self._around.timer, m.CancelTimers(self.actor_ref))
+                tell(self._context.timer, m.CancelTimers(self.actor_ref))
                 self._stop()
             case tm.GiveUpTopics():
                 self.end_with(message.error)
@@ -251,7 +250,7 @@ class CommitLogActor(TopicPart, Door):
             message.confirm.fail(error)
             raise
         finally:
-            self._around.gate.leave(message.reserved_bytes)
+            self._context.gate.leave(message.reserved_bytes)
         self._unconfirmed.append((message.confirm, appended))
 
     def _append(self, batch: Batch, now_ms: int) -> Appended:
@@ -278,7 +277,7 @@ class CommitLogActor(TopicPart, Door):
         self._flush_armed = False
         log = self.store.commit_log
         if self._flush_timer.is_due(
-            self._around.clock.now_ns() // MS_NS, log.flushed_end, log.end, log.mapped.file_size
+            self._context.clock.now_ns() // MS_NS, log.flushed_end, log.end, log.mapped.file_size
         ):
             self.store.flush_commit_log()
         elif log.has_unflushed:
@@ -290,7 +289,7 @@ class CommitLogActor(TopicPart, Door):
             self._start_timer("flush", self.store.settings.flush_interval_commit_log, tm.FlushDue())
 
     def _now_ms(self) -> int:
-        return self._around.clock.wall_us() // _US_OF_MS
+        return self._context.clock.wall_us() // _US_OF_MS
 
     # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -325,22 +324,22 @@ class CommitLogActor(TopicPart, Door):
         else:
             if not self._flush_armed:
                 self._flush_armed = True
-                self._start_timer("flush", self._around.settings.sync_interval_ms, m.SyncDue())
+                self._start_timer("flush", self._context.settings.sync_interval_ms, m.SyncDue())
             return
-        self._around.check_directory()
+        self._context.check_directory()
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         for confirm, value in unconfirmed:
             if not confirm.done:
                 confirm.set(value)
 
     def _start_timer(self, key: str, in_ms: int, message: object) -> None:
-        due_ns = self._around.clock.now_ns() + in_ms * MS_NS
-        tell(self._around.timer, m.StartTimer(self.actor_ref, key, due_ns, message))
+        due_ns = self._context.clock.now_ns() + in_ms * MS_NS
+        tell(self._context.timer, m.StartTimer(self.actor_ref, key, due_ns, message))
 
     def _clean(self) -> None:
         """Delete files that have expired, if it is time for that."""
         self._start_timer("clean", self.store.settings.clean_resource_interval, tm.CleanDue())
-        wall_us = self._around.clock.wall_us()
+        wall_us = self._context.clock.wall_us()
         hour = datetime.datetime.fromtimestamp(wall_us // 1_000_000).astimezone().hour
         if self.store.expire_commit_log(wall_us // _US_OF_MS, hour, self._used_disk_percent()):
             tell(self._dispatcher, tm.ExpireQueues())
@@ -348,8 +347,8 @@ class CommitLogActor(TopicPart, Door):
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_undelivered(self, message: Any, error: WarrenError) -> None:
-        if isinstance(message, (AppendGathering, tm.AppendBatches)):
-            self._around.gate.leave(message.reserved_bytes)
+        if isinstance(message, (PendingAppends, tm.AppendBatches)):
+            self._context.gate.leave(message.reserved_bytes)
             message.confirm.fail(error)
 
     def end_with(self, error: BaseException) -> None:

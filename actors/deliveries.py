@@ -10,15 +10,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from pykka import Timeout
 
-from actors.engines.effects import Delivered
-from actors.future import Future, Helper
-
-BUFFER: Final = 1000
-"""Messages that lie here at most for a consumer without a prefetch: its memory is bounded all the same."""
+from warren.actors.engines.effects import Delivered
+from warren.actors.engines.queue_turn import BUFFER
+from warren.actors.future import Future, Helper
 
 
 class TurnTaker(Helper, Protocol):

@@ -1,6 +1,6 @@
 """The actor that builds what is found by: ConsumeQueue entries and index items, off the way of those who append.
 
-It walks behind the CommitLog's end, a stretch a step; :class:`Arrivals` tells those who wait for messages of a topic.
+It walks behind the CommitLog's end, a range a step; :class:`Arrivals` tells those who wait for messages of a topic.
 Every ``flush_interval_consume_queue`` it makes safe what it has built, and writes down how far that is (checkpoint);
 the slots of the index file that is being filled are written then, so that a copy of the live file answers.
 """
@@ -13,15 +13,14 @@ from typing import Any, Final
 
 from pykka import ActorRef, Timeout
 
-from actors import messages as m
-from actors import topic_messages as tm
-from actors.commit_log_actor import MS_NS
-from actors.engines.topics.topic_store import TopicStore
-from actors.future import Future
-from actors.surroundings import Surroundings
-from actors.timer import tell
-from actors.topic_part import TopicPart
-from storage.errors import NoRoomError
+from warren.actors import messages as m
+from warren.actors import topic_messages as tm
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.actors.future import Future
+from warren.actors.node_context import NodeContext
+from warren.actors.timer import tell
+from warren.actors.topic_part import MS_NS, TopicPart
+from warren.storage.errors import NoRoomError
 
 _LOG = logging.getLogger("warren.topics")
 _PAGE_BYTES: Final = 4096
@@ -81,18 +80,18 @@ def has_arrived(arrival: Future, timeout: float | None) -> bool:
 class DispatchActor(TopicPart):
     """Owner of a topic store's building half."""
 
-    def __init__(self, around: Surroundings, store: TopicStore) -> None:
-        super().__init__(around.pool)
+    def __init__(self, context: NodeContext, store: TopicStore) -> None:
+        super().__init__(context.pool)
         self.store = store
         self.arrivals = Arrivals()
         self.listeners: dict[str, ActorRef[Any]] = {}
         """Actors that are told of every arrival in a topic; set before anything arrives."""
-        self._around = around
+        self._context = context
         self._catching_up: list[tuple[tm.CatchUp, Future]] = []
         self._flush_armed = False
         self._cuts_told = len(store.cuts)
         self._index_files = len(store.index.index_files)
-        self._thorough_ns = around.clock.now_ns()
+        self._thorough_ns = context.clock.now_ns()
 
     def describe(self) -> str:
         return f"the entries and keys of {self.store.directory}"
@@ -108,7 +107,7 @@ class DispatchActor(TopicPart):
             case tm.ExpireQueues():
                 self.store.expire_queues()
             case tm.CloseDispatch():
-                tell(self._around.timer, m.CancelTimers(self.actor_ref))
+                tell(self._context.timer, m.CancelTimers(self.actor_ref))
                 self.store.close()
                 self.arrivals.ring()
                 self._stop()
@@ -131,7 +130,7 @@ class DispatchActor(TopicPart):
             self._cuts_told += 1
         if not self._flush_armed:
             self._arm_flush()
-        if self._around.check_invariants:
+        if self._context.check_invariants:
             self.store.check_built()
 
     def _build(self) -> None:
@@ -149,7 +148,7 @@ class DispatchActor(TopicPart):
 
     def _flush_what_is_due(self) -> None:
         """At every interval what is worth it, at every thorough one everything; nothing once that is done."""
-        settings, now_ns = self.store.settings, self._around.clock.now_ns()
+        settings, now_ns = self.store.settings, self._context.clock.now_ns()
         self.store.index.write()
         if now_ns - self._thorough_ns < settings.flush_consume_queue_thorough_interval * MS_NS:
             self.store.flush_queues(settings.flush_consume_queue_least_pages * _PAGE_BYTES)
@@ -170,8 +169,8 @@ class DispatchActor(TopicPart):
 
     def _arm_flush(self) -> None:
         self._flush_armed = True
-        due_ns = self._around.clock.now_ns() + self.store.settings.flush_interval_consume_queue * MS_NS
-        tell(self._around.timer, m.StartTimer(self.actor_ref, "flush", due_ns, tm.FlushDue()))
+        due_ns = self._context.clock.now_ns() + self.store.settings.flush_interval_consume_queue * MS_NS
+        tell(self._context.timer, m.StartTimer(self.actor_ref, "flush", due_ns, tm.FlushDue()))
 
     def _tell_arrivals(self) -> None:
         touched = self.store.drain_touched()
@@ -182,14 +181,14 @@ class DispatchActor(TopicPart):
         if self._catching_up:
             waiting, self._catching_up = self._catching_up, []
             for message, future in waiting:
-                if self._is_there(message) or self._room_wait_ns:
+                if self._is_there(message) or self._full_disk is not None:
                     future.set()
                 else:
                     self._catching_up.append((message, future))
 
     def _catch_up(self, message: tm.CatchUp) -> Future | None:
         self._dispatch()
-        if self._is_there(message) or self._room_wait_ns:  # without room for more, what there is can be read
+        if self._is_there(message) or self._full_disk is not None:  # without room for more, what there is can be read
             return None
         future = Future(self)
         self._catching_up.append((message, future))

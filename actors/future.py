@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 import pykka
-from pykka import Timeout
+from pykka import Timeout as Timeout  # noqa: PLC0414 - for those who wait
 
 _LOCK = threading.Lock()  # held for a few instructions only; one for all futures
 os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # type: ignore[attr-defined]  # whoever held it is not there

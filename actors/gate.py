@@ -1,9 +1,9 @@
 """Gate: where a node's publishers are held, all of them by the same rules, whatever they publish to.
 
 While an *alarm* is set nobody passes (:attr:`Gate.reasons`). Else so many *bytes* may be on their way at a time as the
-node's :class:`~actors.engines.byte_budget.ByteBudget` says. Who passes has *reserved* bytes, and hands them over with
-the message; the actor that takes it out of its inbox lets them leave. What the actors hand on to each other is counted
-and never held.
+node's :class:`~warren.actors.engines.byte_budget.ByteBudget` says. Who passes has *reserved* bytes, and hands them over
+with the message; the actor that takes it out of its inbox lets them leave. What the actors hand on to each other is
+counted and never held.
 
 The budget wants a reading of the memory now and then, in bytes and in time. Whoever finds the last one too old lets the
 memory monitor *look*, in his own thread where that may be. So a reading never waits for a thread of the pool, however
@@ -19,10 +19,10 @@ from typing import Final, Protocol
 
 import attrs
 
-from actors.clock import NS, Clock
-from actors.engines.byte_budget import UNLIMITED_BYTES, ByteBudget, Waiting
-from actors.future import Future, Helper
-from actors.pool import Pool
+from warren.actors.clock import NS, Clock
+from warren.actors.engines.byte_budget import UNLIMITED_BYTES, ByteBudget, Waiting
+from warren.actors.future import Future, Helper
+from warren.actors.pool import Pool
 
 STALE_NS: Final = 2 * NS
 """The memory monitor looks every second. A publisher who finds that it has not looked for so long lets it."""
@@ -35,7 +35,7 @@ class Watcher(Protocol):
         """Read now, and act on it: in the calling thread, or soon in another."""
 
 
-class Place(Future):
+class Reservation(Future):
     """A place in the line for bytes; answered once they are reserved."""
 
     __slots__ = ("waiting",)
@@ -56,10 +56,10 @@ class Gate:
     """The alarms that are set; empty: open."""
     watcher: Watcher | None = None
     _credit: int = attrs.field(default=attrs.Factory(lambda self: self.limit, takes_self=True))
-    _waiting: deque[Future] = attrs.Factory(deque)  # one for good: any thread may append
+    _waiting: deque[Future] = attrs.Factory(deque)  # never replaced: any thread may append
     _lock: threading.Lock = attrs.Factory(threading.Lock)
     _budget: ByteBudget = attrs.Factory(ByteBudget)
-    _places: dict[Waiting, Place] = attrs.Factory(dict)
+    _places: dict[Waiting, Reservation] = attrs.Factory(dict)
     _read_ns: int = attrs.field(default=attrs.Factory(lambda self: self._clock.now_ns(), takes_self=True))
 
     # ── alarms ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -85,7 +85,7 @@ class Gate:
         return future
 
     def end(self) -> None:
-        """Let everybody pass, for good: the node is closed, and says so to who comes."""
+        """Let everybody pass from now on: the node is closed, and tells so to whoever comes."""
         with self._lock:
             self._budget.limit_bytes = UNLIMITED_BYTES
         self.watcher = None
@@ -111,15 +111,15 @@ class Gate:
         with self._lock:
             return self._budget.admit(size_bytes, ahead=ahead)
 
-    def get_in_line(self, size_bytes: int, helper: Helper | None = None) -> Place:
+    def get_in_line(self, size_bytes: int, helper: Helper | None = None) -> Reservation:
         """A future that is answered once ``size_bytes`` are reserved. To be withdrawn where nobody waits any more."""
         with self._lock:
             waiting = self._budget.wait(size_bytes)
-            place = self._places[waiting] = Place(helper, waiting)
+            place = self._places[waiting] = Reservation(helper, waiting)
         self._let_in(here=False)
         return place
 
-    def take_over(self, place: Place) -> int:
+    def take_over(self, place: Reservation) -> int:
         """What is reserved for a place that was answered is the caller's; it is not given back any more."""
         with self._lock:
             return self._budget.take_over(place.waiting)
@@ -129,7 +129,7 @@ class Gate:
 
         What is no place in the line is left alone.
         """
-        if not isinstance(place, Place):
+        if not isinstance(place, Reservation):
             return
         with self._lock:
             self._places.pop(place.waiting, None)

@@ -5,8 +5,8 @@ messages: members read those for themselves. Offsets that were committed are wri
 ``flush_consumer_offset_interval``; a crash goes back to the last time, and what was done since is handed out again.
 
 A *broadcast* reader reads all queues for itself: it is a group of one member, called ``group@instance``, whose offsets
-lie in a file of its own (:mod:`queue_index.local_offsets`). Without a group's name, it is ``@`` and the member's, and
-they lie nowhere.
+lie in a file of its own (:mod:`warren.queue_index.local_offsets`). Without a group's name, it is ``@`` and the
+member's, and they lie nowhere.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from actors import messages as m
-from actors import topic_messages as tm
-from actors.commit_log_actor import MS_NS
-from actors.dispatch_actor import Arrivals
-from actors.engines.topics.consumer_group import ConsumerGroup, Taken
-from actors.engines.topics.errors import MemberError, QueueLostError, TopicError
-from actors.engines.topics.topic_store import TopicStore
-from actors.surroundings import Surroundings
-from actors.timer import tell
-from actors.topic_part import TopicPart
-from queue_index.consumer_offsets import ConsumerOffsets
-from queue_index.local_offsets import SEPARATOR, LocalOffsets
-from storage.errors import NoRoomError
+from warren.actors import messages as m
+from warren.actors import topic_messages as tm
+from warren.actors.dispatch_actor import Arrivals
+from warren.actors.engines.topics.consumer_group import ConsumerGroup, Taken
+from warren.actors.engines.topics.errors import MemberError, QueueLostError, TopicError
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.actors.node_context import NodeContext
+from warren.actors.timer import tell
+from warren.actors.topic_part import TopicPart
+from warren.queue_index.consumer_offsets import ConsumerOffsets
+from warren.queue_index.local_offsets import SEPARATOR, LocalOffsets
 
 _LOG = logging.getLogger("warren.topics")
 
@@ -42,7 +40,7 @@ class GroupsActor(TopicPart):
 
     def __init__(
         self,
-        around: Surroundings,
+        context: NodeContext,
         store: TopicStore,
         offsets: ConsumerOffsets,
         local_offsets: LocalOffsets,
@@ -50,8 +48,8 @@ class GroupsActor(TopicPart):
         queues_of: Callable[[str], int],
         arrivals: Arrivals,
     ) -> None:
-        super().__init__(around.pool)
-        self._around = around
+        super().__init__(context.pool)
+        self._context = context
         self._store = store
         self._offsets = offsets
         self._local_offsets = local_offsets
@@ -59,7 +57,6 @@ class GroupsActor(TopicPart):
         self._arrivals = arrivals
         self._groups: dict[tuple[str, str], ConsumerGroup] = {}
         self._abandoned: deque[tm.LeaveGroup] = deque()
-        self._persist_armed = False
         self._take_back_offsets()
 
     def describe(self) -> str:
@@ -92,10 +89,9 @@ class GroupsActor(TopicPart):
             case tm.NoteOffset():
                 self._note(message.topic, message.group, message.queue_id, message.queue_offset)
             case tm.PersistDue():
-                self._persist_armed = False
                 self._persist_if_room()
             case tm.CloseGroups():
-                tell(self._around.timer, m.CancelTimers(self.actor_ref))
+                tell(self._context.timer, m.CancelTimers(self.actor_ref))
                 self._persist()
                 self._stop()
             case tm.GiveUpTopics():
@@ -265,28 +261,16 @@ class GroupsActor(TopicPart):
 
     def _note(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
         self._commit_offset(topic, group, queue_id, queue_offset)
-        if not self._persist_armed and (self._offsets.is_dirty or self._local_offsets.is_dirty):
-            self._persist_armed = True
-            due_ns = self._around.clock.now_ns() + self._store.settings.flush_consumer_offset_interval * MS_NS
-            tell(self._around.timer, m.StartTimer(self.actor_ref, "persist", due_ns, tm.PersistDue()))
+        if self._offsets.is_dirty or self._local_offsets.is_dirty:
+            self._arm_persist(self._store.settings.flush_consumer_offset_interval)
 
     def _persist(self) -> None:
         self._offsets.persist()
         self._local_offsets.persist()
 
-    def _persist_if_room(self) -> None:
-        """Write offsets down. On a full disk they wait in memory, and a crash hands out again what came since."""
-        try:
-            self._persist()
-        except NoRoomError as error:
-            self._persist_armed = True
-            self._wait_for_room(error, "persist", tm.PersistDue())
-        else:
-            self._found_room()
-
     def on_turn_end(self) -> None:
         while self._abandoned:
             self._leave(self._abandoned.popleft())
-        if self._around.check_invariants:
+        if self._context.check_invariants:
             for group in self._groups.values():
                 group.check_invariants()

@@ -1,6 +1,6 @@
 """Handing over: what users' threads give to a queue, single messages and acks above all.
 
-Single ones gather in the queue's inbox while it is busy (:class:`~actors.inbox.Gathering`): those of one
+Single ones gather in the queue's inbox while it is busy (:class:`~warren.actors.inbox.PendingBatch`): those of one
 :class:`PublishKey` become one batch with one confirm, those of one :class:`SettleKey` one call.
 """
 
@@ -11,12 +11,12 @@ from typing import Final
 
 import attrs
 
-from actors.engines.byte_budget import MESSAGE_BYTES
-from actors.future import Confirm
-from actors.inbox import Gathering
-from actors.pool import ActorStoppedError
-from queue_index.message_format import Envelope
-from storage.errors import WarrenError
+from warren.actors.engines.byte_budget import MESSAGE_BYTES
+from warren.actors.future import Confirm
+from warren.actors.inbox import PendingBatch
+from warren.actors.pool import ActorStoppedError
+from warren.queue_index.message_format import Envelope
+from warren.storage.errors import WarrenError
 
 CLOSED_WEIGHT: Final = 1 << 60
 """No publisher is let in where so much waits; it then looks why."""
@@ -41,19 +41,19 @@ class PublishKey:
     envelope: Envelope
     expiration_ms: int | None = None
     priority: int = 0
-    around_bytes: int = attrs.field(init=False)
+    overhead_bytes: int = attrs.field(init=False)
     """What each message takes on its way beside its body."""
 
-    @around_bytes.default
-    def _size_around(self) -> int:
+    @overhead_bytes.default
+    def _size_overhead(self) -> int:
         return MESSAGE_BYTES + len(self.envelope.properties)
 
     def size_bytes(self, bodies: Sequence[bytes]) -> int:
         """What messages with such bodies take on their way."""
-        return sum(map(len, bodies)) + len(bodies) * self.around_bytes
+        return sum(map(len, bodies)) + len(bodies) * self.overhead_bytes
 
 
-class PublishBatch(Gathering):
+class PublishBatch(PendingBatch):
     """Single publishes that wait together; ``items`` are bodies."""
 
     __slots__ = ("confirm",)
@@ -69,17 +69,3 @@ class SettleKey:
 
     channel: str
     outcome: str
-
-
-def tag_ranges(tags: list[int]) -> list[range]:
-    """Delivery tags that came one by one, as ranges."""
-    ranges: list[range] = []
-    start = end = tags[0]
-    for tag in tags[1:]:
-        if tag == end + 1:
-            end = tag
-        else:
-            ranges.append(range(start, end + 1))
-            start = end = tag
-    ranges.append(range(start, end + 1))
-    return ranges

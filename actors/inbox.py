@@ -2,10 +2,10 @@
 
 Two lanes. *Control* messages (:class:`Control`: stop, duration targets, credit, what a store has made safe) overtake
 *data*; within a lane the order of arrival is kept. ``weight`` counts the published messages that wait: a publisher that
-finds too many has to wait (:mod:`actors.queue_door`).
+finds too many has to wait (:mod:`warren.actors.queue_front_end`).
 
 Single publishes and acks join the entry at the tail of the data lane while it is of their kind and nothing else has
-come behind it (:class:`Gathering`): an actor that is busy finds batches.
+come behind it (:class:`PendingBatch`): an actor that is busy finds batches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from pykka._envelope import Envelope
 
-from actors.future import Future, Helper
+from warren.actors.future import Future, Helper
 
 
 class Control:
@@ -26,7 +26,7 @@ class Control:
     __slots__ = ()
 
 
-class Gathering:
+class PendingBatch:
     """An entry of the data lane that others of its kind may still join. ``key``: what makes them of one kind."""
 
     __slots__ = ("items", "key", "reserved_bytes", "room_bytes")
@@ -35,7 +35,7 @@ class Gathering:
         self.key = key
         self.items: list[Any] = []
         self.reserved_bytes = 0
-        """What is on the way for it (:mod:`actors.gate`)."""
+        """What is on the way for it (:mod:`warren.actors.gate`)."""
         self.room_bytes = 0
         """So much of that has not come yet."""
 
@@ -47,8 +47,8 @@ class Owner(Helper, Protocol):
         """Something waits, and nobody has been told."""
 
 
-Entry = Envelope[Any] | Gathering
-G = TypeVar("G", bound=Gathering)
+Entry = Envelope[Any] | PendingBatch
+G = TypeVar("G", bound=PendingBatch)
 
 
 class Inbox:
@@ -66,7 +66,7 @@ class Inbox:
         self._control: deque[Envelope[Any]] | None = None
         self._data: deque[Entry] | None = None
         self._lock = threading.Lock()
-        self._open: Gathering | None = None
+        self._open: PendingBatch | None = None
 
     def put(self, envelope: Envelope[Any], weight: int = 0) -> None:
         """Take one message; Pykka's way in."""
@@ -120,8 +120,8 @@ class Inbox:
             raise
         return tail  # type: ignore[return-value]
 
-    def join(self, key: object, item: Any, size_bytes: int) -> Gathering | None:
-        """The short way for a message of weight 1: let it join the entry at the tail.
+    def join(self, key: object, item: Any, size_bytes: int) -> PendingBatch | None:
+        """The fast path for a message of weight 1: let it join the entry at the tail.
 
         If that is of its kind, and bytes enough are reserved for it. Whoever began the entry has told the owner.
         """
@@ -167,7 +167,7 @@ class Inbox:
                 entry = self._data.popleft()
                 if entry is self._open:
                     self._open = None
-                if not isinstance(entry, Gathering) or entry.items:  # else an interrupt struck who began it
+                if not isinstance(entry, PendingBatch) or entry.items:  # else an interrupt struck who began it
                     return entry
             return None
 

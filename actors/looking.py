@@ -7,10 +7,10 @@ from typing import Any, Final
 import attrs
 from pykka import ActorDeadError, ActorRef, Timeout
 
-from actors.engines.byte_budget import MESSAGE_BYTES
-from actors.engines.queue_process import QueueProcess
-from queue_index.browsing import Browsed
-from storage.errors import WarrenError
+from warren.actors.engines.byte_budget import MESSAGE_BYTES
+from warren.actors.engines.queue_process import QueueProcess
+from warren.queue_index.browsing import Browsed
+from warren.storage.errors import WarrenError
 
 QUEUE_BYTES: Final = 8192
 """What a queue takes that is awake."""
@@ -37,11 +37,6 @@ def browse(process: QueueProcess, limit: int, after: tuple[int, int] | None) -> 
         if len(found) >= limit:
             break
     return found
-
-
-def is_pageable(process: QueueProcess) -> bool:
-    """Whether a body of it is in RAM."""
-    return any(queue.state.ram_msg_count or queue.state.ram_ack_count for _, queue in process.backing.awake())
 
 
 def allocated_bytes(process: QueueProcess) -> int:

@@ -1,4 +1,4 @@
-"""The actor that watches memory and disk: the rules are :mod:`actors.engines.memory_monitor` and ``alarms``.
+"""The actor that watches memory and disk: the rules are :mod:`warren.actors.engines.memory_monitor` and ``alarms``.
 
 Queues report how long their messages in RAM will last and are told how long they may. A queue that has left, because it
 hibernates, is neither counted nor woken. While an alarm is set the node's gate is shut for publishers.
@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from pykka import ActorRef
 
-from actors.engines.alarms import MAX_CHECK_INTERVAL_MS, AlarmEvent, Alarms, DiskMonitor, disk_limit_bytes
-from actors.engines.memory_monitor import MemoryMonitor
-from actors.engines.memory_readings import MemoryReading, memory_limit_bytes
-from actors.messages import (
+from warren.actors.engines.alarms import MAX_CHECK_INTERVAL_MS, AlarmEvent, Alarms, DiskMonitor, disk_limit_bytes
+from warren.actors.engines.memory_monitor import MemoryMonitor
+from warren.actors.engines.memory_readings import MemoryReading, memory_limit_bytes
+from warren.actors.messages import (
     AlarmCheck,
     CancelTimers,
     DiskRoom,
@@ -35,9 +35,9 @@ from actors.messages import (
     SetDurationTarget,
     StartTimer,
 )
-from actors.pool import PooledActor
-from actors.surroundings import Surroundings
-from actors.timer import tell
+from warren.actors.node_context import NodeContext
+from warren.actors.pool import PooledActor
+from warren.actors.timer import tell
 
 _LOG = logging.getLogger("warren.memory")
 
@@ -52,16 +52,16 @@ class MemoryMonitorActor(PooledActor):
 
     def __init__(
         self,
-        around: Surroundings,
+        context: NodeContext,
         *,
         reading: MemoryReading,
         total_memory_bytes: int,
         free_disk_bytes: Callable[[], int],
         give_back: Callable[[], None],
     ) -> None:
-        super().__init__(around.pool)
-        settings = around.settings
-        self._around = around
+        super().__init__(context.pool)
+        settings = context.settings
+        self._context = context
         self._reading = reading
         self._free_disk_bytes = free_disk_bytes
         self._give_back = give_back
@@ -95,10 +95,10 @@ class MemoryMonitorActor(PooledActor):
             self._check_memory()
 
     def on_start(self) -> None:
-        self._around.gate.watcher = self
+        self._context.gate.watcher = self
         self._disk_round()
         self._round()
-        self._start_timer("memory", self._around.settings.memory_monitor_interval, MonitorRound())
+        self._start_timer("memory", self._context.settings.memory_monitor_interval, MonitorRound())
         self._start_timer("alarm", ALARM_INTERVAL_MS, AlarmCheck())
 
     def on_receive(self, message: object) -> object:
@@ -117,7 +117,7 @@ class MemoryMonitorActor(PooledActor):
                 self._note_room(message)
             case MonitorRound():
                 self._round()
-                self._start_timer("memory", self._around.settings.memory_monitor_interval, message)
+                self._start_timer("memory", self._context.settings.memory_monitor_interval, message)
             case AlarmCheck():
                 self._check_memory()
                 self._start_timer("alarm", ALARM_INTERVAL_MS, message)
@@ -126,8 +126,8 @@ class MemoryMonitorActor(PooledActor):
             case GetMemory():
                 return self._numbers()
             case SampleMemory():
-                if (recorder := self._around.recorder) is not None:
-                    tell(recorder, MemorySampled(message.step, self._around.clock.now_ns(), self._numbers()))
+                if (recorder := self._context.recorder) is not None:
+                    tell(recorder, MemorySampled(message.step, self._context.clock.now_ns(), self._numbers()))
             case _:
                 raise RuntimeError(f"a memory monitor cannot handle {message!r}")
         return None
@@ -139,18 +139,18 @@ class MemoryMonitorActor(PooledActor):
         traceback: TracebackType | None,
     ) -> None:
         """Nobody watches: publishers go on until the next one looks."""
-        self._around.gate.watcher = None
-        self._around.gate.set(frozenset())
-        tell(self._around.timer, CancelTimers(self.actor_ref))
+        self._context.gate.watcher = None
+        self._context.gate.set(frozenset())
+        tell(self._context.timer, CancelTimers(self.actor_ref))
         error = exception_value if exception_value is not None else RuntimeError("no error")
-        tell(self._around.node, MonitorFailed(error))
+        tell(self._context.node, MonitorFailed(error))
 
     def _round(self) -> None:
         self._check_memory()
         disk_alarm = "disk" in self._alarms.active
         for queue, duration_s in self._monitor.round(self._used_bytes, disk_alarm=disk_alarm):
             tell(_address(queue), SetDurationTarget(duration_s))
-        if self._around.check_invariants:
+        if self._context.check_invariants:
             self._monitor.check_invariants()
 
     def _check_memory(self) -> None:
@@ -159,7 +159,7 @@ class MemoryMonitorActor(PooledActor):
             self._give_back()  # what was paged may still count as ours
             self._used_bytes = self._reading.read()
         self._note(self._alarms.update("memory", alarmed=self._used_bytes > self._monitor.limit_bytes))
-        self._around.gate.note_reading(self._used_bytes, self._monitor.limit_bytes)
+        self._context.gate.note_reading(self._used_bytes, self._monitor.limit_bytes)
 
     def _disk_round(self) -> None:
         try:
@@ -187,11 +187,11 @@ class MemoryMonitorActor(PooledActor):
             _LOG.warning(
                 "%s alarm %s", event.resource, "set: publishers are blocked" if event.change == "set" else "cleared"
             )
-            self._around.gate.set(frozenset(self._alarms.active))
+            self._context.gate.set(frozenset(self._alarms.active))
 
     def _start_timer(self, key: str, wait_ms: int, message: object) -> None:
-        due_ns = self._around.clock.now_ns() + wait_ms * 1_000_000
-        tell(self._around.timer, StartTimer(self.actor_ref, key, due_ns, message))
+        due_ns = self._context.clock.now_ns() + wait_ms * 1_000_000
+        tell(self._context.timer, StartTimer(self.actor_ref, key, due_ns, message))
 
     def _numbers(self) -> dict[str, Any]:
         return {

@@ -1,8 +1,8 @@
 """Every message between actors, and from a user's thread to an actor: who sends it, to whom, what comes back.
 
-*Ask* goes one way only, user → node → queue → store; everything upwards is a *tell*. :class:`~actors.inbox.Control`
-messages overtake data. Single publishes and acks reach a queue as gatherings (:mod:`actors.handing_over`), not as
-messages.
+*Ask* goes one way only, user → node → queue → store; everything upwards is a *tell*.
+:class:`~warren.actors.inbox.Control` messages overtake data. Single publishes and acks reach a queue as gatherings
+(:mod:`warren.actors.handing_over`), not as messages.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from pykka import ActorRef
 
-from actors.engines.consumers import Consumer
-from actors.inbox import Control
-from queue_index.message_format import Envelope
-from storage.errors import NoRoomError
+from warren.actors.engines.consumers import Consumer
+from warren.actors.inbox import Control
+from warren.queue_index.message_format import Envelope
+from warren.storage.errors import NoRoomError
 
 if TYPE_CHECKING:
-    from actors.deliveries import Deliveries
-    from actors.future import Future
+    from warren.actors.deliveries import Deliveries
+    from warren.actors.future import Future
 
 # ── timer ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -65,7 +65,7 @@ class Publish:
     priority: int
     confirm: Future
     reserved_bytes: int = 0
-    """What is on the way for it (:mod:`actors.gate`)."""
+    """What is on the way for it (:mod:`warren.actors.gate`)."""
 
 
 @attrs.frozen
@@ -355,7 +355,8 @@ class RecordDue:
 
 @attrs.frozen
 class QueueSampled:
-    """Queue → recorder. Tell. How it stands (:func:`actors.sampling.sample_queue`), what came since it last said so.
+    """Queue → recorder. Tell. How it stands (:func:`warren.actors.sampling.sample_queue`), what came since it last said
+    so.
 
     ``step``: whose message it answers; ``None``: its last word. ``turns``: how many it has had in all.
     """
@@ -440,7 +441,7 @@ class Change:
     """User → node. Ask. Do something with what is declared, with nobody else at it; the reply is what ``work`` returns,
     or the error that it raised: then nothing was changed.
 
-    ``work`` is one of the operations of :class:`actors.node_actor.Node`, its arguments bound.
+    ``work`` is one of the operations of :class:`warren.actors.node_actor.Node`, its arguments bound.
     """
 
     work: Callable[[], Any]

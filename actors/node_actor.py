@@ -1,13 +1,10 @@
 """The actor of a node: opens a data directory, starts what runs in it, restarts what fails, stops it all.
 
-The data directory is RabbitMQ's: ``msg_stores/vhosts/…`` (:mod:`actors.vhost_files`); beside it lie warren's own
-definitions (:mod:`actors.engines.definitions`), topics (:mod:`actors.running_topics`) and ``warren.lock``, which says
-who has the directory.
+The data directory is RabbitMQ's: ``msg_stores/vhosts/…`` (:mod:`warren.actors.vhost_files`); beside it lie warren's own
+definitions (:mod:`warren.actors.engines.definitions`), topics (:mod:`warren.actors.running_topics`) and
+``warren.lock``, which says who has the directory.
 
-*Changes* of what is declared come one at a time (:class:`~actors.messages.Change`): in memory, then on disk, then the
-queue's actor, and only then the answer. A change that fails, by whatever error, is taken back in memory and on disk and
-answered with the error; the node goes on. A queue that is deleted loses its files first and its definition then: a
-crash in between leaves an empty queue, never messages without one; and so does a definition that cannot be dropped.
+What is declared, and how it changes, is :mod:`warren.actors.node_registry`.
 
 *Supervision.* A queue that fails is started anew from its files, at most ``restart_limit`` times in that many seconds;
 then it stays down with the reason, and everything else serves. A store that fails takes its vhost with it: every queue
@@ -21,77 +18,47 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any
 
 import attrs
 from pykka import ActorRef
 
-from actors import messages as m
-from actors import topic_messages as tm
-from actors.clock import NS
-from actors.engines.arguments import QueueDeclaration
-from actors.engines.definitions import Definitions
-from actors.engines.definitions_file import FILE_NAME as DEFINITIONS_FILE
-from actors.engines.definitions_json import Imported
-from actors.engines.errors import NotFoundError, PreconditionFailedError, ResourceLockedError
-from actors.engines.exchanges import Binding, ExchangeDeclaration
-from actors.engines.memory_readings import MemoryReading
-from actors.handing_over import QueueDownError, QueueGoneError
-from actors.inbox import Inbox
-from actors.memory_monitor_actor import MemoryMonitorActor
-from actors.pool import ActorStoppedError, PooledActor
-from actors.queue_actor import QueueActor
-from actors.recorder_actor import Record, RecorderActor
-from actors.running_topics import TOPICS_DIRECTORY, RunningTopics
-from actors.running_vhost import QueueCell, RunningVhost
-from actors.surroundings import Surroundings
-from actors.timer import TimerActor, tell
-from actors.vhost_files import LOCK_FILE
-from queue_index import directory as names
-from storage.errors import DataError, DirectoryLostError, DiskFullError, StorageError, WarrenError
-from storage.filesystem import Lock
-from storage.topic_settings import TopicSettings
+from warren.actors import messages as m
+from warren.actors import topic_messages as tm
+from warren.actors.clock import NS
+from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.definitions_file import FILE_NAME as DEFINITIONS_FILE
+from warren.actors.engines.errors import PreconditionFailedError
+from warren.actors.engines.memory_readings import MemoryReading
+from warren.actors.engines.restarts import Restarts, Retries
+from warren.actors.inbox import Inbox
+from warren.actors.memory_monitor_actor import MemoryMonitorActor
+from warren.actors.node_context import NodeContext
+from warren.actors.node_errors import BrokenNodeError, ForeignDirectoryError, UnsavedError
+from warren.actors.node_registry import VHOSTS_DIRECTORY, NodeRegistry
+from warren.actors.node_topics import NodeTopics
+from warren.actors.pool import ActorStoppedError
+from warren.actors.queue_actor import QueueActor
+from warren.actors.recorder_actor import Record, RecorderActor
+from warren.actors.running_topics import RunningTopics
+from warren.actors.running_vhost import QueueCell, RunningVhost
+from warren.actors.timer import TimerActor, tell
+from warren.queue_index import directory as names
+from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, StorageError, WarrenError
+from warren.storage.filesystem import Lock
+from warren.storage.lock_file import LOCK_FILE
+from warren.storage.topic_settings import TopicSettings
 
 _LOG = logging.getLogger("warren.node")
-
-T = TypeVar("T")
-
-RETRY_NS: Final = NS
-MAX_RETRY_NS: Final = 64 * NS
-"""Between two attempts to bring up what the disk keeps down."""
-
-VHOSTS_DIRECTORY: Final = "msg_stores/vhosts"
-
-
-class ForeignDirectoryError(WarrenError):
-    """The directory is somebody else's, and nobody said that it may be taken over."""
-
-
-class VhostDownError(WarrenError):
-    """The vhost cannot be opened, or its store has failed too often; the reason is in the text."""
-
-
-class TopicsDownError(WarrenError):
-    """The topics cannot be opened, or have failed too often; the reason is in the text."""
-
-
-class UnsavedError(WarrenError):
-    """What is declared could not be written down, so what was asked for was not done; but a queue that was to be
-    deleted has lost its messages."""
-
-
-class _BrokenNodeError(RuntimeError):
-    """What is declared contradicts itself: nothing that the node did from here on would be right."""
 
 
 @attrs.frozen(kw_only=True)
 class Probes:
     """Where a node reads what its machine has; handed in."""
 
-    reading: Callable[[Surroundings], MemoryReading]
+    reading: Callable[[NodeContext], MemoryReading]
     total_memory_bytes: int
     free_disk_bytes: Callable[[], int]
     give_back: Callable[[], None] = lambda: None
@@ -100,12 +67,12 @@ class Probes:
     """Of the disk that the data directory lies on."""
 
 
-class NodeActor(PooledActor):
+class NodeActor(NodeRegistry):
     """Owner of a data directory and of everything that runs in it."""
 
     def __init__(
         self,
-        around: Surroundings,
+        context: NodeContext,
         path: str,
         *,
         probes: Probes,
@@ -114,32 +81,28 @@ class NodeActor(PooledActor):
         topic_settings: TopicSettings | None = None,
         record: Record | None = None,
     ) -> None:
-        super().__init__(around.pool)
+        super().__init__(context, path)
         self._record = record
-        around.node = self.actor_ref
-        self._around = around
-        self._path = path
+        context.node = self.actor_ref
         self._probes = probes
         self._owner = owner
         self._adopt = adopt
         self._lock: Lock | None = None
-        self._definitions: Definitions | None = None
         self._owns_directory = False
         """Whether it was warren's before it was opened: then definitions say which queues there are."""
         self._error: BaseException | None = None
-        self.vhosts: dict[str, RunningVhost] = {}
-        """Read by any thread, changed by this actor alone."""
-        self.down: dict[str, BaseException] = {}
-        """Vhosts that could not be opened, and why."""
-        self._vhost_restarts: dict[str, deque[int]] = {}
+        self._vhost_restarts: dict[str, Restarts] = {}
         self._cells_down: dict[str, Mapping[str, QueueCell]] = {}
         """Of vhosts that are down: what handles hold on to."""
-        self._retries: dict[tuple[str, ...], tuple[int, int]] = {}
-        """How long the last wait for what is down was, and when it began (ns)."""
-        self._topic_settings = TopicSettings() if topic_settings is None else topic_settings
-        self._topics: RunningTopics | None = None
-        self._topics_error: BaseException | None = None
-        self._topics_restarts: deque[int] = deque()
+        self._retries = Retries()
+        self._topics = NodeTopics(
+            context,
+            path,
+            TopicSettings() if topic_settings is None else topic_settings,
+            probes.used_disk_percent,
+            owner=owner,
+            retry_later=lambda error: self._retry_later(("topics",), error),
+        )
 
     def describe(self) -> str:
         return f"the node of {self._path}"
@@ -151,19 +114,13 @@ class NodeActor(PooledActor):
             super().stopped_error() if self._error is None else ActorStoppedError(f"{self.describe()}: {self._error}")
         )
 
-    @property
-    def definitions(self) -> Definitions:
-        if self._definitions is None:
-            raise RuntimeError("the node is not open")
-        return self._definitions
-
     # ── opening ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_start(self) -> None:
-        around, files = self._around, self._around.files
+        context, files = self._context, self._context.files
         if self._record is not None:
             self._record.check()
-            around.counting = True
+            context.counting = True
         found = self._vhosts_on_disk()
         self._owns_directory = files.exists(f"{self._path}/{DEFINITIONS_FILE}")
         if found and not self._owns_directory and not self._adopt:
@@ -173,10 +130,10 @@ class NodeActor(PooledActor):
             )
         files.make_directories(self._path)
         self._lock = files.lock(f"{self._path}/{LOCK_FILE}", self._owner)
-        around.check_directory = self.check_directory
+        context.check_directory = self.check_directory
         if self._record is not None:
             self._record.open(self._about())
-        around.timer = TimerActor.start(around.pool, around.clock)
+        context.timer = TimerActor.start(context.pool, context.clock)
         self._start_monitor()
         self._definitions = Definitions.open(files, self._path)
         if not found:  # so that a crash from here on leaves no directory that looks like a broker's
@@ -193,10 +150,10 @@ class NodeActor(PooledActor):
                 self._keep_down(name, {}, error)
         with contextlib.suppress(DiskFullError):  # it is tried again with the next change, or at the end
             self._definitions.save()
-        if files.is_directory(self._topics_path):
-            self._try_to_open_topics()
+        if self._topics.on_disk:
+            self._topics.try_to_open()
         if self._record is not None:
-            around.recorder = RecorderActor.start(around, self._record, self._queue_actors)
+            context.recorder = RecorderActor.start(context, self._record, self._queue_actors)
 
     def _queue_actors(self) -> Iterator[QueueActor]:
         """Those that live at the moment; any thread may ask."""
@@ -207,16 +164,16 @@ class NodeActor(PooledActor):
 
     def _about(self) -> dict[str, Any]:
         """What a record says of its node."""
-        around = self._around
+        context = self._context
         return {
-            "began_us": around.clock.wall_us(),
+            "began_us": context.clock.wall_us(),
             "total_memory_bytes": self._probes.total_memory_bytes,
-            "node": attrs.asdict(around.settings),
-            "engine": attrs.asdict(around.engine),
+            "node": attrs.asdict(context.settings),
+            "engine": attrs.asdict(context.engine),
         }
 
     def _vhosts_on_disk(self) -> list[str]:
-        files, root = self._around.files, f"{self._path}/{VHOSTS_DIRECTORY}"
+        files, root = self._context.files, f"{self._path}/{VHOSTS_DIRECTORY}"
         found = []
         for entry in files.list(root):
             name_path = f"{root}/{entry}/{names.VHOST_NAME_FILE}"
@@ -224,14 +181,10 @@ class NodeActor(PooledActor):
                 found.append(files.read(name_path).decode("utf-8", "surrogateescape"))
         return found
 
-    def _vhost_path(self, name: str) -> str:
-        entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
-        return f"{self._path}/{VHOSTS_DIRECTORY}/{entry}"
-
     def _open_vhost(self, name: str) -> None:
         definitions = self.definitions.vhost(name)
         try:
-            vhost = RunningVhost.open(self._around, self._vhost_path(name), definitions, owner=self._owner)
+            vhost = RunningVhost.open(self._context, self._vhost_path(name), definitions, owner=self._owner)
         except DataError as error:
             _LOG.exception("vhost '%s' is down", name)
             self.down[name] = error
@@ -284,14 +237,14 @@ class NodeActor(PooledActor):
                 self._restart_queue(message.queue, message.error)
             case m.MonitorFailed():
                 _LOG.error("nobody watches memory and disk for a second: %s", message.error)
-                due_ns = self._around.clock.now_ns() + NS
-                tell(self._around.timer, m.StartTimer(self.actor_ref, "monitor", due_ns, m.MonitorDue()))
+                due_ns = self._context.clock.now_ns() + NS
+                tell(self._context.timer, m.StartTimer(self.actor_ref, "monitor", due_ns, m.MonitorDue()))
             case m.MonitorDue():
                 self._start_monitor()
             case m.StoreFailed():
                 self._restart_vhost(message.store, message.error)
             case tm.TopicsFailed():
-                self._restart_topics(message.actor, message.error)
+                self._topics.restart(message.actor, message.error)
             case m.RetryDue():
                 self._retry(message.what)
             case m.CloseNode():
@@ -300,297 +253,30 @@ class NodeActor(PooledActor):
                 raise RuntimeError(f"a node cannot handle {message!r}")
         return None
 
-    def _change(self, work: Callable[[], T]) -> T:
-        """Change what is declared: all of it, or nothing and the error."""
-        self.definitions.begin()
-        try:
-            return work()
-        except BaseException as error:
-            self.definitions.undo()
-            if not isinstance(error, WarrenError):
-                _LOG.exception("a change of what is declared was taken back")
-                self._check_definitions()
-            raise
-
-    def _check_definitions(self) -> None:
-        try:
-            self.definitions.check_invariants()
-        except RuntimeError as error:
-            raise _BrokenNodeError(f"{self.describe()}: {error}") from error
-
     def is_refusal(self, error: Exception) -> bool:
         """Nobody could start another node in this one's place: it ends only where it cannot be right any more."""
-        return not isinstance(error, (_BrokenNodeError, DirectoryLostError))
+        return not isinstance(error, (BrokenNodeError, DirectoryLostError))
 
     def on_refused(self, error: Exception) -> None:
         _LOG.error("%s: %s", self.describe(), error, exc_info=None if isinstance(error, WarrenError) else error)
 
-    # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def vhost(self, name: str) -> RunningVhost:
-        """Raises :class:`NotFoundError`, or :class:`VhostDownError` with what keeps the vhost from being opened."""
-        vhost = self.vhosts.get(name)
-        if vhost is None:
-            if (error := self.down.get(name)) is not None:
-                raise VhostDownError(f"vhost '{name}' is down: {error}") from error
-            raise NotFoundError(f"no vhost '{name}'")
-        return vhost
-
-    def declare_vhost(self, name: str) -> None:
-        """See that a vhost is there."""
-        if self.definitions.declare_vhost(name):
-            self._add_vhosts([name])
-        self.vhost(name)
-
-    def _add_vhosts(self, vhosts: Iterable[str]) -> None:
-        """Open vhosts that are new, and write down what is declared; or leave none of them."""
-        added: list[str] = []
-        try:
-            for name in vhosts:
-                added.append(name)
-                self._open_new_vhost(name)
-            self._save()
-        except BaseException as error:
-            for name in added:
-                self._discard_vhost(name, error)
-            raise
-
-    def _open_new_vhost(self, name: str) -> None:
-        try:
-            self._open_vhost(name)
-        except StorageError as error:
-            raise VhostDownError(f"vhost '{name}' cannot be opened: {error}") from error
-
-    def _discard_vhost(self, name: str, error: BaseException) -> None:
-        """Do away with a vhost that is not to be, after all."""
-        self.down.pop(name, None)
-        vhost = self.vhosts.pop(name, None)
-        if vhost is not None:
-            vhost.give_up(error)
-        with contextlib.suppress(StorageError):  # what stays is taken for an empty vhost when the node is next opened
-            self._around.files.delete_tree(self._vhost_path(name))
-
-    def _save(self) -> None:
-        """Write down what is declared, or refuse."""
-        try:
-            self.definitions.save()
-        except StorageError as error:
-            raise UnsavedError(f"what is declared could not be written down: {error}") from error
-
-    def delete_vhost(self, name: str) -> None:
-        """With everything in it."""
-        vhost = self.vhost(name)
-        cells = dict(vhost.cells)
-        try:
-            for queue, cell in cells.items():
-                if cell.running is not None:
-                    self._take_out(vhost, queue)
-            vhost.give_up(QueueGoneError(f"vhost '{name}' was deleted"))
-            self._around.files.delete_tree(vhost.directory.path)
-            self.definitions.delete_vhost(name)
-            self._save()
-        except WarrenError as error:
-            self.definitions.undo()
-            del self.vhosts[name]
-            vhost.give_up(error)
-            self._try_to_open_vhost(name, cells)
-            raise UnsavedError(f"vhost '{name}' could not be deleted: {error}") from error
-        del self.vhosts[name]
-        for cell in cells.values():
-            cell.deleted = True
-
     # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def _topics_path(self) -> str:
-        return self._topic_settings.store_path_root_dir or f"{self._path}/{TOPICS_DIRECTORY}"
 
     @property
     def topics(self) -> RunningTopics | None:
         """The topics that run; ``None`` where there are none yet. Raises :class:`TopicsDownError`."""
-        if self._topics is None and self._topics_error is not None:
-            raise TopicsDownError(f"the topics are down: {self._topics_error}") from self._topics_error
-        return self._topics
+        return self._topics.get()
 
     def declare_topic(self, name: str, queues: int) -> RunningTopics:
         """See that a topic is there."""
-        if self.topics is None:
-            self._open_topics()
-        topics = self.topics
-        if topics is None:
-            raise RuntimeError("topics were opened and are not there")
-        topics.declare(name, queues)
-        return topics
-
-    def _open_topics(self) -> None:
-        self._topics = RunningTopics.open(
-            self._around,
-            self._topics_path,
-            self._topic_settings,
-            self._probes.used_disk_percent,
-            owner=self._owner,
-            has_failed=bool(self._topics_restarts),
-        )
-        self._topics_error = None
-
-    def _try_to_open_topics(self) -> None:
-        """Open the topics of a node that serves its queues whatever comes of it, or say why they are down."""
-        try:
-            self._open_topics()
-        except Exception as error:
-            _LOG.exception("the topics are down")
-            self._topics_error = error
-            self._retry_later(("topics",), error)
-
-    def _restart_topics(self, actor: ActorRef[Any], error: BaseException) -> None:
-        topics = self._topics
-        if topics is None or not topics.is_of(actor):
-            return
-        _LOG.error("the topics are opened anew: %s", error)
-        topics.give_up(error)
-        self._topics, self._topics_error = None, error
-        if not self._too_often(self._topics_restarts):
-            self._try_to_open_topics()
-        else:
-            self._retry_later(("topics",), error)
+        return self._topics.declare(name, queues)
 
     def forget(self, error: WarrenError) -> None:
         """In a forked child: whatever asks the actors here would do their work, on the parent's files."""
         for vhost in self.vhosts.values():
             vhost.forget(error)
-        if self._topics is not None:
-            self._topics.forget(error)
-
-    # ── queues, exchanges, bindings ─────────────────────────────────────────────────────────────────────────────
-
-    def declare_queue(self, declaration: QueueDeclaration, owner: object | None) -> QueueCell:
-        """See that a queue is there; one that is, is the one that is asked for or it is refused."""
-        vhost = self.vhost(declaration.vhost)
-        cell = vhost.cells.get(declaration.name)
-        if cell is not None:
-            _check_owner(cell, owner)
-        if self.definitions.declare_queue(declaration, named_by_node=declaration.name.startswith("amq.gen-")):
-            self._save()
-            cell = vhost.cells[declaration.name] = QueueCell(declaration, owner if declaration.exclusive else None)
-            vhost.start_queue(cell)
-        elif cell is None:
-            raise RuntimeError(f"{declaration} is defined and not running")
-        elif (actor := cell.running) is not None:
-            actor.actor_ref.tell(m.Touch())
-        return cell
-
-    def release(self, owner: object) -> None:
-        """Delete the exclusive queues of an owner that goes."""
-        for vhost in self.vhosts.values():
-            for name in [name for name, cell in vhost.cells.items() if cell.owner is owner]:
-                self.delete_queue(vhost.name, name)
-
-    def find_queue(self, vhost: str, name: str, owner: object | None) -> QueueCell:
-        """A queue that is there; raises :class:`NotFoundError`."""
-        cell = self.vhost(vhost).cells.get(name)
-        if cell is None:
-            raise NotFoundError(f"no queue '{name}' in vhost '{vhost}'")
-        _check_owner(cell, owner)
-        return cell
-
-    def delete_queue(
-        self,
-        vhost: str,
-        name: str,
-        *,
-        owner: object | None = None,
-        if_empty: bool = False,
-        if_unused: bool = False,
-        force: bool = False,
-    ) -> int:
-        """Returns how many messages were ready; raises :class:`PreconditionFailedError` where it may not go.
-
-        ``owner``: who asks for it, by name; ``None``: the node itself, or who has a handle. ``force``: one that is down
-        goes too, with whatever its files still hold.
-        """
-        running = self.vhost(vhost)
-        if name not in running.cells:
-            return 0
-        cell = running.cells[name]
-        if owner is not None:
-            _check_owner(cell, owner)
-        if force and cell.running is None:
-            running.remove_files(cell)
-        deleted = self._take_out(running, name, if_empty=if_empty, if_unused=if_unused)
-        try:
-            self._save()
-        except UnsavedError:
-            running.cells[name] = cell
-            running.start_queue(cell)
-            raise
-        cell.deleted = True
-        return deleted
-
-    def _take_out(self, running: RunningVhost, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
-        """Delete a queue that is there; the file of definitions is not written yet."""
-        cell = running.cells[name]
-        actor = cell.running
-        if actor is None and cell.error is not None:
-            raise cell.down_error()
-        deleted = 0
-        if actor is not None:
-            try:
-                deleted = actor.actor_ref.ask(m.DeleteQueue(if_empty=if_empty, if_unused=if_unused))  # type: ignore[assignment]
-            except Exception as error:
-                if not actor.actor_stopped.is_set():
-                    raise
-                raise QueueDownError(f"{cell.declaration} could not be deleted: {error}") from error
-        del running.cells[name]
-        self.definitions.delete_queue(running.name, name)
-        return deleted
-
-    def declare_exchange(self, declaration: ExchangeDeclaration) -> None:
-        """See that an exchange is there."""
-        self.vhost(declaration.vhost)
-        self.definitions.declare_exchange(declaration)
-        self._save()
-
-    def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> None:
-        """With its bindings."""
-        self.definitions.delete_exchange(vhost, name, if_unused=if_unused)
-        self._save()
-
-    def bind(self, binding: Binding, owner: object) -> None:
-        """See that a binding is there; raises :class:`ResourceLockedError` for another owner's exclusive queue."""
-        if self.definitions.vhost(binding.vhost).has_ends(binding):
-            self._check_destination(binding, owner)
-        self.definitions.bind(binding)
-        self._save()
-
-    def unbind(self, binding: Binding, owner: object) -> None:
-        """See that it is not; raises :class:`ResourceLockedError` as :meth:`bind` does."""
-        if self.definitions.vhost(binding.vhost).has_binding(binding):
-            self._check_destination(binding, owner)
-        self.definitions.unbind(binding)
-        self._save()
-
-    def _check_destination(self, binding: Binding, owner: object) -> None:
-        cell = self.vhost(binding.vhost).cells.get(binding.destination)
-        if cell is not None and binding.destination_type == "queue":
-            _check_owner(cell, owner)
-
-    def export_definitions(self, vhost: str | None) -> dict[str, Any]:
-        """As RabbitMQ's JSON."""
-        return self.definitions.export_definitions(vhost)
-
-    def import_definitions(self, document: Mapping[str, Any], vhost: str | None) -> Imported:
-        """Add what the JSON has, all of it or nothing."""
-        imported = self.definitions.import_definitions(document, vhost)
-        into = {declaration.vhost for declaration in imported.queues}
-        for name in into.difference(imported.vhosts):
-            self.vhost(name)  # it may be down: then nothing is imported
-        self._add_vhosts(imported.vhosts)
-        for declaration in imported.queues:
-            running = self.vhost(declaration.vhost)
-            if declaration.name not in running.cells:
-                cell = running.cells[declaration.name] = QueueCell(declaration)
-                running.start_queue(cell)
-        return imported
+        if self._topics.running is not None:
+            self._topics.running.forget(error)
 
     # ── supervision ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -634,17 +320,13 @@ class NodeActor(PooledActor):
         self._retry_later(("vhost", name), error)
 
     def _retry_later(self, what: tuple[str, ...], error: BaseException | None) -> None:
-        """Try again what the disk keeps down; each time after twice as long, until it has been well for a while."""
-        if not isinstance(error, StorageError):
-            return
-        now_ns = self._around.clock.now_ns()
-        wait_ns, last_ns = self._retries.get(what, (0, 0))
-        if now_ns - last_ns > 2 * MAX_RETRY_NS:
-            wait_ns = 0
-        wait_ns = min(2 * wait_ns, MAX_RETRY_NS) or RETRY_NS
-        self._retries[what] = wait_ns, now_ns
-        key = " ".join(("retry", *what))
-        tell(self._around.timer, m.StartTimer(self.actor_ref, key, now_ns + wait_ns, m.RetryDue(what)))
+        """Try again what the disk keeps down."""
+        if isinstance(error, StorageError):
+            now_ns = self._context.clock.now_ns()
+            due_ns = now_ns + self._retries.next_wait_ns(what, now_ns)
+            tell(
+                self._context.timer, m.StartTimer(self.actor_ref, " ".join(("retry", *what)), due_ns, m.RetryDue(what))
+            )
 
     def _retry(self, what: tuple[str, ...]) -> None:
         match what:
@@ -656,27 +338,21 @@ class NodeActor(PooledActor):
                 if cell is not None and cell.running is None and isinstance(cell.error, StorageError):
                     _LOG.warning("%s is started anew from its files", cell.declaration)
                     vhost.start_queue(cell)
-            case ("topics",) if self._topics is None:
-                self._try_to_open_topics()
+            case ("topics",) if self._topics.running is None:
+                self._topics.try_to_open()
 
     def _start_monitor(self) -> None:
-        around, probes = self._around, self._probes
-        around.monitor = MemoryMonitorActor.start(
-            around,
-            reading=probes.reading(around),
+        context, probes = self._context, self._probes
+        context.monitor = MemoryMonitorActor.start(
+            context,
+            reading=probes.reading(context),
             total_memory_bytes=probes.total_memory_bytes,
             free_disk_bytes=probes.free_disk_bytes,
             give_back=probes.give_back,
         )
 
-    def _too_often(self, restarts: deque[int]) -> bool:
-        """Note one more failure; whether there were too many of late."""
-        limit = self._around.settings.restart_limit
-        now_ns = self._around.clock.now_ns()
-        restarts.append(now_ns)
-        while restarts[0] < now_ns - limit.within_s * NS:
-            restarts.popleft()
-        return len(restarts) > limit.max_restarts
+    def _too_often(self, restarts: Restarts) -> bool:
+        return restarts.too_often(self._context.clock.now_ns(), self._context.settings.restart_limit)
 
     def _restart_vhost(self, store: ActorRef[Any], error: BaseException) -> None:
         vhost = next((one for one in self.vhosts.values() if store in (one.persistent, one.transient)), None)
@@ -686,7 +362,7 @@ class NodeActor(PooledActor):
         vhost.give_up(error)
         cells = vhost.cells
         del self.vhosts[vhost.name]
-        if self._too_often(self._vhost_restarts.setdefault(vhost.name, deque())):
+        if self._too_often(self._vhost_restarts.setdefault(vhost.name, Restarts())):
             _LOG.error("vhost '%s' stays down", vhost.name)
             self._keep_down(vhost.name, cells, error)
             return
@@ -706,21 +382,21 @@ class NodeActor(PooledActor):
             except (WarrenError, RuntimeError) as error:
                 failures.append(error)
                 vhost.abandon()
-        if self._topics is not None:
+        if (topics := self._topics.running) is not None:
             try:
-                self._topics.close()
+                topics.close()
             except (WarrenError, RuntimeError) as error:
                 failures.append(error)
-                self._topics.give_up(error)
+                topics.give_up(error)
         self._end()
         if failures:
             raise failures[0]
 
     def _end(self) -> None:
-        if (recorder := self._around.recorder) is not None:  # behind the last words of the queues
+        if (recorder := self._context.recorder) is not None:  # behind the last words of the queues
             with contextlib.suppress(Exception):
                 recorder.ask(m.CloseRecord())
-        for ref in (self._around.monitor, self._around.timer):
+        for ref in (self._context.monitor, self._context.timer):
             ref.stop(block=False)
         if self._lock is not None:
             self._lock.remove()
@@ -734,25 +410,19 @@ class NodeActor(PooledActor):
         traceback: TracebackType | None,
     ) -> None:
         self._error = exception_value
-        if self._around.recorder is not None:
-            tell(self._around.recorder, m.CloseRecord())
+        if self._context.recorder is not None:
+            tell(self._context.recorder, m.CloseRecord())
         elif self._record is not None:  # it was not even begun
             with contextlib.suppress(Exception):
                 self._record.close()
-        for ref in (getattr(self._around, "monitor", None), getattr(self._around, "timer", None)):
+        for ref in (getattr(self._context, "monitor", None), getattr(self._context, "timer", None)):
             if ref is not None:
                 ref.stop(block=False)
         error = exception_value if exception_value is not None else RuntimeError("no error")
         for vhost in self.vhosts.values():
             with contextlib.suppress(Exception):  # nobody writes on in a directory that is given free
                 vhost.give_up(error)
-        if self._topics is not None:
-            self._topics.give_up(error)
+        if self._topics.running is not None:
+            self._topics.running.give_up(error)
         if self._lock is not None:
             self._lock.release()
-
-
-def _check_owner(cell: QueueCell, owner: object | None) -> None:
-    """Raise :class:`ResourceLockedError` where a queue is exclusive to somebody else."""
-    if cell.owner is not None and cell.owner is not owner:
-        raise ResourceLockedError(f"{cell.declaration} is exclusive to somebody else")

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import sys
 import threading
+from _queue import SimpleQueue  # the C module: a user's own queue.py does not stand in front of it
 from collections import deque
 from types import TracebackType
 from typing import Any, ClassVar, Final, Protocol
@@ -29,10 +29,10 @@ from pykka import ActorDeadError, ActorRef, ActorRegistry, Timeout
 from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
-from actors.future import Future
-from actors.inbox import Gathering, Inbox
-from actors.interrupts import uninterrupted
-from storage.errors import DataError, NoRoomError, StorageError, WarrenError
+from warren.actors.future import Future
+from warren.actors.inbox import Inbox, PendingBatch
+from warren.actors.interrupts import uninterrupted
+from warren.storage.errors import DataError, NoRoomError, StorageError, WarrenError
 
 _LOG = logging.getLogger("warren.actors")
 
@@ -99,7 +99,7 @@ class ThreadPool:
     """Threads that run turns in the order in which actors got in line; :attr:`PooledActor.goes_first` before them."""
 
     def __init__(self, threads: int, name: str = "warren") -> None:
-        self._line: queue.SimpleQueue[PooledActor | None] = queue.SimpleQueue()
+        self._line: SimpleQueue[PooledActor | None] = SimpleQueue()
         self._first: deque[PooledActor] = deque()
         self._error: WarrenError | None = None
         self._threads = [
@@ -139,7 +139,7 @@ class ThreadPool:
                 thread.join()
 
     def forget(self, error: WarrenError) -> None:
-        self._line, self._error = queue.SimpleQueue(), error
+        self._line, self._error = SimpleQueue(), error
 
 
 def _run_turn(actor: PooledActor) -> None:
@@ -196,7 +196,7 @@ class _Flag:
 
 
 class PooledActor(pykka.Actor):
-    """An actor that has turns. Subclasses handle messages in ``on_receive`` and gatherings in ``on_gathered``."""
+    """An actor that has turns. Subclasses handle messages in ``on_receive`` and gatherings in ``on_batch``."""
 
     actor_inbox: Inbox
     goes_first: ClassVar[bool] = False
@@ -257,7 +257,8 @@ class PooledActor(pykka.Actor):
     def turn(self, entries: int = TURN_ENTRIES) -> bool:
         """Work off up to ``entries`` entries of the inbox; ``False`` where another thread is at it.
 
-        What a signal's handler raises strikes the calling thread when the turn is over (:mod:`actors.interrupts`).
+        What a signal's handler raises strikes the calling thread when the turn is over
+        (:mod:`warren.actors.interrupts`).
         """
         return uninterrupted(self._turn, entries)
 
@@ -289,8 +290,8 @@ class PooledActor(pykka.Actor):
                 entry = inbox.take()
                 if entry is None:
                     break
-                if isinstance(entry, Gathering):
-                    self._guard(None, self.on_gathered, entry)
+                if isinstance(entry, PendingBatch):
+                    self._guard(None, self.on_batch, entry)
                 else:
                     self._handle(entry)
             if not stopped.is_set():
@@ -322,7 +323,9 @@ class PooledActor(pykka.Actor):
                 future.fail(error)
             else:
                 self.on_refused(error)
-        except BaseException as error:  # no signal's (actors.interrupts), but whoever's: the state is half-changed
+        except (
+            BaseException
+        ) as error:  # no signal's (warren.actors.interrupts), but whoever's: the state is half-changed
             self._fail(error, future)
             raise
         return None
@@ -342,7 +345,7 @@ class PooledActor(pykka.Actor):
     def _drain(self) -> None:
         """Answer everything that waits: nobody will."""
         while (entry := self.actor_inbox.take()) is not None:
-            if isinstance(entry, Gathering):
+            if isinstance(entry, PendingBatch):
                 self.on_undelivered(entry, self.stopped_error())
             elif isinstance(entry.reply_to, Future):
                 if isinstance(entry.message, _ActorStop):
@@ -363,7 +366,7 @@ class PooledActor(pykka.Actor):
         """What callers get that come too late."""
         return ActorStoppedError(f"{self.describe()} has stopped")
 
-    def on_gathered(self, entry: Gathering) -> None:
+    def on_batch(self, entry: PendingBatch) -> None:
         """Handle what single publishes or acks have gathered."""
         raise RuntimeError(f"{self.describe()} gathers nothing")
 

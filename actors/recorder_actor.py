@@ -2,8 +2,8 @@
 
 It owns the moments and the rows; where rows go is handed in (:class:`Record`), for what a file of them looks like is
 nobody's business here. A *step* is a moment of the recorder's: every ``record_interval_ms`` since it began. At each it
-tells queues to look at themselves (:mod:`actors.sampling`) and the memory monitor to say what it knows; they tell it
-when they get to it, in a turn of their own, and the row has the moment of that turn.
+tells queues to look at themselves (:mod:`warren.actors.sampling`) and the memory monitor to say what it knows; they
+tell it when they get to it, in a turn of their own, and the row has the moment of that turn.
 
 *It wakes nobody.* A queue that is all on disk and has had nothing to do since its last row is not even told: it has
 nothing to say, and no row. A queue that is busy with the last step's message gets no other; its next row counts since
@@ -23,13 +23,13 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from actors import messages as m
-from actors.clock import NS
-from actors.pool import PooledActor
-from actors.queue_actor import QueueActor
-from actors.sampling import Row, node_row
-from actors.surroundings import Surroundings
-from actors.timer import tell
+from warren.actors import messages as m
+from warren.actors.clock import NS
+from warren.actors.node_context import NodeContext
+from warren.actors.pool import PooledActor
+from warren.actors.queue_actor import QueueActor
+from warren.actors.sampling import Row, node_row
+from warren.actors.timer import tell
 
 _LOG = logging.getLogger("warren.record")
 _COUNTED: Final = (
@@ -41,16 +41,16 @@ class Record(Protocol):
     """Where rows go. Used by one thread at a time. Every method but :meth:`close` may raise what it likes."""
 
     def check(self) -> None:
-        """Raise :class:`~storage.errors.SettingsError` where it could never be opened; changes nothing."""
+        """Raise :class:`~warren.storage.errors.SettingsError` where it could never be opened; changes nothing."""
 
     def open(self, about: Mapping[str, Any]) -> None:
         """Begin. ``about``: what holds for the whole record, as JSON could have it."""
 
     def add_queue(self, row: Row) -> None:
-        """Take in a queue's row: every one of :data:`actors.sampling.QUEUE_COLUMNS`."""
+        """Take in a queue's row: every one of :data:`warren.actors.sampling.QUEUE_COLUMNS`."""
 
     def add_node(self, row: Row) -> None:
-        """Take in a node's row: every one of :data:`actors.sampling.NODE_COLUMNS`."""
+        """Take in a node's row: every one of :data:`warren.actors.sampling.NODE_COLUMNS`."""
 
     def end_step(self, now_s: float) -> None:
         """A step is over, so many seconds after the beginning: what waits may be written."""
@@ -73,13 +73,13 @@ class _Seen:
 class RecorderActor(PooledActor):
     """Owner of one node's record. ``queues``: the actors that there are at the moment."""
 
-    def __init__(self, around: Surroundings, record: Record, queues: Callable[[], Iterable[QueueActor]]) -> None:
-        super().__init__(around.pool)
-        self._around = around
+    def __init__(self, context: NodeContext, record: Record, queues: Callable[[], Iterable[QueueActor]]) -> None:
+        super().__init__(context.pool)
+        self._context = context
         self._record = record
         self._queues = queues
-        self._began_ns = around.clock.now_ns()
-        self._interval_ns = around.settings.record_interval_ms * 1_000_000
+        self._began_ns = context.clock.now_ns()
+        self._interval_ns = context.settings.record_interval_ms * 1_000_000
         self._step = 0
         self._seen: dict[str, _Seen] = {}
         self._asked: set[str] = set()
@@ -121,7 +121,7 @@ class RecorderActor(PooledActor):
 
     def _on_due(self) -> None:
         self._write_node()
-        now_ns = self._around.clock.now_ns()
+        now_ns = self._context.clock.now_ns()
         self._record.end_step((now_ns - self._began_ns) / NS)
         self._step = max(self._step + 1, (now_ns - self._began_ns) // self._interval_ns)
         self._look()
@@ -140,9 +140,9 @@ class RecorderActor(PooledActor):
             if urn in self._asked or tell(actor.actor_ref, m.SampleQueue(self._step)):
                 asked.add(urn)
         self._seen, self._asked = seen, asked
-        tell(self._around.monitor, m.SampleMemory(self._step))
+        tell(self._context.monitor, m.SampleMemory(self._step))
         due_ns = self._began_ns + (self._step + 1) * self._interval_ns
-        tell(self._around.timer, m.StartTimer(self.actor_ref, "record", due_ns, m.RecordDue()))
+        tell(self._context.timer, m.StartTimer(self.actor_ref, "record", due_ns, m.RecordDue()))
 
     def _on_queue(self, message: m.QueueSampled) -> None:
         urn, row = message.urn, dict(message.row)
@@ -165,7 +165,7 @@ class RecorderActor(PooledActor):
         self._node_row = node_row(message.numbers) | {
             "time_s": (message.at_ns - self._began_ns) / NS,
             "step": message.step,
-            "allocated_bytes": self._around.allocated.read(),
+            "allocated_bytes": self._context.allocated.read(),
         }
 
     def _write_node(self) -> None:
@@ -179,13 +179,13 @@ class RecorderActor(PooledActor):
 
     def _close(self) -> None:
         self._write_node()
-        self._around.recorder = None
-        tell(self._around.timer, m.CancelTimers(self.actor_ref))
+        self._context.recorder = None
+        tell(self._context.timer, m.CancelTimers(self.actor_ref))
         self._record.close()
 
     def _give_up(self) -> None:
-        self._around.recorder = None
-        tell(self._around.timer, m.CancelTimers(self.actor_ref))
+        self._context.recorder = None
+        tell(self._context.timer, m.CancelTimers(self.actor_ref))
         with contextlib.suppress(Exception):
             self._record.close()
 

@@ -22,25 +22,26 @@ from typing import Any, Final
 import attrs
 from pykka import ActorRef
 
-from actors import topic_messages as tm
-from actors.commit_log_actor import CommitLogActor
-from actors.dispatch_actor import DispatchActor
-from actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
-from actors.engines.topics.topic_store import CONFIG, CONSUME_QUEUES, TopicStore, queue_directories
-from actors.engines.topics.topic_table import TopicTable
-from actors.groups_actor import GroupsActor
-from actors.schedule_actor import ScheduleActor
-from actors.surroundings import Surroundings
-from actors.topic_part import TopicPart
-from actors.transactions_actor import TransactionsActor
-from actors.vhost_files import LOCK_FILE
-from queue_index.config_file import ConfigFile
-from queue_index.consumer_offsets import ConsumerOffsets
-from queue_index.consumer_offsets_format import decode_delay_offsets
-from queue_index.local_offsets import LocalOffsets
-from storage.errors import StorageError, WarrenError
-from storage.filesystem import Lock
-from storage.topic_settings import TopicSettings
+from warren.actors import topic_messages as tm
+from warren.actors.commit_log_actor import CommitLogActor
+from warren.actors.dispatch_actor import DispatchActor
+from warren.actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
+from warren.actors.engines.topics.store_files import CONFIG, CONSUME_QUEUES
+from warren.actors.engines.topics.topic_store import TopicStore, queue_directories
+from warren.actors.engines.topics.topic_table import TopicTable
+from warren.actors.groups_actor import GroupsActor
+from warren.actors.node_context import NodeContext
+from warren.actors.schedule_actor import ScheduleActor
+from warren.actors.topic_part import TopicPart
+from warren.actors.transactions_actor import TransactionsActor
+from warren.queue_index.config_file import ConfigFile
+from warren.queue_index.consumer_offsets import ConsumerOffsets
+from warren.queue_index.consumer_offsets_format import decode_delay_offsets
+from warren.queue_index.local_offsets import LocalOffsets
+from warren.storage.errors import StorageError, WarrenError
+from warren.storage.filesystem import Lock
+from warren.storage.lock_file import LOCK_FILE
+from warren.storage.topic_settings import TopicSettings
 
 _LOG = logging.getLogger("warren.topics")
 
@@ -62,7 +63,7 @@ def index_name(wall_us: int) -> str:
 class RunningTopics:
     """The store and its actors. Made by :meth:`open`."""
 
-    around: Surroundings
+    context: NodeContext
     store: TopicStore
     table: TopicTable
     log: CommitLogActor
@@ -76,7 +77,7 @@ class RunningTopics:
     @classmethod
     def open(
         cls,
-        around: Surroundings,
+        context: NodeContext,
         path: str,
         settings: TopicSettings,
         used_disk_percent: Callable[[], float],
@@ -88,7 +89,7 @@ class RunningTopics:
 
         ``owner``: who says so in lock files. ``has_failed``: in this process.
         """
-        files = around.files
+        files = context.files
         elsewhere = []
         if settings.store_path_root_dir:
             elsewhere.append((path, f"{path}/{LOCK_FILE}"))
@@ -100,14 +101,14 @@ class RunningTopics:
                 files.make_directories(place)
                 locks.append(files.lock(lock, owner))
                 until_open.callback(locks[-1].release)
-            topics = cls._open(around, path, settings, used_disk_percent, locks, has_failed=has_failed)
+            topics = cls._open(context, path, settings, used_disk_percent, locks, has_failed=has_failed)
             until_open.pop_all()
         return topics
 
     @classmethod
     def _open(
         cls,
-        around: Surroundings,
+        context: NodeContext,
         path: str,
         settings: TopicSettings,
         used_disk_percent: Callable[[], float],
@@ -115,11 +116,11 @@ class RunningTopics:
         *,
         has_failed: bool,
     ) -> RunningTopics:
-        files = around.files
+        files = context.files
         files.make_directories(f"{path}/{CONFIG}")
         files.sync_directory(posixpath.dirname(path))  # or all of it could be lost with its name
         store = TopicStore.load(
-            files, path, settings, new_index_name=lambda: index_name(around.clock.wall_us()), sync_failed=has_failed
+            files, path, settings, new_index_name=lambda: index_name(context.clock.wall_us()), sync_failed=has_failed
         )
         for cut in store.cuts:
             _LOG.warning("%s", cut)
@@ -132,11 +133,11 @@ class RunningTopics:
         except BaseException:
             store.abandon()
             raise
-        sync = around.settings.sync if settings.flush_disk_type is None else _SYNC_OF[settings.flush_disk_type]
-        dispatcher = _started(DispatchActor, around, store)
+        sync = context.settings.sync if settings.flush_disk_type is None else _SYNC_OF[settings.flush_disk_type]
+        dispatcher = _started(DispatchActor, context, store)
         log = _started(
             CommitLogActor,
-            around,
+            context,
             store,
             dispatcher=dispatcher.actor_ref,
             sync=sync,
@@ -145,19 +146,19 @@ class RunningTopics:
         )
         groups = _started(
             GroupsActor,
-            around,
+            context,
             store,
             offsets,
             LocalOffsets.load(files, f"{path}/{OFFSETS}"),
             queues_of=lambda topic: table.queues(topic) or 1,
             arrivals=dispatcher.arrivals,
         )
-        schedule = _started(ScheduleActor, around, store, delay_file, delay_offsets, log=log)
-        transactions = _started(TransactionsActor, around, store, log=log, groups=groups)
+        schedule = _started(ScheduleActor, context, store, delay_file, delay_offsets, log=log)
+        transactions = _started(TransactionsActor, context, store, log=log, groups=groups)
         dispatcher.listeners[SCHEDULE_TOPIC] = schedule.actor_ref
         dispatcher.listeners[HALF_TOPIC] = dispatcher.listeners[OP_TOPIC] = transactions.actor_ref
         dispatcher.actor_ref.tell(tm.Dispatch())  # an index that is behind catches up
-        return cls(around, store, table, log, dispatcher, groups, schedule, transactions, locks)
+        return cls(context, store, table, log, dispatcher, groups, schedule, transactions, locks)
 
     @property
     def actors(self) -> list[TopicPart]:
@@ -177,7 +178,7 @@ class RunningTopics:
         """See that a topic is there, with at least so many queues; where that cannot be written down, nothing is."""
         before = self.table.queues(topic)
         if self.table.declare(topic, queues):
-            now_ms = self.around.clock.wall_us() // 1000
+            now_ms = self.context.clock.wall_us() // 1000
             try:
                 self.table.save(now_ms, sync=True)
             except StorageError:

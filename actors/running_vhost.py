@@ -14,32 +14,34 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import attrs
 from pykka import ActorRef
 
-from actors import messages as m
-from actors.engines.arguments import QueueDeclaration
-from actors.engines.backing import Backing
-from actors.engines.counts import Counts
-from actors.engines.queue_process import QueueProcess
-from actors.engines.vhost_definitions import VhostDefinitions
-from actors.future import Future
-from actors.handing_over import QueueDownError, QueueGoneError
-from actors.inbox import Inbox
-from actors.queue_actor import OpenedQueue, QueueActor
-from actors.store_actor import GrantedCredit, MessageStoreActor, RemoteStore
-from actors.surroundings import Surroundings
-from actors.timer import tell
-from actors.vhost_files import VhostFiles
-from queue_index.body_store import StoreClient
-from queue_index.directory import level_name
-from queue_index.recovery_terms import RecoveryTerms
-from queue_index.variable_queue import QueueFiles, VariableQueue
-from storage.errors import WarrenError
+from warren.actors import messages as m
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.backing import Backing
+from warren.actors.engines.counts import Counts
+from warren.actors.engines.credit import GrantedCredit
+from warren.actors.engines.queue_process import QueueProcess
+from warren.actors.engines.restarts import Restarts
+from warren.actors.engines.vhost_definitions import VhostDefinitions
+from warren.actors.future import Future
+from warren.actors.handing_over import QueueDownError, QueueGoneError
+from warren.actors.inbox import Inbox
+from warren.actors.node_context import NodeContext
+from warren.actors.queue_actor import OpenedQueue, QueueActor
+from warren.actors.store_actor import MessageStoreActor, RemoteStore
+from warren.actors.timer import tell
+from warren.actors.vhost_files import VhostFiles
+from warren.queue_index.body_store import StoreClient
+from warren.queue_index.directory import level_name
+from warren.queue_index.recovery_terms import RecoveryTerms
+from warren.queue_index.variable_queue import QueueFiles, VariableQueue
+from warren.storage.errors import WarrenError
 
 _LOG = logging.getLogger("warren.node")
 
@@ -56,8 +58,8 @@ class QueueCell:
     error: BaseException | None = None
     """Why it is down."""
     deleted: bool = False
-    restarts: deque[int] = attrs.Factory(deque)
-    """When its actor was started anew (ns)."""
+    restarts: Restarts = attrs.Factory(Restarts)
+    """When its actor was started anew."""
     _actor: QueueActor | None = None
 
     @property
@@ -105,37 +107,37 @@ class RunningVhost:
     directory: VhostFiles
     persistent: ActorRef[Any]
     transient: ActorRef[Any]
-    _around: Surroundings
+    _context: NodeContext
     cells: dict[str, QueueCell] = attrs.Factory(dict)
     _clean: bool = False
     _opened: set[str] = attrs.Factory(set)
     """Directories that a queue's actor has opened since: their recovery terms hold no more."""
 
     @classmethod
-    def open(cls, around: Surroundings, path: str, definitions: VhostDefinitions, *, owner: str) -> RunningVhost:
+    def open(cls, context: NodeContext, path: str, definitions: VhostDefinitions, *, owner: str) -> RunningVhost:
         """Open a vhost's directory and start its stores; :meth:`start_queues` then starts the queues."""
         directory = VhostFiles.open(
-            around.files,
+            context.files,
             path,
             definitions.name.encode("utf-8", "surrogateescape"),
-            settings=around.engine,
-            sync=around.settings.sync != "os",
+            settings=context.engine,
+            sync=context.settings.sync != "os",
             owner=owner,
         )
         stores = [
             MessageStoreActor.start(
-                around.pool,
+                context.pool,
                 store,
                 name=f"the {kind} message store of vhost '{definitions.name}'",
-                clock=around.clock,
-                timer=around.timer,
-                node=around.node,
-                sync=around.settings.sync,
-                tell_monitor=lambda message: tell(around.monitor, message),
+                clock=context.clock,
+                timer=context.timer,
+                node=context.node,
+                sync=context.settings.sync,
+                tell_monitor=lambda message: tell(context.monitor, message),
             )
             for kind, store in (("persistent", directory.persistent_store), ("transient", directory.transient_store))
         ]
-        vhost = cls(definitions.name, definitions, directory, stores[0], stores[1], around)
+        vhost = cls(definitions.name, definitions, directory, stores[0], stores[1], context)
         vhost._clean = directory.persistent_store.clean
         return vhost
 
@@ -178,7 +180,7 @@ class RunningVhost:
         """Do away with what a queue that is down has on disk; its bodies in the store stay until the next scan."""
         for stored in _stored_names(cell.declaration):
             entry = self._entry(stored)
-            self._around.files.delete_tree(self.directory.queue_path(entry))
+            self._context.files.delete_tree(self.directory.queue_path(entry))
             self.directory.down.pop(entry, None)
         cell.error = None
 
@@ -195,7 +197,7 @@ class RunningVhost:
 
     def start_queue(self, cell: QueueCell) -> None:
         """Start an actor for a queue, new or with files."""
-        ref = QueueActor.start(self._around, cell.declaration, open_process=self._open_process, dispatch=self.dispatch)
+        ref = QueueActor.start(self._context, cell.declaration, open_process=self._open_process, dispatch=self.dispatch)
         actor = ref.actor_inbox.owner if isinstance(ref.actor_inbox, Inbox) else None
         if not isinstance(actor, QueueActor):
             raise RuntimeError("an inbox without its actor")  # noqa: TRY004
@@ -206,14 +208,14 @@ class RunningVhost:
 
     def _open_process(self, actor: QueueActor) -> OpenedQueue:
         """Bring a queue up from its files; called in its actor's first turn."""
-        declaration, around = actor.declaration, self._around
-        initial, more_after = around.engine.msg_store_credit_disc_bound
+        declaration, context = actor.declaration, self._context
+        initial, more_after = context.engine.msg_store_credit_disc_bound
         clients: list[RemoteStore] = []
         for ref, store in (
             (self.persistent, self.directory.persistent_store),
             (self.transient, self.directory.transient_store),
         ):
-            client = RemoteStore(ref, store, next(around.numbers), GrantedCredit(initial, more_after), around.gate)
+            client = RemoteStore(ref, store, next(context.numbers), GrantedCredit(initial, more_after), context.gate)
             tell(ref, m.JoinStore(client.client, actor.actor_ref))
             clients.append(client)
         persistent, transient = (StoreClient(client, client.credit) for client in clients)
@@ -227,7 +229,7 @@ class RunningVhost:
         def parts_of(level: int | None) -> QueueFiles:
             parts = self.directory.parts(
                 stored_name(declaration, level),
-                clock=around.clock.now_ns,
+                clock=context.clock.now_ns,
                 persistent_store=persistent if durable else None,
                 transient_store=transient,
             )
@@ -240,10 +242,10 @@ class RunningVhost:
         for level in range((top or 0) + 1):
             parts = parts_of(None if top is None else level)
             entry = self._entry(parts.queue)
-            if not around.files.is_directory(parts.path):
+            if not context.files.is_directory(parts.path):
                 continue
             if not durable:
-                around.files.delete_tree(parts.path)
+                context.files.delete_tree(parts.path)
                 continue
             known = None if entry in self._opened else self.directory.terms.get(entry)
             self._opened.add(entry)
@@ -255,9 +257,9 @@ class RunningVhost:
         process = QueueProcess(
             declaration,
             backing,
-            wall_clock=around.clock.wall_us,
+            wall_clock=context.clock.wall_us,
             msg_ids=actor.msg_ids,
-            counts=Counts() if around.counting else None,
+            counts=Counts() if context.counting else None,
         )
         return OpenedQueue(process, clients, lambda: self._tell_counted(counted))
 

@@ -1,4 +1,4 @@
-"""Sampling: one look at a queue or at a node, as a row of a record (:mod:`actors.recorder_actor`).
+"""Sampling: one look at a queue or at a node, as a row of a record (:mod:`warren.actors.recorder_actor`).
 
 Looking changes nothing: no queue wakes, and nothing is calculated anew that the queue would not calculate itself.
 Counts of messages (``published`` … ``purged``, ``messages_read``, ``messages_written``, ``turns``) are of the time
@@ -13,8 +13,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from actors.engines.counts import Counts
-from actors.engines.queue_process import QueueProcess
+from warren.actors.engines.counts import Counts
+from warren.actors.engines.queue_process import QueueProcess
 
 Row = dict[str, Any]
 

@@ -13,23 +13,23 @@ from typing import Final
 import attrs
 import numpy as np
 
-from actors import messages as m
-from actors import topic_messages as tm
-from actors.commit_log_actor import MS_NS, CommitLogActor
-from actors.engines.topics.names import SCHEDULE_TOPIC
-from actors.engines.topics.reading import read_sound_records
-from actors.engines.topics.schedule import DelaySchedule, deliveries, queue_of_level
-from actors.engines.topics.topic_store import TopicStore
-from actors.future import Future
-from actors.surroundings import Surroundings
-from actors.timer import tell
-from actors.topic_part import TopicPart
-from msg_store.commit_log import Batch, MessageIllegalError
-from queue_index.config_file import ConfigFile
-from queue_index.consume_queue import ConsumeQueue
-from queue_index.consume_queue_format import Entries
-from queue_index.consumer_offsets_format import encode_delay_offsets
-from storage.errors import NoRoomError, WarrenError
+from warren.actors import messages as m
+from warren.actors import topic_messages as tm
+from warren.actors.commit_log_actor import CommitLogActor
+from warren.actors.engines.topics.names import SCHEDULE_TOPIC
+from warren.actors.engines.topics.reading import read_sound_records
+from warren.actors.engines.topics.schedule import DelaySchedule, deliveries, queue_of_level
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.actors.future import Future
+from warren.actors.node_context import NodeContext
+from warren.actors.timer import tell
+from warren.actors.topic_part import MS_NS, TopicPart
+from warren.msg_store.commit_log import Batch, MessageIllegalError
+from warren.queue_index.config_file import ConfigFile
+from warren.queue_index.consume_queue import ConsumeQueue
+from warren.queue_index.consume_queue_format import Entries
+from warren.queue_index.consumer_offsets_format import encode_delay_offsets
+from warren.storage.errors import NoRoomError, WarrenError
 
 _LOG = logging.getLogger("warren.topics")
 
@@ -41,16 +41,15 @@ class ScheduleActor(TopicPart):
     """Owner of the delay levels' offsets."""
 
     def __init__(
-        self, around: Surroundings, store: TopicStore, file: ConfigFile, offsets: dict[int, int], *, log: CommitLogActor
+        self, context: NodeContext, store: TopicStore, file: ConfigFile, offsets: dict[int, int], *, log: CommitLogActor
     ) -> None:
-        super().__init__(around.pool)
-        self._around = around
+        super().__init__(context.pool)
+        self._context = context
         self._store = store
         self._log = log
         self._file = file
         self._schedule = DelaySchedule(store.settings.delay_levels_ms(), offsets)
         self._on_their_way: set[int] = set()
-        self._persist_armed = False
         self._is_closing = False
 
     def describe(self) -> str:
@@ -77,10 +76,9 @@ class ScheduleActor(TopicPart):
                 self._found_room()
                 self._on_their_way.discard(message.level)
                 self._schedule.delivered(message.level, message.count)
-                self._arm_persist()
+                self._arm_persist(self._store.settings.flush_delay_offset_interval)
                 self._deliver_due()
             case tm.PersistDue():
-                self._persist_armed = False
                 self._persist_if_room()
             case tm.DelayedRefused():
                 self._wait_for_room(message.error, "refused", tm.DeliverAgain(message.level))
@@ -90,7 +88,7 @@ class ScheduleActor(TopicPart):
             case tm.StopDelivering():
                 self._is_closing = True
             case tm.CloseGroups():
-                tell(self._around.timer, m.CancelTimers(self.actor_ref))
+                tell(self._context.timer, m.CancelTimers(self.actor_ref))
                 self._persist()
                 self._stop()
             case tm.GiveUpTopics():
@@ -115,7 +113,7 @@ class ScheduleActor(TopicPart):
         """Deliver what is due, and ask to be woken for what is next."""
         if self._is_closing:
             return
-        now_ms = self._around.clock.wall_us() // 1000
+        now_ms = self._context.clock.wall_us() // 1000
         while wanting := [level for level in self._schedule.wanting(now_ms) if level not in self._on_their_way]:
             for level in wanting:
                 self._look(level, now_ms)
@@ -123,8 +121,8 @@ class ScheduleActor(TopicPart):
             return
         due_ms = self._schedule.next_due_ms()
         if due_ms is not None:
-            due_ns = self._around.clock.now_ns() + max(due_ms - now_ms, 0) * MS_NS
-            tell(self._around.timer, m.StartTimer(self.actor_ref, "due", due_ns, tm.DelayDue()))
+            due_ns = self._context.clock.now_ns() + max(due_ms - now_ms, 0) * MS_NS
+            tell(self._context.timer, m.StartTimer(self.actor_ref, "due", due_ns, tm.DelayDue()))
 
     def _look(self, level: int, now_ms: int) -> None:
         queue = self._queue(level)
@@ -179,26 +177,13 @@ class ScheduleActor(TopicPart):
         elif isinstance(confirm.error, NoRoomError):
             tell(self.actor_ref, tm.DelayedRefused(level, confirm.error))
 
-    def _arm_persist(self) -> None:
-        if not self._persist_armed:
-            self._persist_armed = True
-            due_ns = self._around.clock.now_ns() + self._store.settings.flush_delay_offset_interval * MS_NS
-            tell(self._around.timer, m.StartTimer(self.actor_ref, "persist", due_ns, tm.PersistDue()))
-
     def _persist(self) -> None:
         if self._schedule.is_dirty:
             self._file.replace(encode_delay_offsets(self._schedule.offsets, pretty=True), sync=True)
             self._schedule.is_dirty = False
 
-    def _persist_if_room(self) -> None:
-        try:
-            self._persist()
-        except NoRoomError as error:
-            self._persist_armed = True
-            self._wait_for_room(error, "persist", tm.PersistDue())
-
     def on_turn_end(self) -> None:
-        if self._around.check_invariants:
+        if self._context.check_invariants:
             self._schedule.check_invariants()
 
 

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from actors.pool import ActorStoppedError
+from warren.actors.pool import ActorStoppedError
 
 K = TypeVar("K")
 V = TypeVar("V")

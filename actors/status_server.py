@@ -31,7 +31,7 @@ from typing import Any, Final
 
 import attrs
 
-from storage.errors import StorageError, WarrenError
+from warren.storage.errors import StorageError, WarrenError
 
 _LOG = logging.getLogger("warren.status")
 
@@ -132,7 +132,7 @@ class StatusServer:
             undo.callback(self._remove_file)
             try:
                 self._remove_file()
-                self._bell, self._rung = map(undo.enter_context, socket.socketpair())
+                self._wake_end, self._heard_end = map(undo.enter_context, socket.socketpair())
                 self._listener = undo.enter_context(self._listen())
                 self._thread.start()
             except (OSError, ValueError, RuntimeError) as error:  # the last: no thread is to be had
@@ -177,20 +177,20 @@ class StatusServer:
         self._remove_file()
         self._stopping = True
         with contextlib.suppress(OSError):
-            self._bell.send(b"!")
+            self._wake_end.send(b"!")
         if self._thread is not threading.current_thread():
             self._thread.join()
 
     def forget(self) -> None:
         """In a forked child, where the thread is not: let go of the parent's descriptors."""
-        for one in (self._listener, self._bell, self._rung, *self._visitors):
+        for one in (self._listener, self._wake_end, self._heard_end, *self._visitors):
             one.close()
 
     # ── the thread ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _serve(self) -> None:
         with selectors.DefaultSelector() as selector:
-            selector.register(self._rung, selectors.EVENT_READ)
+            selector.register(self._heard_end, selectors.EVENT_READ)
             selector.register(self._listener, selectors.EVENT_READ)
             try:
                 while self._serve_ready(selector):
@@ -198,7 +198,7 @@ class StatusServer:
             except Exception:
                 _LOG.exception("nobody can attach to this node any more")
                 self._remove_file()
-        for one in (self._listener, self._bell, self._rung, *self._visitors):
+        for one in (self._listener, self._wake_end, self._heard_end, *self._visitors):
             one.close()
 
     def _serve_ready(self, selector: selectors.BaseSelector) -> bool:

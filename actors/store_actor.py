@@ -1,14 +1,9 @@
 """The actor of a shared message store, and a queue's way to it.
 
-One writer: the :class:`MessageStoreActor` owns the :class:`~msg_store.message_store.MessageStore` and everything that
-changes it. A queue's :class:`RemoteStore` tells it what to write and to remove, in batches, and reads for itself:
-reading a store is safe from any thread, and what is still on its way to the store lies with the queue.
-
-Tickets. A client numbers what it hands over. The store answers with the ticket up to which it has taken bodies
-(credit) and up to which they are safe (confirms), once a turn. Syncs are grouped: a body waits for others at most
-:data:`SYNC_DELAY_NS`, unless somebody waits for it.
-
-Compaction goes step by step, a file operation a turn, behind what has come meanwhile: writers do not wait for it.
+One writer: the :class:`MessageStoreActor` owns the :class:`~warren.msg_store.message_store.MessageStore` and hosts its
+turns (:class:`~warren.actors.engines.store_turn.StoreTurn`). A queue's :class:`RemoteStore` tells it what to write and
+to remove, in batches, and reads for itself: reading a store is safe from any thread, and what is still on its way to
+the store lies with the queue.
 """
 
 from __future__ import annotations
@@ -20,12 +15,13 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final
 
-import attrs
 from pykka import ActorDeadError, ActorRef
 
-from actors.clock import Clock
-from actors.gate import Gate
-from actors.messages import (
+from warren.actors.clock import Clock
+from warren.actors.engines.credit import GrantedCredit, StoreTickets
+from warren.actors.engines.store_turn import StoreTurn, TimerKey
+from warren.actors.gate import Gate
+from warren.actors.messages import (
     CloseStore,
     CompactStep,
     CountReferences,
@@ -44,27 +40,14 @@ from actors.messages import (
     SyncStore,
     WriteBodies,
 )
-from actors.pool import ActorStoppedError, Pool, PooledActor
-from actors.timer import tell
-from msg_store.message_store import MessageStore
-from storage.errors import DiskFullError, NoRoomError
+from warren.actors.pool import ActorStoppedError, Pool, PooledActor
+from warren.actors.timer import tell
+from warren.msg_store.message_store import MessageStore
+from warren.storage.errors import NoRoomError
 
 _LOG = logging.getLogger("warren.store")
 
-SYNC_DELAY_NS: Final = 25_000_000
-"""How long a body waits for others to be synced with: RabbitMQ's 25 ms."""
-
-ROOM_INTERVAL_NS: Final = 1_000_000_000
-"""After so long what found no room on the disk is tried again; then after twice as long, and so on."""
-MAX_ROOM_INTERVAL_NS: Final = 16_000_000_000
-
-
-@attrs.define
-class _Client:
-    queue: ActorRef[Any]
-    taken_ticket: int = 0
-    told_taken: int = 0
-    safe_ticket: int = 0
+_TIMERS: Final[dict[TimerKey, object]] = {"sync": SyncDue(), "room": RoomDue(), "compact": CompactStep()}
 
 
 class MessageStoreActor(PooledActor):
@@ -88,14 +71,9 @@ class MessageStoreActor(PooledActor):
         self._clock = clock
         self._timer = timer
         self._node = node
-        self._sync = sync
-        self._clients: dict[int, _Client] = {}
-        self._touched: set[int] = set()
-        self._sync_armed = self._hurry = self._compacting = False
+        self._turns = StoreTurn[int](self, store, sync=sync)
+        self._queues: dict[int, ActorRef[Any]] = {}
         self._tell_monitor = tell_monitor
-        self._no_room: NoRoomError | None = None
-        self._room_armed = False
-        self._room_wait_ns = ROOM_INTERVAL_NS
         self._expected: frozenset[str] | None = None
         self._counted: set[str] = set()
         self._references: Counter[bytes] = Counter()
@@ -106,25 +84,23 @@ class MessageStoreActor(PooledActor):
     def on_receive(self, message: object) -> object:  # noqa: PLR0912 - a table of messages
         match message:
             case WriteBodies():
-                self._write(message)
+                self._turns.write(message.client, message.msg_ids, message.messages, message.ticket)
             case RemoveBodies():
                 self.store.remove_many(message.msg_ids)
             case SyncStore():
-                self._hurry = True
+                self._turns.hurry()
             case SyncDue():
-                self._sync_armed = False
-                self._make_safe()
+                self._turns.sync_due()
             case RoomDue():
-                self._room_armed = False
-                self._make_safe()
+                self._turns.room_due()
             case CompactStep():
-                self._compacting = False
-                if self.store.needs_compaction():
-                    self._compact_step()
+                self._turns.compact_step()
             case JoinStore():
-                self._clients[message.client] = _Client(message.queue)
+                self._queues[message.client] = message.queue
+                self._turns.join(message.client)
             case LeaveStore():
-                self._clients.pop(message.client, None)
+                self._queues.pop(message.client, None)
+                self._turns.leave(message.client)
             case ExpectReferences():
                 self._expected = message.entries
                 self._finish_counting()
@@ -142,92 +118,36 @@ class MessageStoreActor(PooledActor):
                 raise RuntimeError(f"a store cannot handle {message!r}")
         return None
 
-    def _write(self, message: WriteBodies) -> None:
-        try:
-            self.store.write_many(message.msg_ids, message.messages)
-        except NoRoomError as error:  # they wait in the store's buffer
-            self._wait_for_room(error)
-        client = self._clients.get(message.client)
-        if client is not None:
-            client.taken_ticket = message.ticket
-            self._touched.add(message.client)
-
     def _finish_counting(self) -> None:
         if self._expected is not None and self._expected <= self._counted and not self.store.status().counted:
             self.store.set_references(self._references.items())
             self._references = Counter()
 
-    # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
-
     def on_turn_end(self) -> None:
-        if self.store.synced_ticket < self.store.written_ticket:
-            if self._hurry or (self._sync != "group" and self._no_room is None):
-                self._make_safe()
-            elif not self._sync_armed and self._no_room is None:
-                self._sync_armed = True
-                due_ns = self._clock.now_ns() + SYNC_DELAY_NS
-                self._timer.tell(StartTimer(self.actor_ref, "sync", due_ns, SyncDue()))
-        self._hurry = False
-        if self._no_room is None:  # else nobody gets credit for more
-            for number in self._touched:
-                client = self._clients.get(number)
-                if client is not None and client.told_taken < client.taken_ticket:
-                    self._tell_progress(number, client)
-            self._touched.clear()
-        if not self._compacting and self.store.needs_compaction():
-            self._compacting = True
-            self.actor_ref.tell(CompactStep())
+        for progress in self._turns.make_safe():
+            message = StoreProgress(progress.client, progress.taken_ticket, progress.safe_ticket)
+            tell(self._queues[progress.client], message)
+        self._turns.finish()
 
-    def _compact_step(self) -> None:
-        """One step; where there is no room for it, again in a while."""
-        try:
-            self.store.compact(max_steps=1)
-        except DiskFullError:
-            if not self.store.is_usable:
-                raise
-            self._compacting = True
-            self._start_timer("compact", MAX_ROOM_INTERVAL_NS, CompactStep())
+    # ── what the turn has for others (:class:`~warren.actors.engines.store_turn.StoreTurnHost`) ─────────────────
 
-    def _wait_for_room(self, error: NoRoomError) -> None:
-        """The disk is full: tell everybody, and look again in a while; what was handed over can be read meanwhile."""
-        if self._no_room is None:
+    def start_timer(self, key: TimerKey, wait_ns: int) -> None:
+        tell(self._timer, StartTimer(self.actor_ref, key, self._clock.now_ns() + wait_ns, _TIMERS[key]))
+
+    def compact_soon(self) -> None:
+        self.actor_ref.tell(CompactStep())
+
+    def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
+        if since_now:
             _LOG.warning("%s waits for room on the disk: %s", self.describe(), error)
-            self._room_wait_ns = ROOM_INTERVAL_NS
-        self._no_room = error
         self._tell_monitor(DiskRoom(self.actor_ref, found=False))
-        if not self._room_armed:
-            self._room_armed = True
-            self._start_timer("room", self._room_wait_ns, RoomDue())
-            self._room_wait_ns = min(2 * self._room_wait_ns, MAX_ROOM_INTERVAL_NS)
-        for number, client in self._clients.items():
-            if client.safe_ticket < client.taken_ticket:
-                tell(client.queue, StoreFull(number, error))
 
-    def _found_room(self) -> None:
-        if self._no_room is not None:
-            _LOG.warning("%s: there is room on the disk again", self.describe())
-            self._no_room = None
-            self._tell_monitor(DiskRoom(self.actor_ref, found=True))
+    def disk_has_room(self) -> None:
+        _LOG.warning("%s: there is room on the disk again", self.describe())
+        self._tell_monitor(DiskRoom(self.actor_ref, found=True))
 
-    def _start_timer(self, key: str, wait_ns: int, message: object) -> None:
-        tell(self._timer, StartTimer(self.actor_ref, key, self._clock.now_ns() + wait_ns, message))
-
-    def _make_safe(self) -> None:
-        if self.store.synced_ticket < self.store.written_ticket:
-            try:
-                self.store.sync()
-            except NoRoomError as error:
-                self._wait_for_room(error)
-                return
-        self._found_room()
-        for number, client in self._clients.items():
-            if client.safe_ticket < client.taken_ticket:
-                client.safe_ticket = client.taken_ticket
-                self._tell_progress(number, client)
-
-    def _tell_progress(self, number: int, client: _Client) -> None:
-        client.told_taken = client.taken_ticket
-        tell(client.queue, StoreProgress(number, client.taken_ticket, client.safe_ticket))
+    def store_full(self, client: int, error: NoRoomError) -> None:
+        tell(self._queues[client], StoreFull(client, error))
 
     def on_failure(
         self,
@@ -241,41 +161,8 @@ class MessageStoreActor(PooledActor):
         tell(self._node, StoreFailed(self.actor_ref, error))
 
 
-class GrantedCredit:
-    """A queue's credit towards a store: spent with every body, given back when the store has taken them."""
-
-    __slots__ = ("_initial", "_more_after", "_taken", "blocked", "credit")
-
-    def __init__(self, initial: int, more_after: int) -> None:
-        self._initial = initial
-        self._more_after = more_after
-        self._taken = 0
-        self.credit = initial
-        self.blocked = False
-
-    def spend(self, count: int) -> None:
-        """Hand ``count`` bodies over; blocked once nothing is left."""
-        self.credit -= count
-        if self.credit <= 0:
-            self.blocked = True
-
-    def take_back(self, count: int) -> None:
-        """The store has taken ``count`` bodies; it grants them in portions of ``more_after``."""
-        self._taken += count
-        portions, self._taken = divmod(self._taken, self._more_after)
-        if self.credit + portions * self._more_after + self._taken >= self._initial:
-            portions, self._taken, self.credit = 0, 0, self._initial  # all is taken: nothing is left to wait for
-        self.credit += portions * self._more_after
-        if self.credit > 0:
-            self.blocked = False
-
-    def receive_grant(self) -> bool:
-        """Grants arrive by :meth:`take_back` alone."""
-        return False
-
-
-class RemoteStore:
-    """One queue's way into one store; what :class:`queue_index.body_store.BodyStore` asks for."""
+class RemoteStore(StoreTickets):
+    """One queue's way into one store; what :class:`warren.queue_index.body_store.BodyStore` asks for."""
 
     __slots__ = (
         "_actor",
@@ -284,15 +171,12 @@ class RemoteStore:
         "_on_the_way",
         "_reading",
         "client",
-        "credit",
-        "safe_ticket",
-        "taken_ticket",
-        "written_ticket",
     )
 
     def __init__(
         self, actor: ActorRef[Any], reading: MessageStore, client: int, credit: GrantedCredit, gate: Gate
     ) -> None:
+        super().__init__(credit)
         self._actor = actor
         self._reading = reading
         self._gate = gate
@@ -300,14 +184,6 @@ class RemoteStore:
         """What was handed over and not taken yet: ticket and bytes."""
         self._in_flight: dict[bytes, tuple[int, bytes]] | None = None
         self.client = client
-        self.credit = credit
-        self.written_ticket = 0
-        self.taken_ticket = 0
-        self.safe_ticket = 0
-
-    @property
-    def synced_ticket(self) -> int:
-        return self.safe_ticket
 
     def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[bytes]) -> None:
         ticket = self.written_ticket = self.written_ticket + len(msg_ids)
@@ -351,23 +227,21 @@ class RemoteStore:
             self._actor.ask(GetStoreStatus())
         except ActorDeadError as error:
             raise ActorStoppedError("the message store has stopped") from error
-        self.progress(StoreProgress(self.client, self.written_ticket, self.safe_ticket))
+        self.progress(self.written_ticket, self.safe_ticket)
 
-    def progress(self, message: StoreProgress) -> None:
+    def progress(self, taken: int, safe: int) -> bool:
         """The store has told how far it is; perhaps later than :meth:`wait_until_taken` found out."""
-        self.safe_ticket = max(self.safe_ticket, message.safe_ticket)
-        if message.taken_ticket < self.taken_ticket:
-            return
-        self.credit.take_back(message.taken_ticket - self.taken_ticket)
-        self.taken_ticket = message.taken_ticket
-        self._let_leave(message.taken_ticket)
+        if not super().progress(taken, safe):
+            return False
+        self._let_leave(taken)
         in_flight = self._in_flight
         if in_flight is not None:
-            if message.taken_ticket == self.written_ticket:
+            if taken == self.written_ticket:
                 self._in_flight = None
             else:  # in the order in which they were written; one that was written again has its last place
-                for msg_id in [one for one, (ticket, _) in in_flight.items() if ticket <= message.taken_ticket]:
+                for msg_id in [one for one, (ticket, _) in in_flight.items() if ticket <= taken]:
                     del in_flight[msg_id]
+        return True
 
     def _let_leave(self, taken_ticket: int) -> None:
         """What was handed over up to a ticket is not on the way any more."""

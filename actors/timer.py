@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 from pykka import ActorDeadError, ActorRef
 from sortedcontainers import SortedDict
 
-from actors.clock import Clock
-from actors.messages import AlarmRang, CancelTimers, StartTimer
-from actors.pool import Pool, PooledActor
+from warren.actors.clock import Clock
+from warren.actors.messages import AlarmRang, CancelTimers, StartTimer
+from warren.actors.pool import Pool, PooledActor
 
 Target = TypeVar("Target")
 

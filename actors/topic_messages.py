@@ -1,7 +1,7 @@
 """Every message between a topic store's actors, and from a user's thread to them: who sends it, to whom, the reply.
 
 *Ask* goes one way only: user → groups → CommitLog → dispatch; everything upwards is a *tell*. Single appends reach the
-CommitLog as gatherings (:class:`actors.commit_log_actor.AppendGathering`), not as messages.
+CommitLog as gatherings (:class:`warren.actors.commit_log_actor.PendingAppends`), not as messages.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from pykka import ActorRef
 
-from actors.inbox import Control
-from msg_store.commit_log import Batch
-from storage.errors import NoRoomError
+from warren.actors.inbox import Control
+from warren.msg_store.commit_log import Batch
+from warren.storage.errors import NoRoomError
 
 if TYPE_CHECKING:
-    from actors.future import Future
+    from warren.actors.future import Future
 
 # ── CommitLog ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -29,7 +29,7 @@ class AppendBatches:
     batches: Sequence[Batch]
     confirm: Future
     reserved_bytes: int = 0
-    """What is on the way for it (:mod:`actors.gate`)."""
+    """What is on the way for it (:mod:`warren.actors.gate`)."""
 
 
 @attrs.frozen

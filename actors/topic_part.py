@@ -1,32 +1,36 @@
 """What the actors of a topic store have in common: if one of them fails, all of them do.
 
-The node is told, gives the others up and opens the store anew (:mod:`actors.running_topics`).
+The node is told, gives the others up and opens the store anew (:mod:`warren.actors.running_topics`).
 """
 
 from __future__ import annotations
 
 import logging
 from types import TracebackType
+from typing import Final
 
-from actors import messages as m
-from actors import topic_messages as tm
-from actors.pool import ActorStoppedError, PooledActor
-from actors.store_actor import MAX_ROOM_INTERVAL_NS, ROOM_INTERVAL_NS
-from actors.surroundings import Surroundings
-from actors.timer import tell
-from storage.errors import NoRoomError, WarrenError
+from warren.actors import messages as m
+from warren.actors import topic_messages as tm
+from warren.actors.engines.full_disk import FullDisk
+from warren.actors.node_context import NodeContext
+from warren.actors.pool import ActorStoppedError, PooledActor
+from warren.actors.timer import tell
+from warren.storage.errors import NoRoomError, WarrenError
 
 _LOG = logging.getLogger("warren.topics")
+
+MS_NS: Final = 1_000_000
 
 
 class TopicPart(PooledActor):
     """One of a topic store's actors."""
 
-    _around: Surroundings
+    _context: NodeContext
     _error: BaseException | None = None
     """Why it was given up, or failed."""
-    _room_wait_ns: int = 0
-    """How long it last waited for room on the disk; 0: there was room."""
+    _full_disk: FullDisk | None = None
+    """``None``: there was room on the disk when it was last written to."""
+    _persist_armed: bool = False
 
     def stopped_error(self) -> WarrenError:
         if isinstance(self._error, WarrenError):
@@ -36,14 +40,35 @@ class TopicPart(PooledActor):
 
     def _wait_for_room(self, error: NoRoomError, key: str, message: object) -> None:
         """The disk is full: let ``message`` come in a while, ever more seldom."""
-        if not self._room_wait_ns:
+        if self._full_disk is None:
+            self._full_disk = FullDisk()
             _LOG.warning("%s: waiting for room on the disk: %s", self.describe(), error)
-        self._room_wait_ns = min(2 * self._room_wait_ns, MAX_ROOM_INTERVAL_NS) or ROOM_INTERVAL_NS
-        due_ns = self._around.clock.now_ns() + self._room_wait_ns
-        tell(self._around.timer, m.StartTimer(self.actor_ref, key, due_ns, message))
+        due_ns = self._context.clock.now_ns() + self._full_disk.next_wait_ns()
+        tell(self._context.timer, m.StartTimer(self.actor_ref, key, due_ns, message))
 
     def _found_room(self) -> None:
-        self._room_wait_ns = 0
+        self._full_disk = None
+
+    def _persist(self) -> None:
+        """Write down what a stop must not lose. Raises :class:`~warren.storage.errors.NoRoomError`."""
+
+    def _arm_persist(self, after_ms: int) -> None:
+        """Write it down in a while, with what comes meanwhile."""
+        if not self._persist_armed:
+            self._persist_armed = True
+            due_ns = self._context.clock.now_ns() + after_ms * MS_NS
+            tell(self._context.timer, m.StartTimer(self.actor_ref, "persist", due_ns, tm.PersistDue()))
+
+    def _persist_if_room(self) -> None:
+        """Write it down now. On a full disk it waits in memory, and a crash before means that work is done again."""
+        self._persist_armed = False
+        try:
+            self._persist()
+        except NoRoomError as error:
+            self._persist_armed = True
+            self._wait_for_room(error, "persist", tm.PersistDue())
+        else:
+            self._found_room()
 
     def end_with(self, error: BaseException) -> None:
         """Whoever waits here for something will not get it."""
@@ -62,4 +87,4 @@ class TopicPart(PooledActor):
     ) -> None:
         error = exception_value if exception_value is not None else RuntimeError("no error")
         self.end_with(error)
-        tell(self._around.node, tm.TopicsFailed(self.actor_ref, error))
+        tell(self._context.node, tm.TopicsFailed(self.actor_ref, error))

@@ -1,9 +1,9 @@
 """The actor of the transactions: it knows which half messages are not decided, and has decisions appended.
 
-It follows the two topics that transactions live in (:mod:`actors.engines.topics.transactions`), as they are dispatched:
-so what it knows is the same whether a message is of just now or from before a restart. A commit appends the message to
-its topic and the decision, in this order and in one go; a rollback the decision alone. While that is on its way the
-transaction cannot be decided again.
+It follows the two topics that transactions live in (:mod:`warren.actors.engines.topics.transactions`), as they are
+dispatched: so what it knows is the same whether a message is of just now or from before a restart. A commit appends the
+message to its topic and the decision, in this order and in one go; a rollback the decision alone. While that is on its
+way the transaction cannot be decided again.
 """
 
 from __future__ import annotations
@@ -12,21 +12,28 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from actors import messages as m
-from actors import topic_messages as tm
-from actors.commit_log_actor import MS_NS, CommitLogActor
-from actors.engines.topics.errors import TransactionError
-from actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
-from actors.engines.topics.reading import read_sound_records
-from actors.engines.topics.topic_store import TopicStore
-from actors.engines.topics.transactions import HALF_QUEUE_ID, Half, PendingTransactions, committed, decision, named_by
-from actors.future import Confirm, Future
-from actors.groups_actor import GroupsActor
-from actors.surroundings import Surroundings
-from actors.timer import tell
-from actors.topic_part import TopicPart
-from msg_store.commit_log_format import Record, RecordError
-from queue_index.consume_queue import ConsumeQueue
+from warren.actors import messages as m
+from warren.actors import topic_messages as tm
+from warren.actors.commit_log_actor import CommitLogActor
+from warren.actors.engines.topics.errors import TransactionError
+from warren.actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
+from warren.actors.engines.topics.reading import read_sound_records
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.actors.engines.topics.transactions import (
+    HALF_QUEUE_ID,
+    Half,
+    PendingTransactions,
+    committed,
+    decision,
+    named_by,
+)
+from warren.actors.future import Confirm, Future
+from warren.actors.groups_actor import GroupsActor
+from warren.actors.node_context import NodeContext
+from warren.actors.timer import tell
+from warren.actors.topic_part import TopicPart
+from warren.msg_store.commit_log_format import Record, RecordError
+from warren.queue_index.consume_queue import ConsumeQueue
 
 _LOG = logging.getLogger("warren.topics")
 _AT_A_TIME: Final = 1024
@@ -35,9 +42,9 @@ _AT_A_TIME: Final = 1024
 class TransactionsActor(TopicPart):
     """Owner of the pending half messages."""
 
-    def __init__(self, around: Surroundings, store: TopicStore, *, log: CommitLogActor, groups: GroupsActor) -> None:
-        super().__init__(around.pool)
-        self._around = around
+    def __init__(self, context: NodeContext, store: TopicStore, *, log: CommitLogActor, groups: GroupsActor) -> None:
+        super().__init__(context.pool)
+        self._context = context
         self._store = store
         self._log = log
         self._groups = groups
@@ -47,7 +54,6 @@ class TransactionsActor(TopicPart):
         )
         self._next_half, self._next_op = self._pending.half_offset, self._pending.op_offset
         self._deciding: set[int] = set()
-        self._persist_armed = False
 
     def describe(self) -> str:
         return f"the transactions of {self._store.directory}"
@@ -70,7 +76,7 @@ class TransactionsActor(TopicPart):
                 self._persist_armed = False
                 self._note_offsets()
             case tm.CloseGroups():
-                tell(self._around.timer, m.CancelTimers(self.actor_ref))
+                tell(self._context.timer, m.CancelTimers(self.actor_ref))
                 self._note_offsets()
                 self._stop()
             case tm.GiveUpTopics():
@@ -102,10 +108,7 @@ class TransactionsActor(TopicPart):
             self._next_op = last_op
         for half in self._pending.expired(_minimum(halves), _minimum(decisions)):
             _LOG.warning("%s: half message %d for %s expired undecided", self.describe(), half.queue_offset, half.topic)
-        if not self._persist_armed:
-            self._persist_armed = True
-            due_ns = self._around.clock.now_ns() + self._store.settings.flush_consumer_offset_interval * MS_NS
-            tell(self._around.timer, m.StartTimer(self.actor_ref, "persist", due_ns, tm.PersistDue()))
+        self._arm_persist(self._store.settings.flush_consumer_offset_interval)
 
     def _records(self, queue: ConsumeQueue, start: int, stop: int) -> Iterator[Record]:
         for at in range(start, stop, _AT_A_TIME):
@@ -130,7 +133,7 @@ class TransactionsActor(TopicPart):
         if half.queue_offset in self._deciding:
             raise TransactionError(f"half message {half.queue_offset} is being decided already")
         record = self._store.commit_log.record(half.physical_offset, half.size)
-        op = decision(record, self._around.clock.wall_us() // 1000, record.store_host)
+        op = decision(record, self._context.clock.wall_us() // 1000, record.store_host)
         batches = [committed(record), op] if message.commit else [op]
         self._deciding.add(half.queue_offset)
         confirm = Confirm(self._log)
@@ -150,7 +153,7 @@ class TransactionsActor(TopicPart):
             tell(self._groups.actor_ref, tm.NoteOffset(topic, TRANSACTION_GROUP, HALF_QUEUE_ID, offset))
 
     def on_turn_end(self) -> None:
-        if self._around.check_invariants:
+        if self._context.check_invariants:
             self._pending.check_invariants()
 
 

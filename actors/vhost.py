@@ -1,7 +1,7 @@
 """A vhost as one plain object: its queues and its stores, in the caller's thread.
 
 The one place where queue indexes and message stores meet without actors; scripts and tests use it, and what needs no
-concurrency. The directory, its opening and its closing: :mod:`actors.vhost_files`.
+concurrency. The directory, its opening and its closing: :mod:`warren.actors.vhost_files`.
 
 Every queue that has a directory is brought back when the vhost is opened. One whose files are damaged is *down*. Where
 the store was scanned, the queues' scans count its references; they are handed to it when the last one is through
@@ -15,17 +15,17 @@ from collections.abc import Callable
 
 import attrs
 
-from actors.vhost_files import VhostFiles
-from msg_store.message_store import MessageStore
-from queue_index.body_store import StoreClient
-from queue_index.message_format import Envelope
-from queue_index.msg_ids import MsgIds
-from queue_index.properties import Properties, encode_properties
-from queue_index.state import Clock
-from queue_index.variable_queue import QueueFiles, VariableQueue
-from storage.errors import DataError, WarrenError
-from storage.filesystem import FileSystem
-from storage.settings import Settings
+from warren.actors.vhost_files import VhostFiles
+from warren.msg_store.message_store import MessageStore
+from warren.queue_index.body_store import StoreClient
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.msg_ids import MsgIds
+from warren.queue_index.properties import Properties, encode_properties
+from warren.queue_index.state import Clock
+from warren.queue_index.variable_queue import QueueFiles, VariableQueue
+from warren.storage.errors import DataError, WarrenError
+from warren.storage.filesystem import FileSystem
+from warren.storage.settings import Settings
 
 RandomBytes = Callable[[int], bytes]
 

@@ -1,7 +1,8 @@
 """A vhost's directory, held for writing: its lock, its two stores, what the last stop left, and what this one leaves.
 
 Layout, names and files are RabbitMQ's, so the directory may come from a stopped node and go back to one. Queues are
-opened by whoever holds this: the plain :class:`actors.vhost.Vhost`, or a node, each queue in an actor of its own.
+opened by whoever holds this: the plain :class:`warren.actors.vhost.Vhost`, or a node, each queue in an actor of its
+own.
 
 *Opening*, in steps, each synced before the next:
 
@@ -25,19 +26,19 @@ from typing import Final
 
 import attrs
 
-from msg_store.message_store import MessageStore
-from queue_index import directory as names
-from queue_index.body_store import StoreClient
-from queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
-from queue_index.state import Clock
-from queue_index.variable_queue import QueueFiles
-from storage.errors import DataError, DirectoryLostError, DiskFullError, NoRoomError
-from storage.filesystem import FileSystem, Lock, write_file
-from storage.settings import Settings
+from warren.msg_store.message_store import MessageStore
+from warren.queue_index import directory as names
+from warren.queue_index.body_store import StoreClient
+from warren.queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
+from warren.queue_index.state import Clock
+from warren.queue_index.variable_queue import QueueFiles
+from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, NoRoomError
+from warren.storage.filesystem import FileSystem, Lock, write_file
+from warren.storage.lock_file import LOCK_FILE
+from warren.storage.settings import Settings
 
 PERSISTENT_STORE: Final = "msg_store_persistent"
 TRANSIENT_STORE: Final = "msg_store_transient"
-LOCK_FILE: Final = "warren.lock"
 
 
 @attrs.define
@@ -193,7 +194,7 @@ def _introduce(files: FileSystem, path: str, name: bytes, settings: Settings) ->
                 settings.segment_entry_count, deliver_with_publish=settings.deliver_with_publish
             )
             write_file(files, config_path, config, sync=True)
-        write_file(files, name_path, name, sync=True)  # last of all: what is named is there for good
+        write_file(files, name_path, name, sync=True)  # last of all: what is named is complete
     return files.read(config_path)
 
 

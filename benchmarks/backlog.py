@@ -16,12 +16,12 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from actors.vhost import Vhost
 from benchmarks.figures import Bar, Figure, Memory, Spread
 from benchmarks.measure import Tick
 from benchmarks.scenarios import BATCH, PERSISTENT, bodies_of_sizes, open_vhost
-from queue_index.variable_queue import VariableQueue
-from storage.filesystem import RealFileSystem
+from warren.actors.vhost import Vhost
+from warren.queue_index.variable_queue import VariableQueue
+from warren.storage.filesystem import RealFileSystem
 
 SIZE = 128
 TARGET_RAM_COUNT = 10_000

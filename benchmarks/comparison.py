@@ -36,7 +36,7 @@ class Contestant:
 
 
 def warren(directory: Path) -> Contestant:
-    from warren import open_vhost
+    from warren.engine import open_vhost
 
     vhost = open_vhost(directory, sync=False)
     queue, envelope = vhost.queue(b"q"), vhost.envelope(b"q")

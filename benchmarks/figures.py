@@ -74,6 +74,12 @@ def ratios(ours: Sequence[float], counterparts: Sequence[float]) -> Spread:
     return Spread.of([mine / other for mine, other in zip(ours, counterparts, strict=True)])
 
 
+def _figure(plain: dict[str, Any]) -> Figure:
+    kinds = {"ours": Spread, "counterpart": Spread, "ratio": Spread, "bar": Bar}
+    read = {name: None if plain[name] is None else kind(**plain[name]) for name, kind in kinds.items()}
+    return Figure(**{name: value for name, value in plain.items() if name != "reached"} | read)
+
+
 @attrs.frozen
 class Memory:
     """A queue filled and drained, over time: seconds; MB of RSS above the beginning's; messages in each list."""
@@ -104,6 +110,12 @@ class Results:
         for line, figure in zip(plain["figures"], self.figures, strict=True):
             line["reached"] = figure.reached
         return plain
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Results:
+        """What :meth:`to_json` made."""
+        figures = [_figure(line) for line in plain["figures"]]
+        return cls(**plain | {"figures": figures, "memory": Memory(**plain["memory"])})
 
     @property
     def missed(self) -> list[Figure]:

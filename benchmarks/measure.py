@@ -18,7 +18,7 @@ import attrs
 
 from benchmarks.figures import Spread, ratios
 from benchmarks.tape import Player, RecordingFileSystem, Tape
-from storage.filesystem import FileSystem, RealFileSystem
+from warren.storage.filesystem import FileSystem, RealFileSystem
 
 Phase = Callable[[], int]
 """Does its work and returns with how many messages."""

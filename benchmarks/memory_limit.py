@@ -123,7 +123,7 @@ def press_on(case: Case, directory: str, seconds: float) -> Outcome:
             while (now_s := time.monotonic()) < end_s:
                 try:
                     publish(turn, max(0.001, end_s - now_s))
-                except warren.BlockedError:
+                except warren.errors.BlockedError:
                     break
                 finally:
                     holds[own] = max(holds[own], time.monotonic() - now_s)

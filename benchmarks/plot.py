@@ -1,46 +1,104 @@
-"""The pictures of the results: queues' rates beside the bare write, and memory while a backlog comes and goes; topics'
-rates beside the bare write and beside a peer that does the same work."""
+"""The pictures of the results, in the style of the simulation's pictures (:mod:`warren.simulation.picture_style`).
+
+``python -m benchmarks.plot`` draws all of them again from the kept results, without measuring anything.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
+from typing import Any, Final
 
-import matplotlib as mpl
+import attrs
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.figures import Figure, Memory, Results
+from warren.simulation.panels import STATES
+from warren.simulation.picture_style import (
+    AMBER,
+    BLUE,
+    GREY,
+    INK,
+    PALE,
+    RED,
+    SKY,
+    WIDE_INCHES,
+    save_png,
+    style,
+    value_axis,
+)
+from warren.simulation.picture_words import count_text
 
-mpl.use("Agg")
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+PROJECT: Final = Path(__file__).parent.parent
+RESULTS: Final = PROJECT / "benchmarks" / "results"
+DOCS: Final = PROJECT / "docs"
+TOPIC: Final = "topic"
+"""The prefix of the groups of the topics' figures."""
 
-OURS, BARE, PEER = "#2f6f4f", "#c9c3b4", "#8fb8de"
-TOPIC = "topic"
-"""What the groups of the topics' figures begin with."""
-LISTS = {"q4": "#1b4332", "q3": "#2d6a4f", "delta": "#95d5b2", "q2": "#f4a261", "q1": "#e76f51"}
+_RIGHT: Final = 0.25
+_HEAD: Final = 0.36
+"""Above each pair of axes: its title and its legend."""
+_FOOT: Final = 0.55
+"""Below each pair of axes: ticks and label."""
+_ROW: Final = 0.34
+_LETTER: Final = 0.066
+
+
+@attrs.define
+class _Page:
+    """A figure with places in inches, from its left and from its top."""
+
+    height: float
+    canvas: Canvas = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.canvas = Canvas(figsize=(WIDE_INCHES, self.height))
+        FigureCanvasAgg(self.canvas)
+
+    def axes(
+        self, title: str, left: float, top: float, width: float, height: float, *, title_left: float | None = None
+    ) -> Axes:
+        """A pair of axes below its title."""
+        y = self.height - top - height
+        place = (left / WIDE_INCHES, y / self.height, width / WIDE_INCHES, height / self.height)
+        x, above = (left if title_left is None else title_left) / WIDE_INCHES, 1 - (top - 0.12) / self.height
+        self.canvas.text(x, above, title, ha="left", va="center", fontsize=9.5, fontweight="bold")
+        return self.canvas.add_axes(place)
+
+
+def _legend(axes: Axes, columns: int) -> None:
+    """Right above the axes, in line with the title."""
+    axes.legend(
+        loc="lower right", bbox_to_anchor=(1.006, 1.0), ncols=columns, borderaxespad=0.25, borderpad=0.0,
+        handlelength=1.1, handleheight=0.8, handletextpad=0.45, columnspacing=1.1,
+    )  # fmt: skip
+
+
+# ── rates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def draw(results: Results, target: Path) -> None:
-    """Write the picture (PNG) to ``target``."""
-    with plt.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4.4), width_ratios=[1.1, 1, 1])
-        _rates(left, results.figures)
-        _memory(middle, results.memory)
-        _lists(right, results.memory)
-        figure.tight_layout(w_pad=2.5)
-        figure.savefig(target, dpi=140)
-        plt.close(figure)
-
-
-def _rates(axes: Axes, figures: list[Figure]) -> None:
-    bare = [line for line in figures if line.unit == "messages/s" and line.counterpart_name.startswith("bare")]
-    _bars(axes, [line for line in bare if not line.group.startswith(TOPIC)])
-    axes.legend(loc="upper left", bbox_to_anchor=(-0.9, -0.08), fontsize=8, frameon=False)
-    axes.set_title("Rates, beside the bare writing\nand reading of the same bytes", fontsize=10, loc="left")
+    """Draw the queues' rates beside the bare write, and memory and lists of a backlog, as PNG."""
+    bare = [line for line in results.figures if line.unit == "messages/s" and line.counterpart_name.startswith("bare")]
+    shown = [line for line in bare if not line.group.startswith(TOPIC)]
+    rows = _ROW * len(shown)
+    with style():
+        page = _Page(_HEAD + rows + _FOOT + _HEAD + 2.2 + _FOOT)
+        _draw_rates(page, shown, "Rates, beside bare writing and reading of the same bytes")
+        top, half = _HEAD + rows + _FOOT + _HEAD, (WIDE_INCHES - 0.6 - 0.75 - _RIGHT) / 2
+        memory = results.memory
+        _draw_memory(page.axes("Resident memory above the start", 0.6, top, half, 2.2), memory)
+        title = f"Where its messages are (target {memory.target_ram_count:,})"
+        _draw_lists(page.axes(title, 0.6 + half + 0.75, top, half, 2.2), memory)
+        save_png(page.canvas, target)
 
 
 def draw_topics(results: Results, target: Path) -> None:
-    """Write the topics' picture (PNG) to ``target``."""
+    """Draw the topics' rates beside the bare write and beside SQLite, as PNG."""
     shown = [
         line
         for line in results.figures
@@ -48,79 +106,152 @@ def draw_topics(results: Results, target: Path) -> None:
         and line.unit == "messages/s"
         and line.counterpart_name.startswith(("bare", "SQL"))
     ]
-    with plt.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure, axes = plt.subplots(figsize=(10, 0.5 + 0.42 * len(shown)))
-        _bars(axes, shown)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=8, frameon=False)
-        figure.tight_layout()
-        figure.savefig(target, dpi=140)
-        plt.close(figure)
+    with style():
+        page = _Page(_HEAD + _ROW * len(shown) + _FOOT)
+        _draw_rates(page, shown, "Rates of topics, beside the same work done otherwise")
+        save_png(page.canvas, target)
+
+
+def _draw_rates(page: _Page, shown: list[Figure], title: str) -> None:
+    """A pair of bars for each figure, ours and its counterpart's, from the top."""
+    axes = _rows(page, [line.title for line in shown], title, _ROW)
+    named: set[str] = set()
+    for row, line in enumerate(shown):
+        is_bare = line.counterpart_name.startswith("bare")
+        beside = ("the same bytes, bare", GREY) if is_bare else (line.counterpart_name, SKY)
+        for spread, offset, (name, colour) in ((line.counterpart, -0.19, beside), (line.ours, 0.19, ("warren", BLUE))):
+            if spread is None:
+                continue
+            axes.barh(row + offset, spread.median, 0.36, color=colour, label=None if name in named else name)
+            axes.plot([spread.low, spread.high], [row + offset] * 2, color=INK, linewidth=0.8)
+            named.add(name)
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count_text(value)))
+    axes.set_xlabel("messages a second, logarithmic; thin line: lowest to highest", fontsize=8.5)
+    _legend(axes, len(named))
+
+
+def _rows(page: _Page, names: list[str], title: str, row_inches: float) -> Axes:
+    """Axes with a named row for each bar, the first on top."""
+    longest = max((len(part) for name in names for part in name.split("\n")), default=1)
+    left = min(5.0, 0.3 + longest * _LETTER)
+    axes = page.axes(title, left, _HEAD, WIDE_INCHES - left - _RIGHT, row_inches * len(names), title_left=0.15)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), names)
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x")
+    return axes
 
 
 def draw_spark(results: Results, target: Path) -> None:
-    """Write the pipeline's picture (PNG): each figure as a multiple of what stands beside it, and its bar."""
-    shown = [line for line in results.figures if line.ratio is not None and line.bar is not None]
-    with plt.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure, axes = plt.subplots(figsize=(10, 0.8 + 0.5 * len(shown)))
-        for row, line in enumerate(reversed(shown)):
-            if line.ratio is None or line.bar is None:
-                continue
-            axes.barh(row, line.ratio.median, 0.55, color=OURS)
-            axes.plot([line.ratio.low, line.ratio.high], [row, row], color="black", linewidth=0.8)
-            axes.plot([line.bar.limit] * 2, [row - 0.4, row + 0.4], color="#b23a48", linewidth=1.6)
-            axes.text(max(line.ratio.high, line.bar.limit) * 1.06, row, f"{line.ratio.median:.2f} ×", va="center")
-        names = [f"{line.title.removeprefix('spark, ')}\nbeside {line.counterpart_name}" for line in reversed(shown)]
-        axes.set_yticks(range(len(shown)), names, fontsize=7)
+    """Draw each of the pipeline's figures as a multiple of what stands beside it, with its bar, as PNG."""
+    shown = [
+        (line, line.ratio, line.bar) for line in results.figures if line.ratio is not None and line.bar is not None
+    ]
+    names = [f"{line.title.removeprefix('spark, ')}\nbeside {line.counterpart_name}" for line, _, _ in shown]
+    with style():
+        page = _Page(_HEAD + 0.46 * len(shown) + _FOOT)
+        axes = _rows(page, names, "Spark, as a multiple of what stands beside it", 0.46)
+        for row, (_, ratio, bar) in enumerate(shown):
+            axes.barh(row, ratio.median, 0.55, color=BLUE, label=None if row else "warren")
+            axes.plot([ratio.low, ratio.high], [row, row], color=INK, linewidth=0.8)
+            name = None if row else "to be reached (memory: at most)"
+            axes.plot([bar.limit] * 2, [row - 0.4, row + 0.4], color=RED, linewidth=1.6, label=name)
+            furthest = max(ratio.high, bar.limit)
+            axes.annotate(f"{ratio.median:.2f} ×", (furthest, row), (5, 0), textcoords="offset points", va="center")
         axes.set_xscale("log")
-        axes.set_xticks([0.25, 0.5, 1, 2, 4, 8], [f"{times:g} ×" for times in (0.25, 0.5, 1, 2, 4, 8)])
-        axes.minorticks_off()
-        axes.set_xlabel("times what stands beside it (log); red: what is to be reached (memory: at most)")
-        figure.tight_layout()
-        figure.savefig(target, dpi=140)
-        plt.close(figure)
+        most = max((max(ratio.high, bar.limit) for _, ratio, bar in shown), default=1.0)
+        axes.set_xlim(0.2, 2 ** math.ceil(math.log2(most * 1.15)))
+        axes.xaxis.set_major_locator(FixedLocator([0.25, 0.5, 1, 2, 4, 8, 16]))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} ×"))
+        axes.set_xlabel("ratio, logarithmic; thin line: lowest to highest", fontsize=8.5)
+        _legend(axes, 2)
+        save_png(page.canvas, target)
 
 
-def _bars(axes: Axes, shown: list[Figure]) -> None:
-    """Ours and its counterpart, a pair a line, from the top."""
-    named: set[str] = set()
-    for row, line in enumerate(reversed(shown)):
-        is_bare = line.counterpart_name.startswith("bare")
-        beside = ("the same bytes, bare", BARE) if is_bare else (line.counterpart_name, PEER)
-        for spread, height, (name, color) in ((line.counterpart, 0.2, beside), (line.ours, -0.2, ("warren", OURS))):
-            if spread is None:
-                continue
-            axes.barh(row + height, spread.median, 0.36, color=color, label=None if name in named else name)
-            axes.plot([spread.low, spread.high], [row + height] * 2, color="black", linewidth=0.8)
-            named.add(name)
-    axes.set_yticks(range(len(shown)), [line.title for line in reversed(shown)], fontsize=7)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(_short))
-    axes.set_xlabel("messages a second (log); line: lowest to highest")
+# ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _short(value: float, _: object) -> str:
-    """10 k, 1 M: what fits below an axis."""
-    return f"{value / 1e6:g} M" if value >= 1e6 else f"{value / 1e3:g} k"
+def _megabytes(value: float) -> str:
+    return f"{value:,.0f} MB"
 
 
-def _memory(axes: Axes, memory: Memory) -> None:
-    axes.plot(memory.seconds, memory.growth_mb, color=OURS)
-    axes.axvline(memory.filled_at_s, color="gray", linewidth=0.8, linestyle=":")
-    axes.axhline(64, color="#b23a48", linewidth=0.8, linestyle="--")
-    axes.text(0, 65.5, "64 MB", color="#b23a48", fontsize=8)
-    axes.set_ylim(0, max(72, *memory.growth_mb))
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("resident memory, MB above the start")
-    axes.set_title("Memory while a backlog is filled,\nthen (dotted line) drained", fontsize=10, loc="left")
+def _draw_memory(axes: Axes, memory: Memory) -> None:
+    axes.fill_between(memory.seconds, memory.growth_mb, color=BLUE, alpha=0.16, linewidth=0)
+    axes.axhline(64, color=RED, linewidth=1.4, label="64 MB")
+    axes.plot(memory.seconds, memory.growth_mb, color=BLUE, label="memory")
+    value_axis(axes, _megabytes, top=max(64, *memory.growth_mb, 0))
+    _time_axis(axes, memory)
+    _legend(axes, 2)
 
 
-def _lists(axes: Axes, memory: Memory) -> None:
-    columns = [getattr(memory, name) for name in LISTS]
-    names = [name if name == "delta" else name.upper() for name in LISTS]
-    axes.stackplot(memory.seconds, columns, colors=list(LISTS.values()), labels=names)
-    axes.axvline(memory.filled_at_s, color="gray", linewidth=0.8, linestyle=":")
-    axes.yaxis.set_major_formatter(FuncFormatter(_short))
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("messages")
-    axes.legend(loc="upper right", fontsize=8, frameon=False)
-    axes.set_title(f"Where its messages are\n(target in RAM: {memory.target_ram_count:,})", fontsize=10, loc="left")
+def _draw_lists(axes: Axes, memory: Memory) -> None:
+    columns = [getattr(memory, key) for key, _, _ in STATES]
+    colours, names = [colour for _, _, colour in STATES], [name for _, name, _ in STATES]
+    axes.stackplot(memory.seconds, columns, colors=colours, labels=names)
+    value_axis(axes, count_text, top=max(map(sum, zip(*columns, strict=True)), default=1))
+    _time_axis(axes, memory)
+    axes.legend(loc="upper right", handlelength=1.1, handleheight=0.8)
+
+
+def _time_axis(axes: Axes, memory: Memory) -> None:
+    axes.axvline(memory.filled_at_s, color=PALE, linewidth=0.8, linestyle=(0, (1, 2)))
+    axes.set_xlim(0, max(memory.seconds, default=1))
+    axes.set_xlabel("seconds; dotted: full, from here on drained", fontsize=8.5)
+
+
+def draw_soak(series: dict[str, Any], target: Path) -> None:
+    """Draw memory and backlog of a soak (:mod:`benchmarks.soak`) over time, as PNG."""
+    samples = series["samples"]
+    minutes = [sample["seconds"] / 60 for sample in samples]
+    with style():
+        page = _Page(2 * _HEAD + 2.3 + 1.9 + 0.3 + _FOOT)
+        width = WIDE_INCHES - 0.82 - _RIGHT
+        axes = page.axes("Resident memory", 0.82, _HEAD, width, 2.3)
+        rss = [sample["rss_mb"] for sample in samples]
+        axes.fill_between(minutes, rss, color=BLUE, alpha=0.16, linewidth=0)
+        axes.axhline(series["limit_mb"], color=RED, linewidth=1.4, label="watermark")
+        axes.axhline(
+            series["base_mb"], color=PALE, linewidth=1.0, linestyle=(0, (1, 2)), label="before the first message"
+        )
+        axes.plot(minutes, rss, color=BLUE, label="memory")
+        _shade_blocked(axes, samples, minutes)
+        value_axis(axes, _megabytes, top=max(series["limit_mb"], *rss))
+        axes.tick_params(labelbottom=False)
+        _legend(axes, 4)
+        below = page.axes("Backlog, in bytes of bodies", 0.82, 2 * _HEAD + 2.3 + 0.3, width, 1.9)
+        backlog = [sample["backlog_mb"] / 1000 for sample in samples]
+        below.fill_between(minutes, backlog, color=AMBER, alpha=0.7, linewidth=0)
+        value_axis(below, lambda value: f"{value:g} GB", top=max(backlog))
+        below.set_xlabel("minutes", fontsize=8.5)
+        for one in (axes, below):
+            one.set_xlim(0, minutes[-1])
+        save_png(page.canvas, target)
+
+
+def _shade_blocked(axes: Axes, samples: list[dict[str, float]], minutes: list[float]) -> None:
+    """The samples in which publishers were blocked."""
+    name: str | None = "publishers blocked"
+    for number, sample in enumerate(samples[:-1]):
+        if sample["blocked"]:
+            axes.axvspan(minutes[number], minutes[number + 1], color=RED, alpha=0.12, linewidth=0, label=name)
+            name = None
+
+
+def main() -> None:
+    """Draw all pictures from the kept results."""
+    latest, spark = (Results.from_json(_kept(name)) for name in ("latest", "spark"))
+    draw(latest, DOCS / "benchmarks.png")
+    draw_topics(latest, DOCS / "benchmarks-topics.png")
+    draw_spark(spark, DOCS / "benchmarks-spark.png")
+    draw_soak(_kept("soak"), DOCS / "soak.png")
+
+
+def _kept(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,8 @@
 """``python -m benchmarks.rabbitmq_memory``: what a message takes of a real RabbitMQ's memory, in each of its states.
 
-A private node is started (Debian's rabbitmq-server; ``tests/broker.py``), brought into one state after the other over
-ordinary AMQP connections, and asked for its memory before and after. The difference, by the message, is printed beside
-:data:`warren.simulation.RABBITMQ_MEMORY`, which holds these figures rounded.
+A private node is started (Debian's rabbitmq-server; ``tests/support/broker.py``), brought into one state after the
+other over ordinary AMQP connections, and asked for its memory before and after. The difference, by the message, is
+printed beside :data:`warren.simulation.RABBITMQ_MEMORY`, which holds these figures rounded.
 
 Live memory is counted: after all garbage was collected, and as Erlang's own allocators count it (the broker's strategy
 ``erlang``). Resident memory follows it, unevenly: it keeps what was freed for a while, and is printed for comparison.
@@ -86,7 +86,7 @@ class Measuring:
 
     def fill(self, body_bytes: int, *, persistent: bool) -> None:
         """As many messages in each queue."""
-        from recorder.paging_recorder import publish  # noqa: PLC0415
+        from tests.support.recorder.paging_recorder import publish  # noqa: PLC0415
 
         count = self.messages // len(self.names)
         for name in self.names:
@@ -210,9 +210,9 @@ def main(
     write: Annotated[bool, typer.Option(help="Keep the figures in benchmarks/results.")] = True,
 ) -> None:
     """What a message takes of a RabbitMQ's memory, in each state."""
-    sys.path.insert(0, str(PROJECT / "tests"))
-    from broker import Broker  # noqa: PLC0415
-    from recorder.paging_recorder import Looking, settings  # noqa: PLC0415
+    sys.path.insert(0, str(PROJECT))
+    from tests.support.broker import Broker  # noqa: PLC0415
+    from tests.support.recorder.paging_recorder import Looking, settings  # noqa: PLC0415
 
     console = Console()
     with tempfile.TemporaryDirectory(prefix="warren-memory-") as scratch, Broker(Path(scratch) / "broker") as broker:

@@ -18,7 +18,7 @@ from benchmarks.backlog import SIZE, TARGET_RAM_COUNT, fill, limit_ram
 from benchmarks.figures import Bar, Figure, Spread, ratios
 from benchmarks.measure import Tick, seconds_of
 from benchmarks.scenarios import BATCH, bodies_of_sizes, open_vhost
-from storage.filesystem import RealFileSystem
+from warren.storage.filesystem import RealFileSystem
 
 READ_BYTES = 1 << 20
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from actors.vhost import Vhost
 from benchmarks.figures import Bar, Figure, Spread, ratios
 from benchmarks.measure import Phase, Tick, Timed, in_turn
-from queue_index.message_format import Envelope
-from queue_index.variable_queue import VariableQueue
-from storage.filesystem import FileSystem
-from storage.settings import Settings
+from warren.actors.vhost import Vhost
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.variable_queue import VariableQueue
+from warren.storage.filesystem import FileSystem
+from warren.storage.settings import Settings
 
 BATCH = 1000
 PERSISTENT = Envelope(b"/", b"", (b"bench",), b"\x10\x00\x02", True)
@@ -43,7 +43,7 @@ def open_vhost(files: FileSystem, path: str, *, sync: bool = False) -> Vhost:
 
 
 def bodies_of_sizes(sizes: Sequence[int]) -> list[bytes]:
-    """Bodies, no two alike; the same ones in every run."""
+    """Bodies, no two the same; the same ones in every run."""
     octets = random.Random(1).randbytes(sum(sizes))
     ends = 0
     return [octets[(ends := ends + size) - size : ends] for size in sizes]

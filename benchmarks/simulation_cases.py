@@ -19,9 +19,9 @@ import psutil  # type: ignore[import-untyped]
 
 from benchmarks.backlog import fill
 from benchmarks.scenarios import BATCH, bodies_of_sizes, open_vhost
-from storage.filesystem import RealFileSystem
 from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Scenario, Simulation, simulate
 from warren.simulation.sweep import sweep
+from warren.storage.filesystem import RealFileSystem
 
 SIZE = 128
 Said = dict[str, float]

@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import matplotlib as mpl
 import psutil  # type: ignore[import-untyped]
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
 import warren
+from benchmarks.plot import draw_soak
 
 PROJECT = Path(__file__).parent.parent
 QUEUES = 4
@@ -48,7 +48,7 @@ def soak(directory: str, seconds: float, progress: Progress) -> dict[str, Any]:
                 for queue in queues:
                     try:
                         queue.publish_many([BODY] * BATCH, timeout=1)
-                    except warren.BlockedError:
+                    except warren.errors.BlockedError:
                         continue
                     published[0] += BATCH
 
@@ -89,31 +89,6 @@ def soak(directory: str, seconds: float, progress: Progress) -> dict[str, Any]:
     return {"base_mb": base / 1e6, "limit_mb": limit / 1e6, "queues": QUEUES, "body": len(BODY), "samples": samples}
 
 
-def draw(series: dict[str, Any], target: Path) -> None:
-    """Memory and backlog over time."""
-    mpl.use("Agg")
-    from matplotlib import pyplot  # noqa: PLC0415 - after the backend is chosen
-
-    samples = series["samples"]
-    minutes = [sample["seconds"] / 60 for sample in samples]
-    figure, (memory, backlog) = pyplot.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
-    memory.plot(minutes, [sample["rss_mb"] for sample in samples], color="#2563eb", label="resident memory")
-    memory.axhline(series["limit_mb"], color="#dc2626", linestyle="--", label="high watermark")
-    memory.axhline(series["base_mb"], color="#6b7280", linestyle=":", label="before the first message")
-    blocked = [minute for minute, sample in zip(minutes, samples, strict=True) if sample["blocked"]]
-    memory.plot(blocked, [series["limit_mb"]] * len(blocked), "|", color="#dc2626", label="publishers blocked")
-    memory.set_ylim(0, series["limit_mb"] * 1.35)
-    memory.set_ylabel("MB")
-    memory.legend(loc="upper center", ncols=4, frameon=False)
-    backlog.fill_between(minutes, [sample["backlog_mb"] for sample in samples], color="#f59e0b", alpha=0.6)
-    backlog.set_ylabel("backlog: MB of bodies")
-    backlog.set_xlabel("minutes")
-    backlog.set_ylim(0)
-    for axes in (memory, backlog):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(target, dpi=110)
-
-
 def main(*, minutes: Annotated[float, typer.Option(help="How long.")] = 10.0) -> None:
     """Run the soak and draw it."""
     console = Console()
@@ -121,7 +96,7 @@ def main(*, minutes: Annotated[float, typer.Option(help="How long.")] = 10.0) ->
         series = soak(directory, minutes * 60, progress)
     results = PROJECT / "benchmarks" / "results" / "soak.json"
     results.write_text(json.dumps(series) + "\n", encoding="utf-8")
-    draw(series, PROJECT / "docs" / "soak.png")
+    draw_soak(series, PROJECT / "docs" / "soak.png")
     rss = [sample["rss_mb"] for sample in series["samples"]]
     most = max(sample["backlog_mb"] for sample in series["samples"])
     console.print(

@@ -22,11 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.measure import seconds_of
 from warren import pipeline
+from warren.commands.output import opened
 from warren.pipeline.jobs.export import Exported, Order
 from warren.pipeline.jobs.export import run as run_export
 from warren.pipeline.jobs.rebuild import run as run_rebuild
 from warren.salvage.export import Selection, export_source
-from warren.salvage.output import opened
 from warren.salvage.rocketmq.rebuilding import rebuild
 from warren.salvage.rocketmq.store import open_rocketmq
 from warren.salvage.source import open_source

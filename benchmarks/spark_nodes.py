@@ -13,7 +13,7 @@ from pathlib import Path
 
 import warren
 from benchmarks.scenarios import BATCH, PERSISTENT, open_vhost
-from storage.filesystem import RealFileSystem
+from warren.storage.filesystem import RealFileSystem
 
 COMMIT_LOG_FILE = "0" * 20
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 import attrs
 
-from storage.filesystem import File, FileSystem, Lock, RealFileSystem
+from warren.storage.filesystem import File, FileSystem, Lock, RealFileSystem
 
 Kind = Literal[
     "open", "close", "write", "read", "truncate", "sync", "delete", "delete tree", "rename", "mkdir", "sync dir"
@@ -61,7 +61,7 @@ class Tape:
 
 
 class RecordingFileSystem:
-    """A :class:`storage.filesystem.FileSystem` that lets another one do the work and keeps a tape of it."""
+    """A :class:`warren.storage.filesystem.FileSystem` that lets another one do the work and keeps a tape of it."""
 
     def __init__(self, root: str, files: FileSystem | None = None) -> None:
         self._root = root.rstrip("/") + "/"

@@ -21,11 +21,11 @@ import numpy as np
 import warren
 from benchmarks.figures import Bar, Figure, Spread, Unit, ratios
 from benchmarks.measure import Tick, seconds_of
-from queue_index.key_index import KeyIndex
-from storage.filesystem import File, RealFileSystem
-from storage.topic_settings import TopicSettings
+from warren.queue_index.key_index import KeyIndex
 from warren.salvage.rocketmq.rebuilding import rebuild
 from warren.salvage.rocketmq.store import open_rocketmq
+from warren.storage.filesystem import File, RealFileSystem
+from warren.storage.topic_settings import TopicSettings
 
 BATCH = 1000
 BODY_BYTES = 128
@@ -226,7 +226,7 @@ def _topic_round(path: str, bodies: list[bytes], batches: list[list[str]], rates
         start = time.perf_counter()
         append()
         appended = time.perf_counter()
-        node.running_topics().catch_up(with_index=True)
+        node._running.topics_now().catch_up(with_index=True)
         rates.appended.append(count / (appended - start))
         rates.indexed.append(count / (time.perf_counter() - start))
         rates.read.append(count / seconds_of(lambda: _drain(topic)))
@@ -305,9 +305,9 @@ def _rebuild(directory: str, scale: float, repeats: int, tick: Tick) -> Figure:
         record_bytes = topic.append_many(bodies, keys=["order-000000000"] * BATCH).wait()[0].size
         for start in range(BATCH, (log_bytes - (1 << 16)) // record_bytes // BATCH * BATCH, BATCH):
             topic.append_many(bodies, keys=[f"order-{start + number:09d}" for number in range(BATCH)])
-        written = node.running_topics().log.store.commit_log.end
+        written = node._running.topics_now().log.store.commit_log.end
         topic.sync()
-        written = node.running_topics().store.commit_log.end
+        written = node._running.topics_now().store.commit_log.end
     store = os.path.join(path, "topics")
     file = os.path.join(store, "commitlog", "0" * 20)
     ours, bare = [], []

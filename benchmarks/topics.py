@@ -15,11 +15,11 @@ import attrs
 from benchmarks.figures import Bar, Figure, Spread, ratios
 from benchmarks.measure import Phase, Tick, Timed, in_turn
 from benchmarks.scenarios import BATCH, bodies_of_sizes, mixed_sizes
-from msg_store.commit_log import Batch, CommitLog
-from msg_store.commit_log_format import Host
-from msg_store.record_columns import RecordColumns
-from storage.filesystem import FileSystem
-from storage.topic_settings import TopicSettings
+from warren.msg_store.commit_log import Batch, CommitLog
+from warren.msg_store.commit_log_format import Host
+from warren.msg_store.record_columns import RecordColumns
+from warren.storage.filesystem import FileSystem
+from warren.storage.topic_settings import TopicSettings
 
 APPEND = "append"
 COLUMNS = "read by columns"

@@ -19,10 +19,9 @@ from matplotlib.ticker import MultipleLocator
 HERE: Final = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from broker import Broker  # noqa: E402
-from recorder.paging_comparison import Curves, difference, load, observed, save, simulated  # noqa: E402
-from recorder.paging_recorder import Looking, Recording, Workload, record, settings  # noqa: E402
-
+from tests.support.broker import Broker  # noqa: E402
+from tests.support.recorder.paging_comparison import Curves, difference, load, observed, save, simulated  # noqa: E402
+from tests.support.recorder.paging_recorder import Looking, Recording, Workload, record, settings  # noqa: E402
 from warren.simulation.panels import STATES  # noqa: E402
 from warren.simulation.picture_style import (  # noqa: E402
     AMBER,

@@ -1,4 +1,6 @@
-"""Draws docs/top.svg: one frame of ``warren top``, attached to a node that really runs in another process.
+"""Draw docs/top.svg and docs/top-queue.svg: the list and a queue's page of ``warren top``.
+
+Both show a node that really runs, in another process, and that ``warren top`` is attached to.
 
 python docs/draw_top.py
 """
@@ -15,16 +17,17 @@ import time
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 import warren
 from warren.top.attached import Attached
 from warren.top.picture import picture
+from warren.top.queue_page import queue_page
 
 WIDTH: Final = 100
 RUN_S: Final = 4.0
-OUT: Final = Path(__file__).parent / "top.svg"
+OUT: Final = Path(__file__).parent
 BODY: Final = b"x" * 1000
 
 
@@ -59,17 +62,28 @@ def run_node(path: str) -> None:
             time.sleep(0.04)
 
 
-def draw(path: str) -> str:
-    """A frame with the rates of a second, as SVG that fetches nothing."""
+def draw(path: str) -> dict[str, str]:
+    """The list, and the page of the queue ``orders``, with the rates of a second."""
     with Attached(path) as node:
         time.sleep(RUN_S)
         node.snapshot()
         time.sleep(1)
         shot = node.snapshot()
-    shot["path"] = "/srv/shop/data"
+        time.sleep(1)
+        page = node.queue("/", "orders")
+    for found in (shot, page):
+        found["path"] = "/srv/shop/data"
+    return {
+        "top.svg": _svg("$ warren top /srv/shop/data", picture(shot, WIDTH)),
+        "top-queue.svg": _svg("$ warren top /srv/shop/data   (⏎ on orders)", Group(*queue_page(page, WIDTH))),
+    }
+
+
+def _svg(typed: str, frame: RenderableType) -> str:
+    """A frame below the line that was typed, as SVG that fetches nothing."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="standard")
-    console.print(Text("$ warren top /srv/shop/data", "dim"))
-    console.print(picture(shot, WIDTH))
+    console.print(Text(typed, "dim"))
+    console.print(frame)
     svg = console.export_svg(title="warren top")
     return re.sub(r"@font-face\s*\{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code, monospace", "monospace")
 
@@ -83,7 +97,8 @@ def main() -> None:
         try:
             if child.stdout is None or child.stdout.readline() != b"ready\n":
                 raise RuntimeError("the node did not start")
-            OUT.write_text(draw(path), encoding="utf-8")
+            for name, svg in draw(path).items():
+                (OUT / name).write_text(svg, encoding="utf-8")
         finally:
             child.communicate()
 

@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 import warren
-from actors.engines.topics.names import group_of, is_system_topic
-from msg_store.commit_log_format import Record, decode_properties
-from storage.errors import WarrenError
+from warren.actors.engines.topics.names import group_of, is_system_topic
+from warren.msg_store.commit_log_format import Record, decode_properties
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.reading import queue_messages
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
+from warren.storage.errors import WarrenError
 
 OWN = {"KEYS", "TAGS", "UNIQ_KEY", "WAIT", "CLUSTER"}
 """Properties that are arguments here, or the broker's own."""

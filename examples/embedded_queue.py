@@ -13,7 +13,7 @@ import warren
 
 def main(directory: str) -> None:
     """Do it all in ``directory``, which is made where it is missing."""
-    vhost = warren.open_vhost(directory)
+    vhost = warren.engine.open_vhost(directory)
     jobs = vhost.queue(b"jobs")
     job = vhost.envelope(b"jobs")
 
@@ -30,7 +30,7 @@ def main(directory: str) -> None:
     jobs.fetch_many(10)  # a consumer has these, and then
     vhost.abandon()  # the process is gone
 
-    with warren.open_vhost(directory) as vhost:
+    with warren.engine.open_vhost(directory) as vhost:
         jobs = vhost.queue(b"jobs")
         print("after the crash:", len(jobs))
         parts = jobs.fetch_many(100)

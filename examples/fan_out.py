@@ -25,7 +25,7 @@ def main(directory: str) -> None:
             events.publish(subject.encode(), routing_key=subject)
         try:
             node.exchange("amq.direct").publish(b"?", routing_key="nobody", mandatory=True).wait()
-        except warren.UnroutableError as error:
+        except warren.errors.UnroutableError as error:
             print("returned:", error)
 
         for queue in (mail, audit):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import sys
 
-from queue_index.message_format import decode_message
-from storage.errors import WarrenError
+from warren.queue_index.message_format import decode_message
 from warren.salvage.names import shown, to_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.source import open_source
+from warren.storage.errors import WarrenError
 
 
 def main(path: str, wanted: str | None = None) -> int:

@@ -5,7 +5,7 @@ flushes, compacts or deletes: the index says old place or new place, a message i
 and the record itself says whose it is. So a read that fails looks again, once with a fresh handle, and only what fails
 twice at the same place is damaged.
 
-Terms: a *run* is a stretch of a file with several wanted records close together, read at once.
+Terms: a *run* is a range of a file with several wanted records close together, read at once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from msg_store.locations import Location, Locations, unpack
-from msg_store.rdq_format import decode_record, path_of
-from msg_store.write_buffer import WriteBuffer
-from storage.errors import DataError, StorageError, UnknownMessageError
-from storage.filesystem import File, FileSystem
+from warren.msg_store.locations import Location, Locations, unpack
+from warren.msg_store.rdq_format import decode_record, path_of
+from warren.msg_store.write_buffer import WriteBuffer
+from warren.storage.errors import DataError, StorageError, UnknownMessageError
+from warren.storage.filesystem import File, FileSystem
 
 OPEN_HANDLES = 64
 """Files that are kept open for reading."""

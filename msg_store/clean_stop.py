@@ -9,7 +9,7 @@ opens a store for writing deletes the shortcut first. Its name means nothing to 
     len(token) u32 · files u32 · messages u64 · shared u64 · token
     files    × (number u32 · size u64 · valid bytes u64)
     messages × msg_id 16 bytes
-    messages × (file u32 · offset u64 · size u64)                    a place, as in msg_store.locations
+    messages × (file u32 · offset u64 · size u64)                    a place, as in warren.msg_store.locations
     shared   × (msg_id 16 bytes · count u32)                         counts above 1
 """
 
@@ -18,11 +18,11 @@ from __future__ import annotations
 import zlib
 from struct import Struct
 
-from msg_store.file_summary import FileSummary
-from msg_store.locations import PLACE_BYTES, Locations
-from msg_store.rdq_format import MSG_ID_BYTES, file_number, path_of
-from msg_store.recovery import Recovered
-from storage.filesystem import FileSystem, write_file
+from warren.msg_store.file_summary import FileSummary
+from warren.msg_store.locations import PLACE_BYTES, Locations
+from warren.msg_store.rdq_format import MSG_ID_BYTES, file_number, path_of
+from warren.msg_store.recovery import Recovered
+from warren.storage.filesystem import FileSystem, write_file
 
 NAME = "warren.clean"
 FOREIGN_NAMES = ("clean.dot", "file_summary.ets", "msg_store_index.ets")
@@ -35,7 +35,7 @@ _SHARED = Struct(f">{MSG_ID_BYTES}sI")
 
 
 def discard(files: FileSystem, directory: str) -> None:
-    """Delete every shortcut, ours and RabbitMQ's, for good: what follows will make them wrong."""
+    """Delete every shortcut permanently, ours and RabbitMQ's: what follows will make them wrong."""
     present = {NAME, f"{NAME}.new", *FOREIGN_NAMES}.intersection(files.list(directory))
     for name in sorted(present):
         files.delete(f"{directory}/{name}")

@@ -1,6 +1,6 @@
 """The CommitLog: every message of every topic, one behind the other, in the order in which they came.
 
-Its bytes lie in :class:`storage.mapped_files.MappedFiles`; a record never crosses from one file into the next. A
+Its bytes lie in :class:`warren.storage.mapped_files.MappedFiles`; a record never crosses from one file into the next. A
 message is known by its *physical offset*, the logical offset of its record. ``end`` is where the next record goes: the
 files do not say it, recovery finds it and tells :meth:`CommitLog.set_end`. Up to ``flushed_end`` everything survives a
 power loss.
@@ -32,12 +32,12 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from msg_store.commit_log_bodies import scan_bodies
-from msg_store.commit_log_expiry import expired_files
-from msg_store.commit_log_format import (
+from warren.msg_store.commit_log_expiry import expired_files
+from warren.msg_store.commit_log_format import (
     BLANK_HEADER_BYTES,
     BLANK_MAGIC,
     MESSAGE_MAGIC,
+    STORE_TIMESTAMP_STOP,
     Blank,
     Record,
     RecordError,
@@ -46,15 +46,15 @@ from msg_store.commit_log_format import (
     encode_blank,
     peek,
 )
-from msg_store.commit_log_scan import scan_columns, scan_items
-from msg_store.message_batch import Batch, Measured, MessageIllegalError, PropertiesSizeExceededError, measure
-from msg_store.record_check import Failure
-from msg_store.record_columns import RecordColumns
-from msg_store.record_encoding import Place, RecordEncoder, begins
-from storage.errors import DataError, StorageError
-from storage.filesystem import FileSystem
-from storage.mapped_files import MappedFiles
-from storage.topic_settings import TopicSettings
+from warren.msg_store.message_batch import Batch, Measured, MessageIllegalError, PropertiesSizeExceededError, measure
+from warren.msg_store.record_check import Failure
+from warren.msg_store.record_columns import ColumnRequest, RecordColumns
+from warren.msg_store.record_encoding import AppendPosition, RecordEncoder, begins
+from warren.msg_store.record_scan import scan_bodies, scan_columns, scan_records
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import FileSystem
+from warren.storage.mapped_files import MappedFiles
+from warren.storage.topic_settings import TopicSettings
 
 __all__ = [
     "Appended",
@@ -67,8 +67,6 @@ __all__ = [
     "Record",
 ]
 
-_TIMESTAMP_END: Final = 48 + 20 + 8
-"""Bytes of a record that its store timestamp needs at most: those up to it, and itself."""
 _FIRST_READ_BYTES: Final = 4096
 """Of a record whose size is not known."""
 
@@ -176,10 +174,10 @@ class CommitLog:
             fitting = self._make_room(measured, done)
             if not fitting:
                 return Appended(offsets[:0], measured.sizes[:0], first, "END_OF_FILE")
-            place = Place(self.end, first + done * batch.is_queued, store_timestamp)
+            position = AppendPosition(self.end, first + done * batch.is_queued, store_timestamp)
             sizes = measured.sizes[done : done + fitting]
-            data = self._encoder.encode(measured, done, done + fitting, place)
-            offsets[done : done + fitting] = begins(place.physical_offset, sizes, measured.size)
+            data = self._encoder.encode(measured, done, done + fitting, position)
+            offsets[done : done + fitting] = begins(position.physical_offset, sizes, measured.size)
             self._write(data)
             self.last_store_timestamp = store_timestamp
             self.appended = done = done + fitting
@@ -260,7 +258,7 @@ class CommitLog:
         base = self.mapped.holding(physical_offset)
         if base is None or size < 0 or physical_offset + size > min(self.end, base + self.mapped.file_size):
             return None
-        data = self.mapped.read(physical_offset, min(size, _TIMESTAMP_END))
+        data = self.mapped.read(physical_offset, min(size, STORE_TIMESTAMP_STOP))
         try:
             found = decode_store_timestamp(data)
         except struct.error:
@@ -272,7 +270,7 @@ class CommitLog:
 
         Behind a failure it goes on where RocketMQ's dispatch goes on.
         """
-        return scan_items(self.mapped, start, self.end if stop is None else stop)
+        return scan_records(self.mapped, start, self.end if stop is None else stop)
 
     def columns(
         self,
@@ -285,9 +283,8 @@ class CommitLog:
     ) -> Iterator[RecordColumns | Blank | Failure]:
         """The same by columns, many records at a time."""
         stop = self.end if stop is None else stop
-        return scan_columns(
-            self.mapped, start, stop, check_crc=check_crc, delay_levels_ms=delay_levels_ms, with_keys=with_keys
-        )
+        request = ColumnRequest(check_crc=check_crc, delay_levels_ms=delay_levels_ms, with_keys=with_keys)
+        return scan_columns(self.mapped, start, stop, request)
 
     def bodies(self, start: int, stop: int | None = None) -> Iterator[list[bytes]]:
         """The bodies alone, many at a time, in physical order. Raises :class:`DataError` at the first failure."""
@@ -333,7 +330,7 @@ class CommitLog:
             raise RuntimeError(f"{mapped.directory}: files overlap")
 
     def _delete(self, base: int) -> None:
-        """Delete a file, for good before the next one goes; of files that may not be written, only forget it."""
+        """Delete a file permanently, before the next one is; one that may not be written is only forgotten."""
         self._doubtful.discard(base)
         if self.mapped.writable:
             self.mapped.delete(base)

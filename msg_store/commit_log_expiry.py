@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from storage.topic_settings import TopicSettings
+from warren.storage.topic_settings import TopicSettings
 
 NEARLY_FULL_PERCENT: Final = 85.0
 MOST_AT_A_TIME: Final = 10

@@ -23,18 +23,23 @@ import struct
 from typing import Final
 
 import attrs
+import numpy as np
 from zlib_ng.zlib_ng import crc32
 
-from storage.errors import WarrenError
-from storage.java_hash import java_text
+from warren.storage.errors import WarrenError
+from warren.storage.java_hash import java_text
 
 MESSAGE_MAGIC: Final = 0xDAA320A7
 BLANK_MAGIC: Final = 0xCBD43194
+MESSAGE_MAGIC_BYTES: Final = MESSAGE_MAGIC.to_bytes(4, "big")
+BLANK_MAGIC_BYTES: Final = BLANK_MAGIC.to_bytes(4, "big")
 BLANK_HEADER_BYTES: Final = 8
 """Of a blank record, and what a file always has left for one."""
 
 FIXED_BYTES: Final = 91
 """Of a record with IPv4 hosts, an empty body, no topic and no properties."""
+HOST_BYTES: Final = 8
+"""Of an IPv4 host."""
 IPV6_EXTRA_BYTES: Final = 12
 
 COMPRESSED: Final = 0x1
@@ -53,24 +58,33 @@ NAME_VALUE_SEPARATOR: Final = b"\x01"
 PROPERTY_SEPARATOR: Final = b"\x02"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 
+_HOST_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
 _HEAD = struct.Struct(">IIIiiqqiq")
+_BEGIN = struct.Struct(">iIIiiqqi")
+"""Up to the system flags."""
 _TAIL = struct.Struct(">iqi")
 _BLANK = struct.Struct(">II")
 _LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 _BYTE = struct.Struct(">b")
+MAGIC_AT: Final = 4
+CRC_AT: Final = 8
+PHYSICAL_OFFSET_AT: Final = 28
 SYS_FLAG_AT: Final = 36
 _PORTS: Final = range(1 << 16)
 
 HEAD_BYTES: Final = _HEAD.size
 """Up to the born host."""
+STORE_TIMESTAMP_STOP: Final = HEAD_BYTES + HOST_BYTES + IPV6_EXTRA_BYTES + _LONG.size
+"""A record's store timestamp ends here at the latest; :func:`decode_store_timestamp` needs no more bytes."""
 
 _FIXED = {
     flags: struct.Struct(f">iIIiiqqiq{20 if flags & BORN_HOST_V6 else 8}sq{20 if flags & STORE_HOST_V6 else 8}siqi")
-    for flags in (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6)
+    for flags in (0, BORN_HOST_V6, STORE_HOST_V6, _HOST_FLAGS)
 }
 """All up to and with the body's length, by the flags that tell the hosts' widths."""
+_FIXED_BYTES: Final = {flags: fixed.size for flags, fixed in _FIXED.items()}
 
 if HEAD_BYTES != 48 or HEAD_BYTES + 8 + 8 + 8 + _TAIL.size + 1 + 2 != FIXED_BYTES:
     raise RuntimeError("the record's layout does not add up")
@@ -146,6 +160,7 @@ class Record:
 
 
 _MASK_64 = (1 << 64) - 1
+CRC_MASK: Final = 0x7FFFFFFF
 _ID_BYTES: Final = (4 + 4 + 8, 16 + 4 + 8)
 
 
@@ -174,7 +189,7 @@ class RecordError(WarrenError):
 
 def body_crc(body: bytes | memoryview) -> int:
     """CRC-32 of a body as a record keeps it: 31 bits; 0 for no body."""
-    return crc32(body) & 0x7FFFFFFF if body else 0
+    return crc32(body) & CRC_MASK if body else 0
 
 
 def head_type(sys_flag: int) -> list[tuple[str, str]]:
@@ -196,6 +211,12 @@ def head_type(sys_flag: int) -> list[tuple[str, str]]:
         ("prepared_transaction_offset", ">i8"),
         ("body_size", ">i4"),
     ]
+
+
+_FIELDS: Final = dict(np.dtype(head_type(0)).fields or {})
+_OFFSETS: Final = {"magic": MAGIC_AT, "crc": CRC_AT, "physical_offset": PHYSICAL_OFFSET_AT, "sys_flag": SYS_FLAG_AT}
+if any(_FIELDS[name][1] != offset for name, offset in _OFFSETS.items()):
+    raise RuntimeError("the offsets of a record's fields do not fit its layout")
 
 
 def header_bytes(sys_flag: int) -> int:
@@ -247,56 +268,75 @@ def peek(data: bytes | memoryview, position: int) -> tuple[int, int]:
     return (size - (1 << 32) if size >> 31 else size), magic
 
 
-def decode(data: bytes | memoryview, position: int = 0) -> Record:
-    """The record that begins at ``position`` of ``data``, whose magic is known to be a message's.
+Located = tuple[int, int, int, int, int, int, int, int]
+"""Size, body CRC, queue id, queue offset, system flags; and positions: where the body begins, its size, where the
+properties begin. The topic ends 2 bytes ahead of these. (A plain tuple, for one is made of every message read.)"""
+
+
+def locate(data: bytes | memoryview, position: int = 0) -> Located:
+    """Where the parts of the record that begins at ``position`` of ``data`` lie in it.
 
     Raises :class:`RecordError` where its fields do not fit into ``data`` or do not add up to its size. The body's CRC
     is not compared: see :attr:`Record.crc_ok`.
     """
     try:
-        return _decode(data, position)
+        size, magic, crc, queue_id, _, queue_offset, _, sys_flag = _BEGIN.unpack_from(data, position)
+        body_start = position + _FIXED_BYTES[sys_flag & _HOST_FLAGS]
+        (body_size,) = _INT.unpack_from(data, body_start - 4)
+        body_size = max(body_size, 0)
+        topic_start = body_start + body_size + 1
+        (topic_size,) = _BYTE.unpack_from(data, topic_start - 1)
+        properties_start = topic_start + topic_size + 2
+        (properties_size,) = _SHORT.unpack_from(data, properties_start - 2)
     except struct.error:
         raise RecordError("its fields do not fit into the file") from None
+    stop = properties_start + (properties_size if properties_size > 0 else 0)
+    if magic != MESSAGE_MAGIC or topic_size < 0 or stop - position != size or stop > len(data):
+        raise RecordError(_what_is_wrong(magic, topic_size, stop - position, size))
+    return size, crc, queue_id, queue_offset, sys_flag, body_start, body_size, properties_start
 
 
-def _decode(data: bytes | memoryview, position: int) -> Record:
-    (sys_flag,) = _INT.unpack_from(data, position + SYS_FLAG_AT)
-    fixed = _FIXED[sys_flag & (BORN_HOST_V6 | STORE_HOST_V6)]
-    found = fixed.unpack_from(data, position)
-    size, _, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = found[:9]
-    born_host, store_timestamp, store_host, reconsume_times, prepared, body_length = found[9:]
+def _what_is_wrong(magic: int, topic_size: int, found: int, size: int) -> str:
+    if magic != MESSAGE_MAGIC:
+        return f"its magic is 0x{magic:08X}"
     if size < 0:
-        raise RecordError(f"its size is {size}")
-    at = position + fixed.size
-    body_end = at + max(body_length, 0)
-    (topic_length,) = _BYTE.unpack_from(data, body_end)
-    if topic_length < 0:
-        raise RecordError(f"its topic's length is {topic_length}")
-    topic_end = body_end + 1 + topic_length
-    (properties_length,) = _SHORT.unpack_from(data, topic_end)
-    end = topic_end + 2 + max(properties_length, 0)
-    if end > len(data):
-        raise RecordError("its fields do not fit into the file")
-    if end - position != size:
-        raise RecordError(f"its fields take {end - position} bytes, its size says {size}")
+        return f"its size is {size}"
+    if topic_size < 0:
+        return f"its topic's length is {topic_size}"
+    if found != size:
+        return f"its fields take {found} bytes, its size says {size}"
+    return "its fields do not fit into the file"
+
+
+def decode(data: bytes | memoryview, position: int = 0) -> Record:
+    """The record that begins at ``position`` of ``data``; raises as :func:`locate` does."""
+    size, crc, queue_id, queue_offset, sys_flag, body_start, body_size, properties_start = locate(data, position)
+    fields = _FIXED[sys_flag & _HOST_FLAGS].unpack_from(data, position)
+    _, _, _, _, flag, _, physical_offset, _, born_timestamp, born_host, store_timestamp, store_host = fields[:12]
+    reconsume_times, prepared_transaction_offset, _ = fields[12:]
     return Record(
-        topic=_topic(bytes(data[body_end + 1 : topic_end])),
+        topic=topic_text(data, body_start + body_size + 1, properties_start - 2),
         queue_id=queue_id,
         queue_offset=queue_offset,
         physical_offset=physical_offset,
         size=size,
         store_timestamp=store_timestamp,
-        born_timestamp=born,
+        born_timestamp=born_timestamp,
         born_host=_host(born_host),
         store_host=_host(store_host),
         sys_flag=sys_flag,
         flag=flag,
         reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared,
+        prepared_transaction_offset=prepared_transaction_offset,
         body_crc=crc,
-        body=bytes(data[at:body_end]),
-        properties=bytes(data[topic_end + 2 : end]),
+        body=bytes(data[body_start : body_start + body_size]),
+        properties=bytes(data[properties_start : position + size]),
     )
+
+
+def topic_text(data: bytes | memoryview, start: int, stop: int) -> str:
+    """The topic that lies there; few are distinct."""
+    return _topic(bytes(data[start:stop]))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -325,6 +365,12 @@ def encode_properties(properties: dict[str, str]) -> bytes:
         if not name or not value or {"\x01", "\x02"} & {*name, *value}:
             raise RecordError(f"the property {name!r} is empty or holds a separator")
     return "\x02".join(f"{name}\x01{value}" for name, value in properties.items()).encode("utf-8")
+
+
+def decode_physical_offset(data: bytes | memoryview, position: int = 0) -> int:
+    """The physical offset that the record at ``position`` gives for itself."""
+    physical_offset: int = _LONG.unpack_from(data, position + PHYSICAL_OFFSET_AT)[0]
+    return physical_offset
 
 
 def decode_store_timestamp(data: bytes | memoryview, position: int = 0) -> int:

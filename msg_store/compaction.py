@@ -25,12 +25,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from msg_store.body_reader import ReadHandles
-from msg_store.file_summary import FileSummary
-from msg_store.locations import Location, Locations, pack
-from msg_store.rdq_format import Record, leftover_of, scan
-from storage.errors import DataError, DiskFullError, NoRoomError
-from storage.filesystem import File, FileSystem
+from warren.msg_store.body_reader import ReadHandles
+from warren.msg_store.file_summary import FileSummary
+from warren.msg_store.locations import Location, Locations, pack
+from warren.msg_store.rdq_format import Record, leftover_of, scan
+from warren.storage.errors import DataError, DiskFullError, NoRoomError
+from warren.storage.filesystem import File, FileSystem
 
 COPY_BYTES = 1 << 20
 """What one step copies at most; it is held in memory."""
@@ -218,7 +218,7 @@ def _split(records: Sequence[Record]) -> tuple[int, Sequence[Record]]:
 
 
 def _blocks(records: Sequence[Record]) -> Iterator[tuple[int, int]]:
-    """Stretches of a file without a hole, each from its start to its end."""
+    """Ranges of a file without a hole, each from its start to its end."""
     start = end = 0
     for record in records:
         if record.offset != end:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import attrs
 
-from msg_store.rdq_format import path_of
-from storage.errors import DiskFullError, NoRoomError, StorageError
-from storage.filesystem import File, FileSystem, append_whole
+from warren.msg_store.rdq_format import path_of
+from warren.storage.errors import DiskFullError, NoRoomError, StorageError
+from warren.storage.filesystem import File, FileSystem, append_whole
 
 
 @attrs.define

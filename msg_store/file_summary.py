@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from storage.settings import Settings
+from warren.storage.settings import Settings
 
 
 @attrs.define

@@ -23,9 +23,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from msg_store.gathering import Longs, Mask, gather_rows
-from msg_store.rdq_format import END_MARKER, HEADER, MSG_ID_BYTES, OVERHEAD_BYTES, SIZE_BYTES, UNCOUNTED_BYTES
-from storage.filesystem import File, data_windows
+from warren.msg_store.rdq_format import END_MARKER, HEADER, MSG_ID_BYTES, OVERHEAD_BYTES, SIZE_BYTES, UNCOUNTED_BYTES
+from warren.msg_store.strided import Longs, Mask, gather_rows
+from warren.storage.filesystem import File, data_windows
 
 WINDOW_BYTES: Final = 1 << 20
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import attrs
 
-from storage.errors import UnknownMessageError
+from warren.storage.errors import UnknownMessageError
 
 PLACE_BYTES = 20
 """A place on disk: file u32 · offset u64 · size u64."""

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from msg_store.commit_log_format import (
+from warren.msg_store.commit_log_format import (
     BORN_HOST_V6,
     MAX_PROPERTIES_BYTES,
     MAX_TOPIC_BYTES,
@@ -24,7 +24,7 @@ from msg_store.commit_log_format import (
     Host,
     header_bytes,
 )
-from storage.errors import WarrenError
+from warren.storage.errors import WarrenError
 
 _LENGTH_FIELDS_BYTES = 3
 """The topic's length and the properties'."""

@@ -1,9 +1,9 @@
 """The message store: bodies that several queues share, each on disk once, in one directory of files.
 
 A body is *written* with one reference each time it is handed over and *removed* one reference at a time; with the last
-one it is gone. It waits in the buffer (:mod:`msg_store.write_buffer`) until a *flush* gives it a place in the current
-file. A file that has reached the size limit is closed and the next one opened. What is gone leaves garbage; a closed
-file with nothing else is deleted, and two with much of it are combined (:mod:`msg_store.compaction`).
+one it is gone. It waits in the buffer (:mod:`warren.msg_store.write_buffer`) until a *flush* gives it a place in the
+current file. A file that has reached the size limit is closed and the next one opened. What is gone leaves garbage; a
+closed file with nothing else is deleted, and two with much of it are combined (:mod:`warren.msg_store.compaction`).
 
 *Tickets* number the messages handed over: whatever was handed over by the time ``written_ticket`` said n is durable
 once ``synced_ticket`` says n or more.
@@ -12,10 +12,10 @@ Opening. *Clean*: with the shortcut of the last clean stop. *Dirty*: by a scan; 
 written at once, but knows no reference counts until ``set_references``, and neither deletes nor compacts. Whatever
 shortcut there was, ours or RabbitMQ's, is deleted before anything is written.
 
-One writer, in one thread. Reading is free of it: see :mod:`msg_store.body_reader`.
+One writer, in one thread. Reading is free of it: see :mod:`warren.msg_store.body_reader`.
 
 Invariants: a message is in the buffer or among the locations, never both; a file's valid bytes are those of its
-locations; only the current file grows. A crash leaves what :mod:`msg_store.recovery` reads: everything synced.
+locations; only the current file grows. A crash leaves what :mod:`warren.msg_store.recovery` reads: everything synced.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from msg_store import clean_stop
-from msg_store.body_reader import BodyReader, ReadHandles
-from msg_store.compaction import Compaction
-from msg_store.current_file import CurrentFile
-from msg_store.file_summary import FileSummary
-from msg_store.locations import Locations, pack
-from msg_store.rdq_format import OVERHEAD_BYTES, leftover_of, record_parts
-from msg_store.recovery import recover
-from msg_store.write_buffer import WriteBuffer
-from storage.errors import DataError, NoRoomError, StorageError
-from storage.filesystem import FileSystem
-from storage.settings import Settings
+from warren.msg_store import clean_stop
+from warren.msg_store.body_reader import BodyReader, ReadHandles
+from warren.msg_store.compaction import Compaction
+from warren.msg_store.current_file import CurrentFile
+from warren.msg_store.file_summary import FileSummary
+from warren.msg_store.locations import Locations, pack
+from warren.msg_store.rdq_format import OVERHEAD_BYTES, leftover_of, record_parts
+from warren.msg_store.recovery import recover
+from warren.msg_store.write_buffer import WriteBuffer
+from warren.storage.errors import DataError, NoRoomError, StorageError
+from warren.storage.filesystem import FileSystem
+from warren.storage.settings import Settings
 
 BUFFER_BYTES = 2 << 20
 """A buffer above this is flushed. More would let more writes and removes meet, and cost memory."""
@@ -117,7 +117,7 @@ class MessageStore:
         buffer_bytes: int = BUFFER_BYTES,
         sync: bool = True,
     ) -> MessageStore:
-        """Open the store in ``directory``, which is made where it is missing, in one that is there for good.
+        """Open the store in ``directory``, which is made where it is missing, in a directory that will stay.
 
         With the ``token`` that the last clean stop was given, and nothing changed since, it is ready (``clean``).
         Otherwise it was scanned, and wants :meth:`set_references`. Damage does not stop it: see ``unreadable``.

@@ -1,61 +1,42 @@
 """A record as its bytes, checked and not taken apart: what a reader needs of most messages is their bodies.
 
-Taking a record apart costs several times what finding out that it is sound costs, and few readers look at hosts, flags
-and times. So here is only where the parts lie; :meth:`PackedRecord.unpack` gives the record itself.
+Few readers look at hosts, flags and times. So here is only where the parts lie; :meth:`PackedRecord.unpack` gives the
+record itself.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import Final
-
 from zlib_ng.zlib_ng import crc32
 
-from msg_store.commit_log_format import (
-    BORN_HOST_V6,
-    MESSAGE_MAGIC,
-    STORE_HOST_V6,
-    Record,
-    RecordError,
-    decode,
-    header_bytes,
-)
-
-_OUTLINE = struct.Struct(">iIIiiqqi")
-_INT = struct.Struct(">i")
-_SHORT = struct.Struct(">h")
-_BYTE = struct.Struct(">b")
-
-_HOST_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
-_BODY_AT: Final = {
-    flags: header_bytes(flags) for flags in (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6)
-}
-_CRC_MASK: Final = 0x7FFFFFFF
+from warren.msg_store.commit_log_format import CRC_MASK, Located, Record, RecordError, decode, locate
 
 
 class PackedRecord:
     """One sound record. Made by :func:`pack`."""
 
-    __slots__ = ("_body_at", "_body_end", "_data", "_topic_end", "queue_id", "queue_offset")
+    __slots__ = ("_data", "_located")
 
-    def __init__(  # noqa: PLR0917 - one for every message that is read
-        self, data: bytes, queue_id: int, queue_offset: int, body_at: int, body_end: int, topic_end: int
-    ) -> None:
+    def __init__(self, data: bytes, located: Located) -> None:
         self._data = data
-        self.queue_id = queue_id
-        self.queue_offset = queue_offset
-        self._body_at = body_at
-        self._body_end = body_end
-        self._topic_end = topic_end
+        self._located = located
+
+    @property
+    def queue_id(self) -> int:
+        return self._located[2]
+
+    @property
+    def queue_offset(self) -> int:
+        return self._located[3]
 
     @property
     def body(self) -> bytes:
-        return self._data[self._body_at : self._body_end]
+        _, _, _, _, _, start, size, _ = self._located
+        return self._data[start : start + size]
 
     @property
     def properties(self) -> bytes:
         """In their stored form."""
-        return self._data[self._topic_end + 2 :]
+        return self._data[self._located[-1] :]
 
     def unpack(self) -> Record:
         """The record, all of it."""
@@ -68,20 +49,11 @@ def pack(data: memoryview, position: int, size: int) -> PackedRecord:
     Raises :class:`RecordError` where it is not all there, its parts do not add up to the size, or the body does not fit
     its checksum.
     """
-    try:
-        found_size, magic, crc, queue_id, _, queue_offset, _, sys_flag = _OUTLINE.unpack_from(data, position)
-        body_at = _BODY_AT[sys_flag & _HOST_FLAGS]
-        (body_size,) = _INT.unpack_from(data, position + body_at - 4)
-        body_end = body_at + body_size if body_size > 0 else body_at
-        (topic_size,) = _BYTE.unpack_from(data, position + body_end)
-        topic_end = body_end + 1 + topic_size
-        (properties_size,) = _SHORT.unpack_from(data, position + topic_end)
-    except struct.error:
-        raise RecordError("its fields do not fit into the file") from None
-    stop = topic_end + 2 + (properties_size if properties_size > 0 else 0)
     record = bytes(data[position : position + size])
-    if found_size != size or magic != MESSAGE_MAGIC or topic_size < 0 or stop != size or len(record) != size:
-        raise RecordError("its parts do not add up")
-    if body_size > 0 and crc32(record[body_at:body_end]) & _CRC_MASK != crc:
+    located = locate(record)
+    found, crc, _, _, _, body_start, body_size, _ = located
+    if found != size:
+        raise RecordError(f"its size is {found}, and not {size}")
+    if body_size and crc32(record[body_start : body_start + body_size]) & CRC_MASK != crc:
         raise RecordError("the body does not fit its checksum")
-    return PackedRecord(record, queue_id, queue_offset, body_at, body_end, topic_end)
+    return PackedRecord(record, located)

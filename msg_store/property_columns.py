@@ -1,24 +1,25 @@
 """What dispatch asks of the properties of many records: tags codes, and the hashes of the keys that go into the index.
 
 Properties are ``name \\x01 value`` joined by ``\\x02``, in any order. There are two ways to read those of many records
-at once, and both give what :func:`msg_store.commit_log_format.decode_properties` and :mod:`storage.java_hash` give of
-each of them:
+at once, and both give what :func:`warren.msg_store.commit_log_format.decode_properties` and
+:mod:`warren.storage.java_hash` give of each of them:
 
-- by a *pattern*: those of one writer mostly look alike, the same names in the same order and values of the same
-  widths. Records whose properties are equally long are laid out as a matrix, and all rows that have the same names and
-  separators where the first one has them are read by its columns (:class:`_Pattern`).
+- by a *pattern*: those of one writer mostly have the same names in the same order, and values of the same widths.
+  Records whose properties are equally long are the rows of a matrix. All rows that have the same names and separators
+  where the first one has them are read by its columns (:class:`_Pattern`).
 - by their *entries*: those that no pattern catches are joined, and all separators in them are found at once
-  (:mod:`msg_store.property_entries`).
+  (:mod:`warren.msg_store.property_entries`).
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import attrs
 import numpy as np
 
-from msg_store.commit_log_format import (
+from warren.msg_store.commit_log_format import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
     ROLLBACK,
@@ -26,10 +27,11 @@ from msg_store.commit_log_format import (
     TRANSACTION_MASK,
     RecordError,
 )
-from msg_store.gathering import Bytes, Ints, Longs, Mask, by_value, gather_rows
-from msg_store.property_entries import DELAY, KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY, WANTED, find_values
-from msg_store.record_check import delivery_time
-from storage.java_hash import Hashes, hash_rows, java_hash, to_index_hashes, to_tags_codes
+from warren.msg_store.property_entries import DELAY, KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY, WANTED, find_values
+from warren.msg_store.record_check import delivery_time
+from warren.msg_store.record_spans import RecordSpans
+from warren.msg_store.strided import Bytes, Ints, Longs, Mask, by_value, gather_rows
+from warren.storage.java_hash import Hashes, hash_rows, java_hash, to_index_hashes, to_tags_codes
 
 _FEWEST_ROWS: Final = 16
 _MOST_PATTERNS: Final = 4
@@ -42,27 +44,22 @@ _MOST_DIGITS: Final = 9
 
 @attrs.frozen(eq=False)
 class PropertyRows:
-    """Where the properties of ``n`` good records lie in a buffer, and what else their codes depend on."""
+    """Good records, and what else the codes of their properties depend on."""
 
-    data: bytes
-    starts: Longs
-    """In the buffer."""
-    sizes: Ints
+    spans: RecordSpans
     topics: tuple[str, ...]
     topic_of: Ints
-    sys_flags: Ints
-    store_timestamps: Longs
     delay_levels_ms: tuple[int, ...]
     with_keys: bool
 
     def one(self, row: int) -> bytes:
-        start = int(self.starts[row])
-        return self.data[start : start + int(self.sizes[row])]
+        start, stop = int(self.spans.properties_starts[row]), int(self.spans.starts[row] + self.spans.sizes[row])
+        return self.spans.data[start:stop]
 
 
 @attrs.frozen(eq=False)
 class PropertyCodes:
-    """The columns that come of it; see :class:`msg_store.record_columns.RecordColumns`."""
+    """The columns that come of it; see :class:`warren.msg_store.record_columns.RecordColumns`."""
 
     tags_codes: Longs
     key_counts: Ints
@@ -74,7 +71,9 @@ class PropertyCodes:
 def read_properties(rows: PropertyRows) -> PropertyCodes:
     """The codes of all rows."""
     reading = _Reading.of(rows)
-    left = [reading.read_alike(width, where) for width, where in by_value(rows.sizes) if width > 0]
+    left = [
+        reading.read_by_patterns(width, where) for width, where in by_value(rows.spans.properties_sizes) if width > 0
+    ]
     if any(map(len, left)):
         reading.read_entries(np.sort(np.concatenate(left)))
     return reading.result()
@@ -111,7 +110,7 @@ class _Pattern:
         return cls(row, mask, np.where(is_value, 0, row), is_value, columns)
 
     def caught(self, matrix: Bytes) -> Mask:
-        """The rows that look like this one."""
+        """The rows that have this pattern."""
         unlike = (matrix & self.mask) != self.expected
         separators = matrix == PROPERTY_SEPARATOR[0]
         if np.count_nonzero(separators) != np.count_nonzero(separators[0]) * len(matrix) or unlike.any():
@@ -141,7 +140,7 @@ def _rows_without(cells: Mask) -> Mask:
     return without
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class _Reading:
     """What has been read of the rows so far. Each of them is read once."""
 
@@ -159,17 +158,24 @@ class _Reading:
 
     @classmethod
     def of(cls, rows: PropertyRows) -> _Reading:
-        count = len(rows.starts)
+        count = len(rows.spans)
         prefixes = np.array([java_hash(f"{topic}#") for topic in rows.topics], np.int64).astype(np.uint32)
         scheduled = np.zeros(count, np.bool_)
         if SCHEDULE_TOPIC in rows.topics:
             scheduled = rows.topic_of == rows.topics.index(SCHEDULE_TOPIC)
-        has_keys = np.full(count, rows.with_keys) & (rows.sys_flags & TRANSACTION_MASK != ROLLBACK)
+        has_keys = np.full(count, rows.with_keys) & (rows.spans.sys_flags & TRANSACTION_MASK != ROLLBACK)
         codes = np.zeros(count, np.int64), np.zeros(count, np.int32)
         return cls(rows, prefixes[rows.topic_of], scheduled, has_keys, *codes)
 
-    def read_alike(self, width: int, where: Longs) -> Longs:
-        """Of the rows ``where``, whose properties are ``width`` bytes long, read those that look alike; who is left."""
+    @functools.cached_property
+    def store_timestamps(self) -> Longs:
+        return self.rows.spans.store_timestamps()
+
+    def read_by_patterns(self, width: int, where: Longs) -> Longs:
+        """Read those of the rows ``where`` that have a pattern in common; returns the others.
+
+        Their properties are ``width`` bytes long.
+        """
         while len(where) >= max(_FEWEST_ROWS, len(self.key_counts) // _MOST_PATTERNS):
             sample = self._matrix(width, where[:: len(where) // _SAMPLE_ROWS])
             pattern = _Pattern.of(sample[0])
@@ -188,7 +194,11 @@ class _Reading:
         return where
 
     def _matrix(self, width: int, where: Longs) -> Bytes:
-        return gather_rows(self.rows.data, self.rows.starts[where], width)
+        spans = self.rows.spans
+        if spans.is_uniform and len(where) == len(spans):
+            start, size = int(spans.properties_starts[0]), int(spans.sizes[0])
+            return np.ndarray((len(where), width), np.uint8, spans.data, start, (size, 1))
+        return gather_rows(spans.data, spans.properties_starts[where], width)
 
     def _leave_out_odd_delays(self, pattern: _Pattern, matrix: Bytes, where: Longs, caught: Mask) -> None:
         """Of scheduled rows only those are read by a pattern whose delay level is a few digits."""
@@ -226,14 +236,14 @@ class _Reading:
         delays = np.array(self.rows.delay_levels_ms, np.int64)
         digits = matrix[scheduled, start:stop].astype(np.int64) - ord("0")
         levels = np.minimum(digits @ 10 ** np.arange(stop - start - 1, -1, -1), len(delays))
-        due = self.rows.store_timestamps[where] + delays[levels - 1]
+        due = self.store_timestamps[where] + delays[levels - 1]
         self.tags_codes[where] = np.where(levels > 0, due, self.tags_codes[where])
 
     def read_entries(self, where: Longs) -> None:
         """Read the rows ``where``, whatever they look like."""
-        starts = self.rows.starts[where]
-        stops = starts + self.rows.sizes[where]
-        data = self.rows.data
+        spans = self.rows.spans
+        starts, stops = spans.properties_starts[where], (spans.starts + spans.sizes)[where]
+        data = spans.data
         values = find_values([data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)])
         tags = values.named(TAGS)
         self.tags_codes[where[tags.owners]] = to_tags_codes(values.hashes(tags))
@@ -254,7 +264,7 @@ class _Reading:
 
     def _set_delivery_time(self, row: int) -> None:
         try:
-            due = delivery_time(self.rows.one(row), int(self.rows.store_timestamps[row]), self.rows.delay_levels_ms)
+            due = delivery_time(self.rows.one(row), int(self.store_timestamps[row]), self.rows.delay_levels_ms)
         except RecordError:
             self.bad_row = row if self.bad_row is None else min(row, self.bad_row)
             return

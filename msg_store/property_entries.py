@@ -1,7 +1,7 @@
 """Values by name in properties that have nothing in common: all of them joined, and their separators found at once.
 
 A *span* is a string in the joined bytes: where it begins, how long it is, and whose it is. What counts as an entry and
-which of equal names wins is said in :func:`msg_store.commit_log_format.decode_properties`.
+which of equal names wins is said in :func:`warren.msg_store.commit_log_format.decode_properties`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
-from msg_store.commit_log_format import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
-from msg_store.gathering import Bytes, Longs, Mask, by_value, gather, stable_order
-from storage.java_hash import Hashes, hash_rows, java_text
+from warren.msg_store.commit_log_format import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from warren.msg_store.strided import Bytes, Longs, Mask, by_value, gather, stable_order
+from warren.storage.java_hash import Hashes, hash_rows, java_text
 
 TAGS: Final = b"TAGS"
 KEYS: Final = b"KEYS"
@@ -28,7 +28,7 @@ _UNIT: Final = np.dtype("<u2")
 _WORD: Final = np.dtype("<u8")
 
 _WIDTHS: Final = np.array([4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256, *(1 << bits for bits in range(9, 16))])
-"""Strings are laid out in rows of the next of these widths: zeros behind them multiply a hash by 31 each, and that is
+"""Strings are padded with zeros to the next of these widths: each zero multiplies a hash by 31, and that is
 undone. The last holds any string that a record can hold."""
 _PADDING: Final = bytes(int(_WIDTHS[-1]))
 _MULTIPLIER: Final = 31
@@ -99,7 +99,7 @@ class Values:
         return Spans(starts, lengths, owners).only(lengths > 0)
 
     def hashes(self, spans: Spans, prefixes: Hashes | None = None) -> Hashes:
-        """Java's hashes of the spans; ``prefixes``: the hash of what is thought ahead of each of them."""
+        """Java's hashes of the spans; ``prefixes``: the hash of what goes ahead of each of them."""
         ahead = np.zeros(len(spans.starts), np.uint32) if prefixes is None else prefixes
         hashes = _hash_items(self.joined, _BYTE, spans.starts, spans.lengths, ahead)
         odd = self._beyond_ascii(spans)

@@ -1,7 +1,7 @@
-"""The records of a store file by columns: what a scan of millions of them asks for, :func:`~msg_store.rdq_format.scan`
-record by record.
+"""The records of a store file by columns: what a scan of millions of them asks for,
+:func:`~warren.msg_store.rdq_format.scan` record by record.
 
-The file is walked in windows. In a window the records are found by their sizes alone, a stretch of equal ones in a few
+The file is walked in windows. In a window the records are found by their sizes alone, a run of equal ones in a few
 steps; then their columns are gathered. Both scans find the same records, good and bad, and stop at the same place for
 the same reason, whatever the file holds: a test holds this.
 
@@ -18,8 +18,7 @@ from typing import Final
 import attrs
 import numpy as np
 
-from msg_store.gathering import Bytes, Longs, Mask, alike_stretch, gather_rows
-from msg_store.rdq_format import (
+from warren.msg_store.rdq_format import (
     END_MARKER,
     HEADER,
     MSG_ID_BYTES,
@@ -29,7 +28,8 @@ from msg_store.rdq_format import (
     ScanEnd,
     end_reason,
 )
-from storage.filesystem import File
+from warren.msg_store.strided import Bytes, Longs, Mask, equal_run, gather_rows
+from warren.storage.filesystem import File
 
 WINDOW_BYTES: Final = 4 << 20
 
@@ -38,8 +38,8 @@ MOST_RECORD_BYTES: Final = 1 << 30
 would be our memory."""
 
 _SIZE = Struct(">Q")
-_STRETCH: Final = 8
-"""So many records of one size, and a longer stretch of them is looked for."""
+_RUN: Final = 8
+"""So many records of one size, and a longer run of them is looked for."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -126,7 +126,7 @@ def _find(data: bytes) -> tuple[Longs, int]:
     """Where in ``data`` whole records begin, by their sizes alone, and where the last of them ends."""
     parts: list[Longs] = []
     single: list[int] = []
-    at = previous = alike = 0
+    at = previous = equal = 0
     limit = len(data)
     last, unpack, add = limit - HEADER.size, _SIZE.unpack_from, single.append
     while at <= last:
@@ -136,12 +136,12 @@ def _find(data: bytes) -> tuple[Longs, int]:
         add(at)
         at += size
         if size != previous:
-            previous, alike = size, 0
+            previous, equal = size, 0
             continue
-        alike += 1
-        if alike == _STRETCH:
-            alike = 0
-            if count := alike_stretch(data, at, size, len(data)):
+        equal += 1
+        if equal == _RUN:
+            equal = 0
+            if count := equal_run(data, at, size, len(data)):
                 parts += [np.array(single, np.int64), at + size * np.arange(count)]
                 single.clear()
                 at += size * count

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import attrs
 
-from storage.errors import DataError
-from storage.filesystem import File
+from warren.storage.errors import DataError
+from warren.storage.filesystem import File
 
 MSG_ID_BYTES = 16
 END_MARKER = b"\xff"

@@ -18,10 +18,11 @@ from typing import Final
 
 import attrs
 
-from msg_store.commit_log_format import (
+from warren.msg_store.commit_log_format import (
     BLANK_HEADER_BYTES,
     BLANK_MAGIC,
     BORN_HOST_V6,
+    CRC_AT,
     HEAD_BYTES,
     IPV6_EXTRA_BYTES,
     MESSAGE_MAGIC,
@@ -39,7 +40,6 @@ Read = Callable[[int, int], bytes]
 """Physical offset and size → the bytes there; fewer where the file ends before."""
 
 DELAY_PROPERTY: Final = "DELAY"
-_CRC_OFFSET: Final = 8
 _HOST_BYTES: Final = 8
 _BODY_PIECE_BYTES: Final = 1 << 20
 _INT_BITS: Final = 31
@@ -60,7 +60,7 @@ class Failure:
 
 
 @attrs.frozen
-class Outline:
+class RecordHeader:
     """A good record, by what can be told without its body."""
 
     size: int
@@ -69,7 +69,7 @@ class Outline:
     body_size: int
 
 
-def check(read: Read, at: int, end: int, *, check_crc: bool = False) -> Outline | Blank | Failure:
+def check(read: Read, at: int, end: int, *, check_crc: bool = False) -> RecordHeader | Blank | Failure:
     """What begins at ``at``, in a file (or a log) that ends at ``end``."""
     try:
         size, magic = peek(_exactly(read, at, BLANK_HEADER_BYTES, end), 0)
@@ -84,9 +84,9 @@ def check(read: Read, at: int, end: int, *, check_crc: bool = False) -> Outline 
         return Failure(at, str(error), None)
 
 
-def _check_message(read: Read, at: int, end: int, size: int, check_crc: bool) -> Outline | Failure:
+def _check_message(read: Read, at: int, end: int, size: int, check_crc: bool) -> RecordHeader | Failure:
     head = _exactly(read, at, HEAD_BYTES, end)
-    crc = int.from_bytes(head[_CRC_OFFSET : _CRC_OFFSET + 4], "big")
+    crc = int.from_bytes(head[CRC_AT : CRC_AT + 4], "big")
     sys_flag = int.from_bytes(head[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big")
     body_start = at + header_bytes(sys_flag)
     widest_host = _HOST_BYTES + (IPV6_EXTRA_BYTES if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6) else 0)
@@ -111,7 +111,7 @@ def _check_message(read: Read, at: int, end: int, size: int, check_crc: bool) ->
         return Failure(at, f"its fields take {stop - at} bytes, its size says {size}", stop)
     if check_crc and body_size and _crc_of(read, body_start, body_size) != crc:
         return Failure(at, WRONG_CRC, stop)
-    return Outline(size, body_start, body_size)
+    return RecordHeader(size, body_start, body_size)
 
 
 def _exactly(read: Read, at: int, size: int, end: int) -> bytes:

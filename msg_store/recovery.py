@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import attrs
 
-from msg_store.file_summary import FileSummary
-from msg_store.locations import Locations, pack
-from msg_store.rdq_columns import ColumnScan
-from msg_store.rdq_format import EndReason, Scan, file_number, in_age_order, leftover_of, path_of, scan, scan_end
-from storage.errors import DataError, DiskFullError
-from storage.filesystem import File, FileSystem
+from warren.msg_store.file_summary import FileSummary
+from warren.msg_store.locations import Locations, pack
+from warren.msg_store.rdq_columns import ColumnScan
+from warren.msg_store.rdq_format import EndReason, Scan, file_number, in_age_order, leftover_of, path_of, scan, scan_end
+from warren.storage.errors import DataError, DiskFullError
+from warren.storage.filesystem import File, FileSystem
 
 BAD_RECORDS_REPORTED = 100
 """More bad records of a file than these are not listed one by one."""

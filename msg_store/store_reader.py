@@ -2,13 +2,13 @@
 
 All files are scanned once (``.rdt`` files too, each on its own) and a table of places is kept, sorted by msg_id: 36
 bytes a message, so that ten gigabytes can be looked into within a small process. Where a message stands several times,
-the last place counts, as in :mod:`msg_store.recovery`. Whether anybody refers to a message is not known here.
+the last place counts, as in :mod:`warren.msg_store.recovery`. Whether anybody refers to a message is not known here.
 
 A file is *broken* where its scan ended elsewhere than at its end, or met a bad record. A message that is asked for and
-that no scan reached is looked for everywhere in the broken files (:mod:`msg_store.hole_search`): brokers from 3.13 on
-leave garbage between messages, and a scan may go astray in it before that shows. It is done once for all ids that
-somebody needs, where :meth:`StoreReader.open` was told how to learn them; else for the ids of each question, each id
-once. What was found is from then on as if a scan had reached it.
+that no scan reached is looked for everywhere in the broken files (:mod:`warren.msg_store.hole_search`): brokers from
+3.13 on leave garbage between messages, and a scan may go astray in it before that shows. It is done once for all ids
+that somebody needs, where :meth:`StoreReader.open` was told how to learn them; else for the ids of each question, each
+id once. What was found is from then on as if a scan had reached it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from msg_store.body_reader import ReadHandles, runs
-from msg_store.hole_search import FoundRecords, Ids, search
-from msg_store.locations import Location
-from msg_store.rdq_columns import ColumnScan
-from msg_store.rdq_format import (
+from warren.msg_store.body_reader import ReadHandles, runs
+from warren.msg_store.hole_search import FoundRecords, Ids, search
+from warren.msg_store.locations import Location
+from warren.msg_store.rdq_columns import ColumnScan
+from warren.msg_store.rdq_format import (
     END_MARKER,
     HEADER,
     MSG_ID_BYTES,
@@ -38,9 +38,9 @@ from msg_store.rdq_format import (
     in_age_order,
     scan,
 )
-from msg_store.recovery import report_unreadable
-from storage.errors import DataError, StorageError, UnknownMessageError, WarrenError
-from storage.filesystem import File, FileSystem
+from warren.msg_store.recovery import report_unreadable
+from warren.storage.errors import DataError, StorageError, UnknownMessageError, WarrenError
+from warren.storage.filesystem import File, FileSystem
 
 _ID = np.dtype(f"S{MSG_ID_BYTES}")
 """Compares as bytes do. It hides NULs at the end, which is harmless while every id is 16 bytes."""
@@ -184,7 +184,7 @@ class StoreReader:
                 yield next(found) if is_there else UnknownMessageError(msg_id.ljust(MSG_ID_BYTES, b"\0").hex())
             start = stop
 
-    def read_alike(self, msg_ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint8] | None:
+    def read_uniform(self, msg_ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint8] | None:
         """The bodies of many as the rows of a matrix.
 
         ``None`` where one is not there or damaged, where they are not of one length, and where they lie so far apart

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from msg_store.rdq_format import MSG_ID_BYTES, OVERHEAD_BYTES
+from warren.msg_store.rdq_format import MSG_ID_BYTES, OVERHEAD_BYTES
 
 
 @attrs.define

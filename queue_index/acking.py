@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from queue_index.paging import drop_payloads
-from queue_index.run import Run
-from queue_index.state import QueueState
+from warren.queue_index.paging import drop_payloads
+from warren.queue_index.run import Run
+from warren.queue_index.state import QueueState
 
 Tags = Sequence[int | range]
 """Ack tags (seq_ids), singly or as ranges, in the order in which they are acked."""
@@ -21,16 +21,24 @@ Tags = Sequence[int | range]
 def tag_ranges(tags: Tags) -> list[range]:
     """Tags as ascending ranges, neighbours joined, in order."""
     ranges: list[range] = []
+    start = stop = -1
     for tag in tags:
-        part = range(tag, tag + 1) if isinstance(tag, int) else tag
-        if not part:
-            continue
-        if part.step != 1:
-            ranges += tag_ranges(list(part))
-        elif ranges and ranges[-1].stop == part.start:
-            ranges[-1] = range(ranges[-1].start, part.stop)
+        if isinstance(tag, int):
+            first, behind = tag, tag + 1
+        elif tag.step == 1:
+            first, behind = tag.start, max(tag.start, tag.stop)
         else:
-            ranges.append(part)
+            return tag_ranges([one for part in tags for one in ((part,) if isinstance(part, int) else part)])
+        if first == behind:
+            continue
+        if first == stop:
+            stop = behind
+            continue
+        if start < stop:
+            ranges.append(range(start, stop))
+        start, stop = first, behind
+    if start < stop:
+        ranges.append(range(start, stop))
     return ranges
 
 
@@ -47,10 +55,11 @@ def ack(s: QueueState, tags: Tags) -> list[Run]:
     return runs
 
 
-def requeue(s: QueueState, tags: Tags) -> list[bytes]:
-    """Bring delivered messages back to their places; returns their msg_ids in seq_id order."""
+def requeue(s: QueueState, tags: Tags, *, with_ids: bool = False) -> list[bytes]:
+    """Bring delivered messages back to their places; with ``with_ids`` returns their msg_ids in seq_id order."""
     runs = [run for part in tag_ranges(_sorted(tags)) for run in s.take_pending(part.start, part.stop)]
-    requeued = ids_of(runs)  # now: a run may grow when it joins its neighbours in a list
+    requeued = ids_of(runs) if with_ids else []  # now: a run may grow when it joins its neighbours in a list
+    count = sum(run.count for run in runs)
     beta_limit = s.q3.first_seq_id if s.q3 else None
     rest = runs
     if s.mode == "default":
@@ -63,7 +72,7 @@ def requeue(s: QueueState, tags: Tags) -> list[bytes]:
         s.batch_positions(run)
         s.delta.expand(run.start, run.count, transient=not run.persistent)
         s.count(run, before=run.in_ram, after=False, ready=1, unacked=-1, to_delta=True)
-    s.rates.in_count += len(requeued)
+    s.rates.in_count += count
     s.end_batch()
     return requeued
 

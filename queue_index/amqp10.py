@@ -25,8 +25,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from storage.erlang_terms import Atom, Term
-from storage.errors import MessageError
+from warren.storage.erlang_terms import Atom, Term
+from warren.storage.errors import MessageError
 
 MAX_DEPTH: Final = 64
 """Levels of nested values that are read."""

@@ -16,7 +16,7 @@ the body: a value, sequences          encoded, as they stand in the message; the
 ====================================  =================================================================================
 
 Headers that are neither: a decimal, a number that is not finite and a described value are left out; a uuid is its
-``urn:uuid:…``, a character a text of one (brokers fail at these two). Values: as in :mod:`queue_index.amqp10`.
+``urn:uuid:…``, a character a text of one (brokers fail at these two). Values: as in :mod:`warren.queue_index.amqp10`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from urllib.parse import unquote_to_bytes
 
 import attrs
 
-from queue_index import amqp10
-from queue_index.amqp_tables import LongString, Timestamp, Value, text
-from queue_index.properties import Properties
-from storage.erlang_terms import Term
-from storage.errors import MessageError
+from warren.queue_index import amqp10
+from warren.queue_index.amqp_tables import LongString, Timestamp, Value, text
+from warren.queue_index.properties import Properties
+from warren.storage.erlang_terms import Term
+from warren.storage.errors import MessageError
 
 ENCODED_TYPE: Final = "amqp-1.0"
 """The type of a message whose body is not data."""

@@ -28,8 +28,8 @@ from typing import Any, Final, TypeAlias
 
 from pamqp import decode, encode
 
-from storage.erlang_terms import Term
-from storage.errors import MessageError
+from warren.storage.erlang_terms import Term
+from warren.storage.errors import MessageError
 
 MAX_DEPTH: Final = 64
 """Levels of tables and arrays in a message's headers."""

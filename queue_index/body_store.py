@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import attrs
 
-from queue_index.credit import Credit, UnlimitedCredit
+from warren.queue_index.credit import Credit, UnlimitedCredit
 
 
 class BodyStore(Protocol):

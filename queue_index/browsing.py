@@ -1,6 +1,6 @@
 """Browsing: looking at every message, ready and pending, without taking any.
 
-The queue's lists and the pending acks are merged by seq_id. Delta is read stretch by stretch as the browser gets there,
+The queue's lists and the pending acks are merged by seq_id. Delta is read part by part as the browser gets there,
 and nothing of it stays in RAM. The queue must not change while it is browsed; but a browser may begin behind the last
 message that it saw, and what lies before is then neither read nor walked through: page by page, a queue costs what it
 costs in one go.
@@ -14,12 +14,12 @@ from typing import Final
 
 import attrs
 
-from queue_index.fetching import MessageProperties
-from queue_index.message_format import Message, decode_message
-from queue_index.paging import behind_gap, sift
-from queue_index.recovering import recover_to
-from queue_index.run import Run
-from queue_index.state import QueueState
+from warren.queue_index.fetching import MessageProperties
+from warren.queue_index.message_format import Message, decode_message
+from warren.queue_index.paging import behind_gap, sift
+from warren.queue_index.recovering import recover_to
+from warren.queue_index.run import Run
+from warren.queue_index.state import QueueState
 
 _CHUNK: Final = 256  # payloads read from a store at a time
 _STRETCH: Final = 2048  # positions read from delta at a time
@@ -61,14 +61,14 @@ def _messages(s: QueueState, run: Run, *, unacked: bool) -> Iterator[Browsed]:
         yield Browsed(run.start + index, msg_id, unacked, properties, term)
 
 
-def _ready_runs(s: QueueState, first: int, stretch: int) -> Iterator[Run]:
+def _ready_runs(s: QueueState, first: int, limit: int) -> Iterator[Run]:
     yield from s.q4.since(first)
     yield from s.q3.since(first)
     start, end = (None, None) if s.delta.blank else s.delta.bounds
     while start is not None and end is not None and (start := max(start, first)) < end:
         stop = min(s.index.next_segment_boundary(start), end)
         recover_to(s, stop)
-        runs, stop = s.index.read_some(start, stop, stretch)
+        runs, stop = s.index.read_some(start, stop, limit)
         yield from sift(s, runs)[0]
         start = behind_gap(s, stop, end)
     yield from s.q2.since(first)

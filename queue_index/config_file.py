@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import attrs
 
-from storage.errors import DataError, StorageError, WarrenError
-from storage.filesystem import FileSystem, append_whole
+from warren.storage.errors import DataError, StorageError, WarrenError
+from warren.storage.filesystem import FileSystem, append_whole
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple, cast
 
-from queue_index.state import QueueState
+from warren.queue_index.state import QueueState
 
 
 class _Publish(NamedTuple):

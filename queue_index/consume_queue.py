@@ -27,7 +27,7 @@ from collections.abc import Collection
 import attrs
 import numpy as np
 
-from queue_index.consume_queue_format import (
+from warren.queue_index.consume_queue_format import (
     ENTRY_BYTES,
     FILLER,
     MAX_QUEUE_OFFSET,
@@ -40,11 +40,11 @@ from queue_index.consume_queue_format import (
     is_filler,
     physical_stops,
 )
-from queue_index.consume_queue_recovery import End, cut, lengthen_files, read, recovered_end, stretches
-from queue_index.offset_by_time import StoreTimestampOf, nearest
-from storage.errors import DataError
-from storage.filesystem import FileSystem
-from storage.mapped_files import MappedFiles
+from warren.queue_index.consume_queue_recovery import End, cut, entry_blocks, lengthen_files, read, recovered_end
+from warren.queue_index.offset_by_time import StoreTimestampOf, nearest
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem
+from warren.storage.mapped_files import MappedFiles
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -146,7 +146,7 @@ class ConsumeQueue:
         if not self.mapped.bases:
             return
         at = self.mapped.bases[0]
-        for entries in stretches(self.mapped, at, min(at + self.mapped.file_size, self.end_byte)):
+        for entries in entry_blocks(self.mapped, at, min(at + self.mapped.file_size, self.end_byte)):
             there = np.flatnonzero(entries["physical_offset"] >= commit_log_min)
             if len(there):
                 self._min_byte = at + int(there[0]) * ENTRY_BYTES

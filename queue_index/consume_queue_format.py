@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from storage.topic_settings import CONSUME_QUEUE_ENTRY_BYTES
+from warren.storage.topic_settings import CONSUME_QUEUE_ENTRY_BYTES
 
 ENTRY: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _ENTRY: Final = struct.Struct(">qiq")

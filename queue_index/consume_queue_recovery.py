@@ -1,7 +1,7 @@
 """Where the entries of a ConsumeQueue end: what no file tells, and a start has to find out.
 
-Functions over the queue's mapped files; the queue (:mod:`queue_index.consume_queue`) calls them and keeps the answer.
-Files are read some entries at a time: most end early, and a file of zeros shall not be read to its end.
+Functions over the queue's mapped files; the queue (:mod:`warren.queue_index.consume_queue`) calls them and keeps the
+answer. Files are read some entries at a time: most end early, and a file of zeros shall not be read to its end.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final
 import attrs
 import numpy as np
 
-from queue_index.consume_queue_format import ENTRY_BYTES, Entries, are_good, decode, physical_stops
-from storage.errors import DataError
-from storage.filesystem import FileSystem
-from storage.mapped_files import MappedFiles, parse_file_name
+from warren.queue_index.consume_queue_format import ENTRY_BYTES, Entries, are_good, decode, physical_stops
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem
+from warren.storage.mapped_files import MappedFiles, parse_file_name
 
 _READ_BYTES: Final = 4096 * ENTRY_BYTES
 
@@ -48,7 +48,7 @@ def read(mapped: MappedFiles, at: int, size: int) -> bytes:
     return data
 
 
-def stretches(mapped: MappedFiles, start: int, stop: int) -> Iterator[Entries]:
+def entry_blocks(mapped: MappedFiles, start: int, stop: int) -> Iterator[Entries]:
     """The entries between two logical bytes of one file, some at a time."""
     for at in range(start, stop, _READ_BYTES):
         yield decode(read(mapped, at, min(_READ_BYTES, stop - at)))
@@ -69,7 +69,7 @@ def recovered_end(mapped: MappedFiles) -> End:
     end = End(0, -1)
     for base in mapped.bases[-_RECOVERED_FILES:]:
         end = attrs.evolve(end, byte=base)
-        for entries in stretches(mapped, base, base + mapped.file_size):
+        for entries in entry_blocks(mapped, base, base + mapped.file_size):
             good = _until(entries, ~are_good(entries))
             end = end.after(good)
             if len(good) < len(entries):
@@ -87,7 +87,7 @@ def cut(mapped: MappedFiles, physical_end: int, *, keep_first: bool, stop_byte: 
     for base in reversed(mapped.bases):
         end = End(base, -1)
         file_end = base + mapped.file_size
-        for entries in stretches(mapped, base, file_end if stop_byte is None else min(file_end, stop_byte)):
+        for entries in entry_blocks(mapped, base, file_end if stop_byte is None else min(file_end, stop_byte)):
             behind = entries["physical_offset"] >= physical_end
             bad = behind | ~are_good(entries)
             if keep_first and end.byte == base:

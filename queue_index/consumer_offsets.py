@@ -14,15 +14,15 @@ from typing import Final
 
 import attrs
 
-from queue_index.config_file import ConfigFile
-from queue_index.consumer_offsets_format import (
+from warren.queue_index.config_file import ConfigFile
+from warren.queue_index.consumer_offsets_format import (
     QUEUE_IDS,
     QUEUE_OFFSETS,
     OffsetTable,
     decode_consumer_offsets,
     encode_consumer_offsets,
 )
-from storage.filesystem import FileSystem
+from warren.storage.filesystem import FileSystem
 
 FILE_NAME: Final = "consumerOffset.json"
 

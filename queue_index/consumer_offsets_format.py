@@ -37,7 +37,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from storage.errors import WarrenError
+from warren.storage.errors import WarrenError
 
 Offsets = dict[int, int]
 """Of each queue (each delay level), the queue offset of the next message."""

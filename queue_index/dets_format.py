@@ -55,7 +55,7 @@ from typing import Any, Final, Self
 
 import attrs
 
-from storage.errors import DataError
+from warren.storage.errors import DataError
 
 SEGMENT_SLOTS: Final = 256
 PART_SEGMENTS: Final = 512

@@ -11,7 +11,7 @@ import hashlib
 import re
 from typing import Final, NamedTuple
 
-from storage.errors import DataError
+from warren.storage.errors import DataError
 
 JOURNAL_NAME: Final = "journal.jif"
 SEGMENT_SUFFIX: Final = ".idx"
@@ -31,6 +31,7 @@ _PAIRS: Final = tuple(high + low for high in _DIGITS for low in _DIGITS)
 _CONFIG = re.compile(rb"\{\s*segment_entry_count\s*,\s*(\d+)\s*\}\s*\.")
 _DELIVERS_LATER = re.compile(rb"\{\s*deliver_with_publish\s*,\s*false\s*\}\s*\.")
 _SEGMENT = re.compile(r"(0|[1-9][0-9]*)\.idx")
+_SEGMENT_V2 = re.compile(r"(0|[1-9][0-9]{0,18})\.q[is]")
 _INDEX_V2 = b"\nINDEX: v2\n"
 
 
@@ -126,6 +127,22 @@ def segment_number(file_name: str) -> int | None:
     match = _SEGMENT.fullmatch(file_name)
     number = int(match[1]) if match else -1
     return number if 0 <= number <= MAX_SEQ_ID // DEFAULT_SEGMENT_ENTRY_COUNT else None
+
+
+def segment_number_v2(file_name: str) -> int | None:
+    """The same of version 2 of the index."""
+    match = _SEGMENT_V2.fullmatch(file_name)
+    return int(match[1]) if match else None
+
+
+def is_of_v1(file_name: str) -> bool:
+    """Whether it is a file of an index of version 1."""
+    return file_name == JOURNAL_NAME or segment_number(file_name) is not None
+
+
+def is_of_v2(file_name: str) -> bool:
+    """The same of version 2."""
+    return segment_number_v2(file_name) is not None
 
 
 def has_impossible_number(file_name: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Final
 import attrs
 import numpy as np
 
-from queue_index.record_format import Bools, Columns, Ints, Octets
+from warren.queue_index.record_format import Bools, Columns, Ints, Octets
 
 NOTHING: Final = 0
 PUBLISHED: Final = 1

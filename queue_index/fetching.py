@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from queue_index.message_format import Message, decode_message
-from queue_index.paging import load_from_delta, room_for_load
-from queue_index.recovering import recover_all
-from queue_index.run import DELIVERED, Run
-from queue_index.run_queue import RunQueue
-from queue_index.state import QueueState
-from queue_index.terms import bodies_of
+from warren.queue_index.message_format import Message, decode_message
+from warren.queue_index.paging import load_from_delta, room_for_load
+from warren.queue_index.recovering import recover_all
+from warren.queue_index.run import DELIVERED, Run
+from warren.queue_index.run_queue import RunQueue
+from warren.queue_index.state import QueueState
+from warren.queue_index.terms import bodies_of
 
 
 @attrs.frozen
@@ -75,7 +75,8 @@ class Fetched:
         return self._run.batch.expiry(self._run.low + index)
 
     def bodies(self) -> list[bytes]:
-        """The payloads alone; the cheap way. Raises :class:`~storage.errors.MessageError` where one is unreadable."""
+        """The payloads alone; the cheap way. Raises :class:`~warren.storage.errors.MessageError` where one is
+        unreadable."""
         bodies = self.readable_bodies()
         return [decode_message(self.term(index)).body if body is None else body for index, body in enumerate(bodies)]
 
@@ -313,7 +314,7 @@ def purge(s: QueueState, *, confirms_wait: bool = False) -> int:
     s.q4 = RunQueue()
     while True:
         if s.mode == "lazy":
-            load_from_delta(s, ack_lost=ack)  # a second stretch each time: it shows in when the index flushes
+            load_from_delta(s, ack_lost=ack)  # a second part each time: it shows in when the index flushes
         if not s.q3:
             break
         runs, s.q3 = list(s.q3), RunQueue()

@@ -7,8 +7,8 @@ What is where. A put writes its items at once, all of a batch in one go; header 
 :meth:`IndexFile.write` or :meth:`IndexFile.flush` writes them. The header of a full file that is on the disk stands for
 its items and its slots. Of a file that is not full a power loss can leave any of what was written since the last flush:
 recovery goes no further than what was flushed, and makes the slots anew from the items
-(:mod:`queue_index.index_recovery`). A file without a table in memory (full, or only read) is read in place: four bytes
-for the slot and twenty for each step of the chain.
+(:mod:`warren.queue_index.index_recovery`). A file without a table in memory (full, or only read) is read in place: four
+bytes for the slot and twenty for each step of the chain.
 
 Invariants: every item's number is above that of the one before it in its chain, and both hashes fall into the same
 slot; the hash slot count is the number of chains; an item's physical offset is not below the one's before it.
@@ -25,7 +25,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from queue_index.index_file_format import (
+from warren.queue_index.index_file_format import (
     HEADER_BYTES,
     ITEM,
     ITEM_BYTES,
@@ -36,9 +36,9 @@ from queue_index.index_file_format import (
     decode_item,
     decode_slot,
 )
-from queue_index.slot_table import Numbers, SlotTable
-from storage.errors import DataError, DiskFullError
-from storage.filesystem import File, FileSystem, retryable
+from warren.queue_index.slot_table import Numbers, SlotTable
+from warren.storage.errors import DataError, DiskFullError
+from warren.storage.filesystem import File, FileSystem, retryable
 
 _MOST_SECONDS: Final = 0x7FFFFFFF
 
@@ -222,7 +222,7 @@ class IndexFile:
         """Write what is only in memory, and make it survive a power loss.
 
         ``with_slots=False``: but for the slots, unless the file is full. That is cheap, and enough for
-        :mod:`queue_index.index_recovery`; nobody else can read such a file.
+        :mod:`warren.queue_index.index_recovery`; nobody else can read such a file.
         """
         table, handle = self._table, self.handle() if self.has_unflushed else None
         if handle is None:

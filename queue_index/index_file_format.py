@@ -9,9 +9,9 @@
     ..  items, 20 each, the first of which (number 0) is never used:
         key hash 4 | physical offset 8 | time difference 4 | previous item of the chain 4 (0: none)
 
-All integers big-endian and signed. The *key hash* is of ``topic#key`` (:func:`storage.java_hash.index_hash`), its slot
-is the rest of its division by the number of slots. The *time difference* is in whole seconds after the begin timestamp.
-The *index count* is the number of the next item: 1 in a file without items, where the bytes say 0.
+All integers big-endian and signed. The *key hash* is of ``topic#key`` (:func:`warren.storage.java_hash.index_hash`),
+its slot is the rest of its division by the number of slots. The *time difference* is in whole seconds after the begin
+timestamp. The *index count* is the number of the next item: 1 in a file without items, where the bytes say 0.
 
 Begin and end are the store timestamp and the physical offset of the first and of the last message put; in a file
 without items they are the end of the file before.

@@ -24,10 +24,10 @@ from typing import Final
 import attrs
 import numpy as np
 
-from queue_index.index_file import IndexFile
-from queue_index.index_file_format import Header, Items
-from queue_index.key_index import KeyIndex
-from queue_index.slot_table import Numbers, SlotTable
+from warren.queue_index.index_file import IndexFile
+from warren.queue_index.index_file_format import Header, Items
+from warren.queue_index.key_index import KeyIndex
+from warren.queue_index.slot_table import Numbers, SlotTable
 
 _ITEMS_AT_A_TIME: Final = 1 << 16
 

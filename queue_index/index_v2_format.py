@@ -36,7 +36,6 @@ means none.
 
 from __future__ import annotations
 
-import re
 import struct
 import zlib
 from typing import Final
@@ -45,7 +44,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from storage.errors import DataError
+from warren.storage.errors import DataError
 
 INDEX_SUFFIX: Final = ".qi"
 STORE_SUFFIX: Final = ".qs"
@@ -96,16 +95,8 @@ CHECKSUM: Final = 1
 if (HEADER_SIZE, _ENTRY.size, _RECORD_PLACE.size, _RECORD_HEAD.size) != (64, ENTRY_SIZE, 16, RECORD_HEAD_SIZE):
     raise RuntimeError("a classic queue's files, version 2, have two layouts")
 
-_FILE = re.compile(r"(0|[1-9][0-9]{0,18})\.q[is]")
-
 Entries = npt.NDArray[np.void]
 """Of type :data:`ENTRY`."""
-
-
-def segment_number_v2(file_name: str) -> int | None:
-    """The number of the segment that a file of that name belongs to; ``None`` for any other file."""
-    match = _FILE.fullmatch(file_name)
-    return int(match[1]) if match else None
 
 
 # ── header ───────────────────────────────────────────────────────────────────────────────────────────────────────────

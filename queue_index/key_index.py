@@ -8,7 +8,7 @@ RocketMQ does it, what lies before that message is left out when it is put again
 makes duplicates after a crash; :meth:`KeyIndex.already_put` says how many of its keys are there, for who wants none.
 
 What was put is found at once. It is safe when :meth:`KeyIndex.flush` or :meth:`KeyIndex.flush_full` has returned; see
-:mod:`queue_index.index_file` for what a crash leaves of the rest.
+:mod:`warren.queue_index.index_file` for what a crash leaves of the rest.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from queue_index.index_file import IndexFile, Longs
-from queue_index.index_file_format import Header, Layout, is_file_name, name_after
-from queue_index.slot_table import Numbers
-from storage.errors import DataError
-from storage.filesystem import FileSystem
+from warren.queue_index.index_file import IndexFile, Longs
+from warren.queue_index.index_file_format import Header, Layout, is_file_name, name_after
+from warren.queue_index.slot_table import Numbers
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem
 
 Bools = npt.NDArray[np.bool_]
 _LOOK_BACK_ITEMS: Final = 64
@@ -60,7 +60,8 @@ class KeyIndex:
         writable: bool = True,
     ) -> KeyIndex:
         """The files that are there. Unless the last stop ``is_clean``, those that end after ``index_msg_timestamp``
-        (the checkpoint's) are deleted, as RocketMQ does; :func:`queue_index.index_recovery.recover` does better."""
+        (the checkpoint's) are deleted, as RocketMQ does; :func:`warren.queue_index.index_recovery.recover` does
+        better."""
         index = cls(files, directory, Layout(max_hash_slot_num, max_index_num), new_name, writable)
         for name in filter(is_file_name, files.list(directory)):
             file = IndexFile.load(files, f"{directory}/{name}", index.layout, writable=writable)

@@ -15,11 +15,11 @@ from typing import Final
 
 import attrs
 
-from queue_index.config_file import ConfigFile
-from queue_index.consumer_offsets import Position
-from queue_index.consumer_offsets_format import LocalOffsetTable, decode_local_offsets, encode_local_offsets
-from storage.errors import DataError
-from storage.filesystem import FileSystem
+from warren.queue_index.config_file import ConfigFile
+from warren.queue_index.consumer_offsets import Position
+from warren.queue_index.consumer_offsets_format import LocalOffsetTable, decode_local_offsets, encode_local_offsets
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem
 
 FILE_NAME: Final = "offsets.json"
 BROKER_NAME: Final = "warren"

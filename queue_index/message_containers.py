@@ -14,7 +14,7 @@
                     rts => …, ttl => Milliseconds, deaths => …, <<"x-…">> => …}
 
 A container is read as the message that a broker would deliver over AMQP 0-9-1: of AMQP 1.0 see
-:mod:`queue_index.amqp10_messages`; and whatever the protocol, the annotations are added:
+:mod:`warren.queue_index.amqp10_messages`; and whatever the protocol, the annotations are added:
 
 * ``deaths`` becomes the header x-death (a list, the last death first; in 3.13 also ``{deaths, First, Last, #{{Queue,
   Reason} => Death}}``); binaries under ``x-…`` that are an integer, a binary or a boolean become headers, so do
@@ -38,8 +38,8 @@ from typing import Any, Final
 
 import attrs
 
-from queue_index import amqp10
-from queue_index.amqp10_messages import (
+from warren.queue_index import amqp10
+from warren.queue_index.amqp10_messages import (
     MOST_SHORT_BYTES,
     Amqp10Message,
     Death,
@@ -51,10 +51,10 @@ from queue_index.amqp10_messages import (
     of_sections,
     seconds,
 )
-from queue_index.amqp_tables import text
-from queue_index.properties import Properties, decode_properties, properties_from_term
-from storage.erlang_terms import Term
-from storage.errors import MessageError
+from warren.queue_index.amqp_tables import text
+from warren.queue_index.properties import Properties, decode_properties, properties_from_term
+from warren.storage.erlang_terms import Term
+from warren.storage.errors import MessageError
 
 HEADER_ESTIMATE_BYTES: Final = 100
 ANNOTATIONS_ESTIMATE_BYTES: Final = 100

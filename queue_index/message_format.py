@@ -1,6 +1,6 @@
 """The encoded message: what RabbitMQ keeps of a message, in the index's records and in the store's files.
 
-It is one Erlang term (:mod:`storage.erlang_terms`)::
+It is one Erlang term (:mod:`warren.storage.erlang_terms`)::
 
     {basic_message, Exchange, [RoutingKey], Content, MsgId, IsPersistent}
         Exchange = {resource, VHost, exchange, Name}
@@ -26,14 +26,16 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 
-from queue_index.message_containers import Container, read_container
-from queue_index.properties import Properties, decode_properties, properties_from_term
-from storage.erlang_terms import Atom, Term, decode, encode
-from storage.errors import MessageError, TermError
+from warren.queue_index.properties import Properties, decode_properties, properties_from_term
+from warren.storage.erlang_terms import Atom, Term, decode, encode
+from warren.storage.errors import MessageError, TermError
+
+if TYPE_CHECKING:
+    from warren.queue_index.message_containers import Container
 
 MSG_ID_BYTES: Final = 16
 
@@ -151,7 +153,7 @@ class Envelope:
     routing_keys: tuple[bytes, ...]
     """The message's own first, then those of its headers CC and BCC; at least one."""
     properties: bytes
-    """AMQP's basic properties, encoded (:func:`queue_index.properties.encode_properties`)."""
+    """AMQP's basic properties, encoded (:func:`warren.queue_index.properties.encode_properties`)."""
     persistent: bool
 
     @functools.cached_property
@@ -383,11 +385,13 @@ class _General:
     vhost: bytes
     exchange: bytes
     routing_keys: tuple[bytes, ...]
-    decoded: Term | Container
+    decoded: Term
     encoded: Term
     fragments: list[bytes]
     msg_id: bytes
     persistent: bool
+    container: Container | None = None
+    """What the message was read from, where it stands in one."""
 
     @classmethod
     def of(cls, term: bytes) -> _General:
@@ -410,19 +414,20 @@ class _General:
                     vhost, exchange, routing_keys, properties, encoded, _binaries(fragments, "body"), msg_id, persistent
                 )
             case ("mc", str(protocol), data, dict(annotations)):
+                from warren.queue_index.message_containers import read_container  # noqa: PLC0415  # of later brokers
+
                 found = read_container(protocol, data, annotations)
-                return cls(
-                    b"", found.exchange, found.routing_keys, found, b"", [found.body], found.msg_id, found.persistent
-                )
+                parts = (b"", found.exchange, found.routing_keys, b"", b"", [found.body], found.msg_id)
+                return cls(*parts, found.persistent, found)
             case _:
                 raise MessageError("a term that is no message")
 
     def message(self) -> Message:
         """Raises :class:`MessageError` where the properties, however they stand there, cannot be read."""
         encoded, counted_bytes, encoded_properties = self.encoded, None, None
-        if isinstance(self.decoded, Container):
-            properties, counted_bytes = self.decoded.properties, self.decoded.payload_bytes
-            encoded_properties = self.decoded.encoded_properties
+        if self.container is not None:
+            properties, counted_bytes = self.container.properties, self.container.payload_bytes
+            encoded_properties = self.container.encoded_properties
         elif isinstance(encoded, bytes):
             properties = decode_properties(encoded)
         else:
@@ -436,8 +441,8 @@ class _General:
         )  # fmt: skip
 
     def properties_size(self) -> int:
-        if isinstance(self.decoded, Container):
-            return self.decoded.metadata_bytes + self.decoded.payload_bytes - len(self.decoded.body)
+        if self.container is not None:
+            return self.container.metadata_bytes + self.container.payload_bytes - len(self.container.body)
         if isinstance(self.encoded, bytes):
             return len(self.encoded)
         match self.decoded:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from storage.errors import SettingsError
+from warren.storage.errors import SettingsError
 
 
 class MsgIds:

@@ -2,7 +2,7 @@
 
 *Reducing* moves alphas to betas (payloads go to disk) and betas to delta (positions too), as many as the target asks
 and at most a bound at a time, so that a queue stays responsive; what the bound cut off is done soon after
-(``waiting_bump``). *Loading* is the way back: one stretch of delta, at most to the end of its segment, into Q3.
+(``waiting_bump``). *Loading* is the way back: one part of delta, at most to the end of its segment, into Q3.
 
 Embedded payloads stay in RAM as betas. So with ``page_inside_segments`` betas also go to delta where payloads in RAM
 are more than the target, and a load brings no more than the target has room for, or ``delta_read_min``: so many may be
@@ -14,11 +14,11 @@ The work is done in runs: a run is cut where the quota, the target, the credit o
 
 from __future__ import annotations
 
-from queue_index.recovering import recover_more, recover_to
-from queue_index.run import EMBEDDED, IN_RAM, IN_STORE, PERSISTENT, Run
-from queue_index.run_queue import RunQueue
-from queue_index.state import QueueState
-from storage.errors import DataError
+from warren.queue_index.recovering import recover_more, recover_to
+from warren.queue_index.run import EMBEDDED, IN_RAM, IN_STORE, PERSISTENT, Run
+from warren.queue_index.run_queue import RunQueue
+from warren.queue_index.state import QueueState
+from warren.storage.errors import DataError
 
 _WALKABLE_SEGMENTS = 1024
 """A gap of more segments than this is no queue's own doing."""
@@ -229,7 +229,7 @@ def room_for_load(s: QueueState) -> int | None:
 
 
 def load_from_delta(s: QueueState, limit: int | None = None, *, ack_lost: bool = True) -> None:
-    """Load the next stretch of delta that has a message into Q3, at most ``limit``; Q2 joins when delta is used up.
+    """Load the next part of delta that has a message into Q3, at most ``limit``; Q2 joins when delta is used up.
 
     Transient messages from before the last restart are acked on the way (``ack_lost``), pending ones skipped.
     """
@@ -268,7 +268,7 @@ def load_from_delta(s: QueueState, limit: int | None = None, *, ack_lost: bool =
 
 
 def _read_stretch(s: QueueState, limit: int | None) -> tuple[list[Run], int]:
-    """The messages of delta's next stretch, and where it ends."""
+    """The messages of delta's next part, and where it ends."""
     start, delta_end = s.delta.bounds
     end = min(s.index.next_segment_boundary(start), delta_end)
     if s.settings.delta_read_max is not None:
@@ -280,7 +280,7 @@ def _read_stretch(s: QueueState, limit: int | None) -> tuple[list[Run], int]:
 
 
 def behind_gap(s: QueueState, start: int, end: int) -> int:
-    """Where to go on reading behind a stretch of delta, in a load or in a fold: right there.
+    """Where to go on reading behind a part of delta, in a load or in a fold: right there.
 
     A segment that a flush has dropped, since everything in it was acked, is so read again, found to be without messages
     and listed until the next flush, as RabbitMQ does it. But damaged numbers can leave a gap that nobody could walk
@@ -294,7 +294,7 @@ def behind_gap(s: QueueState, start: int, end: int) -> int:
 
 
 def sift(s: QueueState, runs: list[Run]) -> tuple[list[Run], list[Run]]:
-    """What of a stretch of delta comes back, and what was lost in a restart; pending messages are neither."""
+    """What of a part of delta comes back, and what was lost in a restart; pending messages are neither."""
     loaded: list[Run] = []
     lost: list[Run] = []
     for run in runs:

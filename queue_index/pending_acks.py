@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from sortedcontainers import SortedDict
 
-from queue_index.run import Run
+from warren.queue_index.run import Run
 
 _NO_RUNS: Final[SortedDict[int, Run]] = SortedDict()
 """In place of an empty one, which takes 1 KB; all share it, and nobody puts anything in."""

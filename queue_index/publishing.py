@@ -4,18 +4,18 @@ Into Q4 where Q3 is empty, else into Q1; in lazy mode to disk and into delta. A 
 payload and position, and the payload goes into the index record where it is small.
 
 A batch stays what it came as, an envelope and bodies. It is encoded where it is written
-(:mod:`queue_index.record_matrix`), and not kept that way: in RAM a message takes little more room than its body, which
-its publisher has anyway.
+(:mod:`warren.queue_index.record_matrix`), and not kept that way: in RAM a message takes little more room than its body,
+which its publisher has anyway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from queue_index.message_format import MSG_ID_BYTES, Envelope, encode_message
-from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, PERSISTENT, Batch, Run, UnencodedTerms, open_batch
-from queue_index.state import QueueState
-from storage.errors import MessageError
+from warren.queue_index.message_format import MSG_ID_BYTES, Envelope, encode_message
+from warren.queue_index.run import DELIVERED, EMBEDDED, IN_RAM, PERSISTENT, Batch, Run, UnencodedTerms, open_batch
+from warren.queue_index.state import QueueState
+from warren.storage.errors import MessageError
 
 _SMALL_STRETCH = 8  # fewer messages than this are not worth a matrix
 
@@ -79,14 +79,14 @@ def publish_many(
     low = 0
     while low < len(bodies):
         high = min(len(bodies), low + s.index.next_segment_boundary(s.next_seq_id) - s.next_seq_id)
-        size, alike = len(bodies[low]), True
+        size, same_size = len(bodies[low]), True
         if sizes is not None:
-            high, alike = _stretch(s, envelope, sizes, low, high)
+            high, same_size = _end_of_kind(s, envelope, sizes, low, high)
         flags = flags_of(s, envelope, size)
         ids = msg_ids[low * MSG_ID_BYTES : high * MSG_ID_BYTES]
         times = expiries if isinstance(expiries, int) else expiries[low:high]
         terms = UnencodedTerms(envelope, ids, bodies[low:high])
-        batch = Batch(high - low, ids, size if alike or sizes is None else sizes[low:high], times, terms)
+        batch = Batch(high - low, ids, size if same_size or sizes is None else sizes[low:high], times, terms)
         _enter(s, Run(s.next_seq_id, batch, 0, high - low, flags), envelope, batch=True)
         low = high
     s.end_batch()
@@ -94,8 +94,8 @@ def publish_many(
     return range(first, s.next_seq_id)
 
 
-def _stretch(s: QueueState, envelope: Envelope, sizes: list[int], low: int, high: int) -> tuple[int, bool]:
-    """Where the stretch of one kind that begins at ``low`` ends, and whether all of it has one size."""
+def _end_of_kind(s: QueueState, envelope: Envelope, sizes: list[int], low: int, high: int) -> tuple[int, bool]:
+    """Where the run of one kind that begins at ``low`` ends, and whether all of it has one size."""
     size, flags, end = sizes[low], flags_of(s, envelope, sizes[low]), low + 1
     while end < high and sizes[end] == size:
         end += 1

@@ -1,8 +1,8 @@
 """One queue's index: where each message stands, on disk.
 
-The index owns a directory with a journal and segment files (:mod:`queue_index.record_format`). What happens (publish,
-deliver, ack) is appended to the journal; a *flush* moves what the journal holds into the segments and empties it; a
-*sync* makes the journal safe.
+The index owns a directory with a journal and segment files (:mod:`warren.queue_index.record_format`). What happens
+(publish, deliver, ack) is appended to the journal; a *flush* moves what the journal holds into the segments and empties
+it; a *sync* makes the journal safe.
 
 * Writes to the journal wait in memory until a sync, a ``write_out``, or a stop; a flush drops what waits, because the
   segments then say it. The file lags, never leads.
@@ -16,9 +16,9 @@ are noted, and where a segment's last message is acked its file goes. A crash th
 acked come back.
 
 A crash leaves: a journal that ends in the middle of a record (dropped); or, from a flush, segments that say what the
-journal says too (:data:`queue_index.entries.MINUS`), the last of them perhaps torn. With ``sync`` the segments are
-synced before the journal is cut and the cut before anything is appended, so that no mixture of old and new journal can
-appear.
+journal says too (:data:`warren.queue_index.entries.MINUS`), the last of them perhaps torn. With ``sync`` the segments
+are synced before the journal is cut and the cut before anything is appended, so that no mixture of old and new journal
+can appear.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from typing import Final
 import attrs
 import numpy as np
 
-from queue_index import directory as names
-from queue_index.entries import ACKED, DELIVERED, PLUS, PUBLISHED
-from queue_index.record_format import ACK, BODY, DELIVER, Octets, journal_publish_head, journal_shorts
-from queue_index.record_matrix import RecordMatrix, UniformRecords
-from queue_index.run import DELIVERED as RUN_DELIVERED
-from queue_index.run import Run
-from queue_index.segment_file import SegmentFile, published, read_segment, scan_segment
-from queue_index.segment_journal import Records, SegmentJournal
-from storage.errors import DataError, DiskFullError, NoRoomError, StorageError
-from storage.filesystem import File, FileSystem, append_whole, write_file
-from storage.settings import Settings
+from warren.queue_index import directory as names
+from warren.queue_index.entries import ACKED, DELIVERED, PLUS, PUBLISHED
+from warren.queue_index.record_format import ACK, BODY, DELIVER, Octets, journal_publish_head, journal_shorts
+from warren.queue_index.record_matrix import RecordMatrix, UniformRecords
+from warren.queue_index.run import DELIVERED as RUN_DELIVERED
+from warren.queue_index.run import Run
+from warren.queue_index.segment_file import SegmentFile, published, read_segment, scan_segment
+from warren.queue_index.segment_journal import Records, SegmentJournal
+from warren.storage.errors import DataError, DiskFullError, NoRoomError, StorageError
+from warren.storage.filesystem import File, FileSystem, append_whole, write_file
+from warren.storage.settings import Settings
 
 UNBOUNDED: Final = None
 _SMALL_PART: Final = 4  # what is less than one part in so many of a segment is read by itself
@@ -106,7 +106,7 @@ class QueueIndex:
         self._files = files
         self._owner = vhost, queue
         self._named = False
-        """Whether the journal and its directory are known to be there, for good."""
+        """Whether the journal and its directory are known to be synced."""
         self.syncs = sync
         self._journal: File | None = None
         self._buffered: list[bytes] = []

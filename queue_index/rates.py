@@ -10,7 +10,7 @@ import math
 
 import attrs
 
-from storage.settings import Settings
+from warren.storage.settings import Settings
 
 _NEARLY_NOTHING = 0.01  # messages per second below which a queue counts as idle
 

@@ -25,7 +25,7 @@ Body of a publish, the same in both::
 
 An *expiry* of 0 means none; an *embedded_size* of 0 means that the message is in the store under its msg_id.
 
-Reading is columnar. A broker writes long stretches of records of one length; :func:`parse` takes such a stretch as a
+Reading is columnar. A broker writes long runs of records of one length; :func:`parse` takes such a run as a
 matrix and checks it column by column, and falls back to one record at a time where lengths vary. The order of records
 of one message carries nothing beyond publish < deliver < ack, so what comes out are three columns of numbers.
 """
@@ -40,7 +40,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from storage.filesystem import File
+from warren.storage.filesystem import File
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -53,7 +53,7 @@ SEGMENT_SHORT: Final = 1
 READ_WINDOW_BYTES: Final = 8 << 20
 
 _STRETCH_FIRST_GUESS: Final = 32
-_ALIKE_BEFORE_STRETCH: Final = 8  # a matrix costs as much as some twenty single records: first see that they are alike
+_SAME_BEFORE_MATRIX: Final = 8  # a matrix costs as much as some twenty single records: first see that they are the same
 _HEAD_CODES: Final = {2: "H", 8: "Q"}
 
 
@@ -144,7 +144,7 @@ def journal_shorts(kind: int, seq_ids: Ints) -> bytes:
 
 
 class _Collector:
-    """Columns under construction, as lists of arrays (stretches) and lists of numbers (single records)."""
+    """Columns under construction, as lists of arrays (runs) and lists of numbers (single records)."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -218,7 +218,7 @@ class Parser:
         first_publish_kind, last_publish_kind = layout.publish_kinds
         persistent_kind, short_kinds, zeros_end = layout.persistent_kind, layout.short_kinds, layout.zero_record_ends
         position, size, base = 0, len(data), self._base
-        alike, last_embedded, short_streak = 0, -1, 0
+        in_a_row, last_embedded, short_streak = 0, -1, 0
         reason: EndReason | None = None
         while True:
             body = position + head_size
@@ -240,10 +240,10 @@ class Parser:
                     reason = "torn"
                     break
                 short_streak = 0
-                alike = alike + 1 if embedded == last_embedded else 0
+                in_a_row = in_a_row + 1 if embedded == last_embedded else 0
                 last_embedded = embedded
-                if alike >= _ALIKE_BEFORE_STRETCH:
-                    alike = 0
+                if in_a_row >= _SAME_BEFORE_MATRIX:
+                    in_a_row = 0
                     if taken := self._stretch_of_publishes(data, position, publish_size + embedded):
                         position += taken
                         continue
@@ -251,7 +251,7 @@ class Parser:
                 position = end
             elif kind in short_kinds:
                 short_streak += 1
-                if short_streak > _ALIKE_BEFORE_STRETCH:
+                if short_streak > _SAME_BEFORE_MATRIX:
                     short_streak = 0
                     position += self._stretch_of_shorts(data, position)
                 else:
@@ -266,7 +266,7 @@ class Parser:
         return position
 
     def _stretch_of_publishes(self, data: bytes, position: int, record_size: int) -> int:
-        """Take the stretch of equal publishes that begins here; returns its bytes, 0 where it is not worth it.
+        """Take the run of equal publishes that begins here; returns its bytes, 0 where it is not worth it.
 
         A unit is a publish with the short records of the same message right behind it. Row k of the matrix is a unit if
         all rows above it are, so the prefix of rows that look like the first one is exactly what single reading finds.
@@ -307,7 +307,7 @@ class Parser:
             if taken < rows or rows == available:
                 break
             guess *= 8
-        if taken < _ALIKE_BEFORE_STRETCH:
+        if taken < _SAME_BEFORE_MATRIX:
             return 0
         column = numbers[:taken].astype(np.int64)
         body_at: Ints = self._base + position + head_size + unit * np.arange(taken, dtype=np.int64)

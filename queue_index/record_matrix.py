@@ -15,8 +15,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from queue_index.message_format import MAX_FRAGMENT_BYTES, MSG_ID_BYTES, Envelope, encode_message
-from queue_index.record_format import (
+from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, MSG_ID_BYTES, Envelope, encode_message
+from warren.queue_index.record_format import (
     BODY,
     BODY_SIZE,
     JOURNAL,
@@ -26,7 +26,7 @@ from queue_index.record_format import (
     journal_publish_head,
     segment_publish_head,
 )
-from queue_index.run import Batch, Run, UnencodedTerms
+from warren.queue_index.run import Batch, Run, UnencodedTerms
 
 _SMALL_STRETCH: Final = 8
 """Fewer messages than this are not worth a matrix."""
@@ -86,14 +86,14 @@ class RecordMatrix:
     __slots__ = ("_journal", "_journal_shape", "_segment", "_segment_shape")
 
     def __init__(self) -> None:
-        self._journal: _Rows | None = None
-        self._segment: _Rows | None = None
-        self._journal_shape: Shape | None = None
-        self._segment_shape: Shape | None = None
+        self._journal: _PublishMatrix | None = None
+        self._segment: _PublishMatrix | None = None
+        self._journal_shape: MatrixKind | None = None
+        self._segment_shape: MatrixKind | None = None
 
     def journal_bytes(self, records: UniformRecords) -> bytes:
         """The records as the journal has them."""
-        rows = _Rows.to_hold(self._journal, records, JOURNAL, 0, records.count)
+        rows = _PublishMatrix.to_hold(self._journal, records, JOURNAL, 0, records.count)
         head = int.from_bytes(journal_publish_head(records.start, persistent=records.persistent), "big")
         rows.heads[: records.count] = np.arange(head, head + records.count, dtype=np.uint64)
         rows.fill(records.terms.ids, records.terms.bodies, records.expiries)
@@ -106,7 +106,7 @@ class RecordMatrix:
 
         Highest first, each with ``shorts`` short records behind it. To be used before the next call.
         """
-        rows = _Rows.to_hold(self._segment, records, SEGMENT, shorts, count)
+        rows = _PublishMatrix.to_hold(self._segment, records, SEGMENT, shorts, count)
         rel_seqs = np.arange(rel_seq + count - 1, rel_seq - 1, -1, dtype=np.uint16)
         head = int.from_bytes(segment_publish_head(0, persistent=records.persistent), "big")
         rows.heads[:count] = rel_seqs | np.uint16(head)
@@ -124,16 +124,16 @@ class RecordMatrix:
         self._journal = self._segment = self._journal_shape = self._segment_shape = None
 
 
-Shape = tuple[Envelope, int, str, int]
+MatrixKind = tuple[Envelope, int, str, int]
 """Envelope, body size, layout, short records behind each: what the records of a matrix have in common."""
 
 
-class _Rows:
-    """A matrix of records of one shape, and views on the columns in which they differ."""
+class _PublishMatrix:
+    """A matrix of records of one kind, and views on the columns in which they differ."""
 
     __slots__ = ("_bodies", "_expiries", "_ids", "_matrix", "heads", "shape", "shorts")
 
-    def __init__(self, shape: Shape, layout: Layout, room: int) -> None:
+    def __init__(self, shape: MatrixKind, layout: Layout, room: int) -> None:
         self.shape = shape
         envelope, size, _, shorts = shape
         sample = encode_message(envelope, bytes(MSG_ID_BYTES), bytes(size))
@@ -153,7 +153,9 @@ class _Rows:
         self._bodies = self._column(body_at, f"V{size}")
 
     @classmethod
-    def to_hold(cls, kept: _Rows | None, records: UniformRecords, layout: Layout, shorts: int, count: int) -> _Rows:
+    def to_hold(
+        cls, kept: _PublishMatrix | None, records: UniformRecords, layout: Layout, shorts: int, count: int
+    ) -> _PublishMatrix:
         """Those that were kept, if they are of the right shape and have room; else new ones."""
         shape = (records.terms.envelope, records.size, layout.name, shorts)
         if kept is not None and kept.shape == shape and count <= len(kept.heads):

@@ -7,7 +7,7 @@ found so far; delta counts at least one message as long as a segment is left to 
 
 from __future__ import annotations
 
-from queue_index.state import QueueState
+from warren.queue_index.state import QueueState
 
 
 def recover_step(s: QueueState) -> bool:

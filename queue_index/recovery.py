@@ -22,11 +22,11 @@ from typing import Final
 import attrs
 import numpy as np
 
-from queue_index import directory as names
-from queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED, SegmentEntries, journal_entries
-from queue_index.message_format import decode_message
-from queue_index.queue_index import QueueIndex
-from queue_index.record_format import (
+from warren.queue_index import directory as names
+from warren.queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED, SegmentEntries, journal_entries
+from warren.queue_index.message_format import decode_message
+from warren.queue_index.queue_index import QueueIndex
+from warren.queue_index.record_format import (
     ACK,
     BODY_SIZE,
     DELIVER,
@@ -39,10 +39,10 @@ from queue_index.record_format import (
     journal_shorts,
     parse,
 )
-from queue_index.segment_file import SegmentFile, published, read_segment
-from queue_index.segment_journal import SegmentJournal
-from storage.errors import DataError, DiskFullError, MessageError
-from storage.filesystem import FileSystem, write_file
+from warren.queue_index.segment_file import SegmentFile, published, read_segment
+from warren.queue_index.segment_journal import SegmentJournal
+from warren.storage.errors import DataError, DiskFullError, MessageError
+from warren.storage.filesystem import FileSystem, write_file
 
 _PAGE_BYTES: Final = 4096
 """What a file system writes at a time, and so what comes back as zeros together."""

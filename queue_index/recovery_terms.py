@@ -1,6 +1,6 @@
 """``recovery.dets``: what a clean stop says of every queue directory, for the next start to begin with.
 
-One object for each directory, in a DETS file (:mod:`queue_index.dets_format`)::
+One object for each directory, in a DETS file (:mod:`warren.queue_index.dets_format`)::
 
     {"<directory>", [{segments, [{Number, Unacked}]}, {next_seq_id, N}, {next_deliver_seq_id, N},
                      {persistent_ref, Binary | undefined}, {persistent_count, N}, {persistent_bytes, N}]}
@@ -22,10 +22,10 @@ from typing import Final, TypeGuard
 
 import attrs
 
-from queue_index.dets_format import StoredObject, TableObject, encode_table, read_table, slot_of
-from storage.erlang_hash import phash2_characters
-from storage.erlang_terms import Atom, Term, decode, encode
-from storage.errors import DataError, TermError
+from warren.queue_index.dets_format import StoredObject, TableObject, encode_table, read_table, slot_of
+from warren.storage.erlang_hash import phash2_characters
+from warren.storage.erlang_terms import Atom, Term, decode, encode
+from warren.storage.errors import DataError, TermError
 
 _NUMBERS: Final = ("next_seq_id", "next_deliver_seq_id", "persistent_count", "persistent_bytes")
 V2_INDEX_STATE: Final = "v2_index_state"

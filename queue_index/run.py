@@ -1,4 +1,4 @@
-"""Runs: stretches of consecutive messages of one kind, with columns instead of an object a message.
+"""Runs: sequences of consecutive messages of one kind, with columns instead of an object a message.
 
 A :class:`Batch` holds the columns of messages that came together (published in one call, loaded from one segment). It
 never changes, but for the open batch at a queue's tail that single publishes join. A :class:`Run` is a window on a
@@ -30,7 +30,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from queue_index.message_format import Envelope, encode_many, encode_message
+from warren.queue_index.message_format import Envelope, encode_many, encode_message
 
 PERSISTENT: Final = 1
 EMBEDDED: Final = 2

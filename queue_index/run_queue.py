@@ -1,7 +1,7 @@
 """A queue of runs: what Q1, Q2, Q3 and Q4 are.
 
 Messages stand in seq_id order, head first; between runs there may be gaps, never overlaps. Counting, looking at either
-end, and cutting a stretch off either end cost the same however long the queue is. One that never held a run costs next
+end, and cutting a part off either end cost the same however long the queue is. One that never held a run costs next
 to nothing: most of ten thousand queues are empty.
 """
 
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, cast
 
-from queue_index.run import Run
+from warren.queue_index.run import Run
 
 _NO_RUNS: Final = cast(deque[Run], ())
 """In place of an empty deque, which takes 600 bytes; to be looked at only, and a tuple because that sees to it."""

@@ -16,12 +16,12 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from queue_index.entries import DELIVERED as FACT_DELIVERED
-from queue_index.entries import PUBLISHED, SegmentEntries, no_entries, segment_entries
-from queue_index.record_format import BODY_SIZE, SEGMENT, Bools, Columns, Ints, Octets, parse, parse_file
-from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, PackedTerms, Run
-from storage.errors import DataError
-from storage.filesystem import FileSystem
+from warren.queue_index.entries import DELIVERED as FACT_DELIVERED
+from warren.queue_index.entries import PUBLISHED, SegmentEntries, no_entries, segment_entries
+from warren.queue_index.record_format import BODY_SIZE, SEGMENT, Bools, Columns, Ints, Octets, parse, parse_file
+from warren.queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, PackedTerms, Run
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem
 
 _NEAR_BYTES: Final = 4096  # records that stand no farther apart are read together
 _SMALL_FILE_BYTES: Final = 1 << 20

@@ -1,8 +1,8 @@
 """What the journal holds of one segment, in memory, until the next flush writes it out.
 
-For every position: which facts the journal has added (:data:`queue_index.entries.ADD`), and for those published here
-the finished journal records, in the batches in which they came. A flush turns them into segment records, in descending
-order of rel_seq, of each message publish, deliver, ack.
+For every position: which facts the journal has added (:data:`warren.queue_index.entries.ADD`), and for those published
+here the finished journal records, in the batches in which they came. A flush turns them into segment records, in
+descending order of rel_seq, of each message publish, deliver, ack.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 import attrs
 import numpy as np
 
-from queue_index.entries import ACKED, ADD, DELIVERED, IMPOSSIBLE, NOTHING, PUBLISHED
-from queue_index.record_format import BODY, SEGMENT, SEGMENT_SHORT, TRANSIENT_PUBLISH, Bools, Octets
-from queue_index.record_matrix import RecordMatrix, UniformRecords
-from queue_index.run import DELIVERED as RUN_DELIVERED
-from queue_index.run import EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, Run
+from warren.queue_index.entries import ACKED, ADD, DELIVERED, IMPOSSIBLE, NOTHING, PUBLISHED
+from warren.queue_index.record_format import BODY, SEGMENT, SEGMENT_SHORT, TRANSIENT_PUBLISH, Bools, Octets
+from warren.queue_index.record_matrix import RecordMatrix, UniformRecords
+from warren.queue_index.run import DELIVERED as RUN_DELIVERED
+from warren.queue_index.run import EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, Run
 
 _JOURNAL_HEAD: Final = 8
 _BODY_END: Final = _JOURNAL_HEAD + BODY.size
@@ -65,8 +65,8 @@ class Written:
         places = np.flatnonzero(wanted[self.rel_seq : self.end])
         if not len(places):
             return runs
-        for stretch in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
-            low, high = int(stretch[0]), int(stretch[-1]) + 1
+        for together in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
+            low, high = int(together[0]), int(together[-1]) + 1
             marks = delivered[self.rel_seq + low : self.rel_seq + high]
             for part in np.split(np.arange(low, high), np.flatnonzero(np.diff(marks)) + 1):
                 flag = RUN_DELIVERED if delivered[self.rel_seq + int(part[0])] else 0
@@ -229,7 +229,7 @@ def _shorts(low: int, high: int, times: int) -> bytes:
 
 
 def _stretches(facts: Octets) -> list[tuple[int, int]]:
-    """``(low, high)`` of each stretch of equal facts that are not NOTHING."""
+    """``(low, high)`` of each run of equal facts that are not NOTHING."""
     cuts = np.flatnonzero(np.diff(facts)) + 1
     edges = [0, *cuts.tolist(), len(facts)]
     return [(low, high) for low, high in pairwise(edges) if high > low and facts[low]]

@@ -14,8 +14,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from queue_index.index_file_format import HEADER_BYTES, SLOT, SLOT_BYTES, Layout
-from storage.filesystem import File, retryable
+from warren.queue_index.index_file_format import HEADER_BYTES, SLOT, SLOT_BYTES, Layout
+from warren.storage.filesystem import File, retryable
 
 _PAGE_BITS: Final = 10
 """A page holds 1024 slots; its borders are those of the file's pages of 4 KiB."""

@@ -1,8 +1,9 @@
 """The state of one queue: what affects it lives here and nowhere else.
 
-Order of a queue, head to tail: Q4, Q3, delta, Q2, Q1. The functions that move messages (:mod:`~queue_index.publishing`,
-:mod:`~queue_index.fetching`, :mod:`~queue_index.acking`, :mod:`~queue_index.paging`) take this object, and every change
-of a message's place goes through :meth:`QueueState.count`, which keeps the counters true.
+Order of a queue, head to tail: Q4, Q3, delta, Q2, Q1. The functions that move messages
+(:mod:`~warren.queue_index.publishing`, :mod:`~warren.queue_index.fetching`, :mod:`~warren.queue_index.acking`,
+:mod:`~warren.queue_index.paging`) take this object, and every change of a message's place goes through
+:meth:`QueueState.count`, which keeps the counters true.
 
 Invariants (:meth:`QueueState.check_invariants`): Q1 non-empty ⇒ Q3 non-empty; Q2 non-empty ⇒ delta non-empty; delta
 non-empty ⇒ Q3 non-empty; no message ⇔ Q3 and Q4 empty. Lazy instead: Q1, Q2 and Q4 are empty. While a recovery is still
@@ -16,15 +17,15 @@ from typing import Literal
 
 import attrs
 
-from queue_index.body_store import StoreClient
-from queue_index.delta import Delta
-from queue_index.pending_acks import PendingAcks
-from queue_index.queue_index import QueueIndex
-from queue_index.rates import Rates
-from queue_index.recovery import DirtyRecovery
-from queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Run, Terms
-from queue_index.run_queue import RunQueue
-from storage.settings import Settings
+from warren.queue_index.body_store import StoreClient
+from warren.queue_index.delta import Delta
+from warren.queue_index.pending_acks import PendingAcks
+from warren.queue_index.queue_index import QueueIndex
+from warren.queue_index.rates import Rates
+from warren.queue_index.recovery import DirtyRecovery
+from warren.queue_index.run import DELIVERED, EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Run, Terms
+from warren.queue_index.run_queue import RunQueue
+from warren.storage.settings import Settings
 
 Mode = Literal["default", "lazy"]
 Clock = Callable[[], int]
@@ -64,7 +65,7 @@ class QueueState:
     persistent_count: int = 0
     persistent_bytes: int = 0
     forgotten_count: int = 0
-    """Of the persistent messages counted, those that :func:`queue_index.acking.purge_acks` did away with."""
+    """Of the persistent messages counted, those that :func:`warren.queue_index.acking.purge_acks` did away with."""
     forgotten_bytes: int = 0
     ram_msg_count: int = 0
     ram_bytes: int = 0

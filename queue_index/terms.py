@@ -11,9 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from queue_index.message_format import MSG_ID_BYTES, decode_message, locate_body
-from queue_index.run import PackedTerms, Run, UnencodedTerms
-from storage.errors import MessageError
+from warren.queue_index.message_format import decode_message, locate_body
+from warren.queue_index.message_template import MessageTemplate
+from warren.queue_index.run import PackedTerms, Run, UnencodedTerms
+from warren.storage.errors import MessageError
 
 _NOWHERE: Final = (-1, 0)
 _ROWS_AT_A_TIME: Final = 1024
@@ -60,11 +61,10 @@ def _bodies(terms: Sequence[bytes]) -> list[bytes | None]:
         except MessageError:
             bodies.append(None)
             continue
-        place = locate_body(term)
-        if place is not None and place[1]:
-            body_at, size, id_at = place
-            head, tail, end = term[: body_at - 4], term[body_at + size : id_at], term[id_at + MSG_ID_BYTES :]
-            head_size, around = body_at, len(term) - size
+        template = MessageTemplate.of(term)
+        if template is not None and template.body_bytes:
+            head, tail, end = template.around_body()
+            head_size, around = template.body_at, len(term) - template.body_bytes
     return bodies
 
 
@@ -76,15 +76,12 @@ def body_of(term: bytes) -> bytes:
 
 def _common_place(packed: PackedTerms) -> tuple[int, int] | None:
     """Where the body lies in every one of the terms; ``None`` unless they differ in body and id alone."""
-    first = packed.one(0)
-    place = locate_body(first)
-    if place is None:
+    template = MessageTemplate.of(packed.one(0))
+    if template is None:
         return None
-    body_at, size, id_at = place
-    sample = np.frombuffer(first, np.uint8)
-    constant = slice(0, body_at), slice(body_at + size, id_at), slice(id_at + MSG_ID_BYTES, len(first))
+    size = len(template.sample)
     for low in range(0, len(packed), _ROWS_AT_A_TIME):
-        rows = packed.column(low, low + _ROWS_AT_A_TIME, 0, len(first)).view(np.uint8).reshape(-1, len(first))
-        if not all((rows[:, columns] == sample[columns]).all() for columns in constant):
+        rows = packed.column(low, low + _ROWS_AT_A_TIME, 0, size).view(np.uint8).reshape(-1, size)
+        if not template.fits(rows):
             return None
-    return body_at, size
+    return template.body_at, template.body_bytes

@@ -1,8 +1,9 @@
 """VariableQueue: a RabbitMQ classic queue (v1) as one plain object.
 
-The facade over :mod:`queue_index.state`. It is deterministic and single-threaded: the files, the body stores, the clock
-and the credit are handed in. What the operations do is told where it is done: :mod:`~queue_index.publishing`,
-:mod:`~queue_index.fetching`, :mod:`~queue_index.acking`, :mod:`~queue_index.browsing`, :mod:`~queue_index.paging`.
+The facade over :mod:`warren.queue_index.state`. It is deterministic and single-threaded: the files, the body stores,
+the clock and the credit are handed in. What the operations do is told where it is done:
+:mod:`~warren.queue_index.publishing`, :mod:`~warren.queue_index.fetching`, :mod:`~warren.queue_index.acking`,
+:mod:`~warren.queue_index.browsing`, :mod:`~warren.queue_index.paging`.
 
 How a message moves::
 
@@ -11,8 +12,8 @@ How a message moves::
 
 Crash: everything is on disk that was written out (:meth:`VariableQueue.sync` makes it safe);
 :meth:`VariableQueue.recover` brings it back in order. An operation that raises anything but
-:class:`~storage.errors.WarrenError` for its arguments leaves a state that must not be used again: open the queue anew
-from its files.
+:class:`~warren.storage.errors.WarrenError` for its arguments leaves a state that must not be used again: open the queue
+anew from its files.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from typing import Any
 
 import attrs
 
-from queue_index import acking, browsing, fetching, paging, publishing, recovering
-from queue_index.body_store import StoreClient
-from queue_index.confirms import Confirms
-from queue_index.fetching import Fetched, MessageProperties, Predicate
-from queue_index.message_format import Envelope
-from queue_index.queue_index import QueueIndex
-from queue_index.rates import Rates
-from queue_index.recovery import DirtyRecovery, open_clean
-from queue_index.recovery_terms import RecoveryTerms
-from queue_index.state import Clock, Mode, QueueState
-from storage.errors import DataError, StorageError
-from storage.filesystem import FileSystem
-from storage.settings import Settings
+from warren.queue_index import acking, browsing, fetching, paging, publishing, recovering
+from warren.queue_index.body_store import StoreClient
+from warren.queue_index.confirms import Confirms
+from warren.queue_index.fetching import Fetched, MessageProperties, Predicate
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.queue_index import QueueIndex
+from warren.queue_index.rates import Rates
+from warren.queue_index.recovery import DirtyRecovery, open_clean
+from warren.queue_index.recovery_terms import RecoveryTerms
+from warren.queue_index.state import Clock, Mode, QueueState
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import FileSystem
+from warren.storage.settings import Settings
 
 
 def _no_grant() -> None:
@@ -291,20 +292,20 @@ class VariableQueue:
         """Fetch messages, acks required, as long as the predicate holds; also what ended it."""
         return fetching.fetch_while(self._state, predicate)
 
-    def ack(self, tags: acking.Tags) -> list[bytes]:
-        """Ack delivered messages in one call; the msg_ids of those that were pending."""
+    def ack(self, tags: acking.Tags, *, with_ids: bool = False) -> list[bytes]:
+        """Ack delivered messages in one call; ``with_ids``: returns the msg_ids of those that were pending."""
         runs = acking.ack(self._state, tags)
         paging.reduce_after_operation(self._state, publishing=False)
-        return acking.ids_of(runs)
+        return acking.ids_of(runs) if with_ids else []
 
-    def ack_up_to(self, seq_id: int) -> list[bytes]:
+    def ack_up_to(self, seq_id: int, *, with_ids: bool = False) -> list[bytes]:
         """Ack everything that was delivered up to and including ``seq_id``."""
-        return self.ack([range(seq_id + 1)])
+        return self.ack([range(seq_id + 1)], with_ids=with_ids)
 
-    def requeue(self, tags: acking.Tags) -> list[bytes]:
-        """Bring delivered messages back to their old places; their msg_ids, highest seq_id first."""
+    def requeue(self, tags: acking.Tags, *, with_ids: bool = False) -> list[bytes]:
+        """Bring delivered messages back to their places; ``with_ids``: returns their msg_ids, highest seq_id first."""
         s = self._state
-        requeued = acking.requeue(s, tags)
+        requeued = acking.requeue(s, tags, with_ids=with_ids)
         s.update_rates_if_due()
         paging.reduce_after_operation(s, publishing=True)
         return requeued[::-1]

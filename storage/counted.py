@@ -2,10 +2,11 @@
 
 A :class:`CountedFileSystem` keeps what is written, for an engine reads it back, and charges every operation to one
 :class:`DiskAccount`: the one whose turn it is (:meth:`CountedFileSystem.charging`). Nothing is ever lost, torn or
-refused; a file system that does that is :mod:`storage.memory`.
+refused; a file system that does that is :mod:`warren.storage.memory`.
 
 Simulated bodies are zeros, and a backlog of them on a simulated disk would take as much real memory as it has bytes.
-So what was written long ago is kept compressed (:mod:`storage.packed_content`). Nobody sees it but for the memory.
+So what was written long ago is kept compressed (:mod:`warren.storage.packed_content`). Nobody sees it but for the
+memory.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from collections.abc import Iterator
 
 import attrs
 
-from storage.errors import DirectoryLockedError, StorageError
-from storage.filesystem import File, Lock
-from storage.packed_content import PackedContent, PlainBlocks
+from warren.storage.errors import DirectoryLockedError, StorageError
+from warren.storage.filesystem import File, Lock
+from warren.storage.packed_content import PackedContent, PlainBlocks
 
 
 @attrs.define(eq=False)
@@ -67,7 +68,7 @@ class _Content(PackedContent):
 
 
 class CountedFile:
-    """An open file; see :class:`storage.filesystem.File`."""
+    """An open file; see :class:`warren.storage.filesystem.File`."""
 
     __slots__ = ("_content", "_files", "_open", "_writable", "path")
 
@@ -143,7 +144,7 @@ class _CountedLock:
 
 @attrs.define(eq=False)
 class CountedFileSystem:
-    """A :class:`storage.filesystem.FileSystem` in memory; see the module's prose."""
+    """A :class:`warren.storage.filesystem.FileSystem` in memory; see the module's prose."""
 
     account: DiskAccount = attrs.Factory(DiskAccount)
     """Whom an operation is charged to."""

@@ -16,9 +16,9 @@ is next used. Nobody who uses a file notices.
   write and sync from then on: its owner hears of it.
 * A file that was opened again must be the same one, by device and inode; else somebody outside has replaced it.
 
-Threads: each file is used as :class:`storage.filesystem.File` says; different files by any thread at any time, if the
-cache was handed a lock. It is held for bookkeeping and for opening and closing, and for a sync only where an eviction
-needs one.
+Threads: each file is used as :class:`warren.storage.filesystem.File` says; different files by any thread at any time,
+if the cache was handed a lock. It is held for bookkeeping and for opening and closing, and for a sync only where an
+eviction needs one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from collections import OrderedDict
 from itertools import islice
 from typing import Any, Final
 
-from storage.errors import SettingsError, StorageError
-from storage.real_file import RealFile, open_regular, refused
+from warren.storage.errors import SettingsError, StorageError
+from warren.storage.real_file import RealFile, open_regular, refused
 
 RESERVED_DESCRIPTORS: Final = 256
 """Left to sockets, directories that are synced, whole files that are read, and the program around us."""

@@ -36,7 +36,7 @@ from typing import Any, Final, TypeAlias, cast
 import attrs
 import erlang
 
-from storage.errors import TermError
+from warren.storage.errors import TermError
 
 MAX_DEPTH: Final = 64
 """Levels of nesting that are read. A message's headers need about ten; the library recurses twice for each."""

@@ -1,7 +1,7 @@
 """Erlang terms as text: what the shell prints (``~p``) and ``file:consult`` reads.
 
-Terms are those of :mod:`storage.erlang_terms`, in the same Python types: a string is a list of its characters, an
-adjacent string continues the one before, ``true`` and ``false`` are ``bool``.
+Terms are those of :mod:`warren.storage.erlang_terms`, in the same Python types: a string is a list of its characters,
+an adjacent string continues the one before, ``true`` and ``false`` are ``bool``.
 
 *Characters.* A file is Latin-1: one byte, one character. A binary is printed as ``<<"…">>`` where all its bytes are
 printable Latin-1, else as numbers; what stands between the quotes is read back as bytes, so that bytes of UTF-8 come
@@ -9,7 +9,7 @@ out as they were whichever form they had. A character above 255 exists only as a
 strings.
 
 Refused: pids, references, ports and funs (they have no text that can be read back), bit strings, improper lists,
-variables, what map keys may not be (as in :mod:`storage.erlang_terms`), and whatever is too deep or too long.
+variables, what map keys may not be (as in :mod:`warren.storage.erlang_terms`), and whatever is too deep or too long.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import math
 import re
 from typing import Final
 
-from storage.erlang_terms import MAX_DEPTH, Atom, Term
-from storage.errors import TermError
+from warren.storage.erlang_terms import MAX_DEPTH, Atom, Term
+from warren.storage.errors import TermError
 
 MAX_CHARACTERS: Final = 1 << 20
 """Of a text that is read; a queue's config has about 2,500."""

@@ -1,10 +1,10 @@
 """Faults on purpose: which ones are fair, when they strike, and what a store must still hold.
 
-:mod:`storage.memory` holds the disk; every choice about it is made here, from the random generator that was handed in:
-the same seed, the same calls, the same faults. A :class:`FaultPlan` belongs to one file system. It counts the
-*operations* (whatever changes the disk; :data:`OPERATIONS`) and says of each whether it is *struck*: by a crash, after
-which this process does nothing more, or by a failure, after which it goes on. A strike is *torn* where a prefix of the
-data gets through. :func:`surviving_writes` and :func:`surviving_changes` say what a power loss leaves.
+:mod:`warren.storage.memory` holds the disk; every choice about it is made here, from the random generator that was
+handed in: the same seed, the same calls, the same faults. A :class:`FaultPlan` belongs to one file system. It counts
+the *operations* (whatever changes the disk; :data:`OPERATIONS`) and says of each whether it is *struck*: by a crash,
+after which this process does nothing more, or by a failure, after which it goes on. A strike is *torn* where a prefix
+of the data gets through. :func:`surviving_writes` and :func:`surviving_changes` say what a power loss leaves.
 
 A fault is *fair* where a store that makes no mistake can keep its promise under it. :class:`FaultRules` says which are
 fair in a test; asking for another is an :class:`UnfairFaultError`, so that no test blames a store for the impossible.
@@ -46,7 +46,7 @@ from fnmatch import fnmatchcase
 
 import attrs
 
-from storage.errors import StorageError
+from warren.storage.errors import StorageError
 
 FILE_OPERATIONS = frozenset({"append", "pwrite", "truncate", "sync"})
 NAME_OPERATIONS = frozenset({"create", "rename", "delete", "delete_tree", "make_directory", "sync_directory", "lock"})

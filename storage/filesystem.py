@@ -1,7 +1,7 @@
 """The file-system seam: all that warren ever does to a disk, as two small protocols.
 
 *Files without formats*: nothing here knows what the bytes mean. Engines are handed a :class:`FileSystem`; the real one
-stands below, one in memory that injects faults in :mod:`storage.memory`.
+stands below, one in memory that injects faults in :mod:`warren.storage.memory`.
 
 Terms. A write is *issued* when ``append`` or ``pwrite`` returns: it survives the process, not the machine. It is
 *synced* when ``sync`` of that file has returned. A name (a file created, renamed or deleted) is synced when
@@ -18,11 +18,11 @@ import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
-from storage import own_files
-from storage.descriptors import DescriptorCache
-from storage.errors import DiskFullError, NoRoomError, StorageError
-from storage.lock_file import RealLock
-from storage.real_file import RealFile, refused
+from warren.storage import own_files
+from warren.storage.descriptors import DescriptorCache
+from warren.storage.errors import DiskFullError, NoRoomError, StorageError
+from warren.storage.lock_file import RealLock
+from warren.storage.real_file import RealFile, refused
 
 
 class File(Protocol):
@@ -203,9 +203,10 @@ def _system_errors(path: str) -> Iterator[None]:
 class RealFileSystem:
     """The operating system's files.
 
-    ``max_open_files``: how many descriptors its open files may have at a time (:mod:`storage.descriptors`, which also
-    says how many are good: ``descriptor_bound()``); ``None``: one each. With a bound, ``lock`` guards the bookkeeping
-    where several threads use its files, and ``sync_evicted=False`` spares the syncs of somebody who makes none himself.
+    ``max_open_files``: how many descriptors its open files may have at a time (:mod:`warren.storage.descriptors`, which
+    also says how many are good: ``descriptor_bound()``); ``None``: one each. With a bound, ``lock`` guards the
+    bookkeeping where several threads use its files, and ``sync_evicted=False`` spares the syncs of somebody who makes
+    none himself.
     """
 
     __slots__ = ("descriptors",)

@@ -21,8 +21,11 @@ import os
 import weakref
 from typing import ClassVar, Final
 
-from storage.errors import DirectoryLockedError
-from storage.real_file import open_regular, refused
+from warren.storage.errors import DirectoryLockedError
+from warren.storage.real_file import open_regular, refused
+
+LOCK_FILE: Final = "warren.lock"
+"""Of a directory that a node, or a vhost by itself, has open."""
 
 _ROUNDS: Final = 1000
 """So often a lock file vanishes between opening and locking it before we give up: each time somebody else had it."""
@@ -31,7 +34,7 @@ _HELD: weakref.WeakSet[RealLock] = weakref.WeakSet()
 
 
 class RealLock:
-    """A held lock of the operating system's; see :class:`storage.filesystem.Lock`."""
+    """A held lock of the operating system's; see :class:`warren.storage.filesystem.Lock`."""
 
     __slots__ = ("__weakref__", "_descriptor", "_identity", "_path")
 

@@ -15,8 +15,8 @@ from bisect import bisect_right
 
 import attrs
 
-from storage.errors import DataError, DiskFullError
-from storage.filesystem import File, FileSystem, retryable
+from warren.storage.errors import DataError, DiskFullError
+from warren.storage.filesystem import File, FileSystem, retryable
 
 NAME_DIGITS = 20
 

@@ -3,7 +3,7 @@
 It owns a tree of nodes. A :class:`FileNode` holds its bytes twice: *issued* (what every reader sees) and *durable*
 (what the disk surely has), with the writes *pending* between them; ``sync`` brings them over. A :class:`Directory`
 holds its names twice likewise; the changes pending between them stand in the file system, in order, for a rename may
-touch two directories. Which faults are fair, and what they leave to guarantee: :mod:`storage.faults`.
+touch two directories. Which faults are fair, and what they leave to guarantee: :mod:`warren.storage.faults`.
 
 Invariants: durable bytes with the pending writes applied are the issued bytes, unless a ``sync`` of that file failed;
 durable names with the pending changes applied are the issued names.
@@ -27,8 +27,8 @@ from typing import NoReturn
 
 import attrs
 
-from storage.errors import DirectoryLockedError, DiskFullError, StorageError
-from storage.faults import FaultPlan, FaultRules, Strike, Write, surviving_changes, surviving_writes
+from warren.storage.errors import DirectoryLockedError, DiskFullError, StorageError
+from warren.storage.faults import FaultPlan, FaultRules, Strike, Write, surviving_changes, surviving_writes
 
 
 def _apply(content: bytearray, offset: int, chunk: bytes | None) -> None:
@@ -204,7 +204,7 @@ class MemoryFile:
 
 @attrs.frozen
 class MemoryLock:
-    """A held lock; see :class:`storage.filesystem.Lock`."""
+    """A held lock; see :class:`warren.storage.filesystem.Lock`."""
 
     _files: MemoryFileSystem
     _path: str
@@ -229,7 +229,7 @@ def _generator(seed: random.Random | int) -> random.Random:
 
 @attrs.define(eq=False)
 class MemoryFileSystem:
-    """A :class:`storage.filesystem.FileSystem` in memory.
+    """A :class:`warren.storage.filesystem.FileSystem` in memory.
 
     ``rng`` is the generator that every fault is drawn from, or a seed for one; ``capacity_bytes`` bounds the bytes in
     all files together (``None``: no bound) and may be changed at any time; ``now_ms`` is the clock that says when a

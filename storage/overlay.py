@@ -11,8 +11,8 @@ from typing import Final
 
 import attrs
 
-from storage.errors import StorageError
-from storage.filesystem import File, FileSystem, Lock
+from warren.storage.errors import StorageError
+from warren.storage.filesystem import File, FileSystem, Lock
 
 PAGE_BYTES: Final = 4096
 

@@ -10,8 +10,8 @@ import errno
 import os
 import stat
 
-from storage import own_files
-from storage.errors import DiskFullError, StorageError
+from warren.storage import own_files
+from warren.storage.errors import DiskFullError, StorageError
 
 
 def refused(path: str, error: OSError) -> StorageError:
@@ -59,7 +59,7 @@ _KINDS = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device",
 
 
 class RealFile:
-    """An open file; see :class:`storage.filesystem.File`."""
+    """An open file; see :class:`warren.storage.filesystem.File`."""
 
     __slots__ = ("_descriptor", "_end", "path")
 

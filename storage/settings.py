@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import attrs
 
-from storage.errors import SettingsError
+from warren.storage.errors import SettingsError
+from warren.storage.setting_checks import at_least
 
 REL_SEQ_BITS = 14
 """A segment record numbers its message in 14 bits: a segment cannot hold more than 16384."""
-
-
-def _positive(_: object, attribute: attrs.Attribute[int], value: int) -> None:
-    if value < 1:
-        raise SettingsError(f"{attribute.name} must be at least 1, not {value}")
 
 
 @attrs.frozen(kw_only=True)
@@ -27,7 +23,7 @@ class Settings:
     segment_entry_count: int = attrs.field(default=16384)
     """Messages a segment file holds; an existing vhost's own ``.config`` goes before it."""
 
-    queue_index_max_journal_entries: int = attrs.field(default=65536, validator=_positive)
+    queue_index_max_journal_entries: int = attrs.field(default=65536, validator=at_least(1))
     """More unflushed actions than this flush the journal into the segments."""
 
     queue_index_embed_msgs_below: int = attrs.field(default=4096)
@@ -39,7 +35,7 @@ class Settings:
     msg_store_credit_disc_bound: tuple[int, int] = attrs.field(default=(4000, 800))
     """Credit a queue has towards a store: what it starts with, and how much is given back at a time."""
 
-    msg_store_file_size_limit: int = attrs.field(default=16_777_216, validator=_positive)
+    msg_store_file_size_limit: int = attrs.field(default=16_777_216, validator=at_least(1))
     """A store file that has reached this is closed and the next one opened."""
 
     msg_store_garbage_fraction: float = 0.5
@@ -63,7 +59,7 @@ class Settings:
     delta_read_ahead: int = 0
     """Messages that delta loads ahead of the fetch that needs them: Q3 is refilled once it holds no more than this."""
 
-    delta_read_min: int = attrs.field(default=64, validator=_positive)
+    delta_read_min: int = attrs.field(default=64, validator=at_least(1))
     """Messages that one load from delta may bring into RAM whatever the target, with ``page_inside_segments``: so
     many that are too many are left until the target falls."""
 

@@ -2,14 +2,14 @@
 
 Offsets are those in the bytes at hand, so that a part can be cut out, or pointed at. A walk goes forward only and
 without recursion; it trusts no length further than the end of the bytes. What it steps over need not be a sound term
-(:func:`storage.erlang_terms.decode` decides that): only its extent is told.
+(:func:`warren.storage.erlang_terms.decode` decides that): only its extent is told.
 """
 
 from __future__ import annotations
 
 import struct
 
-from storage.errors import TermError
+from warren.storage.errors import TermError
 
 _U16, _U32 = struct.Struct(">H").unpack_from, struct.Struct(">I").unpack_from
 

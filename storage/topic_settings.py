@@ -14,7 +14,8 @@ from typing import Any, Final, get_type_hints
 
 import attrs
 
-from storage.errors import SettingsError
+from warren.storage.errors import SettingsError
+from warren.storage.setting_checks import at_least, one_of
 
 CONSUME_QUEUE_ENTRY_BYTES: Final = 20
 """A ConsumeQueue file is a whole number of these; its configured size is rounded up."""
@@ -22,22 +23,6 @@ CONSUME_QUEUE_ENTRY_BYTES: Final = 20
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def _at_least(smallest: int) -> Any:
-    def check(_: object, attribute: attrs.Attribute[int], value: int) -> None:
-        if value < smallest:
-            raise SettingsError(f"{attribute.name} must be at least {smallest}, not {value}")
-
-    return check
-
-
-def _one_of(*choices: str) -> Any:
-    def check(_: object, attribute: attrs.Attribute[str], value: str) -> None:
-        if value not in choices:
-            raise SettingsError(f"{attribute.name} must be {' or '.join(choices)}, not {value!r}")
-
-    return check
 
 
 def _is_address(_: object, attribute: attrs.Attribute[str], value: str) -> None:
@@ -71,17 +56,17 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 class TopicSettings:
     """What a topic store can be told."""
 
-    mapped_file_size_commit_log: int = attrs.field(default=1 << 30, validator=_at_least(1024))
+    mapped_file_size_commit_log: int = attrs.field(default=1 << 30, validator=at_least(1024))
     mapped_file_size_consume_queue: int = attrs.field(
-        default=300_000 * CONSUME_QUEUE_ENTRY_BYTES, converter=_whole_entries, validator=_at_least(1)
+        default=300_000 * CONSUME_QUEUE_ENTRY_BYTES, converter=_whole_entries, validator=at_least(1)
     )
-    max_hash_slot_num: int = attrs.field(default=5_000_000, validator=_at_least(1))
-    max_index_num: int = attrs.field(default=20_000_000, validator=_at_least(2))
-    max_message_size: int = attrs.field(default=4 << 20, validator=_at_least(0))
+    max_hash_slot_num: int = attrs.field(default=5_000_000, validator=at_least(1))
+    max_index_num: int = attrs.field(default=20_000_000, validator=at_least(2))
+    max_message_size: int = attrs.field(default=4 << 20, validator=at_least(0))
     """Of a body, and of a batch as it is encoded."""
-    max_msgs_num_batch: int = attrs.field(default=64, validator=_at_least(1))
+    max_msgs_num_batch: int = attrs.field(default=64, validator=at_least(1))
     """A query by key answers at most so many."""
-    default_query_max_num: int = attrs.field(default=32, validator=_at_least(1))
+    default_query_max_num: int = attrs.field(default=32, validator=at_least(1))
     message_index_enable: bool = True
     message_index_safe: bool = False
     """Recovery starts no later than the last full index file that was flushed."""
@@ -89,33 +74,33 @@ class TopicSettings:
     message_delay_level: str = attrs.field(default=DELAY_LEVELS)
 
     flush_disk_type: str | None = attrs.field(
-        default=None, validator=attrs.validators.optional(_one_of("SYNC_FLUSH", "ASYNC_FLUSH"))
+        default=None, validator=attrs.validators.optional(one_of("SYNC_FLUSH", "ASYNC_FLUSH"))
     )
     """``SYNC_FLUSH``: a confirm waits for fsync, which many share. ``ASYNC_FLUSH``: written is enough. ``None``: as the
     node's ``sync`` says."""
-    flush_interval_commit_log: int = attrs.field(default=500, validator=_at_least(1))
-    flush_commit_log_least_pages: int = attrs.field(default=4, validator=_at_least(0))
+    flush_interval_commit_log: int = attrs.field(default=500, validator=at_least(1))
+    flush_commit_log_least_pages: int = attrs.field(default=4, validator=at_least(0))
     """A timed flush is left out below so many pages of 4 KiB, unless the thorough interval is over."""
-    flush_commit_log_thorough_interval: int = attrs.field(default=10_000, validator=_at_least(1))
-    flush_interval_consume_queue: int = attrs.field(default=1_000, validator=_at_least(1))
-    flush_consume_queue_least_pages: int = attrs.field(default=2, validator=_at_least(0))
-    flush_consume_queue_thorough_interval: int = attrs.field(default=60_000, validator=_at_least(1))
-    flush_consumer_offset_interval: int = attrs.field(default=5_000, validator=_at_least(1))
-    flush_delay_offset_interval: int = attrs.field(default=10_000, validator=_at_least(1))
+    flush_commit_log_thorough_interval: int = attrs.field(default=10_000, validator=at_least(1))
+    flush_interval_consume_queue: int = attrs.field(default=1_000, validator=at_least(1))
+    flush_consume_queue_least_pages: int = attrs.field(default=2, validator=at_least(0))
+    flush_consume_queue_thorough_interval: int = attrs.field(default=60_000, validator=at_least(1))
+    flush_consumer_offset_interval: int = attrs.field(default=5_000, validator=at_least(1))
+    flush_delay_offset_interval: int = attrs.field(default=10_000, validator=at_least(1))
 
-    file_reserved_time: int = attrs.field(default=72, validator=_at_least(0))
+    file_reserved_time: int = attrs.field(default=72, validator=at_least(0))
     """Hours that a CommitLog file is kept after its last write."""
     delete_when: str = "04"
     """Hours of the day, two digits each and ``;`` between them, in which old files are deleted."""
-    disk_max_used_space_ratio: int = attrs.field(default=75, validator=_at_least(1))
+    disk_max_used_space_ratio: int = attrs.field(default=75, validator=at_least(1))
     """Per cent of the disk; above it old files are deleted at any hour."""
     clean_file_forcibly_enable: bool = True
     """A disk that is nearly full (85 %) loses files that are not old yet."""
-    clean_resource_interval: int = attrs.field(default=10_000, validator=_at_least(1))
+    clean_resource_interval: int = attrs.field(default=10_000, validator=at_least(1))
 
-    max_reconsume_times: int = attrs.field(default=16, validator=_at_least(0))
+    max_reconsume_times: int = attrs.field(default=16, validator=at_least(0))
     """Attempts at a message, after the first, before it goes to its group's %DLQ% topic."""
-    default_topic_queue_nums: int = attrs.field(default=4, validator=_at_least(1))
+    default_topic_queue_nums: int = attrs.field(default=4, validator=at_least(1))
     """Queues of a topic that is declared without a number (a broker's default is 8). Retry and dead-letter topics have
     one."""
 

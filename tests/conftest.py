@@ -11,41 +11,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import hypothesis
 import pytest
-from broker import ABSENT, REQUIRE_VARIABLE, Broker, is_installed, is_required
+
+from tests.support import effort, groups
+from tests.support.broker import ABSENT, REQUIRE_VARIABLE, Broker, is_installed, is_required
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-hypothesis.settings.register_profile(  # how long an example takes says more of the machine than of the code
-    "warren", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("warren")
+effort.load_profile()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A shell that starts tests in the background has them ignore interrupts, and so would all that they start."""
+    config.pluginmanager.register(groups.plugin(config), "warren-groups")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # ahead of what makes groups of the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that run Spark run in one process, for they share its session; those that start their own in another."""
     for item in items:
         for name in ("spark", "cluster"):
             if item.get_closest_marker(name) is not None:
                 item.add_marker(pytest.mark.xdist_group(name))
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Without groups a fixture of minutes would be made in every process, and nobody would see why."""
-    if getattr(session.config.option, "loadgroup", False):
-        grouped = [item for item in session.items if item.get_closest_marker("xdist_group") is not None]
-        if any("@" not in item.nodeid for item in grouped):
-            raise pytest.UsageError("pytest-xdist does not see which tests are one group: another pytest is needed")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -57,6 +47,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(effort.summary())
     left_out = sum(ABSENT in str(report.longrepr) for report in terminalreporter.stats.get("skipped", []))
     if left_out:
         terminalreporter.section("interoperability NOT tested", yellow=True)

@@ -5,38 +5,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import aclosing, asynccontextmanager
-from functools import wraps
+from collections.abc import Awaitable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime_tools import HandNode, hand_node
 
 import warren
 import warren.aio
-from actors.engines.queue_process import QueueProcess
-from actors.pool import PooledActor
+from tests.support.aio_tools import SLOW_SYNC, breathe, driven, in_a_loop
+from tests.support.runtime_tools import HandNode, hand_node
+from warren.actors.engines.queue_process import QueueProcess
+from warren.actors.pool import PooledActor
 from warren.messages import publish_key
-
-GUARD_S = 30
-SLOW_SYNC: dict[str, Any] = {"sync_interval_ms": 600_000}
-"""A publisher that waited for the timer would run into the guard."""
-
-Test = Callable[..., Coroutine[Any, Any, None]]
-
-
-def in_a_loop(test: Test) -> Callable[..., None]:
-    @wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        async def guarded() -> None:
-            async with asyncio.timeout(GUARD_S):
-                await test(*args, **kwargs)
-
-        asyncio.run(guarded())
-
-    return run
 
 
 @pytest.fixture
@@ -50,28 +32,6 @@ def hand() -> Iterator[HandNode]:
     made = hand_node(credit_flow_default_credit=(2, 1))
     yield made
     made.node.close()
-
-
-async def breathe(hand: HandNode | None = None) -> None:
-    """Let every coroutine go as far as it gets, and the node, in turns."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-        if hand is not None:
-            hand.run()
-
-
-@asynccontextmanager
-async def driven(hand: HandNode) -> AsyncIterator[warren.aio.Node]:
-    """The hand's node for coroutines, driven by one of them."""
-
-    async def drive() -> None:
-        while True:
-            hand.run()
-            await asyncio.sleep(0)
-
-    driver = asyncio.create_task(drive())
-    yield warren.aio.Node(hand.node)
-    driver.cancel()
 
 
 def handle(node: warren.Node) -> warren.aio.Queue:
@@ -148,7 +108,7 @@ async def test_get_ack_nack_and_release(path: str) -> None:
             assert delivery.body == b"7"
         assert await q.purge() == 2
         assert await q.delete(if_empty=True) == 0
-        with pytest.raises(warren.QueueDownError):
+        with pytest.raises(warren.errors.QueueDownError):
             await q.publish(b"late")
 
 
@@ -242,15 +202,15 @@ async def test_exchanges_route_and_return_what_leads_nowhere(path: str) -> None:
         assert await bodies_of(everything) == [b"1", b"2", b"3", b"4"]
         await node.unbind(everything, logs, "#")
         await logs.publish(b"5", "dropped")
-        with pytest.raises(warren.UnroutableError):
+        with pytest.raises(warren.errors.UnroutableError):
             await logs.publish(b"6", "returned", mandatory=True)
-        with pytest.raises(warren.UnroutableError):
+        with pytest.raises(warren.errors.UnroutableError):
             await logs.publish_nowait(b"7", "returned", mandatory=True)
         other = await node.vhost("other")
         assert sorted(await node.vhosts()) == ["/", "other"]
         async with other:
             mine = await other.queue("", exclusive=True)
-            with pytest.raises(warren.ResourceLockedError):
+            with pytest.raises(warren.errors.ResourceLockedError):
                 await (await node.vhost("other")).queue(mine.name, passive=True)
         assert other.queues() == []
         same = await node.exchange("logs")
@@ -268,33 +228,33 @@ async def test_exchanges_route_and_return_what_leads_nowhere(path: str) -> None:
 
 @in_a_loop
 async def test_errors_come_to_whoever_awaits(path: str) -> None:
-    with pytest.raises(warren.SettingsError):
+    with pytest.raises(warren.errors.SettingsError):
         await warren.aio.open(path, no_such_setting=1)
     async with warren.aio.open(path) as node:
-        with pytest.raises(warren.NotFoundError):
+        with pytest.raises(warren.errors.NotFoundError):
             await node.queue("q", passive=True)
         q = await node.queue("q")
-        with pytest.raises(warren.PreconditionFailedError):
+        with pytest.raises(warren.errors.PreconditionFailedError):
             await node.queue("q", durable=False)
-        with pytest.raises(warren.MessageError):
+        with pytest.raises(warren.errors.MessageError):
             await q.publish("text")  # type: ignore[arg-type]
-        with pytest.raises(warren.MessageError):
+        with pytest.raises(warren.errors.MessageError):
             q.publish_nowait(b"", priority=256)
-        with pytest.raises(warren.PreconditionFailedError):
+        with pytest.raises(warren.errors.PreconditionFailedError):
             await q.ack_up_to(7)
-        with pytest.raises(warren.DirectoryLockedError):
+        with pytest.raises(warren.errors.DirectoryLockedError):
             await warren.aio.open(path)
         small = await node.queue("small", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
         await small.publish(b"1")
-        with pytest.raises(warren.PublishRefusedError):
+        with pytest.raises(warren.errors.PublishRefusedError):
             await small.publish(b"2")
         async with q.consume(exclusive=True):
-            with pytest.raises(warren.AccessRefusedError):
+            with pytest.raises(warren.errors.AccessRefusedError):
                 await anext(q.consume())
         confirm = q.publish_nowait(b"x")
     assert confirm.done
     for attempt in (q.publish(b"late"), q.get(), q.stats(), node.queue("q"), q.consume, node.memory()):
-        with pytest.raises(warren.ClosedError):
+        with pytest.raises(warren.errors.ClosedError):
             await (attempt if isinstance(attempt, Awaitable) else attempt())  # type: ignore[misc]
     await node.close()  # once more is fine
 
@@ -307,7 +267,7 @@ async def test_a_queue_that_is_deleted_ends_its_consumers(path: str) -> None:
             waiting = asyncio.create_task(consumer.receive())
             await breathe()
             await q.delete()
-            with pytest.raises(warren.ActorStoppedError):
+            with pytest.raises(warren.errors.ActorStoppedError):
                 await waiting
 
 
@@ -323,7 +283,7 @@ async def test_closing_the_node_ends_consumers_and_wakes_blocked_publishers(hand
         await breathe(hand)
         hand.node.close()
         assert await waiting is None
-        with pytest.raises(warren.ClosedError):
+        with pytest.raises(warren.errors.ClosedError):
             await blocked
 
 
@@ -341,11 +301,11 @@ async def test_an_alarm_holds_publishers_and_lets_the_rest_go_on(hand: HandNode)
         held = [asyncio.create_task(q.publish(b"%d" % n)) for n in range(3)]
         given_up = asyncio.create_task(q.publish(b"given up"))
         everywhere = asyncio.create_task(node.publish_to(["q"], b"3"))
-        with pytest.raises(warren.BlockedError, match="memory alarm"):
+        with pytest.raises(warren.errors.BlockedError, match="memory alarm"):
             q.publish_nowait(b"refused")
-        with pytest.raises(warren.BlockedError, match=r"blocked for 0\.01 seconds"):
+        with pytest.raises(warren.errors.BlockedError, match=r"blocked for 0\.01 seconds"):
             await q.publish(b"too long", timeout=0.01)
-        with pytest.raises(warren.BlockedError):
+        with pytest.raises(warren.errors.BlockedError):
             await q.room(timeout=0)
         given_up.cancel()
         await breathe(hand)
@@ -365,17 +325,17 @@ async def test_a_queue_that_is_behind_holds_publishers(hand: HandNode) -> None:
     hand.run()
     tasks = [asyncio.create_task(q.publish(b"%d" % n)) for n in range(9)]
     await breathe()
-    assert q.plain.actor.actor_inbox.weight == 2  # the credit
-    with pytest.raises(warren.BlockedError, match="is behind"):
+    assert q.blocking._verbs.actor.actor_inbox.weight == 2  # the credit
+    with pytest.raises(warren.errors.BlockedError, match="is behind"):
         q.publish_nowait(b"refused")
     room = asyncio.create_task(q.room())
     await breathe()
     assert not room.done()
     while not all(task.done() for task in tasks):
         await breathe(hand)
-        assert q.plain.actor.actor_inbox.weight <= 2
+        assert q.blocking._verbs.actor.actor_inbox.weight <= 2
     await asyncio.gather(room, *tasks)
-    assert [one.body for one in q.plain.browse()] == [b"%d" % n for n in range(9)]
+    assert [one.body for one in q.blocking.browse()] == [b"%d" % n for n in range(9)]
 
 
 # ── cancellation ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -397,7 +357,7 @@ async def test_a_cancelled_receive_leaves_the_message_for_the_next(hand: HandNod
             assert found is not None
             assert (found.body, found.redelivered) == (b"1", False)
             assert await consumer.receive(timeout=0) is None
-            assert not q.plain.actor.consumer_waits()
+            assert not q.blocking._verbs.actor.consumer_waits()
 
 
 @pytest.mark.parametrize("auto_ack", [False, True])
@@ -429,7 +389,7 @@ async def test_a_cancelled_publish_that_was_handed_over_is_published(hand: HandN
     await breathe()
     assert publishing.cancelled()
     hand.run()
-    assert [one.body for one in q.plain.browse()] == [b"1"]
+    assert [one.body for one in q.blocking.browse()] == [b"1"]
 
 
 @in_a_loop
@@ -488,7 +448,7 @@ async def test_a_consumer_that_is_forgotten_while_it_begins_goes(hand: HandNode)
     del beginning
     gc.collect()
     hand.run()
-    assert q.plain.stats()["consumers"] == 0
+    assert q.blocking.stats()["consumers"] == 0
 
 
 @in_a_loop
@@ -532,7 +492,7 @@ async def test_a_cancelled_closing_closes(path: str) -> None:
 def test_a_hurry_that_comes_while_the_queue_syncs_is_for_what_came_with_it(
     hand: HandNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    actor, key = handle(hand.node).plain.actor, publish_key(b"/", b"", (b"q",), {})
+    actor, key = handle(hand.node)._verbs.actor, publish_key("/", "", ("q",), {})
     confirms = [actor.publish(key, b"1", here=False)]
     sync_index = QueueProcess.sync_index
 
@@ -549,7 +509,7 @@ def test_a_hurry_that_comes_while_the_queue_syncs_is_for_what_came_with_it(
 
 
 def test_a_hurry_is_not_lost_on_a_turn_that_another_thread_is_at(hand: HandNode) -> None:
-    actor, key = handle(hand.node).plain.actor, publish_key(b"/", b"", (b"q",), {})
+    actor, key = handle(hand.node)._verbs.actor, publish_key("/", "", ("q",), {})
     hand.run()
     confirm = actor.publish(key, b"1", here=False)
     hand.run()
@@ -565,16 +525,16 @@ def test_a_hurry_is_not_lost_on_a_turn_that_another_thread_is_at(hand: HandNode)
 
 def test_a_channel_that_is_let_go_while_another_thread_is_at_the_queue_is_closed(hand: HandNode) -> None:
     q = handle(hand.node)
-    q.plain.publish(b"1").wait()
-    consumer = q.plain.consume()
-    assert len(q.plain) == 0
-    actor = q.plain.actor
+    q.blocking.publish(b"1").wait()
+    consumer = q.blocking.consume()
+    assert len(q.blocking) == 0
+    actor = q.blocking._verbs.actor
     assert actor._turn_lock.acquire(blocking=False)
     actor.let_go(consumer.channel.name)
     hand.run()
     actor.end_turn()
     hand.run()
-    assert len(q.plain) == 1
+    assert len(q.blocking) == 1
 
 
 @in_a_loop
@@ -708,7 +668,7 @@ def test_several_loops_in_several_threads_share_a_node(path: str) -> None:
     for thread in producers:
         thread.join()
     for _ in consumers:
-        queue.plain.publish(b"end").wait()
+        queue.blocking.publish(b"end").wait()
     for thread in consumers:
         thread.join()
     assert sorted(got) == sorted(b"%d %d" % (number, n) for number in range(3) for n in range(50))
@@ -724,5 +684,5 @@ def test_what_is_answered_after_the_loop_was_closed_does_no_harm(hand: HandNode)
     assert not task.done()
     loop.close()
     hand.run()
-    assert [one.body for one in q.plain.browse()] == [b"1"]
+    assert [one.body for one in q.blocking.browse()] == [b"1"]
     task._log_destroy_pending = False  # type: ignore[attr-defined]

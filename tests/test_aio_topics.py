@@ -14,19 +14,26 @@ from typing import Any
 
 import pytest
 from pykka._envelope import Envelope
-from runtime_tools import HandNode, hand_node
-from test_aio import SLOW_SYNC, breathe, driven, in_a_loop
 
 import warren
 import warren.aio
-from actors import topic_messages as tm
-from actors.dispatch_actor import Arrivals, DispatchActor
-from actors.engines.topics.errors import MemberError, QueueLostError, TopicError, TopicNameError, TransactionError
-from actors.engines.topics.names import dead_letter_topic, retry_topic
-from actors.groups_actor import GroupsActor
-from actors.pool import PooledActor
-from storage.filesystem import RealFileSystem
-from storage.real_file import RealFile
+from tests.support.aio_tools import SLOW_SYNC, breathe, driven, in_a_loop
+from tests.support.runtime_tools import HandNode, hand_node
+from warren.actors import topic_messages as tm
+from warren.actors.dispatch_actor import Arrivals, DispatchActor
+from warren.actors.engines.topics.errors import (
+    MemberError,
+    QueueLostError,
+    TopicError,
+    TopicNameError,
+    TransactionError,
+)
+from warren.actors.engines.topics.names import dead_letter_topic, retry_topic
+from warren.actors.groups_actor import GroupsActor
+from warren.actors.pool import PooledActor
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.real_file import RealFile
+from warren.topic_verbs import TopicVerbs
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 16,
@@ -162,7 +169,7 @@ async def test_transactions_are_decided_once_and_those_that_are_not_survive(path
 async def test_a_cancelled_prepare_and_a_cancelled_commit_are_done(hand: HandNode) -> None:
     hand.node.topic("events")
     node = warren.aio.Node(hand.node)
-    events = warren.aio.Topic(hand.node, "events")
+    events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
     preparing = asyncio.create_task(events.prepare(b"x"))
     await breathe()
     preparing.cancel()
@@ -203,8 +210,8 @@ async def test_errors_come_to_whoever_awaits(path: str) -> None:
     async with opened(path) as node:
         with pytest.raises(TopicNameError):
             await node.topic("no spaces")
-        with pytest.raises(warren.NotFoundError):
-            await warren.aio.Topic(node.plain, "none yet").append(b"")
+        with pytest.raises(warren.errors.NotFoundError):
+            await warren.aio.Topic(TopicVerbs(node.blocking._running, "none yet")).append(b"")
         events = await node.topic("events")
         for name in ("no spaces", ""):
             with pytest.raises(TopicNameError):
@@ -213,11 +220,11 @@ async def test_errors_come_to_whoever_awaits(path: str) -> None:
                 await events.lag(name)
             with pytest.raises(TopicNameError):
                 await events.seek(name, "first")
-        with pytest.raises(warren.MessageError):
+        with pytest.raises(warren.errors.MessageError):
             await events.append("text")  # type: ignore[arg-type]
-        with pytest.raises(warren.MessageError):
+        with pytest.raises(warren.errors.MessageError):
             events.append_nowait(b"", key="no spaces")
-        with pytest.raises(warren.MessageError):
+        with pytest.raises(warren.errors.MessageError):
             await events.append(b"x" * (5 << 20))
         await events.append(b"x", key="k")
         [found] = await events.find("k")
@@ -231,9 +238,9 @@ async def test_errors_come_to_whoever_awaits(path: str) -> None:
         assert [one async for one in reader] == []
         late = await events.reader("late").__aenter__()
     for call in (events.append(b"late"), events.find("k"), late.read(), events.lag("g"), node.topic("events")):
-        with pytest.raises(warren.ClosedError):
+        with pytest.raises(warren.errors.ClosedError):
             await call
-    with pytest.raises(warren.ClosedError):
+    with pytest.raises(warren.errors.ClosedError):
         events.append_nowait(b"")
     await late.close()
 
@@ -251,7 +258,7 @@ async def test_closing_the_node_wakes_readers_and_blocked_producers(hand: HandNo
         await breathe(hand)
         hand.node.close()
         for task in (reading, alone, blocked):
-            with pytest.raises(warren.ClosedError):
+            with pytest.raises(warren.errors.ClosedError):
                 await task
 
 
@@ -263,7 +270,7 @@ async def test_a_reader_goes_on_in_topics_that_were_opened_anew(hand: HandNode) 
         async with events.reader("g", auto_commit=False) as reader:
             first, second = await reader.read(2)
             await first.commit()
-            hand.node.running_topics().groups.actor_ref.tell("no message that it knows")
+            hand.node._running.topics_now().groups.actor_ref.tell("no message that it knows")
             await breathe(hand)
             with pytest.raises(QueueLostError, match="anew"):
                 await second.commit()
@@ -272,7 +279,7 @@ async def test_a_reader_goes_on_in_topics_that_were_opened_anew(hand: HandNode) 
             assert await reader.queues() == [0]
             waiting = asyncio.create_task(reader.read(timeout=None))
             await breathe(hand)
-            hand.node.running_topics().dispatcher.actor_ref.tell("no message that it knows")
+            hand.node._running.topics_now().dispatcher.actor_ref.tell("no message that it knows")
             await breathe(hand)
             await events.seek("g", 3)
             assert [one.body for one in await waiting][-1:] == [b"3"]
@@ -398,8 +405,8 @@ async def test_queues_are_shared_and_what_another_one_has_cannot_be_committed(pa
                 with pytest.raises(QueueLostError):
                     await records[5].commit()
                 assert await committed(events, "g") == {0: 3, 1: 0}
-                with events.plain.reader("g") as thread:  # groups are for both
-                    assert (await one.queues(), thread.queues) == ([0], [])
+                with events.blocking.reader("g") as thread:  # groups are for both
+                    assert (await one.queues(), thread.queues()) == ([0], [])
             assert await one.queues() == [0, 1]
         assert await events.lag("g") == {0: 0, 1: 0}
 
@@ -437,7 +444,7 @@ async def test_what_is_tried_again_comes_later_and_then_is_a_dead_letter(hand: H
             assert (record.body, record.topic, record.attempts) == (b"x", "events", 1)
             await record.retry(delay_level=-1)
             assert await reader.read() == []
-        dead = warren.aio.Topic(hand.node, dead_letter_topic("g"))
+        dead = warren.aio.Topic(TopicVerbs(hand.node._running, dead_letter_topic("g")))
         assert [one.body async for one in dead.read("undertaker")] == [b"x"]
         assert await events.lag("g") == {0: 0}
 
@@ -540,11 +547,11 @@ async def test_an_alarm_holds_producers_and_lets_readers_go_on(hand: HandNode) -
         ]
         given_up = asyncio.create_task(events.append(b"given up"))
         await breathe(hand)
-        with pytest.raises(warren.BlockedError, match="memory alarm"):
+        with pytest.raises(warren.errors.BlockedError, match="memory alarm"):
             events.append_nowait(b"refused")
-        with pytest.raises(warren.BlockedError, match=r"blocked for 0\.01 seconds"):
+        with pytest.raises(warren.errors.BlockedError, match=r"blocked for 0\.01 seconds"):
             await events.append(b"too long", timeout=0.01)
-        with pytest.raises(warren.BlockedError):
+        with pytest.raises(warren.errors.BlockedError):
             await events.room(timeout=0)
         given_up.cancel()
         await breathe(hand)
@@ -560,21 +567,21 @@ async def test_an_alarm_holds_producers_and_lets_readers_go_on(hand: HandNode) -
 async def test_a_log_that_is_behind_holds_producers() -> None:
     hand = hand_node(**SMALL, credit_flow_default_credit=(2, 1))
     hand.node.topic("events", queues=1)
-    events = warren.aio.Topic(hand.node, "events")
+    events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
     hand.run()
     tasks = [asyncio.create_task(events.append(b"%d" % n)) for n in range(9)]
     await breathe()
-    assert events.plain.log.actor_inbox.weight == 2  # the credit
-    with pytest.raises(warren.BlockedError, match="is behind"):
+    assert events.blocking._verbs.logs()[0].actor_inbox.weight == 2  # the credit
+    with pytest.raises(warren.errors.BlockedError, match="is behind"):
         events.append_nowait(b"refused")
     room = asyncio.create_task(events.room())
     await breathe()
     assert not room.done()
     while not all(task.done() for task in tasks):
         await breathe(hand)
-        assert events.plain.log.actor_inbox.weight <= 2
+        assert events.blocking._verbs.logs()[0].actor_inbox.weight <= 2
     await asyncio.gather(room, *tasks)
-    assert [one.body for one in events.plain.read("g")] == numbers(9)
+    assert [one.body for one in events.blocking.read("g")] == numbers(9)
     hand.node.close()
 
 
@@ -584,7 +591,7 @@ async def test_a_log_that_is_behind_holds_producers() -> None:
 @in_a_loop
 async def test_a_cancelled_append_that_was_handed_over_is_appended(hand: HandNode) -> None:
     hand.node.topic("events")
-    events = warren.aio.Topic(hand.node, "events")
+    events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
     appending = [asyncio.create_task(events.append(b"1")), asyncio.create_task(events.append_many([b"2"]))]
     await breathe()
     for task in appending:
@@ -592,14 +599,14 @@ async def test_a_cancelled_append_that_was_handed_over_is_appended(hand: HandNod
     await breathe()
     assert all(task.cancelled() for task in appending)
     hand.run()
-    assert sorted(one.body for one in events.plain.read("g")) == [b"1", b"2"]
+    assert sorted(one.body for one in events.blocking.read("g")) == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("answered", [False, True])
 @in_a_loop
 async def test_what_a_cancelled_read_has_asked_for_is_the_next_ones(hand: HandNode, answered: bool) -> None:
     hand.node.topic("events", queues=1).append_many(numbers(5)).wait()
-    events = warren.aio.Topic(hand.node, "events")
+    events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
     reader = events.reader("g")
     async with driven(hand):
         await reader.begin()
@@ -654,7 +661,7 @@ async def test_what_a_cancelled_read_was_reading_comes_again(hand: HandNode, mon
 async def test_a_cancelled_wait_leaves_nobody_waiting(path: str) -> None:
     async with opened(path) as node:
         events = await node.topic("events", queues=1)
-        arrivals: Arrivals = node.plain.running_topics().dispatcher.arrivals
+        arrivals: Arrivals = node.blocking._running.topics_now().dispatcher.arrivals
         async with events.reader("g") as reader:
             for read in (lambda: reader.read(timeout=None), lambda: anext(aiter(reader))):
                 reading = asyncio.create_task(read())
@@ -674,10 +681,10 @@ async def test_a_cancelled_join_leaves_no_member(hand: HandNode, monkeypatch: py
     join = GroupsActor._join
     monkeypatch.setattr(GroupsActor, "_join", lambda actor, message: (joins.append(message), join(actor, message))[1])
     hand.node.topic("events")
-    events = warren.aio.Topic(hand.node, "events")
+    events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
     reader = events.reader("g")
     joining = asyncio.create_task(reader.begin())
-    inbox = hand.node.running_topics().groups.actor_inbox
+    inbox = hand.node._running.topics_now().groups.actor_inbox
     while not any(isinstance(one, Envelope) and isinstance(one.message, tm.JoinGroup) for one in inbox._data or ()):
         hand.pool.run_one()
         await asyncio.sleep(0)
@@ -696,7 +703,7 @@ async def test_a_cancelled_join_leaves_no_member(hand: HandNode, monkeypatch: py
 @in_a_loop
 async def test_a_cancelled_close_leaves_the_group(hand: HandNode) -> None:
     hand.node.topic("events", queues=1).append_many(numbers(3)).wait()
-    events = warren.aio.Topic(hand.node, "events")
+    events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
     reader = events.reader("g")
     async with driven(hand):
         await reader.read(2)
@@ -731,18 +738,18 @@ async def test_a_forgotten_reader_leaves_when_nobody_has_a_record_of_it_either(p
 @in_a_loop
 async def test_a_reader_that_is_forgotten_while_another_thread_is_at_the_groups_leaves(hand: HandNode) -> None:
     hand.node.topic("events")
-    events = warren.aio.Topic(hand.node, "events")
+    events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
     reader: Any = events.reader("g")
     async with driven(hand):
         await reader.begin()
-    groups = hand.node.running_topics().groups
+    groups = hand.node._running.topics_now().groups
     assert groups._turn_lock.acquire(blocking=False)
     del reader
     gc.collect()
     hand.run()
     groups.end_turn()
     hand.run()
-    assert events.plain.groups()["g"]["members"] == {}
+    assert events.blocking.groups()["g"]["members"] == {}
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -916,7 +923,7 @@ def test_an_iteration_with_a_backlog_lets_others_run(path: str) -> None:
 def test_several_loops_and_threads_share_a_topic(path: str) -> None:
     plain = warren.open(path, **SMALL, **SLOW_SYNC)
     topic = plain.topic("events", queues=4)
-    events = warren.aio.Topic(plain, "events")
+    events = warren.aio.Topic(TopicVerbs(plain._running, "events"))
     got: list[bytes] = []
     lock = threading.Lock()
 

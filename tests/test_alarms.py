@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.engines.alarms import AlarmEvent, Alarms, DiskMonitor, MemRelative, Resource, disk_limit_bytes
-from storage.errors import SettingsError
+from warren.actors.engines.alarms import AlarmEvent, Alarms, DiskMonitor, MemRelative, Resource, disk_limit_bytes
+from warren.storage.errors import SettingsError
 
 LIMIT_BYTES = 50_000_000
 

@@ -9,11 +9,11 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_index import amqp10
-from queue_index.amqp10 import (
+from warren.queue_index import amqp10
+from warren.queue_index.amqp10 import (
     MAX_DEPTH,
     MOST_EMPTY_ELEMENTS,
     NULL,
@@ -23,8 +23,8 @@ from queue_index.amqp10 import (
     read_sections,
     read_value,
 )
-from storage.erlang_terms import Atom
-from storage.errors import MessageError
+from warren.storage.erlang_terms import Atom
+from warren.storage.errors import MessageError
 
 Value = Any
 
@@ -198,7 +198,6 @@ def containers(values: st.SearchStrategy[Value]) -> st.SearchStrategy[Value]:
 VALUES = st.recursive(LEAF | ARRAYS, containers, max_leaves=12)
 
 
-@settings(deadline=None)
 @given(VALUES)
 def test_what_is_written_is_read_again(value: Value) -> None:
     data = encode_value(value)
@@ -206,7 +205,6 @@ def test_what_is_written_is_read_again(value: Value) -> None:
     assert encode_value(read_value(data)) == data
 
 
-@settings(deadline=None)
 @given(VALUES, st.data())
 def test_what_is_cut_off_is_refused(value: Value, data: st.DataObject) -> None:
     encoded = encode_value(value)
@@ -214,7 +212,6 @@ def test_what_is_cut_off_is_refused(value: Value, data: st.DataObject) -> None:
         read_value(encoded[: data.draw(st.integers(0, len(encoded) - 1))])
 
 
-@settings(deadline=None)
 @given(VALUES, st.data())
 def test_what_has_changed_is_read_or_refused(value: Value, data: st.DataObject) -> None:
     encoded = bytearray(encode_value(value))
@@ -227,7 +224,6 @@ def test_what_has_changed_is_read_or_refused(value: Value, data: st.DataObject) 
     encode_value(found)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for read in (read_value, read_sections):

@@ -10,13 +10,19 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_index.amqp_tables import LongString, Timestamp
-from queue_index.properties import Properties, decode_properties, encode_properties, properties_from_term, to_json
-from storage.erlang_terms import Atom, Term
-from storage.errors import MessageError
+from warren.queue_index.amqp_tables import LongString, Timestamp
+from warren.queue_index.properties import (
+    Properties,
+    decode_properties,
+    encode_properties,
+    properties_from_term,
+    to_json,
+)
+from warren.storage.erlang_terms import Atom, Term
+from warren.storage.errors import MessageError
 
 UNDEFINED = Atom("undefined")
 
@@ -243,7 +249,6 @@ HEADER_VALUES = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(TEXT, HEADER_VALUES, max_size=4), st.integers(0, (1 << 64) - 1), TEXT)
 def test_properties_survive_writing_and_reading(headers: dict[str, Any], timestamp: int, text: str) -> None:
     properties = Properties(headers=headers, timestamp=timestamp, message_id=text)
@@ -252,7 +257,6 @@ def test_properties_survive_writing_and_reading(headers: dict[str, Any], timesta
     json.dumps(to_json(again), allow_nan=False)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60), st.booleans())
 def test_random_bytes_are_read_as_properties_or_refused(data: bytes, as_header: bool) -> None:
     try:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks import memory_limit, report
+from benchmarks import memory_limit, plot, report
 from benchmarks.__main__ import measure
 from benchmarks.comparison import CONTESTANTS, markdown, write_into
 from benchmarks.figures import Bar, Figure, Results, Spread, ratios
@@ -18,7 +18,7 @@ from benchmarks.plot import draw, draw_topics
 from benchmarks.scenarios import FETCH, PLANS, PUBLISH, PublishAndFetch, bodies_of_sizes
 from benchmarks.tape import Player, RecordingFileSystem
 
-pytestmark = pytest.mark.xdist_group("benchmarks")  # what they share is measured once
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("benchmarks")]  # what they share is measured once
 
 
 @pytest.fixture(scope="module")
@@ -105,10 +105,28 @@ def test_results_go_into_json_a_table_a_page_and_a_picture(results: Results, tmp
     assert text.endswith("\nafter\n")
     assert all(text.count(f"| {figure.title} |") == 1 for figure in results.figures)
     assert "older" not in text
+    assert Results.from_json(plain) == results
     for number, drawing in enumerate((draw, draw_topics)):
         picture = tmp_path / f"picture-{number}.png"
         drawing(results, picture)
         assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_kept_results_are_the_table_and_the_pictures_of_the_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A figure's name stands in the benchmark, in the kept results and on the page: it is the same one."""
+    latest = Results.from_json(json.loads((plot.RESULTS / "latest.json").read_text(encoding="utf-8")))
+    page = (plot.DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    table = page[page.index(report.BEGIN) : page.index(report.END)]
+    assert report.markdown(latest).strip() == table.removeprefix(report.BEGIN).strip()
+    titles = {figure.title for figure in latest.figures}
+    assert "resident memory with 10,000 queues: filled, hibernated" in titles
+    monkeypatch.setattr(plot, "DOCS", tmp_path)
+    plot.main()
+    names = {"benchmarks.png", "benchmarks-topics.png", "benchmarks-spark.png", "soak.png"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
 
 
 @pytest.mark.parametrize("size", [128, 5000], ids=["embedded", "in the store"])

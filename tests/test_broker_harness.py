@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from broker import Broker, BrokerError, Message, requires_broker
+
+from tests.support.broker import Broker, BrokerError, Message, requires_broker
 
 pytest_plugins = ["pytester"]
 
@@ -127,9 +128,9 @@ def test_without_a_server_the_run_says_so_or_fails(
     pytester.makeconftest((here / "conftest.py").read_text())
     pytester.makeini("[pytest]\nmarkers =\n    broker: needs a server\n")
     pytester.makepyfile("import pytest\n@pytest.mark.broker\ndef test_it():\n    pass\ndef test_other():\n    pass\n")
-    pytester.syspathinsert(here)
+    pytester.syspathinsert(here.parent)
     monkeypatch.setenv("WARREN_REQUIRE_BROKER", "1" if required else "")
-    monkeypatch.setattr("broker.SERVER_SCRIPT", Path(os.devnull) / "absent")
+    monkeypatch.setattr("tests.support.broker.SERVER_SCRIPT", Path(os.devnull) / "absent")
 
     result = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider")
 

@@ -1,18 +1,18 @@
 """A real broker goes on from whatever warren wrote, three turns each.
 
-A thousand of them, in batches that share a broker's starts: ``WARREN_SEEDS=100 pytest tests/test_broker_lives.py``.
+A hundred of them, in batches that share a broker's starts: ``WARREN_EFFORT=nightly pytest tests/test_broker_lives.py``.
 """
 
 from __future__ import annotations
 
-import os
-
-import broker_lives
 import pytest
-from broker import Broker
+
+from tests.support import broker_lives
+from tests.support.broker import Broker
+from tests.support.effort import times
 
 pytestmark = pytest.mark.broker
-SEEDS = 10 * int(os.environ.get("WARREN_SEEDS", "1"))
+SEEDS = times(10)
 BATCH = 50
 
 

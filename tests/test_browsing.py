@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import attrs
 import pytest
-from index_tools import SETTINGS, Bodies, msg_id, queue_files
-from runtime_tools import hand_node
 
-from queue_index.body_store import StoreClient
-from queue_index.browsing import Browsed
-from queue_index.message_format import Envelope
-from queue_index.variable_queue import VariableQueue
-from storage.counted import CountedFileSystem
+from tests.support.index_tools import SETTINGS, Bodies, msg_id, queue_files
+from tests.support.runtime_tools import hand_node
+from warren.queue_index.body_store import StoreClient
+from warren.queue_index.browsing import Browsed
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.variable_queue import VariableQueue
+from warren.storage.counted import CountedFileSystem
 
 ENVELOPE = Envelope(b"/", b"", (b"q",), b"", True)
 TRANSIENT = attrs.evolve(ENVELOPE, persistent=False)
@@ -128,9 +128,9 @@ def test_a_browse_through_the_node_is_answered_in_turns_of_a_page_each() -> None
         queue = scene.node.queue("q", arguments={"x-max-priority": 1})
         queue.publish_many([b"%d" % number for number in range(600)])
         queue.publish_many([b"%d" % number for number in range(600, 1000)], priority=1)
-        turns = queue.actor.turns
+        turns = queue._verbs.actor.turns
         assert [int(one.body) for one in queue.browse()] == [*range(600, 1000), *range(600)]
-        assert queue.actor.turns - turns == 4, "of 256 messages each"
+        assert queue._verbs.actor.turns - turns == 4, "of 256 messages each"
         assert [int(one.body) for one in queue.browse(limit=402)] == [*range(600, 1000), 0, 1]
     finally:
         scene.node.close()

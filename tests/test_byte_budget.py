@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.engines.byte_budget import LEAST_BYTES, ByteBudget, Waiting
+from warren.actors.engines.byte_budget import LEAST_BYTES, ByteBudget, Waiting
 
 MIB = 1 << 20
 

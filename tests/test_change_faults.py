@@ -8,15 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from runtime_tools import BIG, DATA, HandNode, bodies, hand_node
-from test_node_directory import CHANGES, looked_at, prepare
 
 import warren
-from actors.engines.definitions import Definitions
-from actors.engines.errors import ArgumentsError
-from actors.engines.vhost_definitions import Change
-from storage.errors import DiskFullError, StorageError, WarrenError
-from storage.memory import MemoryFileSystem
+from tests.support.node_changes import CHANGES, looked_at, prepare
+from tests.support.runtime_tools import BIG, DATA, HandNode, bodies, hand_node
+from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.vhost_definitions import Change
+from warren.steps import run
+from warren.storage.errors import DiskFullError, StorageError, WarrenError
+from warren.storage.memory import MemoryFileSystem
 
 DOCUMENT = {
     "vhosts": [{"name": "imported"}],
@@ -157,7 +158,7 @@ def test_an_error_that_is_not_ours_takes_the_change_back_and_reaches_who_asked(e
         raise error
 
     with pytest.raises(error if isinstance(error, type) else type(error)):
-        scene.node.change(work)
+        run(scene.node._running.change(work))
     assert seen(scene) == before
     scene.node.exchange("old exchange").publish(b"by its binding", routing_key="old key").wait()
     assert bodies(scene.node.queue("old"))[-1] == b"by its binding"
@@ -225,15 +226,15 @@ def test_definitions_with_what_is_no_text_open_and_keep_it() -> None:
     definitions.save()
     for _ in range(2):
         scene = hand_node(files)
-        assert len(scene.node.actor.definitions.passed_over) == 4
+        assert len(scene.node._running.actor.definitions.passed_over) == 4
         assert scene.node.vhosts() == ["/", "\udc80"]
         assert [queue.name for queue in scene.node.queues()] == ["old"]
         vhost = scene.node.vhost("\udc80")
         vhost.queue("in it").publish(b"1").wait()
-        scene.node.actor.definitions._file._log_bytes = None  # type: ignore[union-attr] # a new file has them, too
+        scene.node._running.actor.definitions._file._log_bytes = None  # type: ignore[union-attr] # a new file has them, too
         scene.node.queue("new")
         scene.node.delete_queue("new")
         scene.node.close()
     assert bodies(hand_node(files).node.vhost("\udc80").queue("in it")) == [b"1", b"1"]
     with pytest.raises(ArgumentsError):
-        scene.node.actor.definitions.declare_vhost("\udc81")
+        scene.node._running.actor.definitions.declare_vhost("\udc81")

@@ -7,12 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from classic_v2_tools import V1_ENTRIES, V2QueueOnDisk, bodies_at, findings_at, message, messages_at, msg_id
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queue_index import index_v2_format as v2
-from queue_index.record_format import ACK, DELIVER
+from tests.support.classic_v2_tools import (
+    V1_ENTRIES,
+    V2QueueOnDisk,
+    bodies_at,
+    findings_at,
+    message,
+    messages_at,
+    msg_id,
+)
+from tests.support.effort import times
+from warren.queue_index import index_v2_format as v2
+from warren.queue_index.record_format import ACK, DELIVER
 from warren.salvage.classic_converting import ClassicConvertingDirectory
 from warren.salvage.classic_v2 import ClassicV2Directory
 from warren.salvage.inspect import inspect_source
@@ -198,7 +207,7 @@ def test_a_queue_of_version_2_alone_is_none_of_these(tmp_path: Path) -> None:
         assert isinstance(source.vhosts[0].queues[0], ClassicV2Directory)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_file_that_is_cut_off_in_a_conversion_gives_no_wrong_body(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -14,15 +14,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rabbitmq_golden import V2, archives, check_digests, check_export, exported, manifest_of, name_of, numbers
 
-from queue_index import index_v2_format as v2
-from queue_index.message_format import decode_message
+from tests.support.rabbitmq_golden import (
+    V2,
+    archives,
+    check_digests,
+    check_export,
+    exported,
+    manifest_of,
+    name_of,
+    numbers,
+)
+from warren.queue_index import index_v2_format as v2
+from warren.queue_index.message_format import decode_message
 from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.classic_v2 import ClassicV2Directory
 from warren.salvage.inspect import inspect_source
 from warren.salvage.names import to_text
-from warren.salvage.queue_directory import Finding, StoredMessage, Stretch
+from warren.salvage.queue_directory import Finding, MessageRun, StoredMessage
 from warren.salvage.segment_v2 import read_message
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source
@@ -154,9 +163,9 @@ def test_parts_of_a_queue_are_the_whole(archive: Path) -> None:
 
 def _messages(queue: Any, only: range) -> list[StoredMessage]:
     found: list[StoredMessage] = []
-    for one in queue.stretches(only=only):
+    for one in queue.message_runs(only=only):
         assert not isinstance(one, Finding)
-        found += one.messages() if isinstance(one, Stretch) else [one]
+        found += one.messages() if isinstance(one, MessageRun) else [one]
     return found
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import attrs
 import pytest
-from classic_v2_tools import V2QueueOnDisk, bodies_at, findings_at, message, messages_at, msg_id
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queue_index import index_v2_format as v2
+from tests.support.classic_v2_tools import V2QueueOnDisk, bodies_at, findings_at, message, messages_at, msg_id
+from tests.support.effort import times
+from warren.queue_index import index_v2_format as v2
 from warren.salvage.classic_v2 import ClassicV2Directory
-from warren.salvage.queue_directory import StoredMessage, Stretch
+from warren.salvage.queue_directory import MessageRun, StoredMessage
 from warren.salvage.source import open_source
 
 Spoil = Callable[[V2QueueOnDisk], object]
@@ -398,7 +399,7 @@ def test_a_segment_has_as_many_entries_as_most_headers_say(tmp_path: Path) -> No
     assert (list(extent.pieces), extent.seq_ids_per_piece) == ([0, 1, 2], 6)
 
 
-# ── stretches ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── runs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -412,12 +413,12 @@ def long_queue(tmp_path: Path) -> V2QueueOnDisk:
     return queue
 
 
-def in_one_stretch_each(place: Path) -> tuple[list[int], list[StoredMessage]]:
-    """How many messages stretches have, and all messages."""
+def in_one_run_each(place: Path) -> tuple[list[int], list[StoredMessage]]:
+    """How many messages runs have, and all messages."""
     with open_source(str(place)) as source:
         lengths, messages = [], list[StoredMessage]()
-        for one in source.vhosts[0].queues[0].stretches():
-            if isinstance(one, Stretch):
+        for one in source.vhosts[0].queues[0].message_runs():
+            if isinstance(one, MessageRun):
                 lengths.append(len(one.seq_ids))
                 messages += one.messages()
             elif isinstance(one, StoredMessage):
@@ -425,8 +426,8 @@ def in_one_stretch_each(place: Path) -> tuple[list[int], list[StoredMessage]]:
         return lengths, messages
 
 
-def test_many_messages_of_one_length_make_a_stretch(long_queue: V2QueueOnDisk, tmp_path: Path) -> None:
-    lengths, messages = in_one_stretch_each(tmp_path)
+def test_many_messages_of_one_length_make_a_run(long_queue: V2QueueOnDisk, tmp_path: Path) -> None:
+    lengths, messages = in_one_run_each(tmp_path)
     assert lengths == [98, 99]
     assert [one.seq_id for one in messages] == [n for n in range(200) if n not in (3, 50, 150)]
     for one in messages:
@@ -437,7 +438,7 @@ def test_one_damaged_record_takes_its_own_message_alone(long_queue: V2QueueOnDis
     encoded = message(10, b"0010")
     record = RECORD_0 + 10 * (v2.RECORD_HEAD_SIZE + len(encoded))
     long_queue.patch(long_queue.store(0), record + v2.RECORD_HEAD_SIZE + encoded.index(b"0010"), b"1")
-    lengths, messages = in_one_stretch_each(tmp_path)
+    lengths, messages = in_one_run_each(tmp_path)
     assert lengths == [99]
     assert [one.seq_id for one in messages] == [n for n in range(200) if n not in (3, 10, 50, 150)]
 
@@ -449,7 +450,7 @@ def test_messages_of_one_length_and_another_shape_come_one_by_one(tmp_path: Path
         key = b"key" if position % 2 else b"ke"
         encoded = message(position, b"x" * (5 - len(key)), keys=(key,))
         queue.publish(position, b"x" * (5 - len(key)), encoded=encoded)
-    lengths, messages = in_one_stretch_each(tmp_path)
+    lengths, messages = in_one_run_each(tmp_path)
     assert [one.msg_id for one in messages] == [msg_id(position) for position in range(64)]
     assert lengths == []
 
@@ -504,14 +505,14 @@ def check(sound: Sound, path: Path, data: bytes) -> None:
         path.write_bytes(sound.files[path])
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_file_that_is_cut_off_gives_no_wrong_body(sound: Sound, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(sound.files)))
     check(sound, path, sound.files[path][: data.draw(st.integers(0, len(sound.files[path]) - 1))])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_flipped_bit_gives_no_wrong_body(sound: Sound, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(sound.files)))
@@ -521,7 +522,7 @@ def test_a_flipped_bit_gives_no_wrong_body(sound: Sound, data: st.DataObject) ->
     check(sound, path, bytes(spoilt))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_bytes_of_any_kind_are_read_without_an_error(sound: Sound, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(sound.files)))

@@ -15,19 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from msg_store.rdq_format import encode_record
-from queue_index import directory as disk
-from queue_index.message_format import Envelope, decode_message, encode_message
-from queue_index.properties import Properties, encode_properties
-from queue_index.record_format import BODY, DELIVER, journal_publish_head, segment_publish_head
-from queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms
-from storage.errors import MessageError
+from tests.support.cli_tools import warren
+from tests.support.queue_on_disk import QueueOnDisk, encoded_message
 from warren import cli
+from warren.msg_store.rdq_format import encode_record
+from warren.queue_index import directory as disk
+from warren.queue_index.message_format import decode_message
+from warren.queue_index.record_format import BODY, DELIVER, journal_publish_head, segment_publish_head
 from warren.salvage.archive import unpack
-from warren.salvage.message_json import MAX_SHAPES, MessageJson
+from warren.salvage.envelopes import MAX_TEMPLATES, Envelopes
 from warren.salvage.rocketmq import progress
+from warren.storage.errors import MessageError
 
 GOLDEN = Path(__file__).parent / "golden"
 CLEAN = GOLDEN / "01-clean-small-mixed.tar.gz"
@@ -38,75 +37,10 @@ PROJECT = Path(__file__).parent.parent
 Json = dict[str, Any]
 
 
-def warren(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-
-
 def lines(*arguments: str | Path, exit_code: int = 0) -> list[Json]:
     result = warren("export", *arguments)
     assert result.exit_code == exit_code, result.stderr
     return [json.loads(line) for line in result.stdout_bytes.decode().splitlines()]
-
-
-class QueueOnDisk:
-    """A vhost with one queue, written record by record."""
-
-    def __init__(self, place: Path, name: bytes = b"q") -> None:
-        self.vhost = place / disk.vhost_directory_name(b"/")
-        self.directory = disk.queue_directory_name(b"/", name)
-        self.queue = self.vhost / "queues" / self.directory
-        self.queue.mkdir(parents=True)
-        (self.vhost / "msg_store_persistent").mkdir()
-        (self.vhost / ".vhost").write_bytes(b"/")
-        (self.vhost / ".config").write_bytes(disk.vhost_config(4))
-        (self.queue / ".queue_name").write_bytes(disk.queue_name_file(b"/", name))
-
-    def append(self, name: str, data: bytes) -> None:
-        with (self.queue / name).open("ab") as file:
-            file.write(data)
-
-    def journal(self, seq_id: int, body: bytes = b"body", *, persistent: bool = True, **envelope: Any) -> bytes:
-        """Publish and deliver in the journal; returns the msg_id."""
-        msg_id, record = self._body(seq_id, body, persistent, envelope)
-        head = journal_publish_head(seq_id, persistent=persistent)
-        self.append("journal.jif", head + record + struct.pack(">Q", DELIVER << 62 | seq_id))
-        return msg_id
-
-    def segment(self, seq_id: int, body: bytes = b"body", *, shorts: int = 1, persistent: bool = True) -> bytes:
-        """Publish in the segment file, with so many short records behind it; returns the msg_id."""
-        msg_id, record = self._body(seq_id, body, persistent, {})
-        short = struct.pack(">H", 0x4000 | seq_id % 4)
-        self.append(
-            f"{seq_id // 4}.idx", segment_publish_head(seq_id % 4, persistent=persistent) + record + short * shorts
-        )
-        return msg_id
-
-    def store(self, data: bytes) -> None:
-        with (self.vhost / "msg_store_persistent" / "0.rdq").open("ab") as file:
-            file.write(data)
-
-    def bodyless(self, seq_id: int, msg_id: bytes, size: int, expiry_us: int = 0) -> None:
-        """Publish in the journal a message whose body is in the store."""
-        head = journal_publish_head(seq_id, persistent=True)
-        self.append("journal.jif", head + BODY.pack(msg_id, expiry_us, size, 0))
-
-    def stop_cleanly(
-        self, next_seq_id: int | None, next_deliver_seq_id: int | None, unacked: tuple[tuple[int, int], ...] = ()
-    ) -> None:
-        terms = RecoveryTerms(unacked, next_seq_id, next_deliver_seq_id, None, None, None)
-        (self.vhost / "recovery.dets").write_bytes(encode_recovery_terms({self.directory: terms}))
-
-    def _body(self, seq_id: int, body: bytes, persistent: bool, envelope: Json) -> tuple[bytes, bytes]:
-        msg_id = hashlib.md5(b"%d" % seq_id).digest()
-        encoded = encoded_message(msg_id, body, persistent=persistent, **envelope)
-        return msg_id, BODY.pack(msg_id, 0, len(body), len(encoded)) + encoded
-
-
-def encoded_message(
-    msg_id: bytes, body: bytes, *, keys: tuple[bytes, ...] = (b"q",), persistent: bool = True, **properties: Any
-) -> bytes:
-    encoded = encode_properties(Properties(**properties))
-    return encode_message(Envelope(b"/", b"amq.direct", keys, encoded, persistent), msg_id, body)
 
 
 @pytest.fixture
@@ -366,11 +300,11 @@ def test_a_reader_that_has_had_enough_is_no_traceback() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_messages_cut_by_their_shape_are_said_as_decoded_ones_are(seed: int) -> None:
+def test_messages_cut_by_a_template_are_said_as_decoded_ones_are(seed: int) -> None:
     rng = random.Random(seed)
-    kept = MessageJson()
+    kept = Envelopes()
     for _ in range(300):
-        keys = (b"key %d" % rng.randrange(2 * MAX_SHAPES), *[b"cc"] * (rng.random() < 0.1))
+        keys = (b"key %d" % rng.randrange(2 * MAX_TEMPLATES), *[b"cc"] * (rng.random() < 0.1))
         message_id = rng.choice([None, "ж", 'quoted "\\\n', f"m{rng.random()}", b"\xff"])
         headers = rng.choice([None, None, {}, {"x": [1, {"y": b"\xfe"}]}])
         body = rng.randbytes(rng.choice([0, 1, 5, 200, 300_000]))
@@ -387,17 +321,17 @@ def test_messages_cut_by_their_shape_are_said_as_decoded_ones_are(seed: int) -> 
             spoilt = bytearray(encoded)
             spoilt[rng.randrange(len(spoilt))] ^= 1 << rng.randrange(8)
             encoded = bytes(spoilt)
-        assert outcome(kept, encoded) == outcome(MessageJson(), encoded)
+        assert outcome(kept, encoded) == outcome(Envelopes(), encoded)
         if not isinstance(outcome(kept, encoded), str):
             assert bytes(kept.split(encoded)[1]) == decode_message(encoded).body
 
 
-def outcome(cutter: MessageJson, encoded: bytes) -> Any:
+def outcome(cutter: Envelopes, encoded: bytes) -> Any:
     try:
         envelope, body = cutter.split(encoded)
     except MessageError as error:
         return str(error)
-    return json.loads(b"{%b}" % envelope.rstrip(b", ")), bytes(body)
+    return json.loads(b"{%b}" % envelope.json.rstrip(b", ")), bytes(body)
 
 
 def test_memory_stays_small(tmp_path: Path) -> None:

@@ -15,22 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from queue_index import directory as disk
-from storage.errors import DataError
+from tests.support.cli_tools import warren
 from warren import cli
+from warren.queue_index import directory as disk
 from warren.salvage.archive import unpack
+from warren.storage.errors import DataError
 
 GOLDEN = Path(__file__).parent / "golden"
 CRASHED = GOLDEN / "12-crash-torn-journal.tar.gz"
 PRIORITIES = GOLDEN / "11-clean-priority-queue.tar.gz"
 ALL_TYPES = Path(__file__).parent.parent / "warren" / "data" / "rabbitmq-3.10.8-types.tar.gz"
 VHOST = "628WB79CIFDYO9LJI6DKMI09L"
-
-
-def warren(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
 
 
 def inspected(path: Path) -> Any:

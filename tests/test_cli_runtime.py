@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import warren as runtime
-from actors.status_server import SOCKET_NAME
-from warren import cli
+from warren import cli, errors
+from warren.actors.status_server import SOCKET_NAME
 from warren.commands.publish import _Published
 from warren.salvage.archive import unpack
 
@@ -177,11 +177,11 @@ def test_what_cannot_be_published_is_one_line(data: Path, arguments: list[str], 
 
 def test_what_became_of_an_earlier_message_is_said_before_the_last(data: Path) -> None:
     failed, safe = runtime.Confirm(), runtime.Confirm()
-    failed.fail(runtime.PublishRefusedError("full"))
+    failed.fail(errors.PublishRefusedError("full"))
     safe.set()
     published = _Published()
     published.add(failed, 1)
-    with pytest.raises(runtime.PublishRefusedError):
+    with pytest.raises(errors.PublishRefusedError):
         published.add(safe, 1)
 
 
@@ -313,7 +313,7 @@ def test_queues_are_listed_with_what_is_in_them(data: Path) -> None:
 
 def test_a_queue_that_is_down_is_listed_and_a_directory_without_queues_says_so(data: Path, tmp_path: Path) -> None:
     with runtime.open(data) as node:
-        node.actor.vhost("/").cells["orders"].go_down(runtime.WarrenError("its journal is torn"))
+        node._running.actor.vhost("/").cells["orders"].go_down(runtime.WarrenError("its journal is torn"))
         assert done("queues", data).splitlines()[-1].split() == (["orders", "down:", "its", "journal", "is", "torn"])
         assert json.loads(done("queues", data, "--json"))["queues"][0]["state"] == "down"
     with runtime.open(tmp_path / "empty"):
@@ -326,6 +326,7 @@ def test_topics_are_listed_behind_the_queues(tmp_path: Path) -> None:
         topic = node.topic("orders", queues=3)
         topic.reader("billing").close()
         topic.append_many([b"one", b"two"]).wait()
+        assert sum(end - begin for begin, end in topic.offsets().values()) == 2  # waits until both have their entries
         seen = json.loads(done("queues", tmp_path, "--json"))["topics"]
         assert [(one["name"], one["queues"], one["messages"], one["groups"]) for one in seen if one["messages"]] == [
             ("orders", 3, 2, {"billing": 2})
@@ -338,7 +339,7 @@ def test_purging(data: Path) -> None:
     done("publish", data, "orders", "a", "b")
     assert "say --yes" in refused("purge", data, "orders")
     assert json.loads(done("purge", data, "orders", "--yes", "--json")) == {"purged": 2}
-    assert done("purge", data, "orders", "--yes") == "0 messages done away with\n"
+    assert done("purge", data, "orders", "--yes") == "0 messages deleted\n"
     assert consumed(data) == []
     assert "no queue 'nowhere'" in refused("purge", data, "nowhere", "--yes")
 

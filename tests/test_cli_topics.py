@@ -17,18 +17,18 @@ from typing import Any
 
 import attrs
 import pytest
-import rocketmq_golden as golden
 import typer.main
 
-from actors.engines.topics.topic_store import TopicStore
-from msg_store.commit_log import Batch
-from msg_store.commit_log_format import Host, Record
-from storage.filesystem import RealFileSystem
-from storage.java_hash import index_hash
-from storage.topic_settings import ROCKETMQ_4_9
+from tests.support import rocketmq_golden as golden
 from warren import cli
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.msg_store.commit_log import Batch
+from warren.msg_store.commit_log_format import Host, Record
 from warren.salvage.rocketmq.message_lines import carries
 from warren.salvage.rocketmq.store import index_names, open_rocketmq
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.java_hash import index_hash
+from warren.storage.topic_settings import ROCKETMQ_4_9
 
 COMMAND = typer.main.get_command(cli.app)
 STORES = [(scenario, part) for scenario in golden.SCENARIOS for part in ("store", "after")]

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli_export import QueueOnDisk, encoded_message, warren
 
-from msg_store.rdq_format import encode_record
-from queue_index import directory as disk
-from queue_index.record_format import ACK, BODY, DELIVER, journal_publish_head, segment_publish_head
-from queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms
+from tests.support.cli_tools import warren
+from tests.support.queue_on_disk import QueueOnDisk, encoded_message
+from warren.msg_store.rdq_format import encode_record
+from warren.queue_index import directory as disk
+from warren.queue_index.record_format import ACK, BODY, DELIVER, journal_publish_head, segment_publish_head
+from warren.queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms
 from warren.salvage.archive import unpack
 from warren.salvage.export import Selection, export_source
 from warren.salvage.inspect import inspect_source

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime_tools import forget_actors
 
-from actors.clock import NS, HandClock, SystemClock
-from actors.messages import CancelTimers, StartTimer
-from actors.pool import HandPool, Pool, PooledActor
-from actors.timer import TimerActor, Timers, tell
+from tests.support.runtime_tools import forget_actors
+from warren.actors.clock import NS, HandClock, SystemClock
+from warren.actors.messages import CancelTimers, StartTimer
+from warren.actors.pool import HandPool, Pool, PooledActor
+from warren.actors.timer import TimerActor, Timers, tell
 
 # ── the plain object ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
-from rocketmq_golden import SCENARIOS, directory, manifest, overlay, records, settings, unpacked
 
-from msg_store.commit_log import (
+from tests.support.effort import times
+from tests.support.rocketmq_golden import SCENARIOS, directory, manifest, overlay, records, settings, unpacked
+from warren.msg_store.commit_log import (
     Batch,
     Blank,
     CommitLog,
@@ -23,9 +24,9 @@ from msg_store.commit_log import (
     PropertiesSizeExceededError,
     Record,
 )
-from msg_store.commit_log_expiry import expired_files
-from msg_store.commit_log_flush import FlushTimer
-from msg_store.commit_log_format import (
+from warren.msg_store.commit_log_expiry import expired_files
+from warren.msg_store.commit_log_flush import FlushTimer
+from warren.msg_store.commit_log_format import (
     COMMIT,
     PREPARED,
     ROLLBACK,
@@ -34,12 +35,12 @@ from msg_store.commit_log_format import (
     encode,
     header_bytes,
 )
-from msg_store.record_columns import RecordColumns
-from storage.errors import DataError, StorageError
-from storage.filesystem import FileSystem, RealFileSystem
-from storage.mapped_files import file_name
-from storage.memory import MemoryFileSystem
-from storage.topic_settings import TopicSettings
+from warren.msg_store.record_columns import RecordColumns
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import FileSystem, RealFileSystem
+from warren.storage.mapped_files import file_name
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.topic_settings import TopicSettings
 
 DIRECTORY = "/topics/commitlog"
 HOST = Host.parse("10.0.0.1:10911")
@@ -258,7 +259,7 @@ def as_records(batch: Batch, queue_offset: int, store_timestamp: int) -> list[Re
     return made
 
 
-@run_settings(max_examples=120, deadline=None)
+@run_settings(max_examples=times(120))
 @given(st.lists(st.tuples(batches(), st.integers(0, 99)), max_size=6))
 def test_any_batches_become_the_records_that_the_format_makes_of_them(several: list[tuple[Batch, int]]) -> None:
     log, expected = loaded(disk()), []
@@ -282,7 +283,7 @@ def test_any_batches_become_the_records_that_the_format_makes_of_them(several: l
     assert [item for item in log.items(0) if not isinstance(item, Blank)] == expected
 
 
-@run_settings(max_examples=60, deadline=None)
+@run_settings(max_examples=times(60))
 @given(batches())
 def test_a_batch_that_does_not_go_as_one_is_a_run_of_single_puts(batch: Batch) -> None:
     together, apart = disk(), disk()

@@ -9,13 +9,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from msg_store.commit_log import Batch, Blank, CommitLog, Failure, Record
-from msg_store.commit_log_format import Host, decode, encode, header_bytes
-from msg_store.record_columns import RecordColumns
-from storage.errors import StorageError
-from storage.faults import SimulatedCrash
-from storage.memory import MemoryFileSystem
-from storage.topic_settings import TopicSettings
+from tests.support.effort import times
+from warren.msg_store.commit_log import Batch, Blank, CommitLog, Failure, Record
+from warren.msg_store.commit_log_format import Host, decode, encode, header_bytes
+from warren.msg_store.record_columns import RecordColumns
+from warren.storage.errors import StorageError
+from warren.storage.faults import SimulatedCrash
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.topic_settings import TopicSettings
 
 DIRECTORY = "/commitlog"
 FILE_SIZE = 1024
@@ -241,5 +242,5 @@ def recover(log: CommitLog) -> list[Record]:
     return found
 
 
-CommitLogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+CommitLogMachine.TestCase.settings = settings(max_examples=times(60), stateful_step_count=30)
 TestCommitLogAgainstAList = CommitLogMachine.TestCase

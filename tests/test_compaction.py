@@ -6,14 +6,14 @@ from random import Random
 
 import pytest
 
-from msg_store import compaction
-from msg_store.message_store import MessageStore
-from msg_store.rdq_format import encode_record, scan
-from msg_store.store_reader import StoreReader
-from storage.errors import DiskFullError, StorageError
-from storage.faults import FaultRules
-from storage.memory import MemoryFileSystem
-from storage.settings import Settings
+from warren.msg_store import compaction
+from warren.msg_store.message_store import MessageStore
+from warren.msg_store.rdq_format import encode_record, scan
+from warren.msg_store.store_reader import StoreReader
+from warren.storage.errors import DiskFullError, StorageError
+from warren.storage.faults import FaultRules
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.settings import Settings
 
 DIRECTORY = "/store"
 SETTINGS = Settings(msg_store_file_size_limit=1000)

@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from rocketmq_golden import FILES, SCENARIOS, answers, directory, manifest, overlay, records, settings
 
-from queue_index.consume_queue import ConsumeQueue
-from queue_index.consume_queue_format import FILLER, encode
-from storage.errors import DataError, DiskFullError, StorageError
-from storage.faults import SimulatedCrash
-from storage.filesystem import FileSystem
-from storage.mapped_files import file_name
-from storage.memory import MemoryFileSystem
+from tests.support.rocketmq_golden import FILES, SCENARIOS, answers, directory, manifest, overlay, records, settings
+from warren.queue_index.consume_queue import ConsumeQueue
+from warren.queue_index.consume_queue_format import FILLER, encode
+from warren.storage.errors import DataError, DiskFullError, StorageError
+from warren.storage.faults import SimulatedCrash
+from warren.storage.filesystem import FileSystem
+from warren.storage.mapped_files import file_name
+from warren.storage.memory import MemoryFileSystem
 
 PLACE = "/store/consumequeue/T/0"
 FILE_BYTES = 100  # five entries
@@ -541,7 +540,6 @@ def test_a_message_that_cannot_be_read_gives_0_or_an_error() -> None:
         queue.first_offset_at(4000, broken, 0)
 
 
-@hypothesis_settings(deadline=None)  # a busy machine is no failure
 @given(
     steps=st.lists(st.integers(0, 3), min_size=1, max_size=40),
     first=st.integers(0, 12),
@@ -605,7 +603,6 @@ def test_a_file_that_is_missing_in_the_middle_is_said_to_be() -> None:
         queue.first_offset_at(50_000, stored_ms, 0)
 
 
-@hypothesis_settings(deadline=None)  # a busy machine is no failure
 @given(content=st.binary(min_size=300, max_size=300), end=st.integers(-(2**63), 2**63 - 1), time=st.integers(0, 9999))
 def test_whatever_the_bytes_are_no_step_fails(content: bytes, end: int, time: int) -> None:
     for settle in (False, True):

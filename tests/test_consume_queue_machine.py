@@ -9,9 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from queue_index.consume_queue import ConsumeQueue
-from storage.faults import SimulatedCrash
-from storage.memory import MemoryFileSystem
+from tests.support.effort import times
+from warren.queue_index.consume_queue import ConsumeQueue
+from warren.storage.faults import SimulatedCrash
+from warren.storage.memory import MemoryFileSystem
 
 PLACE = "/store/consumequeue/T/0"
 FILE_BYTES = 100  # five entries
@@ -155,5 +156,5 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.queue.max_physical_offset == expected[-1][1] + expected[-1][2]
 
 
-QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+QueueMachine.TestCase.settings = settings(max_examples=times(60), stateful_step_count=30)
 TestQueueMachine = QueueMachine.TestCase

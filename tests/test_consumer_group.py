@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from actors.engines.topics.consumer_group import Bounds, ConsumerGroup, Place, Taken, divide, lag_of
-from actors.engines.topics.errors import MemberError, QueueLostError, QueueRangeError
+from tests.support.effort import times
+from warren.actors.engines.topics.consumer_group import Bounds, ConsumerGroup, StartOffset, Taken, divide, lag_of
+from warren.actors.engines.topics.errors import MemberError, QueueLostError, QueueRangeError
 
 
 def bounds(*of_queues: tuple[int, int]) -> Bounds:
@@ -183,7 +184,9 @@ def test_messages_that_expired_unread_are_counted_once() -> None:
     ("consume_from", "expected"),
     [("first", {0: 3, 1: 0}), ("last", {0: 9, 1: 0}), (5, {0: 5, 1: 5}), ({0: 4}, {0: 4, 1: 0})],
 )
-def test_a_new_group_begins_where_it_is_told(consume_from: Place | dict[int, int], expected: dict[int, int]) -> None:
+def test_a_new_group_begins_where_it_is_told(
+    consume_from: StartOffset | dict[int, int], expected: dict[int, int]
+) -> None:
     readers = group(2)
     readers.join("a", bounds((3, 9), (0, 0)), consume_from)
     assert readers.committed == expected
@@ -423,4 +426,4 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroupMachine = GroupMachine.TestCase
-TestGroupMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestGroupMachine.settings = settings(max_examples=times(60), stateful_step_count=40)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from rocketmq_golden import SCENARIOS, directory, manifest
 
-from queue_index.config_file import ConfigFile
-from queue_index.consumer_offsets import ConsumerOffsets, Position
-from queue_index.consumer_offsets_format import (
+from tests.support.rocketmq_golden import SCENARIOS, directory, manifest
+from warren.queue_index.config_file import ConfigFile
+from warren.queue_index.consumer_offsets import ConsumerOffsets, Position
+from warren.queue_index.consumer_offsets_format import (
     OffsetTable,
     OffsetTextError,
     decode_consumer_offsets,
@@ -19,11 +19,11 @@ from queue_index.consumer_offsets_format import (
     encode_consumer_offsets,
     encode_delay_offsets,
 )
-from storage.errors import DataError, StorageError
-from storage.faults import SimulatedCrash
-from storage.filesystem import FileSystem, RealFileSystem
-from storage.memory import MemoryFileSystem
-from storage.overlay import OverlayFileSystem
+from warren.storage.errors import DataError, StorageError
+from warren.storage.faults import SimulatedCrash
+from warren.storage.filesystem import FileSystem, RealFileSystem
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.overlay import OverlayFileSystem
 
 CONFIG = "/node/topics/config"
 FILE = f"{CONFIG}/consumerOffset.json"
@@ -150,7 +150,6 @@ tables = st.dictionaries(
 )
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(table=tables, pretty=st.booleans())
 def test_every_table_comes_back_in_its_order(table: OffsetTable, pretty: bool) -> None:
     back = decode_consumer_offsets(encode_consumer_offsets(table, pretty=pretty))
@@ -159,7 +158,6 @@ def test_every_table_comes_back_in_its_order(table: OffsetTable, pretty: bool) -
     ]
 
 
-@settings(deadline=None)  # a busy machine is no failure
 @given(table=tables.filter(bool), data=st.data())
 def test_a_torn_text_is_never_taken_for_a_whole_one(table: OffsetTable, data: st.DataObject) -> None:
     text = encode_consumer_offsets(table, pretty=True)

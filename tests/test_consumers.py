@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from actors.engines.consumers import Consumer, Consumers
-from actors.engines.delivery_tags import DeliveryTags
-from actors.engines.errors import AccessRefusedError, PreconditionFailedError, UnknownTagError
+from warren.actors.engines.consumers import Consumer, Consumers
+from warren.actors.engines.delivery_tags import DeliveryTags
+from warren.actors.engines.errors import AccessRefusedError, PreconditionFailedError, UnknownTagError
 
 
 def served(consumers: Consumers, count: int) -> list[str]:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import packed_content
-from storage.counted import CountedFileSystem, DiskAccount
-from storage.packed_content import BLOCK_BYTES, PackedContent, PlainBlocks
+from warren.storage import packed_content
+from warren.storage.counted import CountedFileSystem, DiskAccount
+from warren.storage.packed_content import BLOCK_BYTES, PackedContent, PlainBlocks
 
 
 def test_what_is_done_is_charged_to_the_one_whose_turn_it_is() -> None:

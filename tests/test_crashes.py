@@ -8,7 +8,7 @@ Fairness. Power losses here take unsynced writes and names in any order (``reord
 gets one write, so that zeros stand only behind its last record. (Two unsynced writes of a journal, of which the second
 alone arrives, can be a record to the format, which has no checksums.) Only damage tests change synced bytes.
 
-A deeper run: ``WARREN_SEEDS=20 pytest tests/test_crashes.py``.
+A deeper run: ``WARREN_EFFORT=nightly pytest tests/test_crashes.py``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import os
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import attrs
 import pytest
-from queue_model import (
+
+from tests.support.effort import every, times
+from tests.support.queue_model import (
     EMBED_BELOW,
     ENVELOPES,
     PATH,
@@ -36,17 +37,16 @@ from queue_model import (
     new_files,
     open_vhost,
 )
-
-from actors.vhost import Vhost
-from queue_index.directory import queue_directory_name
-from queue_index.entries import ACKED, DELIVERED, PUBLISHED, journal_entries
-from queue_index.record_format import JOURNAL, parse
-from queue_index.segment_file import read_segment
-from queue_index.variable_queue import VariableQueue
-from storage.errors import DataError, DiskFullError, StorageError, WarrenError
-from storage.faults import FaultRules, SimulatedCrash
-from storage.memory import MemoryFileSystem
-from storage.settings import Settings
+from warren.actors.vhost import Vhost
+from warren.queue_index.directory import queue_directory_name
+from warren.queue_index.entries import ACKED, DELIVERED, PUBLISHED, journal_entries
+from warren.queue_index.record_format import JOURNAL, parse
+from warren.queue_index.segment_file import read_segment
+from warren.queue_index.variable_queue import VariableQueue
+from warren.storage.errors import DataError, DiskFullError, StorageError, WarrenError
+from warren.storage.faults import FaultRules, SimulatedCrash
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.settings import Settings
 
 SETTINGS = Settings(
     segment_entry_count=8,
@@ -57,7 +57,7 @@ SETTINGS = Settings(
 )
 BROKERS = attrs.evolve(SETTINGS, deliver_with_publish=True)
 """As in a directory that was a broker's."""
-SEEDS = int(os.environ.get("WARREN_SEEDS", "1"))
+SEEDS = times(1)
 A, B = b"a", b"b"
 SMALL, LARGE = 10, 300
 
@@ -282,10 +282,13 @@ def begin(seed: int, settings: Settings = SETTINGS) -> Life:
 def crashes(
     work: Callable[[Life], None], *, torn: bool, start_too: bool = False, settings: Settings = SETTINGS
 ) -> Iterator[Life]:
-    """``work`` cut off at each of its operations, one after the other; ``start_too``: and at those of the start."""
-    operation = 0
+    """``work`` cut off at each of its operations, one after the other; ``start_too``: and at those of the start.
+
+    In a quick run at every fourth.
+    """
+    operation = 1 + torn % every(4) - every(4)
     while True:
-        operation += 1
+        operation += every(4)
         life = begin(operation, settings)
         if start_too:
             life.files.crash_at(operation, torn=torn)
@@ -456,14 +459,17 @@ def test_a_start_killed_behind_a_killed_flush_leaves_what_a_broker_reads() -> No
 
 
 def failures(work: Callable[[Life], None], kind: str) -> Iterator[Life]:
-    """``work`` with each of its operations of a kind failing, one after the other; given up after the error."""
-    skip = 0
+    """``work`` with each of its operations of a kind failing, one after the other; given up after the error.
+
+    In a quick run every other one.
+    """
+    skip = -every(2)
     while True:
+        skip += every(2)
         life = begin(skip)
         life.start()
         crash_to_models(life)
         life.files.fail(kind, skip=skip)
-        skip += 1
         try:
             work(life)
         except StorageError:

@@ -41,12 +41,12 @@ def parts(extracted: Path) -> dict[str, Path]:
     }
 
 
-@pytest.mark.parametrize("open_it", [warren.open, warren.open_vhost], ids=["open", "open_vhost"])
+@pytest.mark.parametrize("open_it", [warren.open, warren.engine.open_vhost], ids=["open", "open_vhost"])
 def test_a_part_of_a_data_directory_gets_no_node_into_it(extracted: Path, open_it: Callable[[Path], object]) -> None:
     before = everything(extracted)
     for name, part in parts(extracted).items():
         assert kind_of(str(part)) is Kind.PART, name
-        with pytest.raises(warren.ForeignDirectoryError, match="a part of a node's data directory"):
+        with pytest.raises(warren.errors.ForeignDirectoryError, match="a part of a node's data directory"):
             open_it(part)
     assert everything(extracted) == before
 
@@ -54,7 +54,7 @@ def test_a_part_of_a_data_directory_gets_no_node_into_it(extracted: Path, open_i
 def test_a_topic_store_alone_gets_no_node_into_it(tmp_path: Path) -> None:
     with warren.open(tmp_path / "node") as node:
         node.topic("t").append(b"x").wait()
-    with pytest.raises(warren.ForeignDirectoryError):
+    with pytest.raises(warren.errors.ForeignDirectoryError):
         warren.open(tmp_path / "node" / "topics")
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from actors.engines.dead_letters import Reason, Undertaker, buried_headers, is_cycle
-from actors.engines.effects import DeadLetter
-from queue_index.amqp_tables import LongInteger, LongString, Timestamp
-from queue_index.message_format import Message, decode_message, encode_message
-from queue_index.properties import Properties, decode_properties
-from tests.runtime_tools import hand_node
+from tests.support.runtime_tools import hand_node
+from warren.actors.engines.dead_letters import DeadLetterBuilder, Reason, death_headers, is_cycle
+from warren.actors.engines.effects import DeadLetter
+from warren.queue_index.amqp_tables import LongInteger, LongString, Timestamp
+from warren.queue_index.message_format import Message, decode_message, encode_message
+from warren.queue_index.properties import Properties, decode_properties
 
 
 def message(
@@ -24,14 +24,14 @@ def message(
 def buried(
     *messages: Message, queue: str = "q", key: str | None = None, reason: Reason = "expired", time_s: int = 1000
 ) -> list[DeadLetter]:
-    return Undertaker(queue, "dlx", key, reason, time_s).bury(messages)
+    return DeadLetterBuilder(queue, "dlx", key, reason, time_s).build(messages)
 
 
 def died(deaths: list[tuple[str, Reason]]) -> dict[str, Any]:
     """Headers of a message that died there, one after the other."""
     properties = Properties()
     for queue, reason in deaths:
-        headers = buried_headers(
+        headers = death_headers(
             properties, queue=queue, reason=reason, time_s=5, exchange=b"", routing_key=queue.encode()
         )
         properties = Properties(headers=headers)
@@ -108,7 +108,7 @@ def test_two_tables_change_their_order_when_a_third_joins_them() -> None:
 
 def test_header_that_is_no_list_is_begun_anew() -> None:
     properties = Properties(headers={"x-death": "text"})
-    headers = buried_headers(properties, queue="q", reason="maxlen", time_s=1, exchange=b"e", routing_key=b"k")
+    headers = death_headers(properties, queue="q", reason="maxlen", time_s=1, exchange=b"e", routing_key=b"k")
     assert counted(headers) == [("q", "maxlen", 1)]
     assert "x-first-death-queue" not in headers
 

@@ -11,16 +11,16 @@ import attrs
 import pika  # type: ignore[import-untyped]
 import pytest
 
-from actors.engines.arguments import QueueDeclaration
-from actors.engines.backing import Backing
-from actors.engines.dead_letters import is_cycle
-from actors.engines.queue_process import QueueProcess
-from queue_index.message_format import Envelope
-from queue_index.msg_ids import MsgIds
-from queue_index.properties import Properties, encode_properties
-from queue_index.variable_queue import QueueFiles
-from tests.broker import Broker, requires_broker
-from tests.process_tools import Bench
+from tests.support.broker import Broker, requires_broker
+from tests.support.process_tools import Bench
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.backing import Backing
+from warren.actors.engines.dead_letters import is_cycle
+from warren.actors.engines.queue_process import QueueProcess
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.msg_ids import MsgIds
+from warren.queue_index.properties import Properties, encode_properties
+from warren.queue_index.variable_queue import QueueFiles
 
 pytestmark = requires_broker
 

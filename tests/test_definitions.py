@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker import Broker, Message
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.engines import definitions_file
-from actors.engines.arguments import QueueDeclaration
-from actors.engines.definitions import Definitions
-from actors.engines.definitions_json import DefinitionsError
-from actors.engines.errors import (
+from tests.support.broker import Broker, Message
+from warren.actors.engines import definitions_file
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.definitions_json import DefinitionsError
+from warren.actors.engines.errors import (
     AccessRefusedError,
     ArgumentsError,
     NotFoundError,
@@ -25,12 +25,12 @@ from actors.engines.errors import (
     RefusedError,
     ResourceLockedError,
 )
-from actors.engines.exchanges import BUILTIN_EXCHANGES, Binding, ExchangeDeclaration
-from actors.engines.vhost_definitions import Removed
-from storage.errors import DataError, DiskFullError, StorageError
-from storage.faults import FaultRules, SimulatedCrash
-from storage.filesystem import RealFileSystem
-from storage.memory import MemoryFileSystem
+from warren.actors.engines.exchanges import BUILTIN_EXCHANGES, Binding, ExchangeDeclaration
+from warren.actors.engines.vhost_definitions import Removed
+from warren.storage.errors import DataError, DiskFullError, StorageError
+from warren.storage.faults import FaultRules, SimulatedCrash
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.memory import MemoryFileSystem
 
 DIRECTORY = "/data/node"
 FILE, LOG = f"{DIRECTORY}/{definitions_file.FILE_NAME}", f"{DIRECTORY}/{definitions_file.LOG_NAME}"
@@ -598,7 +598,6 @@ CHANGES = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(changes=st.lists(CHANGES, max_size=40))
 def test_the_disk_agrees_with_memory_after_each_save(changes: list[tuple[Any, ...]]) -> None:
     files = MemoryFileSystem()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import warren
-from actors.deliveries import BUFFER
-from storage.errors import MessageError
-from tests.runtime_tools import HandNode, hand_node, queue_path
+from tests.support.runtime_tools import HandNode, hand_node, queue_path
+from warren.actors.deliveries import BUFFER
 from warren.consumer import Delivery
+from warren.storage.errors import MessageError
 
 
 def test_with_auto_ack_a_message_is_acked_as_it_is_handed_out() -> None:
@@ -63,7 +63,7 @@ def test_handles_and_what_they_hand_out_cannot_be_sent_to_another_process() -> N
         queue = hand.node.queue("here")
         queue.publish(b"x")
         for bound in (hand.node, queue, queue.get(), queue.consume(), hand.node.exchange("amq.topic")):
-            with pytest.raises(warren.WrongProcessError, match="belongs to the process"):
+            with pytest.raises(warren.errors.WrongProcessError, match="belongs to the process"):
                 pickle.dumps(bound)
 
 

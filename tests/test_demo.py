@@ -17,27 +17,30 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from queue_index.directory import queue_directory_name
-from queue_index.message_format import encode_many
-from storage.errors import DirectoryLockedError
+from examples.demo import __main__ as command
+from examples.demo import acts, fleet, run
+from examples.demo.__main__ import FEWEST_MESSAGES
+from examples.demo.acts import Stage
+from examples.demo.checking import Faults, NumberedCheck, compare_taken_over
+from examples.demo.killing import Killed, PublisherError, publish_until_killed
+from examples.demo.measuring import Frame, Peaks, disk_usage, peak_memory_bytes
+from examples.demo.numbered import LARGE_BYTES, SMALL_BYTES, body_of, envelope_of, number_of, payload_bytes
+from examples.demo.publisher import Plan, open_directory
+from examples.demo.screen import Act, Screen
+from examples.demo.shipped import BUSY_QUEUE, Shipped, digest_of, open_shipped, read_shipped, take_over
+from examples.demo.shipped_store import load_oracle
+from examples.demo.summary import Check, Summary
+from tests.support.effort import times
 from warren.cli import app
-from warren.demo import acts, command, fleet, run
-from warren.demo.acts import Stage
-from warren.demo.checking import Faults, NumberedCheck, compare_taken_over
-from warren.demo.command import FEWEST_MESSAGES
-from warren.demo.killing import Killed, PublisherError, publish_until_killed
-from warren.demo.measuring import Frame, Peaks, disk_usage, peak_memory_bytes
-from warren.demo.numbered import LARGE_BYTES, SMALL_BYTES, body_of, envelope_of, number_of, payload_bytes
-from warren.demo.publisher import Plan, open_directory
-from warren.demo.screen import Act, Screen
-from warren.demo.shipped import BUSY_QUEUE, Shipped, digest_of, open_shipped, read_shipped, take_over
-from warren.demo.shipped_store import load_oracle
-from warren.demo.summary import Check, Summary
-from warren.embedded import vhost_path
+from warren.engine import vhost_path
+from warren.queue_index.directory import queue_directory_name
+from warren.queue_index.message_format import encode_many
+from warren.storage.errors import DirectoryLockedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
 VHOST = b"/"
 ENVELOPES = [envelope_of(VHOST, BUSY_QUEUE, publisher) for publisher in (1, 2)]
 Message = tuple[int, int]
@@ -150,6 +153,7 @@ def test_all_types_of_queues_the_dead_brokers_store_and_the_topic_are_in_the_sum
     assert "its recovery loses 647 of 763 keys, rebuilding none" in text
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_reads_both_dead_brokers_as_they_read_themselves(spark: SparkSession, tmp_path: Path) -> None:
     screen, text = new_screen(Clock())
@@ -263,7 +267,7 @@ def test_a_message_of_the_first_publisher_behind_the_second_is_noticed() -> None
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60))
 def test_a_flipped_bit_anywhere_is_noticed(data: st.DataObject) -> None:
     messages = first(*range(6)) + second(6, 7, 8)
     terms, ids = terms_of(messages)
@@ -279,7 +283,7 @@ def test_a_flipped_bit_anywhere_is_noticed(data: st.DataObject) -> None:
 
 
 @given(st.integers(0, 40), st.integers(1, 9), st.sets(st.integers(40, 59)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60))
 def test_however_it_is_cut_into_batches(confirmed: int, batch: int, survivors: set[int]) -> None:
     messages = first(*range(confirmed), *sorted(survivors)) + second(*range(confirmed, 60))
     check = checked(messages, confirmed=confirmed, total=60, batch=batch)
@@ -471,7 +475,7 @@ def performed(played: tuple[Summary, str, Path], monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_held_ends_with_0_and_leaves_no_directory(performed: Performed) -> None:
-    result = CliRunner().invoke(app, ["demo"])
+    result = CliRunner().invoke(command.app, [])
     assert (result.exit_code, result.stdout.strip()) == (0, "200000 messages")
     assert not os.path.exists(performed.directories[0])
 
@@ -479,7 +483,7 @@ def test_what_held_ends_with_0_and_leaves_no_directory(performed: Performed) -> 
 def test_what_did_not_hold_ends_with_1_and_is_named(performed: Performed) -> None:
     failed = Check.that("none is lost", False, "one is")
     performed.summary = attrs.evolve(performed.summary, checks=[*performed.summary.checks, failed])
-    result = CliRunner().invoke(app, ["demo", "--json"])
+    result = CliRunner().invoke(command.app, ["--json"])
     assert result.exit_code == 1
     summary = json.loads(result.stdout)
     assert summary["held"] is False
@@ -490,13 +494,13 @@ def test_what_did_not_hold_ends_with_1_and_is_named(performed: Performed) -> Non
 
 
 def test_json_is_all_that_stdout_gets(performed: Performed) -> None:
-    result = CliRunner().invoke(app, ["demo", "--json", "--messages", "30000"])
+    result = CliRunner().invoke(command.app, ["--json", "--messages", "30000"])
     assert json.loads(result.stdout)["held"] is True
     assert "30000 messages" in result.stderr
 
 
 def test_a_directory_of_the_users_is_kept(performed: Performed, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["demo", "--directory", str(tmp_path)])
+    result = CliRunner().invoke(command.app, ["--directory", str(tmp_path)])
     assert (result.exit_code, performed.directories) == (0, [str(tmp_path)])
     assert "kept" in result.stdout
 
@@ -504,11 +508,11 @@ def test_a_directory_of_the_users_is_kept(performed: Performed, tmp_path: Path) 
 def test_a_directory_with_something_in_it_is_refused(performed: Performed, tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
     for place in (tmp_path, tmp_path / "precious"):
-        result = CliRunner().invoke(app, ["demo", "--directory", str(place)])
+        result = CliRunner().invoke(command.app, ["--directory", str(place)])
         assert (result.exit_code, performed.directories) == (2, [])
         assert "there is something in it" in result.stderr
 
 
 def test_too_few_messages_are_refused(performed: Performed) -> None:
-    assert CliRunner().invoke(app, ["demo", "--messages", str(FEWEST_MESSAGES - 1)]).exit_code == 2
+    assert CliRunner().invoke(command.app, ["--messages", str(FEWEST_MESSAGES - 1)]).exit_code == 2
     assert performed.directories == []

@@ -10,27 +10,24 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-import rocketmq_golden as golden
 from rich.console import Console
 
 import warren
-from msg_store.commit_log_format import Record
-from warren.demo import dead_rocketmq
-from warren.demo.acts import Stage
-from warren.demo.bars import Chart, Progress
-from warren.demo.checking import Faults, together
-from warren.demo.dead_rocketmq import Salvaged, compare_answers, compare_topics, not_found, salvage
-from warren.demo.numbered import body_of
-from warren.demo.publisher import Plan
-from warren.demo.screen import Screen
-from warren.demo.shipped import digest_of
-from warren.demo.shipped_store import (
+from examples.demo import dead_rocketmq
+from examples.demo.acts import Stage
+from examples.demo.bars import Chart, Progress
+from examples.demo.checking import Faults, together
+from examples.demo.dead_rocketmq import Salvaged, compare_answers, compare_topics, not_found, salvage
+from examples.demo.numbered import body_of
+from examples.demo.publisher import Plan
+from examples.demo.screen import Screen
+from examples.demo.shipped import digest_of
+from examples.demo.shipped_store import (
     ARCHIVE,
     TopicRead,
     keys_of,
@@ -40,15 +37,17 @@ from warren.demo.shipped_store import (
     read_topics,
     summed_up,
 )
-from warren.demo.summary import Check
-from warren.demo.topic_checking import GroupCheck, Orders, Place, compare_found, compare_lags
-from warren.demo.topics import TopicPlayed, play
+from examples.demo.summary import Check
+from examples.demo.topic_checking import GroupCheck, Orders, QueuePosition, compare_found, compare_lags
+from examples.demo.topics import TopicPlayed, play
+from tests.support import rocketmq_golden as golden
+from warren.msg_store.commit_log_format import Record
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
 from warren.topic_record import HERE, StoredMessage
 
 SCENARIO = "crash-recovery"
 ORDERS = Orders(20)
-PLACES: list[Place] = [(number % 2, number // 2) for number in range(20)]
+PLACES: list[QueuePosition] = [(number % 2, number // 2) for number in range(20)]
 
 
 def new_stage(directory: Path, *, terminal: bool = False) -> tuple[Stage, io.StringIO]:
@@ -77,7 +76,7 @@ def test_the_shipped_store_is_the_one_that_rocketmq_left_but_for_its_checkpoint(
     }
     left = (Path(golden.directory(SCENARIO)) / "checkpoint").read_bytes()
     there = {}
-    with tarfile.open(str(files("warren.data") / ARCHIVE)) as archive:
+    with tarfile.open(ARCHIVE) as archive:
         for member in archive:
             if member.isfile():
                 content = archive.extractfile(member)
@@ -135,7 +134,7 @@ def test_keys_are_those_of_the_manifest() -> None:
 @contextmanager
 def damaged_store(tmp_path: Path, name: str, offset: int, bit: int) -> Iterator[RocketmqStore]:
     """The shipped store with one bit of one file flipped."""
-    shutil.unpack_archive(str(files("warren.data") / ARCHIVE), tmp_path / "damaged", filter="data")
+    shutil.unpack_archive(ARCHIVE, tmp_path / "damaged", filter="data")
     path = tmp_path / "damaged" / "store" / name
     data = bytearray(path.read_bytes())
     data[offset] ^= bit
@@ -417,6 +416,6 @@ def test_the_chart_has_a_bar_for_each(tmp_path: Path) -> None:
 
 
 def test_the_shipped_archive_is_no_larger_than_it_must_be() -> None:
-    data = (files("warren.data") / ARCHIVE).read_bytes()
+    data = ARCHIVE.read_bytes()
     assert len(data) < 130_000
     assert len(gzip.decompress(data)) < 400_000

@@ -7,18 +7,18 @@ import json
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from warren.demo import queue_types
-from warren.demo.acts import Stage
-from warren.demo.publisher import Plan
-from warren.demo.queue_types import ARCHIVE, EXPORTED, QueueSaid, TypesPlayed, compare, load_oracle, play, read_lines
-from warren.demo.screen import Screen
+from examples.demo import queue_types
+from examples.demo.acts import Stage
+from examples.demo.publisher import Plan
+from examples.demo.queue_types import TypesPlayed, compare, play
+from examples.demo.screen import Screen
+from warren.commands.demo import ARCHIVE, EXPORTED, QueueSaid, load_oracle, read_lines
 from warren.salvage.archive import unpack
 from warren.salvage.source import Source, open_source
 
@@ -56,7 +56,7 @@ def test_what_is_exported_is_what_the_broker_delivered(played: tuple[TypesPlayed
 def test_every_file_that_ships_is_as_a_broker_left_it() -> None:
     left = {f"node/msg_stores/{name}": data for name, data in contents(CLASSIC).items()}
     left |= {name: data for name, data in contents(QUORUM).items() if name.startswith("node/quorum/")}
-    assert contents(Path(str(files("warren.data") / ARCHIVE))) == left
+    assert contents(Path(str(ARCHIVE))) == left
 
 
 def contents(archive: Path) -> dict[str, bytes]:
@@ -93,7 +93,7 @@ def found(played: tuple[TypesPlayed, str, Path]) -> Lines:
 
 
 def compared(found: Lines) -> TypesPlayed:
-    played = load_oracle()
+    played = TypesPlayed(load_oracle())
     compare(played, found)
     return played
 
@@ -140,7 +140,7 @@ def test_a_count_where_there_should_be_none_is_noticed(found: Lines) -> None:
 
 @pytest.mark.parametrize("name", ["0.idx", "0.qs", "00000001.segment", "00000002.wal"])
 def test_damage_in_a_file_of_each_type_is_noticed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unpack(str(files("warren.data") / ARCHIVE), str(tmp_path))
+    unpack(str(ARCHIVE), str(tmp_path))
     path = max((tmp_path / "node").rglob(name), key=lambda path: path.stat().st_size)
     data = bytearray(path.read_bytes())
     middle = len(data) // 2

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.descriptors import BoundedFile, DescriptorCache, descriptor_bound
-from storage.errors import SettingsError, StorageError
-from storage.filesystem import File, FileSystem, RealFileSystem
-from storage.memory import MemoryFileSystem
+from tests.support.effort import times
+from warren.storage.descriptors import BoundedFile, DescriptorCache, descriptor_bound
+from warren.storage.errors import SettingsError, StorageError
+from warren.storage.filesystem import File, FileSystem, RealFileSystem
+from warren.storage.memory import MemoryFileSystem
 
 
 def bounded(bound: int, **options: Any) -> tuple[RealFileSystem, DescriptorCache]:
@@ -451,7 +452,7 @@ def perform(files: FileSystem, root: str, handles: dict[int, File], kind: str, f
         return "refused"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(150))
 @given(_steps, st.integers(1, 3))
 def test_files_that_stay_open_answer_as_those_in_memory_do(steps: list[Any], bound: int) -> None:
     memory, (real, cache) = MemoryFileSystem(0), bounded(bound)

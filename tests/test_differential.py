@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker import Broker, requires_broker
-from tests.differential import report
-from tests.differential_program import Program, Step, program_of, shortened
+from tests.support.broker import Broker, requires_broker
+from tests.support.differential import report
+from tests.support.differential_program import Program, Step, program_of, shortened
 
 SEEDS = range(10)
-"""More by hand: ``python -m tests.differential``."""
+"""More by hand: ``python -m tests.support.differential``."""
 
 
 @requires_broker

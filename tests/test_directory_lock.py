@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 import pytest
 
 import warren
-from storage import lock_file
-from storage.errors import DirectoryLockedError
-from storage.filesystem import RealFileSystem
-from warren.embedded import open_vhost
+from warren.engine import open_vhost
+from warren.storage import lock_file
+from warren.storage.errors import DirectoryLockedError
+from warren.storage.filesystem import RealFileSystem
 
 FILES = RealFileSystem()
 
@@ -64,8 +64,8 @@ def test_who_lost_its_directory_removes_nobodys_lock(tmp_path: Path) -> None:
 
 _RIVAL = """
 import os, sys
-from storage.errors import DirectoryLockedError
-from storage.filesystem import RealFileSystem
+from warren.storage.errors import DirectoryLockedError
+from warren.storage.filesystem import RealFileSystem
 place, rounds = sys.argv[1], int(sys.argv[2])
 files, taken = RealFileSystem(), 0
 while taken < rounds:
@@ -221,7 +221,7 @@ def test_a_forked_child_that_uses_its_parents_node_gets_an_error(scene: dict[str
 
 def test_a_confirm_of_before_the_fork_is_an_error_in_the_child(scene: dict[str, Any]) -> None:
     queue = scene["node"].queue("waiting")
-    held = queue.actor._turn_lock
+    held = queue._verbs.actor._turn_lock
     with held:  # as if another thread were just at it
         confirm = queue.publish(b"1")
         assert "forked" in in_child(lambda: confirm.wait(30))

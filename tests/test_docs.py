@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
+import functools
+import importlib.util
 import io
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +24,10 @@ import typer.main
 from typer.testing import CliRunner
 
 import warren
-from storage.errors import SettingsError
-from storage.settings import RABBITMQ_3_10, Settings
-from storage.topic_settings import TopicSettings
 from warren.cli import app
-from warren.node import Vhost
+from warren.storage.errors import SettingsError
+from warren.storage.settings import RABBITMQ_3_10, Settings
+from warren.storage.topic_settings import TopicSettings
 
 PROJECT = Path(__file__).parent.parent
 DOCS = PROJECT / "docs"
@@ -70,11 +71,23 @@ def without_blocks(page: Path) -> str:
     return _BLOCK.sub("", page.read_text(encoding="utf-8"))
 
 
-def owners(name: str) -> list[str]:
-    """The sources of the modules of that name, and of those that define a class of that name."""
-    sources = [path for room in ROOMS for path in (PROJECT / room).rglob("*.py")]
-    texts = [(path.stem, path.read_text(encoding="utf-8")) for path in sources]
-    return [text for stem, text in texts if stem == name or re.search(rf"^class {name}\b", text, re.MULTILINE)]
+@functools.cache
+def owners() -> dict[str, list[str]]:
+    """By the names of modules and of classes: the sources of the modules that have that name, or such a class.
+
+    With those of the classes that they are made of.
+    """
+    found: dict[str, list[str]] = {}
+    bases: dict[str, set[str]] = {}
+    for path in (path for room in ROOMS for path in (PROJECT / room).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        classes = re.findall(r"^class (\w+)(?:\[[^\]]*\])?(?:\(([^)]*)\))?", text, re.MULTILINE)
+        for name, made_of in [(path.stem, " ".join(made_of for _, made_of in classes)), *classes]:
+            found.setdefault(name, []).append(text)
+            bases.setdefault(name, set()).update(re.findall(r"\w+", made_of))
+    return {
+        name: [*texts, *(text for base in bases[name] for text in found.get(base, []))] for name, texts in found.items()
+    }
 
 
 def anchors(page: Path) -> set[str]:
@@ -84,11 +97,14 @@ def anchors(page: Path) -> set[str]:
 
 
 def runnable() -> list[Any]:
-    """The pages, those marked that have a session of Spark's."""
-    has_spark = {page: "from warren import pipeline" in page.read_text(encoding="utf-8") for page in RUNNABLE}
-    return [
-        pytest.param(page, marks=[pytest.mark.spark] if has_spark[page] else [], id=name_of(page)) for page in RUNNABLE
-    ]
+    """The pages; those are marked that have a session of Spark's, or simulate."""
+
+    def marks(page: Path) -> list[pytest.MarkDecorator]:
+        if "from warren import pipeline" in page.read_text(encoding="utf-8"):
+            return [pytest.mark.spark, pytest.mark.slow]
+        return [pytest.mark.slow] if page.name.startswith("simulation") else []
+
+    return [pytest.param(page, marks=marks(page), id=name_of(page)) for page in RUNNABLE]
 
 
 @pytest.mark.parametrize("page", runnable())
@@ -132,11 +148,33 @@ def test_names_of_the_code_are_the_codes(page: Path) -> None:
     text = without_blocks(page)
     unknown = [path for path in _CODE_PATH.findall(text) if not (PROJECT / path).exists()]
     for owner, name in _CODE_NAME.findall(text):
-        found = owners(owner)
+        found = owners().get(owner, [])
         is_file = name in {"csv", "html", "json", "parquet", "png", "toml"}  # topics.json is no name of a module topics
         if found and not is_file and not any(re.search(rf"\b{name}\b", source) for source in found):
             unknown.append(f"{owner}.{name}")
     assert not unknown
+
+
+def test_the_newcomers_table_names_classes_in_the_files_that_define_them() -> None:
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    section = page[page.index("## From the design to the code") : page.index("## The modules")]
+    rows = re.findall(r"^\| [^|`]+ \| `(\w+)` \| `([\w/.]+)` \|", section, re.MULTILINE)
+    assert {"QueueActor", "RunQueue", "Delta", "SegmentJournal", "MessageStoreActor", "MemoryMonitorActor"} <= {
+        name for name, _ in rows
+    }
+    elsewhere = [
+        f"{name} in {path}"
+        for name, path in rows
+        if not re.search(rf"^class {name}\b", (PROJECT / path).read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert not elsewhere
+
+
+def test_the_picture_of_the_rooms_is_what_the_imports_are() -> None:
+    """Otherwise: python docs/draw_rooms.py."""
+    drawing = runpy.run_path(str(DOCS / "draw_rooms.py"))
+    assert drawing["edges"]() == set(drawing["ARROWS"])
+    assert (DOCS / "rooms.svg").read_text(encoding="utf-8") == drawing["draw"]()
 
 
 def test_the_settings_page_has_every_setting_with_both_profiles_values() -> None:
@@ -172,7 +210,9 @@ def test_the_command_line_page_has_every_command_and_option() -> None:
     missing = []
     for name, command in commands(typer.main.get_command(app)):
         section = next((part for title, part in sections.items() if re.match(rf"{re.escape(name)}\b[^-]", title)), "")
-        options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+        options = [
+            option for parameter in command.command.params for option in parameter.opts if option.startswith("--")
+        ]
         missing += [f"warren {name} {option}" for option in ["", *options] if not section or option not in section]
     assert not missing
 
@@ -238,71 +278,34 @@ def test_the_commands_of_the_recovery_walkthroughs_say_what_the_page_says(
 
 # ── all names ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-API_CLASSES = [
-    *(
-        one
-        for one in map(vars(warren).__getitem__, warren.__all__)
-        if inspect.isclass(one) and not issubclass(one, Exception)
-    ),
-    Vhost,
-]
+
+def make_api() -> Any:
+    """The script that makes the page."""
+    spec = importlib.util.spec_from_file_location("make_api", DOCS / "make_api.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
 
 
-def api_sections() -> dict[str, str]:
+def test_the_api_page_is_what_its_script_makes_of_the_docstrings() -> None:
+    assert (DOCS / "api.md").read_text(encoding="utf-8") == make_api().page(), "python docs/make_api.py makes it anew"
+
+
+def test_the_api_page_has_every_name_and_says_something_of_each() -> None:
     page = (DOCS / "api.md").read_text(encoding="utf-8")
-    return {part.partition("\n")[0]: part for part in page.split("\n## ")[1:]}
+    for owner in make_api().classes():
+        assert f"\n## {owner.__name__}\n" in page
+    for name in warren.errors.__all__:
+        assert re.search(rf"^\| `{name}` \| `\w+`(, \d+)? \| \S", page, re.MULTILINE), name
 
 
-def signature_of(function: Callable[..., object]) -> str:
-    """As the page has it: without types."""
-    parameters = inspect.signature(function).parameters.values()
-    return str(
-        inspect.Signature([one.replace(annotation=one.empty) for one in parameters if one.name not in {"self", "cls"}])
-    )
-
-
-def public_names(owner: type) -> dict[str, str]:
-    """Every public name that a class has itself or from a class with no section of its own, with its signature."""
-    found: dict[str, str] = {}
-    for base in owner.__mro__:
-        if base.__module__.partition(".")[0] in ROOMS and (base is owner or base not in API_CLASSES):
-            for name, member in vars(base).items():
-                function = member.__func__ if isinstance(member, classmethod) else member
-                if not name.startswith("_"):
-                    found.setdefault(name, signature_of(function) if inspect.isfunction(function) else "")
-    return found
-
-
-def test_the_api_page_has_every_name() -> None:
-    sections = api_sections()
-    functions = [name for name in warren.__all__ if inspect.isfunction(vars(warren)[name])]
-    errors = [name for name in warren.__all__ if name not in functions and vars(warren)[name] not in API_CLASSES]
-    missing = [name for name in functions if f"`{name}{signature_of(vars(warren)[name])}`" not in sections["Opening"]]
-    missing += [name for name in errors if f"\n| `{name}` |" not in sections["Errors"]]
-    assert not missing
-
-
-@pytest.mark.parametrize("owner", API_CLASSES, ids=lambda owner: owner.__name__)
-def test_the_api_page_has_every_name_of_a_class_with_its_signature(owner: type) -> None:
-    sections = api_sections()
-    inside = next(
-        (line for line in sections["Not for programs"].splitlines() if line.startswith(f"| `{owner.__name__}`")), ""
-    )
-    names = public_names(owner)
-    assert not [
-        name + signature
-        for name, signature in names.items()
-        if f"`{name}{signature}`" not in sections[owner.__name__] and f"`{name}`" not in inside
-    ]
-    shown = set(re.findall(r"^\| `(\w+)", sections[owner.__name__], re.MULTILINE))
-    assert shown <= names.keys()
-
-
-def test_the_api_page_says_what_each_error_is() -> None:
-    shown = re.findall(r"^\| `(\w+Error)` \| `(\w+)`(?:, (\d+))? \|", api_sections()["Errors"], re.MULTILINE)
-    assert {(name, base) for name, base, _ in shown} == {
-        (name, error.__mro__[1].__name__)
-        for name, error in vars(warren).items()
-        if name in warren.__all__ and inspect.isclass(error) and issubclass(error, Exception)
+def test_handles_show_verbs_and_no_plumbing() -> None:
+    plumbing = {
+        warren.Node: {"actor", "gate", "pool", "change", "forget", "running_topics", "new_msg_ids"},
+        warren.Vhost: {"cells", "key_to", "binding"},
+        warren.Queue: {"actor", "key"},
+        warren.Topic: {"log", "hand_over", "batch", "check", "half", "prepared"},
     }
-    assert all(code == str(getattr(vars(warren)[name], "reply_code", "")) for name, _, code in shown if code)
+    assert not {(owner, name) for owner, names in plumbing.items() for name in names & {*dir(owner)}}

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import warren
-from storage.errors import SettingsError
 from warren.durable_queue import DurableQueue, ShutDown
+from warren.storage.errors import SettingsError
 
 New = Callable[..., DurableQueue]
 SHORT_S = 0.02
@@ -330,14 +330,14 @@ def test_a_queue_that_is_deleted_says_so(tmp_path: Path) -> None:
 
 def test_a_node_that_takes_nothing_is_full(tmp_path: Path) -> None:
     with warren.open(tmp_path / "node") as node:
-        node.gate.set(frozenset({"memory"}))
+        node._running.gate.set(frozenset({"memory"}))
         for maxsize in (0, 5):
             jobs = DurableQueue(node, "jobs", maxsize)
             with pytest.raises(queue.Full):
                 jobs.put_nowait(b"1")
             with pytest.raises(queue.Full):
                 jobs.put(b"1", timeout=SHORT_S)
-        node.gate.set(frozenset())
+        node._running.gate.set(frozenset())
 
 
 def test_a_forked_child_closes_nothing_of_its_parent(new: New) -> None:
@@ -382,7 +382,7 @@ def test_an_unknown_serializer_is_refused(tmp_path: Path, serializer: Any) -> No
 @pytest.mark.parametrize(("serializer", "item"), [(None, "text"), (None, 3), ("json", {1})])
 def test_an_item_that_cannot_be_bytes_is_refused_and_nothing_is_put(new: New, serializer: Any, item: Any) -> None:
     jobs = new(serializer=serializer)
-    with pytest.raises((TypeError, warren.MessageError)):
+    with pytest.raises((TypeError, warren.errors.MessageError)):
         jobs.put(item)
     assert jobs.empty()
 

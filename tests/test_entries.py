@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from index_tools import (
+
+from tests.support.index_tools import (
     JOURNAL_PUBLISH_BYTES,
     SEGMENT_PUBLISH_BYTES,
     TERM_BYTES,
@@ -15,8 +16,7 @@ from index_tools import (
     segment_publish,
     segment_short,
 )
-
-from queue_index.entries import (
+from warren.queue_index.entries import (
     ACKED,
     ADD,
     DELIVERED,
@@ -30,7 +30,7 @@ from queue_index.entries import (
     journal_entries,
     segment_entries,
 )
-from queue_index.record_format import JOURNAL, SEGMENT, parse
+from warren.queue_index.record_format import JOURNAL, SEGMENT, parse
 
 P, D, A = PUBLISHED, DELIVERED, ACKED
 ACTIONS = (P, D, A)

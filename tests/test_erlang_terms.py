@@ -7,11 +7,11 @@ import zlib
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.erlang_terms import Atom, ImproperList, Opaque, Term, decode, encode, node_of_pid, pid_key
-from storage.errors import TermError
+from warren.storage.erlang_terms import Atom, ImproperList, Opaque, Term, decode, encode, node_of_pid, pid_key
+from warren.storage.errors import TermError
 
 # term_to_binary of OTP 25
 GOLDEN: list[tuple[Term, str]] = [
@@ -253,19 +253,16 @@ TERMS = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(TERMS)
 def test_a_term_survives_writing_and_reading(term: Term) -> None:
     assert decode(encode(term)) == term
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=64))
 def test_random_bytes_are_read_or_refused(data: bytes) -> None:
     read_or_refuse(b"\x83" + data)
 
 
-@settings(deadline=None)
 @given(TERMS, st.data())
 def test_a_term_with_a_changed_byte_is_read_or_refused(term: Term, data: st.DataObject) -> None:
     encoded = bytearray(encode(term))
@@ -274,7 +271,6 @@ def test_a_term_with_a_changed_byte_is_read_or_refused(term: Term, data: st.Data
     read_or_refuse(bytes(encoded))
 
 
-@settings(deadline=None)
 @given(TERMS, st.data())
 def test_a_term_that_is_cut_short_is_refused(term: Term, data: st.DataObject) -> None:
     encoded = encode(term)

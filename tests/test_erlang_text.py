@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.erlang_terms import Atom
-from storage.erlang_text import TextError, format_term, parse
-from storage.errors import TermError
+from warren.storage.erlang_terms import Atom
+from warren.storage.erlang_text import TextError, format_term, parse
+from warren.storage.errors import TermError
 
 ATOMS = st.text(max_size=40).filter(lambda name: name not in ("true", "false")).map(Atom)
 LEAVES = st.one_of(

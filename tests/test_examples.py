@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import rocketmq_golden as golden
-from pipeline_tools import rabbitmq_node
 
 import warren
+from tests.support import rocketmq_golden as golden
+from tests.support.pipeline_tools import rabbitmq_node
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ def example(name: str) -> Any:
 def dead_node(tmp_path: Path) -> Path:
     """The directory of a node that crashed with one message in the store and three in the index."""
     directory = tmp_path / "node"
-    vhost = warren.open_vhost(directory)
+    vhost = warren.engine.open_vhost(directory)
     for queue, bodies in ((b"orders", [b"1", b"22", b"333"]), (b"files", [b"x" * 5000])):
         vhost.queue(queue).publish_many(vhost.envelope(queue), vhost.msg_ids.many(len(bodies)), bodies)
     vhost.sync()
@@ -116,6 +116,7 @@ def test_dead_letters_come_back_until_it_is_enough(tmp_path: Path, capsys: pytes
     ]
 
 
+@pytest.mark.slow
 def test_a_backlog_far_above_the_limit_stays_on_disk_and_in_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +180,7 @@ def test_a_dead_rocketmqs_messages_go_on_in_a_node(tmp_path: Path, capsys: pytes
         }
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_says_what_is_on_dead_brokers_disks(
     spark: SparkSession, dead_node: Path, capsys: pytest.CaptureFixture[str]

@@ -10,18 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from classic_v2_tools import V2QueueOnDisk
-from test_cli_export import GOLDEN, QueueOnDisk, warren
-from test_damage_drawn import RefusingFileSystem
 from typer.testing import Result
 
-from queue_index.record_format import DELIVER, JOURNAL
-from storage.filesystem import RealFileSystem
+from tests.support.classic_v2_tools import V2QueueOnDisk
+from tests.support.cli_tools import warren
+from tests.support.queue_on_disk import QueueOnDisk
+from tests.support.rabbitmq_golden import GOLDEN
+from tests.support.refusing_files import RefusingFileSystem
+from warren.commands.findings import LINES
+from warren.queue_index.record_format import DELIVER, JOURNAL
 from warren.salvage import source
 from warren.salvage.archive import unpack
-from warren.salvage.complaints import LINES
-from warren.salvage.index_file import IndexFile
+from warren.salvage.queue_index_file import QueueIndexFile
 from warren.salvage.read_only import ReadOnlyFileSystem
+from warren.storage.filesystem import RealFileSystem
 
 SEGMENTS = 4
 """Of four messages each."""
@@ -265,7 +267,7 @@ def test_three_bytes_cost_a_record_and_no_more(seed: int, queue: QueueOnDisk, tm
     for _ in range(10):
         whole = path.read_bytes()
         spoilt(path, chance.randrange(len(whole) - 3), chance.randbytes(3))
-        file = IndexFile.open(ReadOnlyFileSystem(RealFileSystem()), str(path), JOURNAL)
+        file = QueueIndexFile.open(ReadOnlyFileSystem(RealFileSystem()), str(path), JOURNAL)
         spoiled = file.columns
         file.close()
         assert len(spoiled.publish_numbers) >= 199

@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.counted import CountedFileSystem
-from storage.errors import DirectoryLockedError, StorageError
-from storage.filesystem import FileSystem, RealFileSystem, data_windows, write_file
-from storage.memory import MemoryFileSystem
-from storage.overlay import OverlayFileSystem
+from tests.support.effort import times
+from warren.storage.counted import CountedFileSystem
+from warren.storage.errors import DirectoryLockedError, StorageError
+from warren.storage.filesystem import FileSystem, RealFileSystem, data_windows, write_file
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.overlay import OverlayFileSystem
 
 
 @pytest.fixture(params=["real", "bounded", "memory", "counted"])
@@ -282,7 +283,7 @@ def perform(files: FileSystem, root: str, kind: str, name: str, *rest: object) -
 
 
 @pytest.mark.parametrize("kind", [MemoryFileSystem, CountedFileSystem])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(150))
 @given(steps=_steps)
 def test_memory_answers_as_the_real_file_system_does(
     kind: type[MemoryFileSystem] | type[CountedFileSystem], steps: list[tuple[str, str]]

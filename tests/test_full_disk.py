@@ -7,13 +7,13 @@ import random
 from typing import Any
 
 import pytest
-from runtime_tools import BIG, HandNode, bodies, hand_node, queue_path, store_path
 
 import warren
-from actors.surroundings import BlockedError
-from storage.errors import DiskFullError, StorageError, WarrenError
-from storage.memory import MemoryFileSystem
+from tests.support.runtime_tools import BIG, HandNode, bodies, hand_node, queue_path, store_path
 from warren import Queue, Topic
+from warren.actors.node_context import BlockedError
+from warren.storage.errors import DiskFullError, StorageError, WarrenError
+from warren.storage.memory import MemoryFileSystem
 
 SMALL: dict[str, Any] = {
     "segment_entry_count": 16,
@@ -62,8 +62,8 @@ def test_consumers_drain_a_full_disk_and_publishers_are_told(sync: str, body: by
     scene.advance(20)
     assert scene.node.memory()["alarms"] == [], "what was acked has made room"
     queue.publish(body).wait()
-    assert scene.node.actor.down == {}
-    assert scene.node.down == {}
+    assert scene.node._running.actor.down == {}
+    assert scene.node.failed_queues == {}
     scene.node.close()
     again = hand_node(scene.files, seed=1, **SMALL)
     assert bodies(again.node.queue("q")) == [body]
@@ -101,8 +101,8 @@ def test_a_full_disk_is_opened_and_drained(end: str, torn: bool) -> None:
         files = scene.kill() if end == "kill" else scene.lose_power(random.Random(1))
     files.capacity_bytes = files.used_bytes
     again = hand_node(files, seed=1, **SMALL)
-    assert again.node.actor.down == {}
-    assert again.node.down == {}
+    assert again.node._running.actor.down == {}
+    assert again.node.failed_queues == {}
     queue = again.node.queue("q")
     found = []
     while (message := queue.get()) is not None:
@@ -164,11 +164,11 @@ def test_a_vhost_that_the_disk_keeps_down_comes_back_by_itself() -> None:
     with pytest.raises(WarrenError):
         queue.publish(BIG).wait()
     scene.run()
-    assert list(scene.node.actor.down) == ["/"]
-    with pytest.raises(warren.QueueDownError):
+    assert list(scene.node._running.actor.down) == ["/"]
+    with pytest.raises(warren.errors.QueueDownError):
         queue.publish(b"1")
     scene.advance(300)
-    assert scene.node.actor.down == {}
+    assert scene.node._running.actor.down == {}
     queue.publish(b"by the old handle").wait()
     assert bodies(queue)[0] == BIG
     assert bodies(queue)[-1] == b"by the old handle"
@@ -184,9 +184,9 @@ def test_a_queue_that_the_disk_keeps_down_comes_back_by_itself() -> None:
         with pytest.raises(WarrenError):
             queue.publish(b"2").wait()
         scene.run()
-    assert list(scene.node.down) == ["q"]
+    assert list(scene.node.failed_queues) == ["q"]
     scene.advance(300)
-    assert scene.node.down == {}
+    assert scene.node.failed_queues == {}
     assert bodies(queue)[0] == b"1"
     scene.node.close()
 

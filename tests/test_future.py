@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pykka import Timeout
 
-from actors.future import Confirm, CountDown, Future
-from storage.errors import WarrenError
+from warren.actors.future import Confirm, CountDown, Future
+from warren.storage.errors import WarrenError
 
 
 class Setter:

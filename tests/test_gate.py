@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime_tools import HandNode, forget_actors, hand_node
 
 import warren
 import warren.aio
-from actors.gate import Place
-from actors.surroundings import BlockedError
+from tests.support.runtime_tools import HandNode, forget_actors, hand_node
+from warren.actors.front_end import admit
+from warren.actors.gate import Reservation
+from warren.actors.node_context import BlockedError
 
 MIB = 1 << 20
 KB_100 = bytes(100_000)
@@ -57,10 +58,10 @@ def fill(hand: HandNode) -> warren.Queue:
 
 def test_bodies_on_their_way_are_bounded_for_the_whole_node_not_for_each_queue(hand: HandNode) -> None:
     fill(hand)
-    assert MIB < hand.node.gate.on_the_way_bytes <= 2 * MIB
+    assert MIB < hand.node._running.gate.on_the_way_bytes <= 2 * MIB
     hand.run()
-    assert hand.node.gate.on_the_way_bytes == 0
-    hand.node.gate.check_invariants()
+    assert hand.node._running.gate.on_the_way_bytes == 0
+    hand.node._running.gate.check_invariants()
     assert sum(map(len, hand.node.queues())) == 20, "of 100 kB each"
 
 
@@ -68,7 +69,7 @@ def test_a_publisher_is_let_in_as_soon_as_the_store_has_taken_what_was_before_it
     queue = fill(hand)
     queue.publish(KB_100).wait()
     hand.run()
-    assert hand.node.gate.on_the_way_bytes == 0
+    assert hand.node._running.gate.on_the_way_bytes == 0
 
 
 def test_a_batch_that_is_larger_than_all_that_may_be_on_its_way_gets_through(hand: HandNode) -> None:
@@ -76,7 +77,7 @@ def test_a_batch_that_is_larger_than_all_that_may_be_on_its_way_gets_through(han
     hand.node.queue("large").publish_many([KB_100] * 50).wait()
     assert len(hand.node.queue("large")) == 50
     hand.run()
-    assert hand.node.gate.on_the_way_bytes == 0
+    assert hand.node._running.gate.on_the_way_bytes == 0
 
 
 def test_properties_count_with_the_bodies(hand: HandNode) -> None:
@@ -96,8 +97,8 @@ def test_one_message_to_several_queues_is_let_in_at_once_for_all_of_them(hand: H
     assert until_held(lambda: hand.node.publish_to(names, KB_100, block=False)) == 1
     confirm.wait()
     hand.run()
-    assert hand.node.gate.on_the_way_bytes == 0
-    hand.node.gate.check_invariants()
+    assert hand.node._running.gate.on_the_way_bytes == 0
+    hand.node._running.gate.check_invariants()
     assert hand.node.publish_to([], b"to nobody").done
 
 
@@ -106,11 +107,11 @@ def test_small_messages_join_what_is_reserved_already_and_all_of_it_is_given_bac
     for number in range(300):
         confirm = queue.publish(b"%d" % number)
     other = queue.publish(b"of another kind", content_type="text/plain")
-    assert hand.node.gate.on_the_way_bytes < 200_000
+    assert hand.node._running.gate.on_the_way_bytes < 200_000
     confirm.wait()
     other.wait()
     hand.run()
-    assert hand.node.gate.on_the_way_bytes == 0
+    assert hand.node._running.gate.on_the_way_bytes == 0
     assert len(queue) == 301
 
 
@@ -122,10 +123,10 @@ def test_a_publisher_that_finds_the_last_reading_old_takes_one_itself_though_no_
     hand.run()
     hand.machine.used_bytes = LIMIT + 1
     hand.clock.advance(5.0)  # the timers ring, and nobody runs a turn
-    assert not hand.node.gate.reasons
+    assert not hand.node._running.gate.reasons
     with pytest.raises(BlockedError, match="memory alarm"):
         queue.publish(b"not taken", block=False)
-    assert hand.node.gate.reasons == {"memory"}
+    assert hand.node._running.gate.reasons == {"memory"}
     hand.machine.used_bytes = 0
     hand.advance(1.0)
     assert len(queue) == 0
@@ -142,7 +143,7 @@ def test_the_memory_is_read_after_so_many_bytes_however_little_time_has_passed(h
         hand.run()
 
     assert until_held(publish) < 20
-    assert hand.node.gate.reasons == {"memory"}
+    assert hand.node._running.gate.reasons == {"memory"}
     assert hand.machine.memory_reads > reads
 
 
@@ -152,17 +153,17 @@ def test_an_event_loop_reads_nothing_itself_and_the_monitor_does_soon(hand: Hand
     hand.machine.used_bytes = LIMIT + 1
     hand.clock.advance(5.0)
     reads = hand.machine.memory_reads
-    queue.actor.admit(10, hand.node.gate.leave, block=False, here=False)
+    admit([queue._verbs.actor], 10, hand.node._running.gate.leave, block=False, here=False)
     assert hand.machine.memory_reads == reads
     hand.run()
-    assert hand.node.gate.reasons == {"memory"}
+    assert hand.node._running.gate.reasons == {"memory"}
 
 
 # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def in_line(hand: HandNode, size_bytes: int = 100_000) -> Place:
-    return hand.node.gate.get_in_line(size_bytes)
+def in_line(hand: HandNode, size_bytes: int = 100_000) -> Reservation:
+    return hand.node._running.gate.get_in_line(size_bytes)
 
 
 def test_dead_letters_are_counted_and_never_held(hand: HandNode) -> None:
@@ -178,8 +179,8 @@ def test_dead_letters_are_counted_and_never_held(hand: HandNode) -> None:
     hand.run()
     assert place.done
     assert len(node.queue("dead")) == 10
-    node.gate.withdraw(place)
-    assert node.gate.on_the_way_bytes == 0
+    node._running.gate.withdraw(place)
+    assert node._running.gate.on_the_way_bytes == 0
 
 
 def test_a_deleted_queue_gives_back_what_was_on_its_way_to_it(hand: HandNode) -> None:
@@ -189,7 +190,7 @@ def test_a_deleted_queue_gives_back_what_was_on_its_way_to_it(hand: HandNode) ->
     hand.node.delete_queue("q")
     hand.run()
     assert confirm.done
-    assert hand.node.gate.on_the_way_bytes == 0
+    assert hand.node._running.gate.on_the_way_bytes == 0
 
 
 def test_a_store_that_fails_gives_back_what_was_on_its_way_to_it(hand: HandNode) -> None:
@@ -198,21 +199,21 @@ def test_a_store_that_fails_gives_back_what_was_on_its_way_to_it(hand: HandNode)
     place = in_line(hand)
     hand.run()
     assert place.done
-    hand.node.gate.withdraw(place)
+    hand.node._running.gate.withdraw(place)
     hand.run()
-    assert hand.node.gate.on_the_way_bytes == 0
+    assert hand.node._running.gate.on_the_way_bytes == 0
 
 
 def test_closing_the_node_answers_who_waits_for_bytes(hand: HandNode) -> None:
     queue = hand.node.queue("q")
     hand.run()
-    hand.node.gate.enter(100 * MIB)  # nobody will ever take it
+    hand.node._running.gate.enter(100 * MIB)  # nobody will ever take it
     place = in_line(hand)
     hand.run()
     assert not place.done
     with pytest.raises(BlockedError, match="nobody is left"):
         queue.publish(KB_100)
-    assert hand.node.gate.on_the_way_bytes == 100 * MIB
+    assert hand.node._running.gate.on_the_way_bytes == 100 * MIB
     hand.node.close()
     assert place.done
 
@@ -221,19 +222,19 @@ def test_who_waits_in_vain_gives_his_place_to_the_next(hand: HandNode) -> None:
     fill(hand)
     first, second = in_line(hand, 2 * MIB), in_line(hand, 1)
     assert not second.done
-    hand.node.gate.withdraw(first)
+    hand.node._running.gate.withdraw(first)
     assert second.done
     assert not first.done
-    hand.node.gate.withdraw(second)
+    hand.node._running.gate.withdraw(second)
     hand.run()
-    assert hand.node.gate.on_the_way_bytes == 0
-    hand.node.gate.check_invariants()
+    assert hand.node._running.gate.on_the_way_bytes == 0
+    hand.node._running.gate.check_invariants()
 
 
 def test_a_coroutine_that_is_cancelled_while_it_waits_for_bytes_leaves_the_line(hand: HandNode) -> None:
     hand.node.queue("q")
     hand.run()
-    hand.node.gate.enter(100 * MIB)
+    hand.node._running.gate.enter(100 * MIB)
 
     async def publish() -> None:
         node = warren.aio.Node(hand.node)
@@ -247,11 +248,11 @@ def test_a_coroutine_that_is_cancelled_while_it_waits_for_bytes_leaves_the_line(
             await node.publish_to(["q"], KB_100, timeout=0)
 
     asyncio.run(publish())
-    hand.node.gate.check_invariants()
-    hand.node.gate.leave(100 * MIB)
+    hand.node._running.gate.check_invariants()
+    hand.node._running.gate.leave(100 * MIB)
     hand.node.queue("q").publish(KB_100).wait()
     hand.run()
-    assert hand.node.gate.on_the_way_bytes == 0
+    assert hand.node._running.gate.on_the_way_bytes == 0
 
 
 def test_threads_with_batches_larger_than_the_budget_and_consumers_that_publish_all_get_through(tmp_path: Path) -> None:
@@ -275,5 +276,5 @@ def test_threads_with_batches_larger_than_the_budget_and_consumers_that_publish_
                 done.result()
         assert [len(node.queue(f"q{number}")) for number in range(3)] == [100] * 3
         assert (len(source), len(target)) == (0, 10)
-        node.gate.check_invariants()
-        assert node.gate.on_the_way_bytes == 0
+        node._running.gate.check_invariants()
+        assert node._running.gate.on_the_way_bytes == 0

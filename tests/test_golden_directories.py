@@ -8,10 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rabbitmq_golden import V1, archives, check_digests, check_export, exported, manifest_of, name_of, numbers
 
-from queue_index.entries import ACKED, DELIVERED
-from queue_index.message_format import decode_message
+from tests.support.rabbitmq_golden import (
+    V1,
+    archives,
+    check_digests,
+    check_export,
+    exported,
+    manifest_of,
+    name_of,
+    numbers,
+)
+from warren.queue_index.entries import ACKED, DELIVERED
+from warren.queue_index.message_format import decode_message
 from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.inspect import inspect_source
 from warren.salvage.names import to_text

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rabbitmq_golden import (
+
+from tests.support.rabbitmq_golden import (
     QUORUM,
     archives,
     expected_messages,
@@ -22,7 +23,6 @@ from rabbitmq_golden import (
     properties_of,
     without_expired,
 )
-
 from warren.salvage.inspect import inspect_source
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source

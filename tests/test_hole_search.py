@@ -8,19 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from vhost_on_disk import QueueOnDisk, VhostOnDisk
 
-from msg_store.hole_search import WINDOW_BYTES, search
-from msg_store.rdq_format import HEADER, OVERHEAD_BYTES, encode_record, path_of
-from msg_store.store_reader import StoreReader
-from storage.errors import UnknownMessageError
-from storage.memory import MemoryFileSystem
+from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk
+from warren.msg_store.hole_search import WINDOW_BYTES, search
+from warren.msg_store.rdq_format import HEADER, OVERHEAD_BYTES, encode_record, path_of
+from warren.msg_store.store_reader import StoreReader
 from warren.salvage.export import Selection, export_source
 from warren.salvage.inspect import inspect_source
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source
+from warren.storage.errors import UnknownMessageError
+from warren.storage.memory import MemoryFileSystem
 
 DIRECTORY = "/store"
 IDS = np.dtype("S16")
@@ -165,7 +165,6 @@ def test_bytes_that_look_like_sizes_everywhere_cost_no_more_than_a_window() -> N
     assert found_in(pattern * (WINDOW_BYTES // 8) + record(1), [1]) == {1: WINDOW_BYTES}
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 30), unique=True, max_size=20),
     st.data(),
@@ -200,7 +199,6 @@ def read(store: StoreReader, numbers: Iterable[int]) -> dict[int, object]:
     return dict(zip(numbers, store.read_each(np.array([key(number) for number in numbers], IDS)), strict=True))
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 30),
     st.lists(st.tuples(st.sets(st.integers(0, 29)), st.booleans(), st.booleans()), min_size=1, max_size=3),
@@ -273,7 +271,7 @@ def test_the_youngest_file_counts_where_two_have_it() -> None:
 
 
 def test_a_search_while_others_are_read_does_not_mix_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("msg_store.store_reader.AHEAD_BYTES", 1)
+    monkeypatch.setattr("warren.msg_store.store_reader.AHEAD_BYTES", 1)
     store = StoreReader.open(store_of(record(5) + record(6) + bytes(30) + record(1) + bytes(30) + record(2)), DIRECTORY)
     reading = store.read_each(ids([5, 6]))
     assert next(reading) == body(5)

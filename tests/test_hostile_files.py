@@ -19,13 +19,15 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import DataError, WarrenError
+from warren.commands.inspect import inspect
+from warren.commands.verify import verify
 from warren.salvage.archive import unpack
-from warren.salvage.commands import inspect, verify
 from warren.salvage.export import Selection, export_source
 from warren.salvage.queue_directory import MISSING_BODY, Finding
 from warren.salvage.source import open_source
+from warren.storage.errors import DataError, WarrenError
 
+pytestmark = pytest.mark.slow
 GOLDEN = Path(__file__).parent / "golden"
 KINDS = {
     "v1": GOLDEN / "10-crash-restart-clean.tar.gz",

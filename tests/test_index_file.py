@@ -10,16 +10,17 @@ from pathlib import Path
 import attrs
 import numpy as np
 import pytest
-import rocketmq_golden as golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_index.index_file import IndexFile
-from queue_index.index_file_format import Header, Layout, is_file_name, name_after
-from queue_index.slot_table import SlotTable
-from storage.errors import DataError
-from storage.filesystem import RealFileSystem
-from storage.memory import MemoryFileSystem
+from tests.support import rocketmq_golden as golden
+from tests.support.effort import times
+from warren.queue_index.index_file import IndexFile
+from warren.queue_index.index_file_format import Header, Layout, is_file_name, name_after
+from warren.queue_index.slot_table import SlotTable
+from warren.storage.errors import DataError
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.memory import MemoryFileSystem
 
 SMALL = Layout(slot_count=7, item_count=40)
 ALWAYS = (0, 1 << 62)
@@ -296,7 +297,7 @@ def test_an_item_behind_the_end_of_the_file_is_an_error() -> None:
         find(file, 5)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(150))
 @given(seed=st.integers(0, 1 << 32), where=st.sampled_from(["header", "slots", "items", "anywhere"]))
 def test_damage_gives_an_answer_or_an_error_and_ends(seed: int, where: str) -> None:
     rng = random.Random(seed)

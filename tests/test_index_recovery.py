@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import attrs
 import pytest
-from index_tools import (
+
+from tests.support.index_tools import (
     DELIVERING,
     ENVELOPE,
     JOURNAL,
@@ -33,14 +34,13 @@ from index_tools import (
     segment_short,
     unacked,
 )
-from index_tools import term as term_of
-
-from queue_index.message_format import Envelope, encode_message
-from queue_index.queue_index import QueueIndex
-from queue_index.recovery import DirtyRecovery, open_clean
-from storage.errors import DataError, StorageError
-from storage.faults import SimulatedCrash
-from storage.memory import MemoryFileSystem
+from tests.support.index_tools import term as term_of
+from warren.queue_index.message_format import Envelope, encode_message
+from warren.queue_index.queue_index import QueueIndex
+from warren.queue_index.recovery import DirtyRecovery, open_clean
+from warren.storage.errors import DataError, StorageError
+from warren.storage.faults import SimulatedCrash
+from warren.storage.memory import MemoryFileSystem
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from queue_index import directory as disk
-from queue_index import index_v2_format as v2
-from storage.errors import DataError
+from warren.queue_index import directory as disk
+from warren.queue_index import index_v2_format as v2
+from warren.queue_index.directory import segment_number_v2
+from warren.storage.errors import DataError
 
 NUMBERS = st.integers(0, v2.MAX_POSITION // v2.MAX_ENTRIES - 1)
 
@@ -126,7 +127,7 @@ def test_a_record_of_another_length_gives_nothing(message: bytes, data: st.DataO
     [("0.qi", 0), ("12.qs", 12), ("01.qi", None), ("x.qi", None), ("1.qx", None), ("1.qi~", None), ("1.idx", None)],
 )
 def test_names_of_files(name: str, number: int | None) -> None:
-    assert v2.segment_number_v2(name) == number
+    assert segment_number_v2(name) == number
 
 
 @pytest.mark.parametrize("queue", [b"q", b"", b"INDEX: v2", b"INDEX: v1", b"a\nb", b"q\0\x05", "очередь".encode()])

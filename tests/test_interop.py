@@ -15,15 +15,15 @@ from typing import Any
 import attrs
 import pika
 import pytest
-from broker import Broker, Message
 
-from actors.vhost import Vhost
-from queue_index.directory import vhost_directory_name
-from queue_index.message_format import Envelope
-from queue_index.properties import Properties, encode_properties
-from queue_index.variable_queue import VariableQueue
-from storage.filesystem import RealFileSystem
-from storage.settings import RABBITMQ_3_10
+from tests.support.broker import Broker, Message
+from warren.actors.vhost import Vhost
+from warren.queue_index.directory import vhost_directory_name
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.properties import Properties, encode_properties
+from warren.queue_index.variable_queue import VariableQueue
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.settings import RABBITMQ_3_10
 
 pytestmark = pytest.mark.broker
 _BROKERS_VHOST = b"/"

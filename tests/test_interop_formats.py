@@ -1,8 +1,8 @@
 """Classic queues v1, v2 and quorum queues of a real broker: an export of what it left is what it delivers again.
 
-Random workloads (:mod:`format_workloads`) fill queues of every format; then the broker is killed, or stopped, in the
-act. Its directory is exported; it is started again in its place, which is the only one where its quorum queues start,
-and everything is taken from it without acks. Both must be the same, queue by queue, in order.
+Random workloads (:mod:`tests.support.format_workloads`) fill queues of every format; then the broker is killed, or
+stopped, in the act. Its directory is exported; it is started again in its place, which is the only one where its quorum
+queues start, and everything is taken from it without acks. Both must be the same, queue by queue, in order.
 
 What the restart itself sends away, no queue delivers: messages whose time is over, that came back more often than
 their queue allows, or that are too many for it now. They are in the files, and go to a dead-letter queue, behind what
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import time
 from contextlib import suppress
@@ -26,10 +25,11 @@ from typing import Any, Final, NamedTuple
 import attrs
 import pika
 import pytest
-from broker import Broker
-from format_workloads import CONVERTED, DEAD_KEY, QUORUM, Workload, churn
 
-from queue_index.amqp_tables import value_to_json
+from tests.support.broker import Broker
+from tests.support.effort import new_seed
+from tests.support.format_workloads import CONVERTED, DEAD_KEY, QUORUM, Workload, churn
+from warren.queue_index.amqp_tables import value_to_json
 from warren.salvage.export import Selection, export_source
 from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum import QuorumDirectory
@@ -221,8 +221,7 @@ def _run(broker: Broker, how: str, workloads: list[Workload], draw: random.Rando
 
 
 def test_what_is_exported_is_what_the_broker_delivers_again(broker: Broker) -> None:
-    seed = int(os.environ.get("WARREN_SEED", random.randrange(1 << 32)))
-    print(f"seed {seed}")
+    seed = new_seed()
     draw = random.Random(seed)
     broker.start()
     # After the first run a small log: it is closed often, and what it held goes to segments.

@@ -13,14 +13,15 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import pytest
-from runtime_tools import forget_actors, hand_node
-from test_pool import Do, Say, Scribe
 
-from actors.future import Confirm
-from actors.inbox import Gathering, Inbox
-from actors.interrupts import uninterrupted
-from actors.pool import HandPool
-from storage.memory import MemoryFileSystem, MemoryLock
+from tests.support.pool_tools import Do, Say, Scribe
+from tests.support.runtime_tools import forget_actors, hand_node
+from warren.actors.future import Confirm
+from warren.actors.inbox import Inbox, PendingBatch
+from warren.actors.interrupts import uninterrupted
+from warren.actors.pool import HandPool
+from warren.steps import run
+from warren.storage.memory import MemoryFileSystem, MemoryLock
 
 
 class TimeLimitError(Exception):
@@ -168,7 +169,7 @@ def test_ctrl_c_while_a_queue_is_declared_leaves_the_node_and_the_queue() -> Non
         actor.declare_vhost("more")
 
     with pytest.raises(KeyboardInterrupt):
-        scene.node.change(declare)
+        run(scene.node._running.change(declare))
     queue = scene.node.vhost("more").queue("q")
     queue.publish(b"1").wait()
     assert queue.get().body == b"1"
@@ -212,7 +213,7 @@ def _ask(inbox: Inbox) -> None:
     inbox.owner.actor_ref.tell(Say(b"struck"))  # type: ignore[union-attr]
 
 
-class _Batch(Gathering):
+class _Batch(PendingBatch):
     def __init__(self, key: object) -> None:
         super().__init__(key)
         self.confirm = Confirm()

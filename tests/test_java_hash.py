@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import rocketmq_golden as golden
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.java_hash import hash_many, hash_rows, index_hash, java_hash, java_text, to_index_hashes, to_tags_codes
+from tests.support import rocketmq_golden as golden
+from warren.storage.java_hash import (
+    hash_many,
+    hash_rows,
+    index_hash,
+    java_hash,
+    java_text,
+    to_index_hashes,
+    to_tags_codes,
+)
 
 
 @pytest.mark.parametrize("scenario", golden.SCENARIOS)

@@ -7,20 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import rocketmq_golden as golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from index_model import IndexModel, Message, Names, load, put
 
-from queue_index.index_file import IndexFile
-from queue_index.index_file_format import Layout
-from queue_index.index_recovery import recover
-from queue_index.key_index import KeyIndex
-from storage.faults import SimulatedCrash
-from storage.filesystem import RealFileSystem
-from storage.java_hash import index_hash
-from storage.memory import MemoryFileSystem
-from storage.overlay import OverlayFileSystem
+from tests.support import rocketmq_golden as golden
+from tests.support.effort import times
+from tests.support.index_model import IndexModel, Message, Names, load, put
+from warren.queue_index.index_file import IndexFile
+from warren.queue_index.index_file_format import Layout
+from warren.queue_index.index_recovery import recover
+from warren.queue_index.key_index import KeyIndex
+from warren.storage.faults import SimulatedCrash
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.java_hash import index_hash
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.overlay import OverlayFileSystem
 
 T0 = 1_700_000_000_000
 FOR_EVER = (1 << 63) - 1
@@ -52,7 +53,7 @@ def some_messages(rng: random.Random, count: int, *, start: int = 0, in_order: b
     return messages
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60))
 @given(seed=st.integers(0, 1 << 32), slots=st.sampled_from((1, 7, 1500)), items=st.sampled_from((2, 3, 40, 400)))
 def test_batches_make_the_bytes_and_answers_of_one_key_at_a_time(seed: int, slots: int, items: int) -> None:
     rng = random.Random(seed)
@@ -286,7 +287,7 @@ def resume(index: KeyIndex, messages: list[Message], sure_end: int) -> int:
     return end
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60))
 @given(seed=st.integers(0, 1 << 32), items=st.sampled_from((3, 12, 60)))
 def test_a_crash_loses_nothing_that_was_flushed_and_the_rest_is_put_again(seed: int, items: int) -> None:
     rng = random.Random(seed)
@@ -397,7 +398,7 @@ def test_a_header_that_counts_too_far_is_not_believed() -> None:
     assert index.end_physical_offset == 290
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60))
 @given(seed=st.integers(0, 1 << 32))
 def test_whatever_was_damaged_the_last_file_is_sound_after_recovery(seed: int) -> None:
     rng = random.Random(seed)

@@ -1,8 +1,9 @@
 """kill -9 of processes that publish and consume at full speed, on real files, with real threads, again and again.
 
-One directory goes through a hundred kills, each at a moment that nobody chose: most in the middle of the work, some
-while the node is still being opened, so that recoveries are killed and recovered, too. After every kill the parent
-opens a copy of what was left and holds it against what the process had told (:mod:`kill_child`):
+One directory goes through ten kills, in a full run through a hundred, each at a moment that nobody chose: most in the
+middle of the work, some while the node is still being opened, so that recoveries are killed and recovered, too. After
+every kill the parent opens a copy of what was left and holds it against what the process had told
+(:mod:`tests.support.kill_child`):
 
 - every confirmed message that nobody had begun to ack is there, whole, in every queue that it was published to;
 - what was acked, and the ack made safe by a later ``sync()``, stays away, and so does whatever a recovery did not find;
@@ -11,29 +12,27 @@ opens a copy of what was left and holds it against what the process had told (:m
   delivered before does not.
 
 An ack that nobody made safe may be lost with the process: its message comes back, and says redelivered.
-Another seed: ``WARREN_SEED=7 pytest tests/test_kill.py``; more kills: ``WARREN_KILLS=1000``.
+Another seed: ``WARREN_SEED=7 pytest tests/test_kill.py``.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import select
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
 import pytest
-from kill_child import QUEUES, SETTINGS, STREAMS, Nursery, name_of
 
 import warren
+from tests.support.effort import new_seed, times
+from tests.support.kill_child import QUEUES, SETTINGS, STREAMS, Nursery, name_of
+from tests.support.killing import lines_until_killed
 
-KILLS = int(os.environ.get("WARREN_KILLS", "100"))
-SILENCE_S = 60.0
-"""A process that says nothing for so long hangs."""
+KILLS = times(100, quick=10)
 
 
 @attrs.define
@@ -115,7 +114,7 @@ class Ledger:
     def check(self, directory: Path) -> None:
         """Open what a kill has left."""
         with warren.open(directory, sync="os", **SETTINGS) as node:
-            assert node.down == {}
+            assert node.failed_queues == {}
             there = {queue.name: queue for queue in node.queues()}
             for name, ledger in self.queues.items():
                 taken = there[name].get_many(1 << 20) if name in there else []
@@ -130,31 +129,6 @@ class Ledger:
                 ledger.survive(found, published)
 
 
-def lines_until_killed(child: int, reading: int, rng: random.Random, *, times: int = 1) -> Iterator[str]:
-    """What a process tells before it is killed, after so many lines or so many seconds; or ``times`` as many."""
-    lines, seconds = (rng.randrange(10, 250), 0.25) if rng.random() < 0.8 else (1 << 30, rng.uniform(0, 0.06))
-    lines, seconds = lines * times, seconds * times
-    deadline, rest, killed, count = time.monotonic() + seconds, b"", False, 0
-    poll = select.poll()  # which knows descriptors of any size
-    poll.register(reading)
-    while True:
-        if not killed and (count >= lines or time.monotonic() >= deadline):
-            os.kill(child, signal.SIGKILL)  # and go on: it may have said more before it died
-            killed = True
-        wait_s = SILENCE_S if killed else max(0.0, deadline - time.monotonic())
-        if not poll.poll(wait_s * 1000):
-            assert not killed, "a process that was killed goes on"
-            continue
-        data = os.read(reading, 1 << 16)
-        if not data:
-            assert killed, "the process ended by itself"
-            assert not rest, "half a line"
-            return
-        *whole, rest = (rest + data).split(b"\n")
-        count += len(whole)
-        yield from (line.decode() for line in whole)
-
-
 @pytest.fixture
 def nursery() -> Iterator[Nursery]:
     nursery = Nursery()
@@ -162,9 +136,8 @@ def nursery() -> Iterator[Nursery]:
     nursery.close()
 
 
-def test_a_hundred_kills_at_full_speed(tmp_path: Path, nursery: Nursery) -> None:
-    seed = int(os.environ.get("WARREN_SEED", random.randrange(1 << 32)))
-    print(f"seed {seed}")
+def test_kills_at_full_speed(tmp_path: Path, nursery: Nursery) -> None:
+    seed = new_seed()
     rng = random.Random(seed)
     ledger, directory, copy = Ledger(), tmp_path / "data", tmp_path / "copy"
     worked = 0

@@ -22,11 +22,11 @@ from kombu.asynchronous import Hub
 
 import warren
 import warren.kombu
-from storage.errors import SettingsError
 from warren.kombu.address import address_of
 from warren.kombu.message import outgoing
 from warren.kombu.subscription import AHEAD
 from warren.shared_node import _NODES
+from warren.storage.errors import SettingsError
 
 Connect = Callable[..., Any]
 
@@ -203,7 +203,11 @@ def test_settings_are_those_of_the_first_connection(connect: Connect) -> None:
 
 
 def test_a_directory_of_another_process_is_an_error_at_once(url: str, tmp_path: Path) -> None:
-    with warren.open(tmp_path / "node"), pytest.raises(warren.DirectoryLockedError), Connection(url) as connection:
+    with (
+        warren.open(tmp_path / "node"),
+        pytest.raises(warren.errors.DirectoryLockedError),
+        Connection(url) as connection,
+    ):
         connection.connect()
 
 
@@ -283,7 +287,7 @@ def test_bodies_of_bytes_and_text_come_through(connect: Connect, body: bytes | s
 
 
 def test_a_body_that_is_no_text_is_refused() -> None:
-    with pytest.raises(warren.MessageError):
+    with pytest.raises(warren.errors.MessageError):
         outgoing(1.5, 0, "x", "y", None, None)
 
 

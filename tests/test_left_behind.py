@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from runtime_tools import HandNode, hand_node
 
 import warren
-from storage.memory import MemoryFileSystem
+from tests.support.runtime_tools import HandNode, hand_node
 from warren.queue import Queue
+from warren.storage.memory import MemoryFileSystem
 
 
 @pytest.fixture
 def scene() -> Iterator[HandNode]:
     found = hand_node()
     yield found
-    if not found.node._forked:
+    if not found.node._running._forked:
         found.node.close()
 
 
@@ -112,6 +112,6 @@ def test_an_argument_that_a_consumer_does_not_know_is_an_error(scene: HandNode) 
 
 def test_a_mode_that_there_is_not_is_refused(scene: HandNode) -> None:
     queue = filled(scene)
-    with pytest.raises(warren.ArgumentsError):
+    with pytest.raises(warren.errors.ArgumentsError):
         queue.set_mode("eager")  # type: ignore[arg-type]
     assert queue.stats()["backing_queue_status"]["mode"] == "default"

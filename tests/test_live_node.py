@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_cli_export import warren
 
 import warren as product
-from storage import lock_holder as module
-from storage.errors import DirectoryLockedError
-from storage.filesystem import RealFileSystem
-from storage.lock_holder import lock_holder
-from warren.embedded import open_vhost
+from tests.support.cli_tools import warren
+from warren.engine import open_vhost
 from warren.salvage.live_node import refuse_live_node
+from warren.storage import lock_holder as module
+from warren.storage.errors import DirectoryLockedError
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.lock_holder import lock_holder
 
 
 @pytest.fixture(scope="module")

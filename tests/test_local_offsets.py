@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from queue_index.consumer_offsets_format import (
+from warren.queue_index.consumer_offsets_format import (
     LocalOffsetTable,
     OffsetTextError,
     decode_local_offsets,
     encode_local_offsets,
 )
-from queue_index.local_offsets import LocalOffsets
-from storage.faults import SimulatedCrash
-from storage.memory import MemoryFileSystem
+from warren.queue_index.local_offsets import LocalOffsets
+from warren.storage.faults import SimulatedCrash
+from warren.storage.memory import MemoryFileSystem
 
 TEXT = """{
 \t"offsetTable":{{

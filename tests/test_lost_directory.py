@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runtime_tools import DATA, HandNode, hand_node
 
 import warren
-from storage.errors import DirectoryLostError, WarrenError
+from tests.support.runtime_tools import DATA, HandNode, hand_node
+from warren.storage.errors import DirectoryLostError, WarrenError
 
 WAYS: dict[str, Callable[[HandNode], object]] = {
     "publish": lambda scene: scene.node.queue("q", passive=True).publish(b"2").wait(),
@@ -81,7 +81,7 @@ def test_a_real_directory_that_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_plain_vhost_says_that_nothing_is_safe(tmp_path: Path) -> None:
-    vhost = warren.open_vhost(tmp_path / "node")
+    vhost = warren.engine.open_vhost(tmp_path / "node")
     queue = vhost.queue(b"q")
     shutil.rmtree(tmp_path / "node")
     queue.publish(vhost.envelope(b"q"), vhost.msg_ids.one(), b"1")

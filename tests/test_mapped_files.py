@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from storage.errors import DataError
-from storage.mapped_files import MappedFiles, file_name, parse_file_name
-from storage.memory import MemoryFileSystem
+from warren.storage.errors import DataError
+from warren.storage.mapped_files import MappedFiles, file_name, parse_file_name
+from warren.storage.memory import MemoryFileSystem
 
 
 def test_names_are_twenty_digits() -> None:

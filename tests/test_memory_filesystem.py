@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import DirectoryLockedError, DiskFullError, StorageError
-from storage.faults import FaultRules, SimulatedCrash, UnfairFaultError
-from storage.filesystem import write_file
-from storage.memory import MemoryFile, MemoryFileSystem
+from tests.support.effort import times
+from warren.storage.errors import DirectoryLockedError, DiskFullError, StorageError
+from warren.storage.faults import FaultRules, SimulatedCrash, UnfairFaultError
+from warren.storage.filesystem import write_file
+from warren.storage.memory import MemoryFile, MemoryFileSystem
 
 SEEDS = range(80)
 """Enough for each outcome of a choice to turn up."""
@@ -199,7 +200,7 @@ def test_the_same_seed_loses_the_same() -> None:
     assert first == second
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(150))
 @given(
     st.lists(st.one_of(st.binary(min_size=1, max_size=6), st.just("sync"), st.just("crash")), max_size=20),
     st.randoms(use_true_random=False),

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker import Broker, requires_broker
 from hypothesis import given
 from hypothesis import strategies as st
-from recorder.monitor_recorder import questions, record
 
-from actors.engines.alarms import Alarms
-from actors.engines.information_units import parse_information_unit
-from actors.engines.memory_monitor import MemoryMonitor
-from actors.engines.memory_readings import memory_limit_bytes
-from storage.errors import SettingsError
+from tests.support.broker import Broker, requires_broker
+from tests.support.recorder.monitor_recorder import questions, record
+from warren.actors.engines.alarms import Alarms
+from warren.actors.engines.information_units import parse_information_unit
+from warren.actors.engines.memory_monitor import MemoryMonitor
+from warren.actors.engines.memory_readings import memory_limit_bytes
+from warren.storage.errors import SettingsError
 
 RECORDING = json.loads((Path(__file__).parent / "data" / "memory-monitor.json").read_text())
 LIMIT_BYTES = 1_000

@@ -11,19 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pykka import ActorRef
-from runtime_tools import GIB, HandNode, Machine, forget_actors, hand_node
 
 import warren
-from actors import messages as m
-from actors.clock import NS, HandClock
-from actors.engines.node_settings import NodeSettings
-from actors.memory_monitor_actor import MemoryMonitorActor
-from actors.pool import HandPool, Pool, PooledActor
-from actors.queue_actor import QueueActor
-from actors.surroundings import Surroundings
-from actors.timer import TimerActor
-from storage.memory import MemoryFileSystem
-from storage.settings import Settings
+from tests.support.effort import times
+from tests.support.runtime_tools import GIB, HandNode, Machine, forget_actors, hand_node
+from warren.actors import messages as m
+from warren.actors.clock import NS, HandClock
+from warren.actors.engines.node_settings import NodeSettings
+from warren.actors.memory_monitor_actor import MemoryMonitorActor
+from warren.actors.node_context import NodeContext
+from warren.actors.pool import HandPool, Pool, PooledActor
+from warren.actors.queue_actor import QueueActor
+from warren.actors.timer import TimerActor
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.settings import Settings
 
 LIMIT = 4 * GIB
 """40 % of the machine's memory."""
@@ -53,7 +54,7 @@ class Listener(PooledActor):
 class Scene:
     def __init__(self, **settings: object) -> None:
         self.pool, self.clock, self.machine = HandPool(), HandClock(), Machine()
-        self.around = Surroundings(
+        self.context = NodeContext(
             files=MemoryFileSystem(random.Random(0)),
             pool=self.pool,
             clock=self.clock,
@@ -62,9 +63,9 @@ class Scene:
             engine=Settings(),
             check_invariants=True,
         )
-        self.around.timer = TimerActor.start(self.pool, self.clock)
-        self.around.monitor = MemoryMonitorActor.start(
-            self.around,
+        self.context.timer = TimerActor.start(self.pool, self.clock)
+        self.context.monitor = MemoryMonitorActor.start(
+            self.context,
             reading=self.machine,
             total_memory_bytes=self.machine.total_memory_bytes,
             free_disk_bytes=self.machine.read_disk,
@@ -79,7 +80,7 @@ class Scene:
 
     def report(self, queue: Listener, duration_s: float | None, *, pageable: bool = True) -> float | None:
         """Report, and return the answer."""
-        self.around.monitor.tell(m.ReportDuration(queue.actor_ref, duration_s, pageable))
+        self.context.monitor.tell(m.ReportDuration(queue.actor_ref, duration_s, pageable))
         self.pool.run()
         return queue.told[-1][1]
 
@@ -88,7 +89,7 @@ class Scene:
 
     @property
     def numbers(self) -> dict[str, object]:
-        found = self.around.monitor.ask(m.GetMemory())
+        found = self.context.monitor.ask(m.GetMemory())
         assert isinstance(found, dict)
         return found
 
@@ -149,8 +150,8 @@ def test_a_queue_that_has_left_is_neither_counted_nor_told(scene: Scene) -> None
     gone, here = scene.queue(), scene.queue()
     scene.report(gone, 1000.0)
     scene.report(here, 10.0)
-    scene.around.monitor.tell(m.LeaveMonitor(gone.actor_ref))
-    scene.around.monitor.tell(m.LeaveMonitor(gone.actor_ref))
+    scene.context.monitor.tell(m.LeaveMonitor(gone.actor_ref))
+    scene.context.monitor.tell(m.LeaveMonitor(gone.actor_ref))
     scene.machine.used_bytes = LIMIT * 98 // 100
     scene.advance(5)
     assert len(gone.told) == 1
@@ -180,7 +181,7 @@ def test_a_queue_that_has_stopped_does_not_end_the_monitor(scene: Scene) -> None
 durations = st.one_of(st.none(), st.integers(0, 100_000).map(lambda hundredths: hundredths / 100))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(40))
 @given(
     st.lists(
         st.one_of(
@@ -217,7 +218,7 @@ def test_what_is_told_follows_the_rules(steps: list[tuple[str, float, float | No
                 reported[number] = math.inf if duration_s is None else duration_s
                 told[number] = desired
             elif kind == "leave":
-                scene.around.monitor.tell(m.LeaveMonitor(queues[int(value)].actor_ref))
+                scene.context.monitor.tell(m.LeaveMonitor(queues[int(value)].actor_ref))
                 scene.pool.run()
                 reported.pop(int(value), None)
                 told.pop(int(value), None)
@@ -249,12 +250,12 @@ def test_what_is_told_follows_the_rules(steps: list[tuple[str, float, float | No
 def test_the_memory_is_looked_at_every_second_for_the_alarm(scene: Scene) -> None:
     scene.machine.used_bytes = LIMIT + 1
     scene.advance(0.9)
-    assert not scene.around.gate.reasons
+    assert not scene.context.gate.reasons
     scene.advance(0.2)
-    assert scene.around.gate.reasons == {"memory"}
+    assert scene.context.gate.reasons == {"memory"}
     scene.machine.used_bytes = LIMIT
     scene.advance(1)
-    assert not scene.around.gate.reasons
+    assert not scene.context.gate.reasons
 
 
 def test_a_disk_that_is_nearly_full_is_looked_at_more_often(scene: Scene) -> None:
@@ -265,13 +266,13 @@ def test_a_disk_that_is_nearly_full_is_looked_at_more_often(scene: Scene) -> Non
     assert scene.machine.disk_reads == reads + 10
     scene.machine.free_disk_bytes = 49_999_999
     scene.advance(0.1)
-    assert scene.around.gate.reasons == {"disk"}
+    assert scene.context.gate.reasons == {"disk"}
     reads = scene.machine.disk_reads
     scene.advance(9.8)
     assert scene.machine.disk_reads == reads
     scene.machine.free_disk_bytes = 100 * GIB
     scene.advance(0.3)
-    assert not scene.around.gate.reasons
+    assert not scene.context.gate.reasons
 
 
 def test_a_full_disk_ends_paging_at_once(scene: Scene) -> None:
@@ -290,7 +291,7 @@ def test_a_full_disk_ends_paging_at_once(scene: Scene) -> None:
 def test_a_disk_that_cannot_be_asked_leaves_things_as_they_are_and_is_asked_again(scene: Scene) -> None:
     scene.machine.free_disk_bytes = 0
     scene.advance(10)
-    actor = listeners(scene.around.monitor)
+    actor = listeners(scene.context.monitor)
     read, actor._free_disk_bytes = actor._free_disk_bytes, failing
     scene.advance(30)
     assert scene.numbers["alarms"] == ["disk"]
@@ -307,10 +308,10 @@ def failing() -> int:
 def test_two_alarms_are_cleared_one_by_one(scene: Scene) -> None:
     scene.machine.free_disk_bytes, scene.machine.used_bytes = 0, 2 * LIMIT
     scene.advance(10)
-    assert scene.around.gate.reasons == {"disk", "memory"}
+    assert scene.context.gate.reasons == {"disk", "memory"}
     scene.machine.used_bytes = 0
     scene.advance(1)
-    assert scene.around.gate.reasons == {"disk"}
+    assert scene.context.gate.reasons == {"disk"}
 
 
 # ── in a node ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -324,7 +325,7 @@ def node_scene() -> Iterator[HandNode]:
 
 
 def actor_of(queue: warren.Queue) -> QueueActor:
-    return queue._cell.actor
+    return queue._verbs.cell.actor
 
 
 def listeners(ref: ActorRef[object]) -> MemoryMonitorActor:
@@ -339,17 +340,17 @@ def test_an_alarm_blocks_publishers_and_consumers_go_on(node_scene: HandNode) ->
     node_scene.machine.used_bytes = LIMIT + 1
     node_scene.advance(1)
     assert node_scene.node.memory()["alarms"] == ["memory"]
-    with pytest.raises(warren.BlockedError, match="memory"):
+    with pytest.raises(warren.errors.BlockedError, match="memory"):
         queue.publish(b"4", block=False)
-    with pytest.raises(warren.BlockedError):
+    with pytest.raises(warren.errors.BlockedError):
         queue.publish_many([b"4"], timeout=0)
-    with pytest.raises(warren.BlockedError):
+    with pytest.raises(warren.errors.BlockedError):
         node_scene.node.exchange("").publish(b"4", "q", block=False)
     with queue.consume(timeout=0) as consumer:
         found = list(consumer)
         assert [one.body for one in found] == [b"1", b"2", b"3"]
         queue.ack(found)
-    opening = node_scene.node.gate.opening(node_scene.pool)
+    opening = node_scene.node._running.gate.opening(node_scene.pool)
     assert not opening.done
     node_scene.machine.used_bytes = 0
     node_scene.advance(1)
@@ -384,7 +385,7 @@ def test_a_resting_queue_is_not_woken_by_a_round(node_scene: HandNode) -> None:
         busy.publish(b"x" * 5000)
         node_scene.advance(0.5)
         assert actor_of(queue).process.is_asleep
-        assert actor_of(queue).actor_ref not in listeners(node_scene.node._around.monitor)._monitor
+        assert actor_of(queue).actor_ref not in listeners(node_scene.node._running._context.monitor)._monitor
     assert node_scene.node.memory()["desired_duration_s"] is not None
 
 
@@ -425,16 +426,16 @@ def test_messages_in_ram_of_a_queue_with_nothing_to_do_can_still_be_paged(node_s
 def test_memory_as_the_queues_account_for_it_sets_the_alarm_and_clears_it() -> None:
     scene = hand_node(vm_memory_calculation_strategy="allocated", vm_memory_high_watermark=1_000_000)
     queue = scene.node.queue("q", durable=False)
-    total = sum(scene.node._around.allocated_bytes.values())
+    total = sum(scene.node._running._context.allocated_bytes.values())
     queue.publish_many([b"x" * 1000] * 100)
     scene.run()
-    grown = sum(scene.node._around.allocated_bytes.values()) - total
+    grown = sum(scene.node._running._context.allocated_bytes.values()) - total
     assert grown >= 100_000
     queue.purge()
     scene.advance(3)
-    assert sum(scene.node._around.allocated_bytes.values()) < 100_000
+    assert sum(scene.node._running._context.allocated_bytes.values()) < 100_000
     queue.delete()
-    assert scene.node._around.allocated_bytes == {}
+    assert scene.node._running._context.allocated_bytes == {}
     scene.node.close()
 
 
@@ -443,14 +444,14 @@ def test_a_monitor_that_fails_is_replaced_and_leaves_no_alarm_behind(node_scene:
     queue = node.queue("q")
     machine.used_bytes = machine.total_memory_bytes
     node_scene.advance(3.0)
-    with pytest.raises(warren.BlockedError):
+    with pytest.raises(warren.errors.BlockedError):
         queue.publish(b"x", block=False)
     machine.broken = RuntimeError("the meter is broken")
     node_scene.advance(1.0)
     queue.publish(b"x", block=False)  # nobody watches
     machine.broken = None
     node_scene.advance(3.0)
-    with pytest.raises(warren.BlockedError):
+    with pytest.raises(warren.errors.BlockedError):
         queue.publish(b"x", block=False)
     machine.used_bytes = 0
     node_scene.advance(3.0)

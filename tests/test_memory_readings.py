@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.engines import memory_readings
-from actors.engines.memory_readings import (
+from warren.actors.engines import memory_readings
+from warren.actors.engines.memory_readings import (
     AllocatedReading,
     MemoryReading,
     RssReading,
     memory_limit_bytes,
     total_memory_bytes,
 )
-from storage.errors import SettingsError
+from warren.storage.errors import SettingsError
 
 PHYSICAL_BYTES = 16 << 30
 NO_LIMIT_V1 = "9223372036854771712\n"

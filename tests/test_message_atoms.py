@@ -7,9 +7,9 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quorum_entries import basic_message
 
-from queue_index.message_format import (
+from tests.support.quorum_entries import basic_message
+from warren.queue_index.message_format import (
     Envelope,
     decode_message,
     encode_message,
@@ -18,10 +18,10 @@ from queue_index.message_format import (
     message_facts,
     properties_size,
 )
-from queue_index.properties import Properties, encode_properties
-from storage.erlang_terms import decode, encode
-from storage.errors import MessageError
-from warren.salvage.message_json import MessageJson
+from warren.queue_index.properties import Properties, encode_properties
+from warren.salvage.envelopes import Envelopes
+from warren.storage.erlang_terms import decode, encode
+from warren.storage.errors import MessageError
 
 MSG_ID = bytes(range(16))
 PROPERTIES = encode_properties(Properties(delivery_mode=2, headers={"n": 1}))
@@ -64,13 +64,13 @@ def test_a_message_of_a_later_quorum_queue_is_read_by_its_end(persistent: bool) 
 
 def test_messages_of_both_erlangs_in_one_queue_are_not_mixed_up() -> None:
     """A broker that was upgraded leaves such a queue."""
-    shapes = MessageJson()
+    envelopes = Envelopes()
     for number in range(6):
         body = b"body %d" % number
         for term in (encoded(body), with_later_atoms(encoded(body))):
-            envelope, found = shapes.split(term)
+            envelope, found = envelopes.split(term)
             assert bytes(found) == body
-            assert envelope == MessageJson().split(term)[0]
+            assert envelope == Envelopes().split(term)[0]
 
 
 @given(st.binary(max_size=40), st.data())

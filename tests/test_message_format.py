@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_index.message_format import (
+from tests.support.effort import times
+from warren.queue_index.message_format import (
     MAX_FRAGMENT_BYTES,
     Envelope,
     Message,
@@ -26,9 +27,9 @@ from queue_index.message_format import (
     locate_body,
     properties_size,
 )
-from queue_index.properties import Properties, decode_properties, encode_properties, to_json
-from storage.erlang_terms import Atom, Term, decode, encode
-from storage.errors import MessageError
+from warren.queue_index.properties import Properties, decode_properties, encode_properties, to_json
+from warren.storage.erlang_terms import Atom, Term, decode, encode
+from warren.storage.errors import MessageError
 
 GOLDEN: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "broker-messages.json").read_text("utf-8"))
 MSG_ID = bytes(range(16))
@@ -113,7 +114,6 @@ def general(message: Message, properties: bytes, fragments: list[bytes]) -> byte
     return encode((Atom("basic_message"), resource, keys, content, message.msg_id, message.persistent))
 
 
-@settings(deadline=None)
 @given(
     st.binary(max_size=9),
     st.binary(max_size=9),
@@ -233,7 +233,7 @@ def encode_deep(term: Any) -> bytes:
     return encode(term)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=times(300))
 @given(st.sampled_from([message["term"] for message in GOLDEN]), st.data())
 def test_a_message_with_changed_bytes_is_read_or_refused(term: str, data: st.DataObject) -> None:
     changed = bytearray.fromhex(term)

@@ -7,18 +7,18 @@ from random import Random
 
 import pytest
 
-from msg_store import body_reader, clean_stop
-from msg_store.body_reader import BodyReader, ReadHandles
-from msg_store.locations import Location, Locations, pack
-from msg_store.message_store import MessageStore
-from msg_store.rdq_format import encode_record
-from msg_store.store_reader import StoreReader
-from msg_store.write_buffer import WriteBuffer
-from storage.errors import DataError, DiskFullError, StorageError, UnknownMessageError
-from storage.faults import FaultRules
-from storage.filesystem import RealFileSystem
-from storage.memory import MemoryFileSystem
-from storage.settings import Settings
+from warren.msg_store import body_reader, clean_stop
+from warren.msg_store.body_reader import BodyReader, ReadHandles
+from warren.msg_store.locations import Location, Locations, pack
+from warren.msg_store.message_store import MessageStore
+from warren.msg_store.rdq_format import encode_record
+from warren.msg_store.store_reader import StoreReader
+from warren.msg_store.write_buffer import WriteBuffer
+from warren.storage.errors import DataError, DiskFullError, StorageError, UnknownMessageError
+from warren.storage.faults import FaultRules
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.settings import Settings
 
 DIRECTORY = "/vhost/msg_store_persistent"
 SETTINGS = Settings(msg_store_file_size_limit=1000)

@@ -8,10 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from msg_store.message_store import MessageStore
-from msg_store.store_reader import StoreReader
-from storage.memory import MemoryFileSystem
-from storage.settings import Settings
+from tests.support.effort import times
+from warren.msg_store.message_store import MessageStore
+from warren.msg_store.store_reader import StoreReader
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.settings import Settings
 
 DIRECTORY = "/vhost/msg_store_persistent"
 SETTINGS = Settings(msg_store_file_size_limit=400)
@@ -131,5 +132,5 @@ class StoreMachine(RuleBasedStateMachine):
                 assert reader.read(key(n)) == body(n)
 
 
-StoreMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+StoreMachine.TestCase.settings = settings(max_examples=times(60), stateful_step_count=40)
 TestMessageStoreAgainstADict = StoreMachine.TestCase

@@ -6,15 +6,16 @@ import base64
 import json
 
 import pytest
-from quorum_entries import basic_message, p_basic
 
-from queue_index.message_format import Envelope, decode_message, encode_message, locate_body, locate_parts
-from queue_index.properties import Properties, encode_properties
-from storage.erlang_terms import Term, encode
-from storage.errors import MessageError
+from tests.support.quorum_entries import basic_message, p_basic
+from warren.queue_index.message_format import Envelope, decode_message, encode_message, locate_body, locate_parts
+from warren.queue_index.properties import Properties, encode_properties
+from warren.salvage.envelopes import Envelopes
 from warren.salvage.export import Exporter
-from warren.salvage.message_json import MessageJson
+from warren.salvage.json_lines import JsonLines
 from warren.salvage.queue_directory import Finding, StoredMessage
+from warren.storage.erlang_terms import Term, encode
+from warren.storage.errors import MessageError
 
 MSG_ID = bytes(range(16))
 PROPERTIES = encode_properties(Properties(delivery_mode=2))
@@ -65,24 +66,24 @@ def test_a_body_that_looks_like_the_end_of_a_message_misleads_nobody() -> None:
     end = without_id(b"x")[-20:]
     for term in (without_id(end), encode_message(ENVELOPE, MSG_ID, end)):
         assert decode_message(term).body == end
-        assert MessageJson().split(term)[1] == end
+        assert Envelopes().split(term)[1] == end
 
 
-def test_shapes_with_and_without_an_id_are_not_taken_for_each_other() -> None:
-    split = MessageJson()
+def test_templates_with_and_without_an_id_are_not_taken_for_each_other() -> None:
+    envelopes = Envelopes()
     for number in range(1, 30):
         body = b"j" + b"m\0\0\0\x10" * number
         for term in (without_id(body), encode_message(ENVELOPE, MSG_ID, body), without_id(body, b"k")):
-            members, found = split.split(term)
+            envelope, found = envelopes.split(term)
             assert bytes(found) == body
-            assert members == MessageJson().split(term)[0]
-    assert len(split._shapes) == 3
+            assert envelope == Envelopes().split(term)[0]
+    assert len(envelopes._templates) == 3
 
 
 def test_an_export_says_null_in_place_of_an_id() -> None:
     lines: list[bytes] = []
     findings: list[Finding] = []
-    exporter = Exporter(lines.append, findings.append)
+    exporter = Exporter(JsonLines(lines.append), findings.append)
     messages = [
         StoredMessage(1, b"", True, True, False, 0, without_id(b"abc"), "log", 0, 2),
         StoredMessage(2, MSG_ID, True, False, True, 5, encode_message(ENVELOPE, MSG_ID, b"abc"), "log", 0, None),

@@ -9,13 +9,15 @@ import random
 import time
 
 import pytest
-from runtime_tools import BIG, DATA, bodies, hand_node, queue_path, store_path
 
 import warren
-from actors.handing_over import QueueDownError
-from actors.node_actor import NodeActor, UnsavedError
-from actors.running_vhost import QueueCell
-from storage.errors import StorageError, WarrenError
+from tests.support.runtime_tools import BIG, DATA, bodies, hand_node, queue_path, store_path
+from warren.actors.handing_over import QueueDownError
+from warren.actors.node_actor import NodeActor
+from warren.actors.node_errors import UnsavedError
+from warren.actors.running_vhost import QueueCell
+from warren.steps import run
+from warren.storage.errors import StorageError, WarrenError
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +26,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def cell_of(queue: warren.Queue) -> QueueCell:
-    return queue._cell
+    return queue._verbs.cell
 
 
 def break_queue(queue: warren.Queue) -> None:
@@ -49,7 +51,7 @@ def test_a_queue_that_contradicts_itself_is_started_anew_from_its_files() -> Non
     assert bodies(queue) == [b"1", b"2", BIG]
     other.publish(b"x").wait()
     assert [one.body for one in queue.get_many(5, auto_ack=True)] == [b"1", b"2", BIG]
-    assert scene.node.down == {}
+    assert scene.node.failed_queues == {}
     scene.node.close()
 
 
@@ -93,7 +95,7 @@ def test_a_queue_that_fails_too_often_stays_down_with_the_reason_and_others_serv
         with pytest.raises(WarrenError):
             queue.publish(b"x").wait()
         scene.run()
-    assert "failed on purpose" in scene.node.down["q"]
+    assert "failed on purpose" in scene.node.failed_queues["q"]
     for work in (lambda: queue.publish(b"y"), queue.get, lambda: len(queue), queue.consume):
         with pytest.raises(QueueDownError, match="failed on purpose"):
             work()
@@ -114,7 +116,7 @@ def test_failures_that_are_long_ago_do_not_count() -> None:
         with pytest.raises(WarrenError):
             queue.publish(b"x").wait()
         scene.advance(6)
-    assert scene.node.down == {}
+    assert scene.node.failed_queues == {}
     queue.publish(b"y").wait()
     scene.node.close()
 
@@ -193,7 +195,7 @@ def test_a_store_that_fails_takes_its_vhost_down_and_up_again_and_handles_go_on(
     assert bodies(elsewhere) == [b"e"]
     queue.publish(BIG + b"again").wait()
     assert bodies(queue)[-1] == BIG + b"again"
-    assert scene.node.down == {}
+    assert scene.node.failed_queues == {}
     scene.node.close()
     again = hand_node(scene.files, seed=1)
     assert bodies(again.node.queue("q"))[-1] == BIG + b"again"
@@ -376,7 +378,7 @@ def test_a_definition_that_cannot_be_saved_fails_the_change_and_not_the_node() -
     scene.files.fail("append", f"{DATA}/*definitions*")
     with pytest.raises(UnsavedError):
         scene.node.queue("new")
-    with pytest.raises(warren.NotFoundError):
+    with pytest.raises(warren.errors.NotFoundError):
         scene.node.queue("new", passive=True)
     scene.files.fail("append", f"{DATA}/*definitions*")
     with pytest.raises(UnsavedError):
@@ -402,7 +404,7 @@ def test_a_node_that_has_failed_says_why_to_everybody() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(RuntimeError, match="default exchange"):
-        scene.node.change(break_what_is_declared)
+        run(scene.node._running.change(break_what_is_declared))
     scene.run()
     for work in (lambda: scene.node.queue("other"), scene.node.vhosts, lambda: queue.publish(b"2"), scene.node.memory):
         with pytest.raises(WarrenError):

@@ -6,22 +6,21 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from runtime_tools import BIG, DATA, HandNode, bodies, forget_actors, hand_node, queue_path, store_path
 
 import warren
 import warren.aio
-from actors.handing_over import QueueDownError
-from actors.node_actor import ForeignDirectoryError, VhostDownError
-from queue_index import directory as names
-from storage.errors import DataError, DirectoryLockedError, WarrenError
-from storage.faults import FaultRules, SimulatedCrash
-from storage.filesystem import write_file
-from storage.memory import MemoryFileSystem
+from tests.support.node_changes import CHANGES, looked_at, prepare
+from tests.support.runtime_tools import BIG, DATA, HandNode, bodies, forget_actors, hand_node, queue_path, store_path
+from warren.actors.handing_over import QueueDownError
+from warren.actors.node_errors import ForeignDirectoryError, VhostDownError
+from warren.queue_index import directory as names
+from warren.storage.errors import DataError, DirectoryLockedError, WarrenError
+from warren.storage.faults import FaultRules, SimulatedCrash
+from warren.storage.filesystem import write_file
+from warren.storage.memory import MemoryFileSystem
 
 SMALL = {"segment_entry_count": 16, "queue_index_max_journal_entries": 8}
 
@@ -42,7 +41,7 @@ def test_a_queue_whose_name_file_is_damaged_is_down_and_the_rest_serves() -> Non
     path = f"{queue_path('bad')}/{names.QUEUE_NAME_FILE}"
     scene.files.flip_bit(path, scene.files.size(path) // 2, 3)
     again = hand_node(scene.files, seed=1)
-    assert list(again.node.down) == ["bad"]
+    assert list(again.node.failed_queues) == ["bad"]
     with pytest.raises(QueueDownError) as caught:
         again.node.queue("bad", passive=True).publish(b"x")
     assert names.QUEUE_NAME_FILE in str(caught.value)
@@ -64,7 +63,7 @@ def test_a_queue_whose_segment_is_damaged_is_down_with_the_file_and_the_rest_ser
         bodies(again.node.queue("bad"))
     assert "0.idx" in str(caught.value)
     again.run()
-    assert "0.idx" in again.node.down["bad"]
+    assert "0.idx" in again.node.failed_queues["bad"]
     again.node.close()
 
 
@@ -78,7 +77,7 @@ def test_a_queue_that_is_down_is_deleted_by_force_alone_and_begins_anew() -> Non
     with pytest.raises(QueueDownError):
         again.node.delete_queue("bad")
     again.node.delete_queue("bad", force=True)
-    assert again.node.down == {}
+    assert again.node.failed_queues == {}
     again.node.queue("bad").publish(b"new").wait()
     again.node.close()
     last = hand_node(again.files, seed=2)
@@ -99,10 +98,10 @@ def test_a_damaged_directory_that_no_definition_names_keeps_nothing_else_from_be
     again = hand_node(files, seed=1, **SMALL)
     assert bodies(again.node.queue("good")) == [b"g"]
     again.run()
-    assert "0.idx" in again.node.down["bad"]
+    assert "0.idx" in again.node.failed_queues["bad"]
     third = hand_node(again.kill(), seed=2, **SMALL)
     third.run()
-    assert "0.idx" in third.node.down["bad"]
+    assert "0.idx" in third.node.failed_queues["bad"]
     third.node.close()
 
 
@@ -114,13 +113,13 @@ def test_a_vhost_can_be_deleted_though_a_queue_of_it_is_down() -> None:
     with pytest.raises(WarrenError):
         queue.publish(b"x").wait()
     scene.run()
-    assert list(vhost.down) == ["q"]
+    assert list(vhost.failed_queues) == ["q"]
     vhost.queue("other").publish(b"o").wait()
     scene.node.delete_vhost("v")
     assert scene.node.vhosts() == ["/"]
     with pytest.raises(WarrenError):
         queue.publish(b"x")
-    assert vhost.name not in scene.node.actor.vhosts
+    assert vhost.name not in scene.node._running.actor.vhosts
     assert not any("/v" in path and names.vhost_directory_name(b"v") in path for path in scene.files.contents())
     scene.node.close()
 
@@ -297,7 +296,7 @@ def test_a_queue_that_is_not_to_survive_leaves_nothing(kind: dict[str, bool], cr
         files = scene.files
     again = hand_node(files, seed=1)
     assert sorted(queue.name for queue in again.node.queues()) == ["kept"]
-    with pytest.raises(warren.NotFoundError):
+    with pytest.raises(warren.errors.NotFoundError):
         again.node.queue("gone", passive=True)
     again.run()
     assert not any(path.startswith(queue_path("gone")) for path in files.contents())
@@ -320,65 +319,21 @@ def test_an_exclusive_queue_is_its_owners_alone() -> None:
         lambda: other.delete_queue("q"),
         lambda: scene.node.delete_queue("q"),
     ):
-        with pytest.raises(warren.ResourceLockedError):
+        with pytest.raises(warren.errors.ResourceLockedError):
             work()
     other.unbind("q", "amq.direct", "key")  # there is no such binding: nothing is done to the queue
-    with pytest.raises(warren.NotFoundError):
+    with pytest.raises(warren.errors.NotFoundError):
         other.bind("q", "nowhere")
     scene.node.exchange("amq.fanout").publish(b"2").wait()
     assert bodies(queue) == [b"1", b"2"]
     mine.release()
-    with pytest.raises(warren.NotFoundError):
+    with pytest.raises(warren.errors.NotFoundError):
         other.queue("q", passive=True)
     assert mine.queue("q", exclusive=True).delete() == 0
     scene.node.close()
 
 
 # ── crashes while something is declared or deleted ──────────────────────────────────────────────────────────────────
-
-
-def prepare(scene: HandNode) -> None:
-    node = scene.node
-    node.queue("old").publish_many([b"o1", BIG]).wait()
-    node.exchange("old exchange", "direct")
-    node.bind("old", "old exchange", "old key")
-    node.queue("doomed").publish_many([b"d", BIG]).wait()
-    node.exchange("doomed exchange", "topic")
-    node.bind("doomed", "old exchange", "doomed key")
-    node.vhost("doomed vhost").queue("in it").publish_many([b"v", BIG]).wait()
-    scene.run()
-
-
-CHANGES: dict[str, Callable[[warren.Node], Any]] = {
-    "declare a queue": lambda node: node.queue("new").publish(b"n").wait(),
-    "declare a priority queue": lambda node: node.queue("new", arguments={"x-max-priority": 2}).publish(b"n").wait(),
-    "delete a queue": lambda node: node.delete_queue("doomed"),
-    "declare an exchange": lambda node: node.exchange("new exchange", "fanout"),
-    "delete an exchange": lambda node: node.delete_exchange("doomed exchange"),
-    "bind": lambda node: node.bind("old", "old exchange", "new key"),
-    "unbind": lambda node: node.unbind("doomed", "old exchange", "doomed key"),
-    "declare a vhost": lambda node: node.vhost("new vhost").queue("q").publish(b"n").wait(),
-    "delete a vhost": lambda node: node.delete_vhost("doomed vhost"),
-}
-
-
-def looked_at(scene: HandNode) -> dict[str, Any]:
-    """What is declared, and what every queue has."""
-    node = scene.node
-    document = node.definitions()
-    assert node.down == {}
-    for vhost in node.vhosts():
-        assert node.vhost(vhost).down == {}
-    return {
-        "vhosts": sorted(node.vhosts()),
-        "queues": {
-            (vhost, queue.name): bodies(queue)
-            for vhost in sorted(node.vhosts())
-            for queue in node.vhost(vhost).queues()
-        },
-        "exchanges": sorted((one["vhost"], one["name"], one["type"]) for one in document["exchanges"]),
-        "bindings": sorted((one["source"], one["destination"], one["routing_key"]) for one in document["bindings"]),
-    }
 
 
 @pytest.mark.parametrize("power", [False, True])
@@ -418,7 +373,7 @@ def test_a_crash_while_something_is_changed_leaves_it_done_or_not(change: str, p
         for key, messages in found["queues"].items():
             whole = before["queues"].get(key) or after["queues"].get(key)
             assert messages in (whole, []), f"{where}: {key} is half there"
-        with contextlib.suppress(warren.NotFoundError):  # and it can be done again, where it was not
+        with contextlib.suppress(warren.errors.NotFoundError):  # and it can be done again, where it was not
             work(again.node)
         again.run()
         done = looked_at(again)

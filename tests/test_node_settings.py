@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 import warren
 import warren.aio
-from actors.engines.alarms import MemRelative
-from actors.engines.node_settings import NodeSettings, RestartLimit, default_threads
-from actors.engines.settings_file import load_settings, topic_settings
-from storage.errors import SettingsError
-from storage.settings import RABBITMQ_3_10, Settings
-from storage.topic_settings import TopicSettings
 from warren import Config
+from warren.actors.engines.alarms import MemRelative
+from warren.actors.engines.node_settings import NodeSettings, RestartLimit, default_threads
+from warren.actors.engines.settings_file import load_settings, topic_settings
 from warren.setting_keywords import SettingKeywords
+from warren.storage.errors import SettingsError
+from warren.storage.settings import RABBITMQ_3_10, Settings
+from warren.storage.topic_settings import TopicSettings
 
 PROJECT = Path(__file__).parent.parent
 PATH = "/etc/warren.toml"
@@ -283,5 +283,5 @@ def test_the_keywords_that_type_checkers_know_are_the_settings() -> None:
     assert list(SettingKeywords.__annotations__) == [field.name for part in parts for field in attrs.fields(part)]
     for opening in (warren.open, warren.aio.open, Config.of):
         assert inspect.signature(opening).parameters["settings"].annotation == "Unpack[SettingKeywords]"
-    assert (warren.open.__module__, warren.open.__qualname__) == ("warren", "open")
-    assert (warren.aio.open.__module__, warren.aio.open.__qualname__) == ("warren.aio", "open")
+    assert (warren.open.__module__, warren.open.__qualname__) == ("warren.node", "open")
+    assert (warren.aio.open.__module__, warren.aio.open.__qualname__) == ("warren.aio.node", "open")

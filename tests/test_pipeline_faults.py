@@ -8,20 +8,20 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from pipeline_tools import RABBITMQ, rabbitmq_node
 
-from storage.errors import DataError
+from tests.support.pipeline_tools import RABBITMQ, rabbitmq_node
+from tests.support.waiting import wait_until
 from warren.pipeline import PipelineError
 from warren.pipeline.jobs.running import check_out, spark_errors, staged
 from warren.pipeline.places import find_nodes
 from warren.pipeline.spark_errors import said_by
+from warren.storage.errors import DataError
 
 PROJECT = Path(__file__).parent.parent
-DRIVER = [sys.executable, str(Path(__file__).parent / "spark_faults.py")]
+DRIVER = [sys.executable, str(Path(__file__).parent / "support" / "spark_faults.py")]
 NODES = [rabbitmq_node(scenario) for scenario in RABBITMQ[:2]]
 
 
@@ -30,8 +30,7 @@ def test_an_interrupt_ends_a_job_and_leaves_nothing(tmp_path: Path) -> None:
     command = [*DRIVER, "slow", str(tmp_path), NODES[0]]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT)
     try:
-        while not (tmp_path / "writing").exists() and process.poll() is None:
-            time.sleep(0.05)
+        wait_until((tmp_path / "writing").exists, "no task writes", process=process, patience_s=300)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     finally:
@@ -62,7 +61,10 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (IN_A_TASK.format(said="storage.errors.DataError: /a/0.rdq, offset 7: is torn"), "/a/0.rdq, offset 7: is torn"),
+        (
+            IN_A_TASK.format(said="warren.storage.errors.DataError: /a/0.rdq, offset 7: is torn"),
+            "/a/0.rdq, offset 7: is torn",
+        ),
         (IN_A_TASK.format(said="warren.pipeline.errors.PipelineError: no: such: thing"), "no: such: thing"),
         (IN_A_TASK.format(said="KeyError: 'x'"), "a task failed: KeyError: 'x'"),
         (IN_A_TASK.format(said="MemoryError"), "a task failed: MemoryError"),

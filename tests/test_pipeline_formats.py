@@ -14,27 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
-from pipeline_tools import GOLDEN, Row, check_messages, read_rows, unpacked
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
-from rabbitmq_golden import QUORUM, V2, archives
-from test_pipeline_export import expected_lines, exported, lines
-from test_pipeline_inspect import by_a_task, expected_rows, on_one_machine
 from typer.testing import CliRunner
-from vhost_on_disk import VhostOnDisk
 
-from queue_index import index_v2_format as v2
-from storage.errors import DataError
-from storage.settings import Settings
+from tests.support.pipeline_exports import expected_lines, exported, lines
+from tests.support.pipeline_reports import by_a_task, expected_rows, on_one_machine
+from tests.support.pipeline_tools import GOLDEN, Row, check_messages, read_rows, unpacked
+from tests.support.rabbitmq_golden import QUORUM, V2, archives
+from tests.support.vhost_on_disk import VhostOnDisk
 from warren.cli import app
-from warren.pipeline.arrays import as_text
 from warren.pipeline.jobs import compact, verify
 from warren.pipeline.jobs.inspect import QUEUE, STORE_FILE
 from warren.pipeline.places import find_nodes
 from warren.pipeline.tables import bodies
+from warren.queue_index import index_v2_format as v2
 from warren.salvage.inspect import inspect_source
-from warren.salvage.names import split_level, to_text
+from warren.salvage.names import as_text, split_level, to_text
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.source import open_source
+from warren.storage.errors import DataError
+from warren.storage.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -346,6 +345,7 @@ def spoiled(place: Path) -> str:
     return str(place)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_reads_nodes_of_all_kinds_in_one_load_and_verifies_them(spark: SparkSession, tmp_path: Path) -> None:
     nodes = [all_kinds(), spoiled(tmp_path / "node"), the_one(QUORUM, "06-crash-delivery-limit")]
@@ -361,6 +361,7 @@ def test_spark_reads_nodes_of_all_kinds_in_one_load_and_verifies_them(spark: Spa
     assert damaged >= {"idx", "qi", "wal", "rdq"}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_compact_knows_what_queues_of_version_2_need(spark: SparkSession) -> None:
     nodes = [the_one(V2, "06-crash-fanout-shared"), all_kinds(), the_one(QUORUM, "05-clean-consumers")]

@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_tools import Row, check_messages, read_rows
 from typer.testing import CliRunner
-from vhost_on_disk import QueueOnDisk, VhostOnDisk
 
-from msg_store import hole_search, store_reader
-from msg_store.rdq_format import HEADER, encode_record
-from storage.errors import DataError, StorageError
-from storage.filesystem import File
+from tests.support.pipeline_tools import Row, check_messages, read_rows
+from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk
 from warren.cli import app
+from warren.msg_store import hole_search, store_reader
+from warren.msg_store.rdq_format import HEADER, encode_record
 from warren.pipeline.jobs import compact, verify_parts
 from warren.pipeline.jobs.vhost_parts import Numbered
 from warren.pipeline.places import find_nodes
 from warren.pipeline.tables import bodies
 from warren.pipeline.tables.hidden import hidden_in
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import File
 
 COUNT = 40
 PARTITIONS = pytest.mark.parametrize("partition_bytes", [1, 1 << 30])

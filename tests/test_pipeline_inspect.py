@@ -5,49 +5,19 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from damaged_nodes import DAMAGE, damaged
-from pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, rocketmq_node
 from typer.testing import CliRunner
 
+from tests.support.damaged_nodes import DAMAGE, damaged
+from tests.support.pipeline_reports import by_a_task, expected_rows, on_one_machine
+from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, rocketmq_node
 from warren.cli import app
-from warren.pipeline.jobs import inspect
-from warren.pipeline.jobs.inspect import NODE, QUEUE, STORE_FILE, TOPIC, inspect_node
-from warren.pipeline.places import find_nodes
+from warren.pipeline.jobs.inspect import NODE, QUEUE, STORE_FILE, TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Report = dict[str, Any]
-
-
-def on_one_machine(path: str, *options: str) -> Report:
-    report: Report = json.loads(CliRunner().invoke(app, ["inspect", path, "--json", *options]).stdout)
-    return report
-
-
-def by_a_task(path: str, **settings: str) -> dict[str, list[Report]]:
-    """What the task of a node says, by what it is about."""
-    (node,) = find_nodes([path])
-    (batch,) = inspect_node(inspect.Given(0, node, settings))
-    found: dict[str, list[Report]] = {what: [] for what in (QUEUE, TOPIC, STORE_FILE, NODE)}
-    for row in batch.to_pylist():
-        assert row["node"] == path
-        found[row["what"]].append(json.loads(row["report"]))
-    return found
-
-
-def expected_rows(report: Report) -> tuple[list[Report], list[Report]]:
-    queues = [{"vhost": vhost["name"], **queue} for vhost in report["vhosts"] for queue in vhost["queues"]]
-    stores = [
-        {"vhost": vhost["name"], "store": store, **file}
-        for vhost in report["vhosts"]
-        for store, said in vhost["stores"].items()
-        for file in said["files"]
-    ]
-    return queues, stores
 
 
 @pytest.mark.parametrize("scenario", RABBITMQ)
@@ -115,6 +85,7 @@ def test_the_command_says_all_nodes_and_writes_tables(spark: SparkSession, tmp_p
     assert rows[0].keys() == {"node", "vhost", "name", "dir", "kind", "type", "version", "ready", "bytes", "report"}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_verify_as_a_command(spark: SparkSession, tmp_path: Path) -> None:
     scenario, spoil = DAMAGE["torn store file"]

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from broker import Broker, Message
-from pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, read_rows, rocketmq_node
-from test_cli_export import QueueOnDisk
-from test_pipeline_export import exported, lines, warren
 
-from storage.errors import WarrenError
+from tests.support.broker import Broker, Message
+from tests.support.cli_tools import warren
+from tests.support.pipeline_exports import exported, lines
+from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, read_rows, rocketmq_node
+from tests.support.queue_on_disk import QueueOnDisk
 from warren.pipeline.jobs import rows_in
 from warren.pipeline.jobs.load import build, engine_settings
+from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,9 +52,9 @@ def test_a_golden_node_comes_back_as_it_was_exported(tmp_path: Path, scenario: s
     exported(tmp_path / "first", rabbitmq_node(scenario))
     first = [row for row in rows_of(tmp_path / "first") if row["position"] < 500]
     assert first
-    (tmp_path / "attempts").mkdir()
-    list(build(batches_of(first), str(tmp_path / "attempts")))
-    (node,) = (tmp_path / "attempts").iterdir()
+    (tmp_path / "outputs").mkdir()
+    list(build(batches_of(first), str(tmp_path / "outputs")))
+    (node,) = (tmp_path / "outputs").iterdir()
     exported(tmp_path / "second", str(node))
     assert without(rows_of(tmp_path / "second"), *OF_THE_NODE) == without(first, *OF_THE_NODE)
 
@@ -69,9 +70,9 @@ def test_every_value_that_a_header_can_have_comes_back(tmp_path: Path) -> None:
     queue.journal(0, b"", keys=(b"a", b"b\xff"), headers=headers, content_type=b"\xff", timestamp=1_700_000_000)
     queue.journal(1, b"\0" * 9_000, priority=3, expiration="60000", headers={})
     exported(tmp_path / "lines", str(tmp_path / "first"))
-    (tmp_path / "attempts").mkdir()
-    list(build(batches_of(rows_of(tmp_path / "lines")), str(tmp_path / "attempts")))
-    (node,) = (tmp_path / "attempts").iterdir()
+    (tmp_path / "outputs").mkdir()
+    list(build(batches_of(rows_of(tmp_path / "lines")), str(tmp_path / "outputs")))
+    (node,) = (tmp_path / "outputs").iterdir()
     exported(tmp_path / "again", str(node))
     assert without(rows_of(tmp_path / "again"), *OF_THE_NODE) == without(rows_of(tmp_path / "lines"), *OF_THE_NODE)
 
@@ -85,10 +86,10 @@ def test_levels_that_the_rows_name_are_queues_of_their_own(tmp_path: Path) -> No
     rows = [{name: row[name] for name in names} for row in table]
     rows.sort(key=lambda row: (row["vhost"], row["queue"], row["position"]))
     batch = pa.RecordBatch.from_pylist(rows, schema=rows_in._ARROW)
-    (tmp_path / "attempts").mkdir()
+    (tmp_path / "outputs").mkdir()
     shards = pa.array([0] * len(rows), pa.int32())
-    list(build(iter([batch.append_column("shard", shards)]), str(tmp_path / "attempts")))
-    (built,) = (tmp_path / "attempts").iterdir()
+    list(build(iter([batch.append_column("shard", shards)]), str(tmp_path / "outputs")))
+    (built,) = (tmp_path / "outputs").iterdir()
     loaded = read_rows("messages", str(built))
     assert [(row["queue"], row["priority"], row["position"], row["body"]) for row in loaded] == [
         (row["queue"], row["priority"], row["position"], row["body"]) for row in rows
@@ -141,6 +142,7 @@ def test_spark_shards_an_export_over_nodes(spark: SparkSession, tmp_path: Path) 
         assert said["messages"] == sum(map(len, expected.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_topics_are_refused_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
     for output_format, said in (("jsonl", "messages of topics"), ("parquet", "has no column vhost")):
@@ -160,9 +162,9 @@ def test_a_broker_delivers_what_was_loaded(broker: Broker, tmp_path: Path) -> No
         broker.publish(Message(bytes([n % 251]) * (n * (50 if queue == "large" else 1)), queue) for n in range(300))
     broker.stop()
     exported(tmp_path / "lines", str(broker.node_directory))
-    (tmp_path / "attempts").mkdir()
-    list(build(batches_of(rows_of(tmp_path / "lines")), str(tmp_path / "attempts")))
-    (built,) = (tmp_path / "attempts").iterdir()
+    (tmp_path / "outputs").mkdir()
+    list(build(batches_of(rows_of(tmp_path / "lines")), str(tmp_path / "outputs")))
+    (built,) = (tmp_path / "outputs").iterdir()
     shutil.rmtree(broker.vhosts_directory)
     shutil.copytree(built / "msg_stores" / "vhosts", broker.vhosts_directory)
     broker.start()

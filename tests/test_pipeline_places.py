@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_tools import GOLDEN, Row, rabbitmq_node, read_rows, rocketmq_node
-from s3_tools import BUCKET, ENVIRONMENT, S3, s3_server
 
-from storage.errors import DataError, StorageError, WarrenError
+from tests.support.pipeline_tools import GOLDEN, Row, rabbitmq_node, read_rows, rocketmq_node
+from tests.support.s3_tools import BUCKET, ENVIRONMENT, S3, s3_server
 from warren.pipeline import arrow_files
 from warren.pipeline.arrow_files import BLOCK_BYTES, ArrowFileSystem
 from warren.pipeline.jobs.running import load
 from warren.pipeline.places import Kind, Node, find_nodes
 from warren.pipeline.tables import TABLES
+from warren.storage.errors import DataError, StorageError, WarrenError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,6 +116,7 @@ def test_a_directory_with_neither_kind_is_named(table: str, fleet: Path) -> None
 KINDS = (("broker-1", Kind.QUEUES), ("broker-2", Kind.TOPICS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "name", "kind"),
     [(table, *one) for table in sorted(TABLES) for one in KINDS if one[1] & TABLES[table].kinds],
@@ -129,6 +130,7 @@ def test_every_table_is_the_same_on_s3(s3: S3, table: str, name: str, kind: Kind
     assert len(s3.requests) < 12 * files + 40, "many small reads are not a request each"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_reads_from_s3(s3: S3, spark: SparkSession) -> None:
     # the session, and with it the executors' environment, may be older than the server
@@ -158,7 +160,7 @@ def test_what_opens_a_store_is_no_part_of_a_name(s3: S3, monkeypatch: pytest.Mon
     assert "a-secret" not in repr(node)
     assert "a-secret" not in repr(node.files())
     sent: Node = pickle.loads(pickle.dumps(node))
-    assert sent.kinds() is Kind.QUEUES
+    assert sent.contents().kinds is Kind.QUEUES
     assert find_nodes([sent.path]) == [node]
 
 
@@ -182,7 +184,7 @@ def test_a_uri_without_a_store_is_an_error_of_one_line(s3: S3, path: str, said: 
 
 
 def test_a_file_system_of_uris_answers_as_that_of_a_disk(s3: S3) -> None:
-    from storage.filesystem import RealFileSystem
+    from warren.storage.filesystem import RealFileSystem
 
     local, disk, away = rocketmq_node(TOPICS), RealFileSystem(), ArrowFileSystem(remote("broker-2"))
     for directory, folders, files in os.walk(local):

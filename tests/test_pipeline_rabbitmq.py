@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline_tools import RABBITMQ, Row, check_messages, rabbitmq_node, read_batches, read_rows
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, LessThan
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+)
 from pyspark.sql.types import StructType
-from vhost_on_disk import ENTRIES, QueueOnDisk, VhostOnDisk
 
-from msg_store.rdq_format import encode_record, scan
-from queue_index import directory as disk
-from queue_index.message_format import decode_message
-from storage.errors import DataError, StorageError
-from storage.filesystem import RealFileSystem
+from tests.support.effort import times
+from tests.support.pipeline_tools import RABBITMQ, Row, check_messages, rabbitmq_node, read_batches, read_rows
+from tests.support.vhost_on_disk import ENTRIES, QueueOnDisk, VhostOnDisk
+from warren.msg_store.rdq_format import encode_record, scan
 from warren.pipeline.places import find_nodes
+from warren.pipeline.source import WarrenSource
 from warren.pipeline.tables import TABLES, bodies
+from warren.queue_index import directory as disk
+from warren.queue_index.message_format import decode_message
 from warren.salvage.inspect import inspect_source
 from warren.salvage.names import split_level, to_text
 from warren.salvage.read_only import ReadOnlyFileSystem
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import RealFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,7 +138,7 @@ def test_queues_are_those_of_inspect(scenario: str) -> None:
             assert json.loads(row["details"]).items() <= queue.items()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(40))
 @given(
     st.sampled_from([name for name in RABBITMQ if "16384" not in name and "2048" not in name]),
     st.sampled_from(NAMES),
@@ -215,7 +226,7 @@ def test_neighbours_of_one_length_in_segment_and_journal(embedded: bool, place: 
     check_messages(rows, str(place))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(20))
 @given(st.integers(0, 1 << 32), st.just(1) | st.integers(1, 4000), st.integers(1, 2000))
 def test_any_directory_gives_the_same_rows_however_it_is_cut(seed: int, partition_bytes: int, batch_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as place:
@@ -373,6 +384,40 @@ def test_positions_behind_segments_that_are_not_wanted_are_counted(place: Path) 
         assert rows == expected
         rows = read_rows("messages", str(place), filters=[EqualTo(("seq_id",), 9)], partition_bytes=partition_bytes)
         assert rows == expected[8:]
+
+
+def partitions_of(place: Path, **options: str) -> tuple[DataSourceReader, Sequence[InputPartition]]:
+    source = WarrenSource({"table": "messages", "path": str(place), **options})
+    reader = source.reader(source.schema())
+    return reader, reader.partitions()
+
+
+def test_planning_opens_no_index_and_no_store(place: Path, opened: list[str]) -> None:
+    a_queue_in_pieces(place)
+    _, partitions = partitions_of(place, partition_bytes="1")
+    assert len(partitions) == 3
+    assert not opened
+    assert all(len(pickle.dumps(partition)) < 2_000 for partition in partitions)
+
+
+def test_what_a_worker_has_read_it_does_not_count_again(place: Path, opened: list[str]) -> None:
+    a_queue_in_pieces(place)
+    reader, partitions = partitions_of(place, partition_bytes="1", mode="failfast")
+    for number, partition in enumerate(partitions):
+        opened.clear()
+        assert sum(len(batch) for batch in reader.read(partition)) == ENTRIES
+        assert {name for name in names_of(opened) if name.endswith(".idx")} == {f"{number}.idx"}
+        assert sum(path.endswith(".idx") for path in opened) == 1
+    _, again = partitions_of(place, partition_bytes="1")
+    assert [one.value for one in again] == [one.value for one in partitions]
+
+
+def test_a_task_that_begins_behind_what_nobody_counted_counts(place: Path, opened: list[str]) -> None:
+    a_queue_in_pieces(place)
+    reader, partitions = partitions_of(place, partition_bytes="1")
+    for number in (2, 1, 2, 0):
+        found = [row["position"] for batch in reader.read(partitions[number]) for row in batch.to_pylist()]
+        assert found == list(range(ENTRIES * number, ENTRIES * (number + 1)))
 
 
 def test_a_store_is_not_scanned_for_messages_that_stand_in_the_index(place: Path, opened: list[str]) -> None:

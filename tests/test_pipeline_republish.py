@@ -4,62 +4,29 @@ from __future__ import annotations
 
 import base64
 import json
-import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
-from broker import Broker
-from pipeline_tools import rabbitmq_node
-from test_pipeline_export import exported, lines, warren
 
-from storage.errors import WarrenError
-from warren.pipeline.jobs import rows_in
+from tests.support.broker import Broker
+from tests.support.cli_tools import warren
+from tests.support.pipeline_exports import exported, lines
+from tests.support.pipeline_tools import rabbitmq_node
+from tests.support.republishing import published, rows
+from tests.support.waiting import wait_until
 from warren.pipeline.jobs.ledger import Ledger, Whose
-from warren.pipeline.jobs.republish import Order, Republished, publish
+from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WHOSE = Whose(node="/disks/a", vhost="/", queue="q", to="amqp://guest@127.0.0.1:1/%2F")
-
-
-def rows(queue: str, count: int, node: str = "/disks/a") -> list[dict[str, Any]]:
-    return [
-        {
-            "node": node,
-            "vhost": "/",
-            "queue": queue,
-            "priority": None,
-            "position": position,
-            "expiry_us": None,
-            "exchange": "",
-            "routing_keys": [queue],
-            "properties": json.dumps({"message_id": f"{node} {position}", "delivery_mode": 2}),
-            "headers": None if position % 3 else json.dumps({"n": position}),
-            "body": b"%d" % position,
-        }
-        for position in range(count)
-    ]
-
-
-def batches(of: list[dict[str, Any]], each: int = 500) -> Iterator[pa.RecordBatch]:
-    for at in range(0, len(of), each):
-        yield pa.RecordBatch.from_pylist(of[at : at + each], schema=rows_in._ARROW)
-
-
-def published(of: list[dict[str, Any]], url: str, ledger: Path, window: int = 100) -> list[Republished]:
-    """What a task does."""
-    order = Order(to=url, ledger=str(ledger), window=window)
-    answers = publish(batches(of), order, "the broker")
-    return [pickle.loads(batch.column(0)[0].as_py()) for batch in answers]
 
 
 # ── the ledger ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -135,7 +102,7 @@ _TASK = """
 import sys
 sys.path[:0] = {paths!r}
 from pathlib import Path
-from test_pipeline_republish import published, rows
+from tests.support.republishing import published, rows
 published(rows("killed", {count}), {url!r}, Path({ledger!r}))
 """
 
@@ -147,10 +114,7 @@ def test_a_task_that_was_killed_goes_on_where_its_ledger_ends(running: Broker, t
     ledger.mkdir()
     script = _TASK.format(paths=sys.path, count=count, url=running.amqp_url, ledger=str(ledger))
     task = subprocess.Popen([sys.executable, "-c", script])
-    deadline = time.monotonic() + 60
-    while not any(file.stat().st_size > 400 for file in ledger.iterdir()):
-        assert task.poll() is None, "the task is to be killed while it publishes"
-        assert time.monotonic() < deadline
+    wait_until(lambda: any(file.stat().st_size > 400 for file in ledger.iterdir()), "no publishes", process=task)
     task.send_signal(signal.SIGKILL)
     task.wait()
     whose = Whose(node="/disks/a", vhost="/", queue="killed", to="the broker")
@@ -174,6 +138,7 @@ def test_a_broker_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.slow
 @pytest.mark.spark
 def test_an_export_goes_into_a_broker_through_spark(spark: SparkSession, running: Broker, tmp_path: Path) -> None:
     node = rabbitmq_node("01-clean-small-mixed")

@@ -19,20 +19,18 @@ import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
-import rocketmq_golden as golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline_tools import RABBITMQ, ROCKETMQ, Row, rabbitmq_node, read_rows, rocketmq_node
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan
 
-from actors.engines.topics.topic_store import TopicStore
-from msg_store.commit_log import Batch
-from msg_store.commit_log_format import Host, Record, decode_properties, encode, encode_blank
-from msg_store.record_check import Failure
-from msg_store.record_search import RecordSearch
-from storage.errors import DataError, WarrenError
-from storage.filesystem import RealFileSystem
-from storage.topic_settings import ROCKETMQ_4_9, TopicSettings
+from tests.support import rocketmq_golden as golden
+from tests.support.effort import times
+from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, Row, rabbitmq_node, read_rows, rocketmq_node
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.msg_store.commit_log import Batch
+from warren.msg_store.commit_log_format import Host, Record, decode_properties, encode, encode_blank
+from warren.msg_store.record_check import Failure
+from warren.msg_store.record_search import RecordSearch
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.running import load
 from warren.pipeline.options import ReadOptions
@@ -46,6 +44,9 @@ from warren.salvage.rocketmq.inspecting import inspect_store
 from warren.salvage.rocketmq.message_lines import record_line
 from warren.salvage.rocketmq.reading import queue_entries, scan_records
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
+from warren.storage.errors import DataError, WarrenError
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.topic_settings import ROCKETMQ_4_9, TopicSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -278,7 +279,7 @@ def found_in(log: Log, cuts: list[int], lookback: int, window: int) -> tuple[lis
             if isinstance(item, Failure):
                 failures.append(item)
             else:
-                positions += item.columns.positions[item.first : item.stop].tolist()
+                positions += item.positions.tolist()
     return positions, failures
 
 
@@ -289,7 +290,7 @@ damages = st.lists(
 some_cuts = st.lists(st.integers(1, FILE_BYTES - 1), unique=True, max_size=30).map(sorted)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(150))
 @given(
     seed=st.integers(0, 1 << 32),
     is_passed=st.booleans(),
@@ -335,7 +336,7 @@ def test_a_false_record_in_a_body_larger_than_the_range_is_not_taken() -> None:
     search = RecordSearch(read=read, begin=0, end=len(log), file_end=1 << 20, lookback_bytes=2 * second_at)
     found = [search.records(low, low + 100) for low in range(0, len(log), 100)]
     stretches = [item for each in found for item in each]
-    assert [int(item.columns.positions[item.first]) for item in stretches if not isinstance(item, Failure)] == [
+    assert [int(item.positions[0]) for item in stretches if not isinstance(item, Failure)] == [
         0,
         second_at,
     ]
@@ -352,7 +353,7 @@ def test_where_no_record_says_where_it_lies_the_search_goes_back_to_the_begin_of
     search = RecordSearch(read=read, begin=0, end=len(log), file_end=1 << 20, lookback_bytes=500)
     (stretch,) = search.records(100 * size - 5, 101 * size)
     assert not isinstance(stretch, Failure)
-    assert stretch.columns.positions[stretch.first : stretch.stop].tolist() == [100 * size]
+    assert stretch.positions.tolist() == [100 * size]
 
 
 RECORD = Record(
@@ -689,7 +690,7 @@ def test_a_task_reads_no_more_than_its_batch_at_once(tmp_path: Path, monkeypatch
 pieces = st.sampled_from([b"\x01", b"\x02", b"a", b"TAGS", b"KEYS", b"\x00", "é".encode(), b"\xff", b"\xed\xa0\x80"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(200))
 @given(st.lists(st.lists(pieces, max_size=24).map(b"".join), max_size=20))
 def test_properties_are_read_as_one_by_one(properties: list[bytes]) -> None:
     data = b"".join(b"\0\2" + one for one in properties)

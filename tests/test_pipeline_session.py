@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pipeline_tools import RABBITMQ, rabbitmq_node
 
+from tests.support.pipeline_tools import RABBITMQ, rabbitmq_node
 from warren import pipeline
 from warren.pipeline import MissingSparkError, PipelineError, part
 from warren.pipeline import java as java_module

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, read_rows, rocketmq_node
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
-from storage.errors import WarrenError
+from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, read_rows, rocketmq_node
+from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,21 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pipeline_tools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline_tools import ROCKETMQ, rocketmq_node
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StructField, StructType
 
 import warren
-from actors.engines.topics.topic_store import TopicStore
-from msg_store.commit_log import Batch
-from queue_index.consume_queue_format import ENTRY_BYTES
-from storage.errors import StorageError, WarrenError
-from storage.filesystem import RealFileSystem
-from storage.topic_settings import TopicSettings
+from tests.support import pipeline_tools
+from tests.support.effort import times
+from tests.support.pipeline_tools import ROCKETMQ, rocketmq_node
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.msg_store.commit_log import Batch
 from warren.pipeline import stream_reader
 from warren.pipeline.live_store import LiveStore, View
 from warren.pipeline.options import ReadOptions
@@ -33,7 +30,11 @@ from warren.pipeline.schemas import RECORDS
 from warren.pipeline.source import WarrenSource
 from warren.pipeline.stream_reader import Offsets, TopicStreamReader, rationed
 from warren.pipeline.stream_rows import read_rows
+from warren.queue_index.consume_queue_format import ENTRY_BYTES
 from warren.salvage.rocketmq.store import open_rocketmq
+from warren.storage.errors import StorageError, WarrenError
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.topic_settings import TopicSettings
 from warren.topic_record import HERE
 
 ALL = ReadAllAvailable()
@@ -203,7 +204,7 @@ def test_a_node_without_a_message_is_waited_for(tmp_path: Path) -> None:
         start = reader.initialOffset()
         assert reader.latestOffset(start, ALL) == start == {path: {}}
         node.topic("orders", queues=1).append(b"x").wait()
-        node.running_topics().catch_up()
+        node._running.topics_now().catch_up()
         end = reader.latestOffset(start, ALL)
         assert [row["body"] for row in rows_of(reader, start, end)] == [b"x"]
 
@@ -312,7 +313,7 @@ def test_a_small_limit_passes_no_queue_over_for_ever() -> None:
     assert not any(waiting.values())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=times(25))
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(1, 40)), max_size=8), st.booleans())
 def test_each_message_comes_once_and_in_order_whatever_the_limits_and_the_growth(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, int]], restarts: bool

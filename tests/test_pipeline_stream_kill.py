@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import stream_kill_child as child
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 import warren
+from tests.support import stream_kill_child as child
+from tests.support.effort import new_seed
+from tests.support.waiting import wait_until
 from warren.pipeline import PipelineError
 from warren.pipeline.schemas import RECORDS
 from warren.pipeline.source import WarrenSource
@@ -66,10 +68,7 @@ def kill_a_driver(rng: random.Random, *places: str) -> None:
 
 
 def wait_for(what: Callable[[], object]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < until, "nothing happens"
-        time.sleep(0.02)
+    wait_until(what, "nothing happens", patience_s=PATIENCE_S)
 
 
 def kill_a_worker(rng: random.Random, spark: SparkSession, query: StreamingQuery) -> bool:
@@ -123,11 +122,10 @@ def has_failed(query: StreamingQuery) -> bool:
     return not query.isActive
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_stream_that_is_killed_ten_times_has_each_record_once(spark: SparkSession, tmp_path: Path) -> None:
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
-    rng = random.Random(seed)
+    rng = random.Random(new_seed())
     node, out, checkpoint = (str(tmp_path / name) for name in ("node", "out", "checkpoint"))
     restarts = 0
 
@@ -199,6 +197,7 @@ def test_a_node_that_is_killed_while_it_is_followed_takes_nothing_back(tmp_path:
     assert len(seen) >= 1200
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_frame_and_a_stream_are_written_to_topics(spark: SparkSession, tmp_path: Path) -> None:
     node, copy = str(tmp_path / "node"), str(tmp_path / "copy")

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from pipeline_tools import ROCKETMQ, rocketmq_node
 
+from tests.support.pipeline_tools import ROCKETMQ, rocketmq_node
 from warren.pipeline.places import Node, find_nodes
 from warren.pipeline.survey import survey
 from warren.pipeline.survey_memory import remembered

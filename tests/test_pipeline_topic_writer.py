@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import warren
-from storage.errors import DirectoryLockedError, WarrenError
-from storage.filesystem import RealFileSystem
 from warren.pipeline.source import WarrenSource
 from warren.pipeline.staging import WRITE_PROPERTY
 from warren.pipeline.topic_writer import TopicStreamWriter, TopicWriter
 from warren.pipeline.write_ledger import Intent, Ledger
+from warren.storage.errors import DirectoryLockedError, WarrenError
+from warren.storage.filesystem import RealFileSystem
 
 Rows = list[dict[str, Any]]
 
@@ -177,7 +177,7 @@ def test_files_that_lost_attempts_left_go_with_the_batch(tmp_path: Path) -> None
 
 @given(st.lists(st.integers(0, 30)))
 def test_a_ledger_knows_the_epochs_that_are_done(epochs: list[int]) -> None:
-    from storage.memory import MemoryFileSystem
+    from warren.storage.memory import MemoryFileSystem
 
     files = MemoryFileSystem()
     files.make_directories("/node")

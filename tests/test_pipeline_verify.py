@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from damaged_nodes import DAMAGE, damaged, fuzzed
-from pipeline_tools import RABBITMQ, ROCKETMQ, Row, rabbitmq_node, read_rows, rocketmq_node
 from typer.testing import CliRunner
 
-from storage.settings import Settings
+from tests.support.damaged_nodes import DAMAGE, damaged, fuzzed
+from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, Row, rabbitmq_node, read_rows, rocketmq_node
 from warren.cli import app
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs import compact, verify
 from warren.pipeline.places import find_nodes
 from warren.salvage.inspect import inspect_source
 from warren.salvage.source import open_source
+from warren.storage.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

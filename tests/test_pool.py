@@ -12,17 +12,13 @@ import pykka
 import pytest
 from pykka import ActorDeadError, ActorRef
 from pykka._envelope import Envelope
-from runtime_tools import forget_actors
 
-from actors.future import Confirm, CountDown, Future
-from actors.inbox import Control, Gathering
-from actors.pool import TURN_ENTRIES, ActorStoppedError, HandPool, Pool, PooledActor, ThreadPool
-from storage.errors import DataError, StorageError, WarrenError
-
-
-@attrs.frozen
-class Say:
-    word: object
+from tests.support.pool_tools import Do, Say, Scribe
+from tests.support.runtime_tools import forget_actors
+from warren.actors.future import Confirm, CountDown, Future
+from warren.actors.inbox import Control, PendingBatch
+from warren.actors.pool import TURN_ENTRIES, ActorStoppedError, HandPool, Pool, PooledActor, ThreadPool
+from warren.storage.errors import DataError, StorageError, WarrenError
 
 
 @attrs.frozen
@@ -30,46 +26,8 @@ class Urgent(Control):
     word: object
 
 
-@attrs.frozen
-class Do:
-    work: Any
-
-
 class RefusalError(WarrenError):
     """Refused on purpose."""
-
-
-class Scribe(PooledActor):
-    """Writes down everything that it is told."""
-
-    def __init__(self, pool: Pool) -> None:
-        super().__init__(pool)
-        self.heard: list[object] = []
-        self.turn_ends = 0
-        self.failed_with: BaseException | None = None
-        self.undelivered: list[object] = []
-        self.refused: list[Exception] = []
-
-    def on_receive(self, message: Any) -> object:
-        if isinstance(message, Do):
-            return message.work()
-        self.heard.append(message.word)
-        return message.word
-
-    def on_gathered(self, entry: Gathering) -> None:
-        self.heard.append(list(entry.items))
-
-    def on_turn_end(self) -> None:
-        self.turn_ends += 1
-
-    def on_refused(self, error: Exception) -> None:
-        self.refused.append(error)
-
-    def on_undelivered(self, message: Any, error: WarrenError) -> None:
-        self.undelivered.append(message.items if isinstance(message, Gathering) else message.word)
-
-    def on_failure(self, exception_type: Any, exception_value: BaseException | None, traceback: Any) -> None:
-        self.failed_with = exception_value
 
 
 @pytest.fixture
@@ -154,12 +112,12 @@ def test_control_that_comes_during_a_turn_goes_before_the_rest_of_it(pool: HandP
 def test_what_is_of_one_kind_gathers_until_something_comes_behind_it(pool: HandPool) -> None:
     actor, key, other = scribe(pool), object(), object()
     inbox = actor.actor_inbox
-    entries = [inbox.gather(key, 1, Gathering, 1), inbox.gather(key, 2, Gathering, 1)]
+    entries = [inbox.gather(key, 1, PendingBatch, 1), inbox.gather(key, 2, PendingBatch, 1)]
     assert entries[0] is entries[1]
-    inbox.gather(other, 3, Gathering, 0)
-    inbox.gather(key, 4, Gathering, 1)
+    inbox.gather(other, 3, PendingBatch, 0)
+    inbox.gather(key, 4, PendingBatch, 1)
     actor.actor_ref.tell(Say("between"))
-    inbox.gather(key, 5, Gathering, 1)
+    inbox.gather(key, 5, PendingBatch, 1)
     assert inbox.weight == 4
     pool.run()
     assert actor.heard == [[1, 2], [3], [4], "between", [5]]
@@ -167,9 +125,9 @@ def test_what_is_of_one_kind_gathers_until_something_comes_behind_it(pool: HandP
 
 def test_an_urgent_message_does_not_seal_what_gathers(pool: HandPool) -> None:
     actor, key = scribe(pool), object()
-    actor.actor_inbox.gather(key, 1, Gathering, 0)
+    actor.actor_inbox.gather(key, 1, PendingBatch, 0)
     actor.actor_ref.tell(Urgent("!"))
-    actor.actor_inbox.gather(key, 2, Gathering, 0)
+    actor.actor_inbox.gather(key, 2, PendingBatch, 0)
     pool.run()
     assert actor.heard == ["!", [1, 2]]
 
@@ -177,11 +135,11 @@ def test_an_urgent_message_does_not_seal_what_gathers(pool: HandPool) -> None:
 def test_nothing_joins_an_entry_that_was_sealed_or_taken(pool: HandPool) -> None:
     actor, key = scribe(pool), object()
     inbox = actor.actor_inbox
-    inbox.gather(key, 1, Gathering, 0)
+    inbox.gather(key, 1, PendingBatch, 0)
     inbox.seal()
-    inbox.gather(key, 2, Gathering, 0)
+    inbox.gather(key, 2, PendingBatch, 0)
     pool.run()
-    inbox.gather(key, 3, Gathering, 0)
+    inbox.gather(key, 3, PendingBatch, 0)
     pool.run()
     assert actor.heard == [[1], [2], [3]]
 
@@ -258,14 +216,14 @@ def test_a_refusal_without_a_caller_is_noted_and_the_actor_goes_on(pool: HandPoo
 @pytest.mark.parametrize("asked", [True, False])
 def test_what_is_no_refusal_is_the_end_of_the_actor(pool: HandPool, error: Exception, asked: bool) -> None:
     actor = scribe(pool)
-    actor.actor_inbox.gather("key", 1, Gathering, 0)
+    actor.actor_inbox.gather("key", 1, PendingBatch, 0)
     actor.actor_ref.tell(Say("before"))
     first: Any = actor.actor_ref.ask(raising(error), block=False) if asked else None
     if not asked:
         actor.actor_ref.tell(raising(error))
     waiting: Any = actor.actor_ref.ask(Say("behind"), block=False)
     actor.actor_ref.tell(Say("told"))
-    actor.actor_inbox.gather("key", "late", Gathering, 0)
+    actor.actor_inbox.gather("key", "late", PendingBatch, 0)
     pool.run()
     assert actor.heard == [[1], "before"]
     assert actor.failed_with is error
@@ -341,7 +299,7 @@ def test_telling_a_stopped_actor_is_an_error_and_what_slips_in_is_answered(pool:
     assert answer.done, "though nobody runs the pool any more"
     with pytest.raises(ActorStoppedError):
         answer.get()
-    actor.actor_inbox.gather("key", 1, Gathering, 0)
+    actor.actor_inbox.gather("key", 1, PendingBatch, 0)
     assert actor.undelivered == ["slipped in", [1]]
     assert actor.heard == []
 
@@ -379,7 +337,7 @@ class Ledger(PooledActor):
         self.note([message.word])
         return len(self.heard[message.word[0]])
 
-    def on_gathered(self, entry: Gathering) -> None:
+    def on_batch(self, entry: PendingBatch) -> None:
         self.note(entry.items)
 
     def note(self, items: list[tuple[int, int]]) -> None:
@@ -405,7 +363,7 @@ def test_many_threads_lose_nothing_and_keep_each_senders_order_one_turn_at_a_tim
                     if way == 0:
                         refs[index].tell(Say((sender, number)))
                     elif way == 1:
-                        ledger.actor_inbox.gather(key, (sender, number), Gathering, 1)
+                        ledger.actor_inbox.gather(key, (sender, number), PendingBatch, 1)
                     elif number % 20 == 0:
                         assert refs[index].ask(Say((sender, number)), timeout=60) == number + 1
                     else:

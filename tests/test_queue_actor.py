@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from runtime_tools import DATA, HandNode, Machine, hand_node
 
 import warren
-from actors import messages as m
-from actors.handing_over import PublishRefusedError, tag_ranges
-from actors.queue_actor import IDLE_BYTES, QueueActor
-from storage.errors import WarrenError
+from tests.support.runtime_tools import DATA, HandNode, Machine, hand_node
+from warren.actors import messages as m
+from warren.actors.handing_over import PublishRefusedError
+from warren.actors.queue_actor import QueueActor
+from warren.actors.queue_output import IDLE_BYTES
+from warren.queue_index.acking import tag_ranges
+from warren.storage.errors import WarrenError
 
 LIMIT = Machine().total_memory_bytes * 2 // 5
 BIG = b"B" * 5000
@@ -35,7 +37,7 @@ def scene() -> Iterator[HandNode]:
 
 
 def actor_of(queue: warren.Queue) -> QueueActor:
-    return queue._cell.actor
+    return queue._verbs.cell.actor
 
 
 def bodies(queue: warren.Queue) -> list[bytes]:
@@ -148,11 +150,11 @@ def test_while_somebody_else_is_at_the_queue_a_publisher_is_held_and_then_let_in
     try:
         for _ in range(400):
             queue.publish(b"x", block=False)
-        with pytest.raises(warren.BlockedError, match="behind"):
+        with pytest.raises(warren.errors.BlockedError, match="behind"):
             queue.publish(b"x", block=False)
-        with pytest.raises(warren.BlockedError, match="0 seconds"):
+        with pytest.raises(warren.errors.BlockedError, match="0 seconds"):
             queue.publish(b"x", timeout=0)
-        with pytest.raises(warren.BlockedError):
+        with pytest.raises(warren.errors.BlockedError):
             queue.publish_many([b"x"], block=False)
         room = actor._room()
         assert not room.done
@@ -170,7 +172,7 @@ def test_a_store_that_is_behind_holds_publishers_until_it_has_caught_up() -> Non
     actor = actor_of(queue)
     queue.publish_many([BIG] * 4)
     assert actor.turn()  # the queue's turn, and not yet the store's
-    with pytest.raises(warren.BlockedError):
+    with pytest.raises(warren.errors.BlockedError):
         queue.publish_many([BIG], block=False)
     scene.run()
     queue.publish_many([BIG], block=False)
@@ -239,7 +241,7 @@ def test_dead_letters_are_kept_while_their_target_is_down_and_come_back_with_the
     with pytest.raises(WarrenError):
         target.publish(b"x").wait()
     scene.run()
-    assert list(scene.node.down) == ["target"]
+    assert list(scene.node.failed_queues) == ["target"]
     reject(queue, 2)
     scene.advance(1)
     assert len(queue) == 0
@@ -412,7 +414,7 @@ def test_a_queue_rests_after_so_long_without_work_and_wakes_with_the_next(scene:
     assert len(queue) == 3
     assert queue.stats()["messages_ready"] == 3
     assert asleep(queue), "looking wakes nobody"
-    assert scene.node._around.allocated_bytes[actor_of(queue).actor_urn] == IDLE_BYTES
+    assert scene.node._running._context.allocated_bytes[actor_of(queue).actor_urn] == IDLE_BYTES
     (delivery,) = queue.get_many(1)
     assert delivery.body == b"1"
     assert not asleep(queue)
@@ -432,7 +434,7 @@ def test_a_rest_leaves_messages_in_ram_while_nobody_wants_the_memory(scene: Hand
     assert after["messages_ram"] == 3
     assert after["backing_queue_status"]["target_ram_count"] == "infinity"
     assert after["backing_queue_status"]["q4"] == 3
-    assert scene.node._around.allocated_bytes[actor_of(queue).actor_urn] > len(BIG)
+    assert scene.node._running._context.allocated_bytes[actor_of(queue).actor_urn] > len(BIG)
     scene.files.plan.log.clear()
     assert [one.body for one in queue.get_many(3, auto_ack=True)] == [b"1", BIG, b"2"]
     assert [kind for kind, _ in scene.files.plan.log if kind in {"read", "pread"}] == []
@@ -473,9 +475,9 @@ def test_dead_letters_for_a_queue_that_is_deleted_meanwhile_are_let_go(scene: Ha
         "source", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "target", "x-message-ttl": 1000}
     )
     source.publish(b"x").wait()
-    target.actor.actor_ref.tell(m.DeleteQueue())  # before the letter comes, in the same inbox
+    target._verbs.actor.actor_ref.tell(m.DeleteQueue())  # before the letter comes, in the same inbox
     scene.clock.advance(1.0)
-    source.actor.actor_ref.ask(m.DeadlineDue())
+    source._verbs.actor.actor_ref.ask(m.DeadlineDue())
     scene.run()
     assert source.stats()["messages_dead_lettering"] == 0
     assert source.stats()["messages"] == 0
@@ -485,7 +487,7 @@ def test_a_node_at_rest_does_nothing_but_watch_the_memory(scene: HandNode) -> No
     for number in range(20):
         scene.node.queue(f"q{number}").publish(b"1").wait()
     scene.advance(10)
-    timer = scene.node._around.timer.actor_inbox.owner  # type: ignore[attr-defined]
+    timer = scene.node._running._context.timer.actor_inbox.owner  # type: ignore[attr-defined]
     assert len(timer._timers) == 3, "memory, alarm, disk"
     before = scene.files.operations
     scene.advance(100)
@@ -498,7 +500,7 @@ def test_a_queue_with_unacked_messages_stays_awake_and_accounts_for_what_it_has(
     (delivery,) = queue.get_many(1)
     scene.advance(5)
     assert not asleep(queue)
-    assert scene.node._around.allocated_bytes[actor_of(queue).actor_urn] > len(BIG)
+    assert scene.node._running._context.allocated_bytes[actor_of(queue).actor_urn] > len(BIG)
     delivery.ack()
     scene.advance(5)
     assert asleep(queue)
@@ -531,7 +533,7 @@ def test_hundreds_of_resting_queues_take_10_kb_each_at_most() -> None:
         scene.files.plan.log.clear()
         gc.collect()
         # The disk is made up and takes memory that a real one would not; an import is made once.
-        others = ("*storage/memory.py", "<attrs generated methods storage.memory*", "<frozen*", "*/numpy/*")
+        others = ("*storage/memory.py", "<attrs generated methods warren.storage.memory*", "<frozen*", "*/numpy/*")
         snapshot = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, one) for one in others])
     finally:
         tracemalloc.stop()
@@ -589,7 +591,7 @@ def test_an_unknown_tag_is_refused_and_the_queue_goes_on(scene: HandNode) -> Non
     queue = scene.node.queue("q")
     queue.publish(b"1").wait()
     (delivery,) = queue.get_many(1)
-    with pytest.raises(warren.PreconditionFailedError):
+    with pytest.raises(warren.errors.PreconditionFailedError):
         queue.ack_up_to(77)
     delivery.channel.settle_many("ack", [99])
     scene.run()
@@ -601,6 +603,11 @@ def test_an_unknown_tag_is_refused_and_the_queue_goes_on(scene: HandNode) -> Non
 def test_tags_that_came_one_by_one_are_ranges() -> None:
     assert tag_ranges([1, 2, 3, 7, 9, 10]) == [range(1, 4), range(7, 8), range(9, 11)]
     assert tag_ranges([5]) == [range(5, 6)]
+    assert tag_ranges([0, range(1, 4), range(4, 4), 4, range(9, 6, -1)]) == [
+        range(5),
+        *(range(n, n + 1) for n in (9, 8, 7)),
+    ]
+    assert tag_ranges([]) == []
 
 
 def test_dead_letters_that_were_taken_in_leave_no_weight_behind(scene: HandNode) -> None:

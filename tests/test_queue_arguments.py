@@ -9,9 +9,9 @@ from typing import Any
 import pika  # type: ignore[import-untyped]
 import pytest
 
-from actors.engines.arguments import MAX_PERIOD_MS, QueueDeclaration
-from actors.engines.errors import ArgumentsError
-from tests.broker import Broker, requires_broker
+from tests.support.broker import Broker, requires_broker
+from warren.actors.engines.arguments import MAX_PERIOD_MS, QueueDeclaration
+from warren.actors.engines.errors import ArgumentsError
 
 GOOD: list[dict[str, Any]] = [
     {},

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 import pytest
-from index_tools import (
+
+from tests.support.index_tools import (
     DELIVERING,
     JOURNAL,
     JOURNAL_PUBLISH_BYTES,
@@ -31,16 +32,15 @@ from index_tools import (
     segment_short,
     unacked,
 )
-
-from queue_index.message_format import Envelope
-from queue_index.queue_index import QueueIndex
-from queue_index.run import Run
-from queue_index.segment_file import read_segment
-from queue_index.segment_journal import SegmentJournal
-from queue_index.variable_queue import VariableQueue
-from storage.errors import DataError, DiskFullError
-from storage.faults import SimulatedCrash
-from storage.memory import MemoryFileSystem
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.queue_index import QueueIndex
+from warren.queue_index.run import Run
+from warren.queue_index.segment_file import read_segment
+from warren.queue_index.segment_journal import SegmentJournal
+from warren.queue_index.variable_queue import VariableQueue
+from warren.storage.errors import DataError, DiskFullError
+from warren.storage.faults import SimulatedCrash
+from warren.storage.memory import MemoryFileSystem
 
 ENVELOPE = Envelope(b"/", b"", (b"q",), b"\x10\x00\x02", persistent=True)
 

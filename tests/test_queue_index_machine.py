@@ -8,11 +8,12 @@ import attrs
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from index_tools import Position, new_index, number_of, positions, run_of
 
-from queue_index.recovery import DirtyRecovery, open_clean
-from storage.memory import MemoryFileSystem
-from storage.settings import Settings
+from tests.support.effort import times
+from tests.support.index_tools import Position, new_index, number_of, positions, run_of
+from warren.queue_index.recovery import DirtyRecovery, open_clean
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.settings import Settings
 
 SEGMENT = 8
 SETTINGS = Settings(segment_entry_count=SEGMENT)
@@ -185,4 +186,4 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndexAgainstADict = IndexMachine.TestCase
-TestIndexAgainstADict.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestIndexAgainstADict.settings = settings(max_examples=times(100), stateful_step_count=30)

@@ -8,20 +8,20 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from index_tools import DELIVERING, Bodies, msg_id, queue_files
 
-from queue_index import directory as names
-from queue_index.confirms import Confirms
-from queue_index.credit import CreditFlow, UnlimitedCredit
-from queue_index.delta import Delta
-from queue_index.message_format import Envelope, encode_many
-from queue_index.rates import Rates, moving_average
-from queue_index.run import EMBEDDED, IN_RAM, Batch, PackedTerms, Run
-from queue_index.terms import bodies_of, body_of
-from queue_index.variable_queue import VariableQueue
-from storage.errors import DataError, SettingsError
-from storage.memory import MemoryFileSystem
-from storage.settings import PROFILES, RABBITMQ_3_10, Settings
+from tests.support.index_tools import DELIVERING, Bodies, msg_id, queue_files
+from warren.queue_index import directory as names
+from warren.queue_index.confirms import Confirms
+from warren.queue_index.credit import CreditFlow, UnlimitedCredit
+from warren.queue_index.delta import Delta
+from warren.queue_index.message_format import Envelope, encode_many
+from warren.queue_index.rates import Rates, moving_average
+from warren.queue_index.run import EMBEDDED, IN_RAM, Batch, PackedTerms, Run
+from warren.queue_index.terms import bodies_of, body_of
+from warren.queue_index.variable_queue import VariableQueue
+from warren.storage.errors import DataError, SettingsError
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.settings import PROFILES, RABBITMQ_3_10, Settings
 
 ENVELOPE = Envelope(b"/", b"", (b"q",), b"\x10\x00\x02", persistent=True)
 

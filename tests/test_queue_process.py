@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from actors.engines.consumers import Consumer
-from actors.engines.errors import AccessRefusedError, PreconditionFailedError, UnknownTagError
-from queue_index.properties import Properties
-from storage.settings import Settings
-from tests.process_tools import START_US, Bench, envelope
+from tests.support.process_tools import START_US, Bench, envelope
+from warren.actors.engines.consumers import Consumer
+from warren.actors.engines.errors import AccessRefusedError, PreconditionFailedError, UnknownTagError
+from warren.queue_index.properties import Properties
+from warren.storage.settings import Settings
 
 
 def bodies(count: int) -> list[bytes]:

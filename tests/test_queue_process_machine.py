@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import attrs
@@ -11,249 +10,78 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from actors.engines.consumers import Consumer
-from actors.engines.effects import Delivered, Effects
-from actors.engines.errors import AccessRefusedError, UnknownTagError
-from storage.settings import Settings
-from tests.process_tools import Bench, envelope
+from tests.support.effort import times
+from tests.support.process_tools import Bench, envelope
+from tests.support.users_queue import EITHER, Entry, Taker, UsersQueue, body_of, place
+from warren.actors.engines.consumers import Consumer
+from warren.actors.engines.effects import Delivered, Effects
+from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
+from warren.storage.settings import Settings
 
 CHANNELS = ["red", "blue"]
 ENVELOPES = {persistent: envelope(persistent=persistent) for persistent in (True, False)}
 
 
 @attrs.define(eq=False)
-class Sent:
+class Sent(Entry):
     """One message."""
 
-    number: int
-    level: int
-    size: int
     persistent: bool
-    expiry_us: int
-    taken: bool = False
-    unsure: bool = False
-    """Whether nobody can tell what its redelivered flag will say."""
 
     @property
     def body(self) -> bytes:
-        return body_of(self.number, self.size)
-
-    @property
-    def redelivered(self) -> set[bool]:
-        """What its flag may say if it is taken now."""
-        return {True, False} if self.unsure else {self.taken}
+        return body_of(self.order, self.size)
 
 
-def body_of(number: int, size: int) -> bytes:
-    text = b"<%d>" % number
-    return text + b"." * max(size - len(text), 0)
-
-
-@attrs.define(eq=False)
-class Taker:
-    consumer: Consumer
-    unacked: int = 0
-
-    @property
-    def has_room(self) -> bool:
-        limited = self.consumer.prefetch and self.consumer.ack_required
-        return not limited or self.unacked < self.consumer.prefetch
-
-
-Went = tuple[str | None, str, int, bytes, set[bool]]
+Went = tuple[str | None, str, int, bytes, frozenset[bool]]
 """To which consumer and channel, its tag and body, and what its redelivered flag may say."""
 
 
-@attrs.define
-class Model:
-    """The queue as lists. What it answers collects in ``delivered``, ``dead``, ``confirmed`` and ``refused``."""
+@attrs.define(eq=False)
+class Model(UsersQueue):
+    """What the queue answers collects in ``delivered``, ``dead``, ``confirmed``, ``refused`` and ``activated``."""
 
-    arguments: dict[str, Any]
-    now_us: int
-    ready: list[Sent] = attrs.Factory(list)
-    unacked: dict[str, dict[int, tuple[Sent, Taker | None]]] = attrs.Factory(dict)
-    next_tag: Counter[str] = attrs.Factory(Counter)
-    line: list[Taker] = attrs.Factory(list)
-    """Consumers, who waits longest first; those that had no room when it was their turn are not in it."""
-    all: list[Taker] = attrs.Factory(list)
-    active: Taker | None = None
-    predecessor: Taker | None = None
-    """For whose messages the active one waits."""
-    dying: list[Sent] = attrs.Factory(list)
     delivered: list[Went] = attrs.Factory(list)
     dead: list[tuple[str, bytes]] = attrs.Factory(list)
     confirmed: list[int] = attrs.Factory(list)
     waiting: list[tuple[int, int]] = attrs.Factory(list)
+    """Level and token of what waits for a sync."""
     refused: list[int] = attrs.Factory(list)
     activated: list[str] = attrs.Factory(list)
 
-    @property
-    def single(self) -> bool:
-        return bool(self.arguments.get("x-single-active-consumer"))
-
-    @property
-    def buries(self) -> bool:
-        return "x-dead-letter-exchange" in self.arguments
-
-    def sort(self) -> None:
-        self.ready.sort(key=lambda sent: (-sent.level, sent.number))
-
-    def die(self, sent: Sent, reason: str) -> None:
-        if self.buries:
-            self.dead.append((self.shown(reason, sent.expiry_us), sent.body))
-            self.dying.append(sent)
+    def bury(self, entry: Sent, reason: str, *, refused: bool = False) -> None:
+        self.dead.append((self.shown(reason, entry.expiry_us), entry.body))
 
     def shown(self, reason: str, expiry_us: int) -> str:
         """Of a message that is due and one too many as well, it does not matter which of it counts, within a batch."""
-        return "either" if reason != "rejected" and 0 < expiry_us <= self.now_us else reason
+        return "either" if reason != "rejected" and 0 < expiry_us <= self.clock() else reason
 
-    def expire(self) -> None:
-        while self.ready and 0 < self.ready[0].expiry_us <= self.now_us:
-            self.die(self.ready.pop(0), "expired")
+    def handed(self, taker: Taker, tag: int, entry: Sent, flag: frozenset[bool]) -> None:
+        self.delivered.append((taker.tag, taker.channel, tag, entry.body, flag))
 
-    # who is next
-
-    def next(self) -> Taker | None:
-        """Who gets the message that there is."""
-        if self.single:
-            waits = self.predecessor is not None and self.predecessor.unacked
-            return self.active if self.active is not None and self.active.has_room and not waits else None
-        while self.line:
-            taker = max(self.line, key=lambda taker: taker.consumer.priority)
-            if taker.has_room:
-                return taker
-            self.line.remove(taker)
-        return None
-
-    def hand(self, taker: Taker, sent: Sent) -> None:
-        consumer = taker.consumer
-        tag = 0
-        if consumer.ack_required:
-            tag = self.note(consumer.channel, sent, taker)
-            taker.unacked += 1
-        self.delivered.append((consumer.tag, consumer.channel, tag, sent.body, sent.redelivered))
-        sent.taken = True
-        if not self.single:
-            self.line.remove(taker)
-            self.line.append(taker)
-
-    def note(self, channel: str, sent: Sent, taker: Taker | None) -> int:
-        self.next_tag[channel] += 1
-        self.unacked.setdefault(channel, {})[self.next_tag[channel]] = (sent, taker)
-        return self.next_tag[channel]
-
-    def deliver(self) -> None:
-        if self.ready and self.next() is not None:
-            self.expire()
-        while self.ready and (taker := self.next()) is not None:
-            self.hand(taker, self.ready.pop(0))
-            self.expire()
-
-    # messages in
-
-    def over(self, more: int = 0, size: int = 0) -> bool:
-        length, limit = len(self.ready) + more, self.arguments.get("x-max-length")
-        total, limit_bytes = sum(sent.size for sent in self.ready) + size, self.arguments.get("x-max-length-bytes")
-        return (limit is not None and length > limit) or (limit_bytes is not None and total > limit_bytes)
-
-    @property
-    def limited(self) -> bool:
-        return "x-max-length" in self.arguments or "x-max-length-bytes" in self.arguments
-
-    def shed(self) -> None:
-        if self.arguments.get("x-overflow", "drop-head") == "drop-head":
-            while self.over():
-                self.die(self.ready.pop(0), "maxlen")
+    def activate(self, taker: Taker) -> None:
+        super().activate(taker)
+        self.activated.append(taker.tag)
 
     def publish(self, batch: list[Sent], token: int | None) -> None:
-        careful = self.limited or any(sent.expiry_us for sent in batch)
-        if careful or "x-max-priority" in self.arguments:
-            self.shed()
-            self.expire()
-        if careful and self.ready and self.next() is not None:
-            self.deliver()
-        overflow = self.arguments.get("x-overflow", "drop-head")
-        refused = False
-        for sent in batch:
-            if overflow != "drop-head" and self.over(1, sent.size):
-                refused = True
-                if overflow == "reject-publish-dlx" and self.buries:
-                    self.dead.append((self.shown("maxlen", sent.expiry_us), sent.body))
-                continue
-            taker = self.next() if careful else None
-            if taker is not None:
-                self.hand(taker, sent)
-                continue
-            self.ready.append(sent)
-            self.sort()
-            self.shed()
-            if careful or "x-max-priority" in self.arguments:
-                self.expire()
-        if token is not None:
-            if refused:
-                self.refused.append(token)
-            elif batch[0].persistent:
-                self.waiting.append((batch[0].level, token))
-            else:
-                self.confirmed.append(token)
-
-    # what is unacked
-
-    def settle(self, channel: str, tags: list[int]) -> list[Sent]:
-        settled = []
-        for tag in tags:
-            sent, taker = self.unacked[channel].pop(tag)
-            settled.append(sent)
-            if taker is not None:
-                taker.unacked -= 1
-                if taker.has_room and taker not in self.line and taker in self.all:
-                    self.line.append(taker)
-        return settled
-
-    def requeue(self, sents: list[Sent]) -> None:
-        self.ready += sents
-        self.sort()
-        if sents:
-            self.predecessor = None
-            self.shed()
-            self.expire()
-
-    # consumers
-
-    def add(self, consumer: Consumer) -> None:
-        taker = Taker(consumer)
-        self.all.append(taker)
-        self.line.append(taker)
-        self.predecessor = None
-        if consumer.exclusive:
-            self.active = taker
-        elif self.single and self.active is None:
-            self.active = taker
-            self.activated.append(consumer.tag)
-
-    def remove(self, takers: list[Taker]) -> None:
-        self.all = [taker for taker in self.all if taker not in takers]
-        self.line = [taker for taker in self.line if taker not in takers]
-        if self.active in takers and self.active is not None:
-            if self.single and self.active.unacked:
-                self.predecessor = self.active
-            self.active = None
-            if self.single and self.line:
-                self.active = max(self.line, key=lambda taker: taker.consumer.priority)
-                self.activated.append(self.active.consumer.tag)
-
-    # ends
+        taken = self.take(batch)
+        if token is None:
+            return
+        if len(taken) < len(batch):
+            self.refused.append(token)
+        elif batch[0].persistent:
+            self.waiting.append((batch[0].level, token))
+        else:
+            self.confirmed.append(token)
 
     def stop(self) -> None:
         """Everything pending comes back, what was transient is gone, nobody is there any more."""
-        back = [sent for tags in self.unacked.values() for sent, _ in tags.values()] + self.dying
-        self.ready = [sent for sent in self.ready + back if sent.persistent]
-        self.sort()
-        self.unacked, self.dying, self.line, self.all, self.active = {}, [], [], [], None
-        self.predecessor = None
-        self.next_tag = Counter()
+        back = self.held + self.dying
+        self.ready = sorted((sent for sent in self.ready + back if sent.persistent), key=place)
+        self.dying = []
+        self.forget_users()
         for sent in self.ready:
-            sent.unsure = True
+            sent.redelivered = EITHER
 
 
 class Machine(RuleBasedStateMachine):
@@ -274,7 +102,7 @@ class Machine(RuleBasedStateMachine):
     )
     def begin(self, arguments: dict[str, Any]) -> None:
         self.bench = Bench(arguments, settings=Settings(segment_entry_count=4, queue_index_embed_msgs_below=40))
-        self.model = Model(arguments, self.bench.now_us)
+        self.model = Model(arguments, lambda: self.bench.now_us)
         self.number = self.consumers = 0
         self.expiries: dict[bytes, int] = {}
         self.batches: list[tuple[int, int]] = []
@@ -296,13 +124,11 @@ class Machine(RuleBasedStateMachine):
     def publish(
         self, sizes: list[int], persistent: bool, expiration_ms: int | None, priority: int, with_token: bool
     ) -> None:
-        ttls = [ttl for ttl in (expiration_ms, self.model.arguments.get("x-message-ttl")) if ttl is not None]
-        expiry_us = self.model.now_us + min(ttls) * 1000 if ttls else 0
-        level = min(priority, self.model.arguments.get("x-max-priority", 0))
+        expiry_us, level = self.model.expiry_of(expiration_ms), self.model.level_of(priority)
         batch = []
         for size in sizes:
             self.number += 1
-            batch.append(Sent(self.number, level, len(body_of(self.number, size)), persistent, expiry_us))
+            batch.append(Sent(self.number, level, len(body_of(self.number, size)), expiry_us, persistent))
             self.expiries[batch[-1].body] = expiry_us
         token = self.number if with_token else None
         self.model.publish(batch, token)
@@ -321,15 +147,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(channel=st.sampled_from(CHANNELS), count=st.integers(1, 8), ack_required=st.booleans())
     def get(self, channel: str, count: int, ack_required: bool) -> None:
-        model = self.model
-        model.expire()
-        expected: list[Went] = []
-        while model.ready and len(expected) < count:
-            sent = model.ready.pop(0)
-            tag = model.note(channel, sent, None) if ack_required else 0
-            expected.append((None, channel, tag, sent.body, sent.redelivered))
-            sent.taken = True
-            model.expire()
+        got = self.model.get(channel, count, ack_required=ack_required)
+        expected: list[Went] = [(None, channel, tag, sent.body, flag) for tag, sent, flag in got]
         self.compare(self.queue.get_many(channel, count, ack_required=ack_required), expected)
 
     @rule(
@@ -341,40 +160,32 @@ class Machine(RuleBasedStateMachine):
     )
     def add_consumer(self, channel: str, prefetch: int, ack_required: bool, priority: int, exclusive: bool) -> None:
         self.consumers += 1
-        consumer = Consumer(
-            channel, f"t{self.consumers}", prefetch, ack_required, exclusive=exclusive, priority=priority
-        )
+        tag = f"t{self.consumers}"
+        consumer = Consumer(channel, tag, prefetch, ack_required, exclusive=exclusive, priority=priority)
         if self.model.single:
             refused = exclusive
         else:
-            refused = self.model.active is not None or (exclusive and bool(self.model.all))
+            refused = self.model.active is not None or (exclusive and bool(self.model.takers))
         if refused:
             with pytest.raises(AccessRefusedError):
                 self.queue.add_consumer(consumer)
         else:
-            self.model.add(consumer)
+            self.model.add(Taker(tag, channel, prefetch, priority, ack_required, exclusive))
             self.queue.add_consumer(consumer)
 
-    @precondition(lambda self: self.model.all)
+    @precondition(lambda self: self.model.takers)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        taker = data.draw(st.sampled_from(self.model.all))
-        self.model.remove([taker])
-        assert self.queue.cancel_consumer(taker.consumer.tag)
+        taker = data.draw(st.sampled_from(self.model.takers))
+        self.model.cancel([taker])
+        assert self.queue.cancel_consumer(taker.tag)
 
     @rule(channel=st.sampled_from(CHANNELS), rarely=st.integers(0, 1))
     def close_channel(self, channel: str, rarely: int) -> None:
         if rarely:
             return
-        model = self.model
-        known = channel in model.unacked or any(taker.consumer.channel == channel for taker in model.all)
-        held = [sent for sent, _ in model.unacked.pop(channel, {}).values()]
-        model.next_tag.pop(channel, None)
-        model.remove([taker for taker in model.all if taker.consumer.channel == channel])
-        if known:
-            model.predecessor = None
-        model.requeue(held)
-        assert self.queue.close_channel(channel) == len(held)
+        came_back = self.model.close_channel(channel)
+        assert self.queue.close_channel(channel) == came_back
 
     @rule(channel=st.sampled_from(CHANNELS), data=st.data(), kind=st.sampled_from(["ack", "requeue", "reject"]))
     def settle(self, channel: str, data: st.DataObject, kind: str) -> None:
@@ -388,18 +199,11 @@ class Machine(RuleBasedStateMachine):
             tags = data.draw(st.lists(st.sampled_from(there), unique=True, min_size=1))
         else:
             tags = [tag for tag in there if tag <= up_to or up_to == 0]
-        ordered = sorted(tags)
-        # The consumers of one call come back in the order of the tags.
-        sents = self.model.settle(channel, ordered)
+        self.model.settle(channel, tags, kind)
         given: Any = [range(tag, tag + 1) for tag in tags]
         if kind == "ack":
             self.queue.ack(channel, given) if up_to is None else self.queue.ack_up_to(channel, up_to)
             return
-        if kind == "requeue":
-            self.model.requeue(sents)
-        else:
-            for sent in sents:
-                self.model.die(sent, "rejected")
         requeue = kind == "requeue"
         if up_to is None:
             self.queue.nack(channel, given, requeue=requeue)
@@ -410,15 +214,13 @@ class Machine(RuleBasedStateMachine):
     def purge(self, rarely: int) -> None:
         if rarely:
             return
-        assert self.queue.purge() == len(self.model.ready)
-        self.model.ready = []
+        assert self.queue.purge() == self.model.purge()
 
     # ── what happens around it ──────────────────────────────────────────────────────────────────────────────────
 
     @rule(milliseconds=st.sampled_from([1, 5, 30]), tick=st.booleans())
     def time_goes_by(self, milliseconds: int, tick: bool) -> None:
         self.bench.later(milliseconds)
-        self.model.now_us += milliseconds * 1000
         if tick:
             self.model.shed()
             self.model.expire()
@@ -520,11 +322,11 @@ class Machine(RuleBasedStateMachine):
         assert {k: v for k, v in queue.stats()["unacknowledged_by_channel"].items() if v} == unacked
         assert queue.depth == len(model.ready) + sum(unacked.values()) + len(model.dying)
         assert queue.backing.ready_bytes == sum(sent.size for sent in model.ready)
-        assert queue.consumer_count == len(model.all)
+        assert queue.consumer_count == len(model.takers)
         deadline = queue.next_deadline_us()
         if deadline != 0:
             assert deadline == (model.ready[0].expiry_us or None if model.ready else None)
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = hypothesis_settings(max_examples=90, stateful_step_count=40, deadline=None)
+TestMachine.settings = hypothesis_settings(max_examples=times(90), stateful_step_count=40)

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quorum_entries import (
+
+from tests.support.effort import times
+from tests.support.quorum_entries import (
     NO_REPLY,
     NONE,
     UNDEFINED,
@@ -28,11 +30,10 @@ from quorum_entries import (
     snapshot_states,
     usr,
 )
-from rabbitmq_golden import QUORUM, archives, name_of
-
-from queue_index.message_format import decode_message
-from queue_index.quorum import decoding, entry_shapes
-from queue_index.quorum.commands import (
+from tests.support.rabbitmq_golden import QUORUM, archives, name_of
+from warren.queue_index.message_format import decode_message
+from warren.queue_index.quorum import decoding, entry_shapes
+from warren.queue_index.quorum.commands import (
     AssignDeferred,
     Cancel,
     Checkout,
@@ -61,9 +62,9 @@ from queue_index.quorum.commands import (
     Unknown,
     UpdateConfig,
 )
-from queue_index.quorum.decoding import EntryDecoder, decode_entry
-from storage.erlang_terms import Atom, ImproperList, Opaque, Term, decode, encode, pid_key
-from storage.errors import TermError
+from warren.queue_index.quorum.decoding import EntryDecoder, decode_entry
+from warren.storage.erlang_terms import Atom, ImproperList, Opaque, Term, decode, encode, pid_key
+from warren.storage.errors import TermError
 
 TS = 1_795_250_432_574
 ME, YOU = pid(611), pid(612)
@@ -441,7 +442,7 @@ def outcome(decode_it: Any, entry: bytes) -> Decoded | str:
         return "refused"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=times(60))
 @given(st.lists(GENERATED, min_size=2, max_size=6))
 def test_shapes_say_what_decoding_in_full_says(entries: list[bytes]) -> None:
     decoder = EntryDecoder()
@@ -449,7 +450,7 @@ def test_shapes_say_what_decoding_in_full_says(entries: list[bytes]) -> None:
         assert outcome(decoder.decode, entry) == outcome(decode_entry, entry)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=times(60))
 @given(st.lists(GENERATED, min_size=1, max_size=2), st.data())
 def test_a_damaged_entry_is_refused_or_means_the_same_by_its_shape(entries: list[bytes], data: st.DataObject) -> None:
     decoder = EntryDecoder()

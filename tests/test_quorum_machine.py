@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from queue_index.quorum.commands import (
+from tests.support.quorum_machine_tools import (
+    AT_LEAST_ONCE,
+    NODE,
+    OTHER_NODE,
+    Driven,
+    again,
+    body,
+    consumer,
+    got,
+    pid,
+    settings,
+    subscribed,
+)
+from warren.queue_index.quorum.commands import (
     Cancel,
     Checkout,
     ConsumerTimeout,
@@ -29,22 +42,9 @@ from queue_index.quorum.commands import (
     Unknown,
     UpdateConfig,
 )
-from queue_index.quorum.machine import QuorumMachine
-from storage.erlang_terms import Atom, ImproperList, Term
-from storage.errors import TermError
-from tests.quorum_machine_tools import (
-    AT_LEAST_ONCE,
-    NODE,
-    OTHER_NODE,
-    Driven,
-    again,
-    body,
-    consumer,
-    got,
-    pid,
-    settings,
-    subscribed,
-)
+from warren.queue_index.quorum.machine import QuorumMachine
+from warren.storage.erlang_terms import Atom, ImproperList, Term
+from warren.storage.errors import TermError
 
 A, B, C = consumer("a", 100), consumer("b", 101), consumer("c", 102)
 TICK = Nothing("timeout", True)

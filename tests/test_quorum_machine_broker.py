@@ -1,30 +1,29 @@
 """Our machine of a quorum queue makes of random commands what the server's own makes of them, after each of them.
 
-The entries of the logs are made by :mod:`quorum_commands`; the server's machine is asked by
-:mod:`recorder.fifo_oracle`. No broker runs, but its libraries must be there.
+The entries of the logs are made by :mod:`tests.support.quorum_commands`; the server's machine is asked by
+:mod:`tests.support.recorder.fifo_oracle`. No broker runs, but its libraries must be there.
 
-Another seed: ``WARREN_SEED=7 pytest tests/test_quorum_machine_broker.py``; more: ``WARREN_HISTORIES=1000``. Each
-history has a seed of its own, which a difference tells: with that and ``WARREN_HISTORIES=1`` it comes alone.
+Another seed: ``WARREN_SEED=7 pytest tests/test_quorum_machine_broker.py``; more: ``WARREN_EFFORT=nightly``. Each
+history has a seed of its own, which a difference tells: with that as WARREN_SEED it comes first.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
 import attrs
 import pytest
-from broker import BrokerError, requires_broker
-from quorum_commands import PREAMBLE, History, generate
-from recorder.fifo_oracle import Answer, answers, first_difference
 
-from storage.erlang_terms import Atom, encode
+from tests.support.broker import BrokerError, requires_broker
+from tests.support.effort import new_seed, times
+from tests.support.quorum_commands import PREAMBLE, History, generate
+from tests.support.recorder.fifo_oracle import Answer, answers, first_difference
+from warren.storage.erlang_terms import Atom, encode
 
 pytestmark = [requires_broker, pytest.mark.xdist_group("fifo_oracle")]  # what they share is asked once
 
-MANY = 40
-HISTORIES = int(os.environ.get("WARREN_HISTORIES", MANY))
+HISTORIES = times(40, quick=40)
 STEPS = 80
 
 
@@ -39,8 +38,7 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
-    seed = int(os.environ.get("WARREN_SEED", random.randrange(1 << 32)))
-    print(f"seed {seed}")
+    seed = new_seed()
     histories = [generate(seed + number, STEPS) for number in range(HISTORIES)]
     return Asked(seed, histories, answers(histories, tmp_path_factory.mktemp("oracle")))
 
@@ -61,7 +59,6 @@ def test_a_queue_read_from_the_servers_snapshot_goes_on_as_the_servers(asked: As
         assert difference is None, str(difference)
 
 
-@pytest.mark.skipif(HISTORIES < MANY, reason="too few histories to meet every state")
 def test_random_commands_bring_about_every_state(asked: Asked) -> None:
     """So that the other tests compare something: messages ready, returned, out and dead, consumers that wait."""
     print(f"seed {asked.first_seed}")

@@ -12,7 +12,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from queue_index.quorum.commands import (
+from tests.support.effort import times
+from tests.support.quorum_machine_tools import NODE, OTHER_NODE, again, body, pid, settings
+from warren.queue_index.quorum.commands import (
     Cancel,
     Checkout,
     Command,
@@ -29,9 +31,8 @@ from queue_index.quorum.commands import (
     Settle,
     UpdateConfig,
 )
-from queue_index.quorum.machine import QuorumMachine
-from storage.erlang_terms import Atom, Term
-from tests.quorum_machine_tools import NODE, OTHER_NODE, again, body, pid, settings
+from warren.queue_index.quorum.machine import QuorumMachine
+from warren.storage.erlang_terms import Atom, Term
 
 PROCESSES = {number: (NODE, OTHER_NODE)[number % 2] for number in range(1, 5)}
 NUMBERS = st.sampled_from(sorted(PROCESSES))
@@ -383,4 +384,4 @@ _KINDS: dict[str, type[Settle] | type[Return] | type[Discard]] = {
 }
 _NONE: Term = Atom("undefined")
 TestMachineAgainstModel = MachineAgainstModel.TestCase
-TestMachineAgainstModel.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMachineAgainstModel.settings = hypothesis_settings(max_examples=times(60), stateful_step_count=40)

@@ -9,7 +9,21 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from queue_index.quorum.commands import (
+from tests.support.effort import times
+from tests.support.quorum_machine_tools import (
+    AT_LEAST_ONCE,
+    NODE,
+    OTHER_NODE,
+    Driven,
+    body,
+    consumer,
+    encoded_pid,
+    got,
+    pid,
+    settings,
+    subscribed,
+)
+from warren.queue_index.quorum.commands import (
     AssignDeferred,
     Cancel,
     Checkout,
@@ -32,22 +46,9 @@ from queue_index.quorum.commands import (
     Return,
     Settle,
 )
-from queue_index.quorum.machine import QuorumMachine
-from storage.erlang_terms import Atom, ImproperList, Term
-from storage.errors import TermError
-from tests.quorum_machine_tools import (
-    AT_LEAST_ONCE,
-    NODE,
-    OTHER_NODE,
-    Driven,
-    body,
-    consumer,
-    encoded_pid,
-    got,
-    pid,
-    settings,
-    subscribed,
-)
+from warren.queue_index.quorum.machine import QuorumMachine
+from warren.storage.erlang_terms import Atom, ImproperList, Term
+from warren.storage.errors import TermError
 
 A, B = consumer("a", 100), consumer("b", 101)
 AWAY = consumer("a", 100, OTHER_NODE)
@@ -429,7 +430,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
 )
 
 
-@hypothesis_settings(max_examples=250, deadline=None)
+@hypothesis_settings(max_examples=times(250))
 @given(
     version=st.integers(2, 8),
     single=FLAGS,

@@ -7,78 +7,40 @@ import json
 import random
 import shutil
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from quorum_tools import OPENING, QuorumNode, Record
-from typer.testing import CliRunner, Result
 
-from queue_index.message_format import Envelope, encode_message
-from queue_index.properties import Properties, encode_properties
-from queue_index.quorum.node_tables import read_uids
-from storage.erlang_terms import Atom, Opaque, Term, decode, encode
-from storage.errors import WarrenError
-from storage.filesystem import RealFileSystem
-from warren import cli
+from tests.support.cli_tools import warren
+from tests.support.quorum_logs import (
+    NODE,
+    ORDERS,
+    checkout,
+    enqueue,
+    noop,
+    pid,
+    plain_log,
+    records,
+    settle,
+    usr,
+)
+from tests.support.quorum_tools import OPENING, QuorumNode, Record
+from warren.queue_index.quorum.node_tables import read_uids
 from warren.salvage import quorum_node
 from warren.salvage.export import Selection, export_source
 from warren.salvage.queue_directory import Finding
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source
+from warren.storage.erlang_terms import Atom, Opaque, encode
+from warren.storage.errors import WarrenError
+from warren.storage.filesystem import RealFileSystem
 
 Json = dict[str, Any]
 
 GOLDEN = Path(__file__).parent / "golden" / "rabbitmq-3.10.8-quorum"
-ORDERS = b"2F_ORDAAAAAAAAAAAA"
 SECOND = b"2F_ORDBBBBBBBBBBBB"
-NODE = "rabbit@a"
-
-
-def pid(number: int) -> Opaque:
-    return Opaque(b"Xs" + bytes([len(NODE)]) + NODE.encode() + number.to_bytes(4, "big") + bytes(4) + b"\0\0\0\1")
-
-
-PUBLISHER, CONSUMER = pid(100), pid(200)
-
-
-def usr(command: Term, ts_ms: int = 1_700_000_000_000) -> bytes:
-    return encode((Atom("$usr"), {Atom("ts"): ts_ms}, command, Atom("noreply")))
-
-
-def noop(version: int = 2) -> bytes:
-    return encode((Atom("noop"), {Atom("ts"): 1_700_000_000_000}, version))
-
-
-def message(body: bytes, headers: Json | None = None) -> Term:
-    """As quorum queues have it: without an id."""
-    properties = encode_properties(Properties(delivery_mode=2, headers=headers))
-    term = decode(encode_message(Envelope(b"/", b"", (b"orders",), properties, True), bytes(16), body))
-    assert isinstance(term, tuple)
-    return (*term[:4], b"", term[5])
-
-
-def enqueue(seq: int, body: bytes) -> bytes:
-    return usr((Atom("enqueue"), PUBLISHER, seq, message(body)))
-
-
-def checkout(credit: int = 100) -> bytes:
-    spec = (Atom("auto"), credit, Atom("simple_prefetch"))
-    return usr((Atom("checkout"), (b"tag", CONSUMER), spec, {Atom("ack"): True}))
-
-
-def settle(*msg_ids: int) -> bytes:
-    return usr((Atom("settle"), (b"tag", CONSUMER), list(msg_ids)))
-
-
-def plain_log(count: int) -> list[bytes]:
-    """``count`` messages, one behind the other."""
-    return [OPENING, noop(), *(enqueue(number + 1, b"body %d" % number) for number in range(count))]
-
-
-def records(uid: bytes, entries: Sequence[bytes], *, term: int = 1, without: Sequence[int] = ()) -> list[Record]:
-    return [Record(uid, index, term, entry) for index, entry in enumerate(entries) if index not in without]
 
 
 @pytest.fixture
@@ -93,10 +55,6 @@ def data(node: QuorumNode, tmp_path: Path) -> Path:
     node.queue(b"/", b"orders", ORDERS)
     node.wal(1, records(ORDERS, plain_log(5)))
     return tmp_path / "data"
-
-
-def warren(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
 
 
 def exported(path: Path | str, **chosen: Any) -> tuple[list[Json], list[Finding]]:
@@ -343,7 +301,7 @@ def test_a_damaged_config_is_told_with_its_place(data: Path) -> None:
 
 def test_a_live_message_whose_entry_is_gone_is_a_missing_body(data: Path, node: QuorumNode) -> None:
     """Below a snapshot only bodies are missed."""
-    from queue_index.quorum.machine import QuorumMachine
+    from warren.queue_index.quorum.machine import QuorumMachine
 
     with open_source(str(data)) as source:
         (queue,) = source.vhosts[0].queues

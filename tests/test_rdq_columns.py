@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msg_store.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
-from msg_store.rdq_format import Record, encode_record, scan
-from storage.filesystem import File
-from storage.memory import MemoryFileSystem
+from warren.msg_store.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
+from warren.msg_store.rdq_format import Record, encode_record, scan
+from warren.storage.filesystem import File
+from warren.storage.memory import MemoryFileSystem
 
 ids = st.binary(min_size=16, max_size=16)
 records = st.builds(

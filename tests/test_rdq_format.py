@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msg_store import rdq_format
-from msg_store.rdq_format import (
+from warren.msg_store import rdq_format
+from warren.msg_store.rdq_format import (
     EndReason,
     Record,
     decode_record,
@@ -20,9 +20,9 @@ from msg_store.rdq_format import (
     scan,
     scan_end,
 )
-from storage.errors import DataError
-from storage.filesystem import File
-from storage.memory import MemoryFileSystem
+from warren.storage.errors import DataError
+from warren.storage.filesystem import File
+from warren.storage.memory import MemoryFileSystem
 
 A, B, C = (bytes([n]) * 16 for n in (0xA1, 0xB2, 0xC3))
 

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rocketmq_golden import SCENARIOS, Json, directory, manifest, records
-from rocketmq_golden import settings as golden_settings
 
-from msg_store import record_columns
-from msg_store.commit_log_format import (
+from tests.support.effort import times
+from tests.support.rocketmq_golden import SCENARIOS, Json, directory, manifest, records
+from tests.support.rocketmq_golden import settings as golden_settings
+from warren.msg_store import record_scan
+from warren.msg_store.commit_log_format import (
     BORN_HOST_V6,
     MESSAGE_MAGIC,
     PREPARED,
@@ -34,9 +35,10 @@ from msg_store.commit_log_format import (
     header_bytes,
     peek,
 )
-from msg_store.record_check import Failure, Outline, check, delay_level
-from msg_store.record_columns import RecordColumns, read_columns
-from storage.java_hash import index_hash, java_hash
+from warren.msg_store.record_check import Failure, RecordHeader, check, delay_level
+from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.record_scan import read_columns
+from warren.storage.java_hash import index_hash, java_hash
 
 V4 = Host(bytes((10, 1, 2, 3)), 10911)
 V6 = Host(bytes.fromhex("20010db8000000000000000000000001"), 50555)
@@ -137,15 +139,24 @@ def row_of(of: Record, position: int) -> Row:
     )
 
 
+COLUMN_TYPES = {
+    **dict.fromkeys(
+        ("positions", "physical_offsets", "queue_offsets", "store_timestamps", "born_timestamps"), np.int64
+    ),
+    **dict.fromkeys(("prepared_transaction_offsets", "body_starts", "tags_codes"), np.int64),
+    **dict.fromkeys(("sizes", "queue_ids", "sys_flags", "reconsume_times", "body_sizes", "topic_of"), np.int32),
+    **dict.fromkeys(("flags", "key_counts", "key_hashes"), np.int32),
+    "body_crcs": np.uint32,
+}
+
+
 def rows_of(columns: RecordColumns) -> list[Row]:
     """What columns do say; their types and sums are checked on the way."""
     assert len(columns) >= 1
-    for field in attrs.fields(RecordColumns):
-        value = getattr(columns, field.name)
-        if isinstance(value, np.ndarray):
-            expected = {"Longs": np.int64, "Ints": np.int32}[field.type]
-            assert value.dtype == expected, field.name
-            assert len(value) == (columns.key_counts.sum() if field.name == "key_hashes" else len(columns))
+    for name, expected in COLUMN_TYPES.items():
+        value = getattr(columns, name)
+        assert value.dtype == expected, name
+        assert len(value) == (columns.key_counts.sum() if name == "key_hashes" else len(columns))
     assert columns.start == columns.positions[0]
     assert columns.stop == columns.positions[-1] + columns.sizes[-1]
     assert (np.diff(columns.positions) == columns.sizes[:-1]).all()
@@ -188,7 +199,7 @@ def one_by_one(data: bytes, base: int, *, check_crc: bool) -> Iterator[Row | Bla
     at, end = base, base + len(data)
     while at < end:
         found = check(Reader(data, base), at, end, check_crc=check_crc)
-        if isinstance(found, Outline):
+        if isinstance(found, RecordHeader):
             good = decode(data, at - base)
             assert good.size == found.size
             assert good.crc_ok or not check_crc
@@ -361,7 +372,7 @@ windows = st.sampled_from([100, 700, 5_000, 1 << 20])
 
 
 @given(parts=logs, window_bytes=windows, shuffle=st.randoms(use_true_random=False), mixed=st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=times(80))
 def test_columns_are_what_each_record_says(parts: list[Record], window_bytes: int, shuffle: Any, mixed: bool) -> None:
     if mixed:
         shuffle.shuffle(parts)
@@ -369,7 +380,7 @@ def test_columns_are_what_each_record_says(parts: list[Record], window_bytes: in
 
 
 @given(parts=logs, window_bytes=windows, check_crc=st.booleans(), data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=times(80))
 def test_damaged_bytes_are_failures_or_right(
     parts: list[Record], window_bytes: int, check_crc: bool, data: st.DataObject
 ) -> None:
@@ -670,8 +681,8 @@ def test_hundreds_of_failures_in_a_row_are_not_gathered_for_ever(monkeypatch: py
         looked_at += len(starts)
         return starts, stop
 
-    walk = record_columns._walk
-    monkeypatch.setattr(record_columns, "_walk", counted)
+    walk = record_scan.record_starts
+    monkeypatch.setattr(record_scan, "record_starts", counted)
     one = encode(record())
     wrong = field(one, 0, (2 * len(one)).to_bytes(4, "big"))
     found = Reader(wrong * 500 + one).columns()

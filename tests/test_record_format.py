@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from index_tools import (
+
+from tests.support.index_tools import (
     TERM_BYTES,
     journal_ack,
     journal_deliver,
@@ -20,9 +21,8 @@ from index_tools import (
     segment_short,
     term,
 )
-
-from queue_index import record_format
-from queue_index.record_format import (
+from warren.queue_index import record_format
+from warren.queue_index.record_format import (
     ACK,
     DELIVER,
     JOURNAL,
@@ -36,8 +36,8 @@ from queue_index.record_format import (
     parse_file,
     segment_publish_head,
 )
-from storage.filesystem import File
-from storage.memory import MemoryFileSystem
+from warren.storage.filesystem import File
+from warren.storage.memory import MemoryFileSystem
 
 # Writing
 

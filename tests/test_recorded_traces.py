@@ -1,6 +1,7 @@
 """Our queue answers as RabbitMQ's does, step by step: to traces that showed a difference once, and to random ones.
 
-The real queue is driven by :mod:`recorder`; the traces in ``data/traces`` hold its answers and need no broker.
+The real queue is driven by :mod:`tests.support.recorder`; the traces in ``data/traces`` hold its answers and need no
+broker.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker import Broker, requires_broker
-from recorder.comparison import first_difference
-from recorder.recorder import Recorder
-from recorder.trace_generator import generate
+
+from tests.support.broker import Broker, requires_broker
+from tests.support.recorder.comparison import first_difference
+from tests.support.recorder.recorder import Recorder
+from tests.support.recorder.trace_generator import generate
 
 TRACES = sorted((Path(__file__).parent / "data" / "traces").glob("*.json"), key=lambda path: path.name)
 SEEDS = range(20)

@@ -19,17 +19,18 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_tools import BIG, HandNode, hand_node
 
 import warren
-from actors.inbox import Inbox
-from actors.queue_actor import QueueActor
-from actors.sampling import NODE_COLUMNS, QUEUE_COLUMNS
-from storage.errors import DataError, SettingsError
-from storage.memory import MemoryFileSystem
+from tests.support.effort import times
+from tests.support.runtime_tools import BIG, HandNode, hand_node
 from warren import Config
+from warren.actors.inbox import Inbox
+from warren.actors.queue_actor import QueueActor
+from warren.actors.sampling import NODE_COLUMNS, QUEUE_COLUMNS
 from warren.parquet_log import JOURNAL, ParquetLog, read
 from warren.recording import RecordedNode, RecordFile, node_path, read_record, rescue
+from warren.storage.errors import DataError, SettingsError
+from warren.storage.memory import MemoryFileSystem
 
 RECORD = "/records/run.parquet"
 KINDS = {"number": "i8", "share": "f8", "name": "str", "good": "bool"}
@@ -144,14 +145,14 @@ def test_consumers_their_prefetch_and_messages_that_nobody_acks_are_recorded() -
     assert column(record, "delivered", "free")[1] == 3
 
 
-def test_a_get_without_ack_counts_as_acked_too() -> None:
+def test_a_get_with_auto_ack_counts_as_delivered_and_acked() -> None:
     hand = recorded_node()
     queue = hand.node.queue("orders")
     queue.publish_many([b"x"] * 3)
     queue.get_many(2, auto_ack=True)
     hand.advance(1)
     record = closed(hand)
-    assert (sum(column(record, "delivered_no_ack")), sum(column(record, "acked"))) == (2, 2)
+    assert (sum(column(record, "delivered")), sum(column(record, "acked"))) == (2, 2)
 
 
 def test_refused_dead_lettered_and_purged_messages_are_recorded() -> None:
@@ -159,7 +160,7 @@ def test_refused_dead_lettered_and_purged_messages_are_recorded() -> None:
     arguments = {"x-max-length": 4, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "",
                  "x-dead-letter-routing-key": "dead"}  # fmt: skip
     queue, dead = hand.node.queue("orders", arguments=arguments), hand.node.queue("dead")
-    with pytest.raises(warren.PublishRefusedError):
+    with pytest.raises(warren.errors.PublishRefusedError):
         queue.publish_many([b"x"] * 6).wait()
     hand.run()
     hand.advance(1)
@@ -177,7 +178,7 @@ def test_a_message_that_goes_past_an_empty_queue_is_recorded() -> None:
     queue = hand.node.queue("orders")
     consumer = queue.consume(auto_ack=True)
     hand.run()
-    arrival = queue.actor.deliveries[next(iter(queue.actor.deliveries))].arrival()  # it waits
+    arrival = queue._verbs.actor.deliveries[next(iter(queue._verbs.actor.deliveries))].arrival()  # it waits
     queue.publish(b"x" * 50)
     assert arrival.done
     hand.advance(1)
@@ -260,7 +261,7 @@ def test_a_queue_that_sleeps_is_not_woken_and_has_no_rows() -> None:
     busy.get_many(5)  # that nobody acks: it does not sleep
     hand.machine.used_bytes = hand.machine.total_memory_bytes * 3 // 10
     hand.advance(5)
-    actor = queue.actor
+    actor = queue._verbs.actor
     assert actor.process.is_asleep
     rest_number, turns = actor.rest_number, actor.turns
     hand.advance(60)
@@ -284,13 +285,13 @@ def test_a_thousand_sleeping_queues_are_not_even_told(monkeypatch: pytest.Monkey
     hand.advance(3)
     told: list[object] = []
     monkeypatch.setattr(Inbox, "put", lambda inbox, *_: told.append(inbox.owner))
-    recorder = hand.node.actor._around.recorder
+    recorder = hand.node._running.actor._context.recorder
     assert recorder is not None
     recorder.actor_inbox.owner._look()  # type: ignore[attr-defined]
     monkeypatch.undo()
     assert not any(isinstance(owner, QueueActor) for owner in told)
     assert told  # but the memory monitor and the timer were
-    assert all(queue.actor.process.is_asleep for queue in queues)
+    assert all(queue._verbs.actor.process.is_asleep for queue in queues)
     assert len(closed(hand).queues) == 1000
 
 
@@ -301,8 +302,8 @@ def test_a_recorded_queue_falls_asleep_as_soon_as_one_that_is_not() -> None:
         queue.get_many(1, auto_ack=True)
         for tenths in range(100):
             hand.advance(0.1)
-            if queue.actor.rest_number:
-                return tenths, queue.actor.process.is_asleep
+            if queue._verbs.actor.rest_number:
+                return tenths, queue._verbs.actor.process.is_asleep
         raise AssertionError("it never rests")
 
     assert rests(hand_node()) == rests(recorded_node(record_interval_ms=100))
@@ -312,8 +313,8 @@ def test_a_node_that_is_not_recorded_counts_nothing() -> None:
     hand = hand_node()
     queue = hand.node.queue("orders")
     hand.run()
-    assert queue.actor.process.counts is None
-    assert hand.node.actor._around.recorder is None
+    assert queue._verbs.actor.process.counts is None
+    assert hand.node._running.actor._context.recorder is None
 
 
 # ── nobody is harmed ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -371,7 +372,7 @@ def test_the_record_is_a_setting_of_the_file_too(tmp_path: Path) -> None:
 def test_a_node_that_cannot_be_opened_leaves_no_record() -> None:
     files = disk()
     first = hand_node(files)
-    with pytest.raises(warren.DirectoryLockedError):
+    with pytest.raises(warren.errors.DirectoryLockedError):
         recorded_node(files)
     assert files.list("/records") == []
     first.node.close()
@@ -462,7 +463,7 @@ KINDS_OF_DEED = ("publish", "get", "take", "ack", "nack", "reject", "purge", "re
 DEEDS = st.lists(st.tuples(st.sampled_from(KINDS_OF_DEED), st.integers(1, 9)), max_size=40)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=times(25))
 @given(deeds=DEEDS)
 def test_every_row_follows_from_the_one_before(deeds: list[tuple[str, int]]) -> None:
     """What came, less what left for good, is what there is more."""
@@ -510,7 +511,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=times(20))
 @given(groups=st.lists(ROWS, max_size=5), ended=st.booleans())
 def test_rows_come_back_as_they_were_whether_the_file_was_ended_or_not(groups: list[list], ended: bool) -> None:
     files = disk()

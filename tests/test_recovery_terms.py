@@ -20,11 +20,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_index.dets_format import TableObject, encode_table, read_table, slot_of, slots_for, surviving_terms
-from queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
-from storage.erlang_hash import phash2_characters
-from storage.erlang_terms import Atom, Term, decode, encode
-from storage.errors import DataError
+from tests.support.effort import times
+from warren.queue_index.dets_format import TableObject, encode_table, read_table, slot_of, slots_for, surviving_terms
+from warren.queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
+from warren.storage.erlang_hash import phash2_characters
+from warren.storage.erlang_terms import Atom, Term, decode, encode
+from warren.storage.errors import DataError
 
 DATA = Path(__file__).parent / "data"
 PATH = "vhost/recovery.dets"
@@ -163,7 +164,7 @@ NAMES = st.text(st.characters(max_codepoint=255), min_size=1, max_size=30)
 
 
 @given(st.dictionaries(NAMES, TERMS, max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=times(50))
 def test_any_terms_come_back(expected: dict[str, RecoveryTerms]) -> None:
     assert read_recovery_terms(encode_recovery_terms(expected), PATH) == expected
 
@@ -313,7 +314,7 @@ def test_small_file_that_claims_all_slots_there_can_be_is_refused_at_once() -> N
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(300))
 def test_flipped_and_lost_bytes_never_surprise(data: st.DataObject) -> None:
     damaged = bytearray(stored("recovery-nine-queues.dets"))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -336,7 +337,7 @@ def test_what_survives_without_slots_is_all_that_there_is(name: str) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(300))
 def test_what_survives_damage_is_at_most_what_there_was(data: st.DataObject) -> None:
     whole = stored("recovery-nine-queues.dets")
     terms = set(surviving_terms(whole, PATH))

@@ -11,20 +11,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import rocketmq_golden as golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_index.index_file_format import Layout
-from queue_index.key_index import KeyIndex
-from storage.errors import DataError, SettingsError, StorageError
-from storage.filesystem import RealFileSystem
-from storage.memory import MemoryFileSystem
+from tests.support import rocketmq_golden as golden
+from tests.support.effort import times
+from warren.queue_index.index_file_format import Layout
+from warren.queue_index.key_index import KeyIndex
 from warren.salvage.archive import unpack
 from warren.salvage.rocketmq.inference import index_division, infer, mapped_file_size
 from warren.salvage.rocketmq.reading import scan_records
 from warren.salvage.rocketmq.store import index_names, open_rocketmq
 from warren.salvage.source import open_place, open_source
+from warren.storage.errors import DataError, SettingsError, StorageError
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.memory import MemoryFileSystem
 
 STORES = [
     (scenario, part)
@@ -271,7 +272,7 @@ def indexes(draw: st.DrawFn) -> tuple[Layout, list[int]]:
     return layout, hashes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60))
 @given(indexes(), st.booleans())
 def test_an_index_of_any_numbers_tells_them(index: tuple[Layout, list[int]], old: bool) -> None:
     """``old``: the messages lie far into the CommitLog; else the first at 0, where an item can be nearly all zeros."""

@@ -9,17 +9,17 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from broker import Broker
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pika import BasicProperties  # type: ignore[import-untyped]
 
-from actors.engines.arguments import QueueDeclaration
-from actors.engines.definitions import Definitions
-from actors.engines.errors import AccessRefusedError, ArgumentsError, NotFoundError
-from actors.engines.exchanges import BUILTIN_EXCHANGES, Binding, ExchangeDeclaration
-from actors.engines.matching import TopicMatcher, topic_words
-from actors.engines.routing import CACHED_QUEUES, CACHED_ROUTES, RoutingTable, carbon_copies
+from tests.support.broker import Broker
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.errors import AccessRefusedError, ArgumentsError, NotFoundError
+from warren.actors.engines.exchanges import BUILTIN_EXCHANGES, Binding, ExchangeDeclaration
+from warren.actors.engines.matching import TopicMatcher, topic_words
+from warren.actors.engines.routing import CACHED_QUEUES, CACHED_ROUTES, RoutingTable, carbon_copies
 
 
 class Node:
@@ -436,7 +436,6 @@ class Model:
         return queues
 
 
-@settings(deadline=None)
 @given(steps=st.lists(STEPS, max_size=40), alternates=st.dictionaries(EXCHANGES, EXCHANGES, max_size=2))
 def test_routing_agrees_with_the_model_whatever_comes_and_goes(
     steps: list[tuple[str, Any]], alternates: dict[str, str]

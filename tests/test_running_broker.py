@@ -59,7 +59,9 @@ def test_a_broker_is_seen_by_its_pid_file(tmp_path: Path) -> None:
         pid_file.write_text(f"{process.pid}\n")
         for name in (place, place + "/", str(tmp_path / "link")):
             (tmp_path / "link").is_symlink() or (tmp_path / "link").symlink_to(place)
-            with pytest.raises(warren.BrokerRunningError, match=f"a broker runs on it .process {process.pid}, says"):
+            with pytest.raises(
+                warren.errors.BrokerRunningError, match=f"a broker runs on it .process {process.pid}, says"
+            ):
                 refuse_running_broker(name)
 
 
@@ -68,13 +70,15 @@ def test_a_broker_without_a_pid_file_is_seen_by_what_it_has_open(tmp_path: Path,
     copy.mkdir()
     (copy / "LATEST.LOG").write_bytes(b"cXM")
     with erlang(tmp_path, directory / "LATEST.LOG") as process:
-        with pytest.raises(warren.BrokerRunningError, match=f"process {process.pid}, which has .*LATEST.LOG open"):
+        with pytest.raises(
+            warren.errors.BrokerRunningError, match=f"process {process.pid}, which has .*LATEST.LOG open"
+        ):
             refuse_running_broker(str(directory))
         refuse_running_broker(str(copy))
         other_name = tmp_path / "as another container sees it"
         other_name.mkdir()
         os.link(directory / "LATEST.LOG", other_name / "LATEST.LOG")
-        with pytest.raises(warren.BrokerRunningError):
+        with pytest.raises(warren.errors.BrokerRunningError):
             refuse_running_broker(str(other_name))
     refuse_running_broker(str(directory))
 
@@ -94,7 +98,7 @@ def test_another_users_broker_that_cannot_be_looked_into_counts_where_the_direct
 
     monkeypatch.setattr(running_broker, "_PROCESSES", processes)
     monkeypatch.setattr(Path, "iterdir", closed)
-    with pytest.raises(warren.BrokerRunningError, match=f"process 77, perhaps: it is of user {os.getuid()}"):
+    with pytest.raises(warren.errors.BrokerRunningError, match=f"process 77, perhaps: it is of user {os.getuid()}"):
         refuse_running_broker(str(directory))
     stat = os.stat
     monkeypatch.setattr(
@@ -124,7 +128,7 @@ COMMANDS: list[list[str]] = [
 ]
 CALLS: dict[str, Callable[[Path], Any]] = {
     "open": lambda path: warren.open(path, adopt=True),
-    "open_vhost": warren.open_vhost,
+    "open_vhost": warren.engine.open_vhost,
     "durable queue": lambda path: durable_queue.DurableQueue(path, "q"),
 }
 
@@ -154,7 +158,7 @@ def test_no_command_and_no_call_touches_the_directory_of_a_running_broker(tmp_pa
             assert (result.exit_code, result.stdout) == (2, ""), command
             assert "a broker runs on it" in result.stderr
         for call in CALLS.values():
-            with pytest.raises(warren.BrokerRunningError):
+            with pytest.raises(warren.errors.BrokerRunningError):
                 call(stopped)
     assert everything(stopped) == before
 
@@ -177,5 +181,5 @@ def test_a_directory_that_was_adopted_and_given_back_is_refused_while_its_broker
     tmp_path: Path, stopped: Path
 ) -> None:
     warren.open(stopped, adopt=True).close()
-    with erlang(tmp_path, stopped / "LATEST.LOG"), pytest.raises(warren.BrokerRunningError):
+    with erlang(tmp_path, stopped / "LATEST.LOG"), pytest.raises(warren.errors.BrokerRunningError):
         warren.open(stopped)

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from index_tools import SIZE, msg_id, number_of, run_of, term
 
-from queue_index.pending_acks import PendingAcks
-from queue_index.run import DELIVERED, IN_RAM, IN_STORE, PackedTerms, Run, UnencodedTerms, open_batch
-from queue_index.run_queue import RunQueue
+from tests.support.effort import times
+from tests.support.index_tools import SIZE, msg_id, number_of, run_of, term
+from warren.queue_index.pending_acks import PendingAcks
+from warren.queue_index.run import DELIVERED, IN_RAM, IN_STORE, PackedTerms, Run, UnencodedTerms, open_batch
+from warren.queue_index.run_queue import RunQueue
 
 SEGMENT = 100
 
@@ -321,6 +322,6 @@ class PendingMachine(RuleBasedStateMachine):
 
 
 TestQueueAgainstAList = QueueMachine.TestCase
-TestQueueAgainstAList.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestQueueAgainstAList.settings = settings(max_examples=times(60), stateful_step_count=30)
 TestPendingAcksAgainstASet = PendingMachine.TestCase
-TestPendingAcksAgainstASet.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPendingAcksAgainstASet.settings = settings(max_examples=times(60), stateful_step_count=30)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from runtime_tools import HandNode, hand_node
 
-from actors.future import Confirm
-from storage.faults import SimulatedCrash
-from storage.memory import MemoryFileSystem
-from warren import PreconditionFailedError, PublishRefusedError, Queue
+from tests.support.runtime_tools import HandNode, hand_node
+from warren import Queue
+from warren.actors.future import Confirm
+from warren.errors import PreconditionFailedError, PublishRefusedError
+from warren.storage.faults import SimulatedCrash
+from warren.storage.memory import MemoryFileSystem
 
 
 def bodies(queue: Queue) -> list[bytes]:

@@ -2,16 +2,15 @@
 
 Four queues with arguments that each example draws, one for dead letters, exchanges of every type; publishers, gets,
 consumers that come and go; a clock that is turned by hand. Everything runs in the test's own thread. After a step all
-actors have come to rest, and the node holds what the model holds (:mod:`runtime_model`), in the same order, with the
-same flags; before a kill some steps are only begun: the actors get so many turns, or the disk strikes at the n-th
-operation. Then the node is opened anew, its promises are checked, and it goes on from what was found.
+actors have come to rest, and the node holds what the model holds (:mod:`tests.support.runtime_model`), in the same
+order, with the same flags; before a kill some steps are only begun: the actors get so many turns, or the disk strikes
+at the n-th operation. Then the node is opened anew, its promises are checked, and it goes on from what was found.
 
-A deeper run: ``WARREN_EXAMPLES=2000 pytest tests/test_runtime_machine.py``.
+A deeper run: ``WARREN_EFFORT=nightly pytest tests/test_runtime_machine.py``.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any, ClassVar
 
@@ -20,16 +19,19 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from runtime_model import Copy, Found, Key, Message, NodeModel, QueueModel, Taker, number_of
-from runtime_tools import GIB, HandNode, Machine, hand_node
 
-from actors.clock import HandClock
-from actors.future import Confirm
-from storage.errors import WarrenError
-from storage.faults import SimulatedCrash
-from storage.memory import MemoryFileSystem
-from warren import Consumer, Delivery, PublishRefusedError, Queue
+from tests.support.effort import times
+from tests.support.runtime_model import Copy, Found, Key, Message, NodeModel, NodeQueue, number_of
+from tests.support.runtime_tools import GIB, HandNode, Machine, hand_node
+from tests.support.users_queue import Taker
+from warren import Consumer, Delivery, Queue
+from warren.actors.clock import HandClock
+from warren.actors.future import Confirm
+from warren.errors import PublishRefusedError
 from warren.messages import ReceivedMessage
+from warren.storage.errors import WarrenError
+from warren.storage.faults import SimulatedCrash
+from warren.storage.memory import MemoryFileSystem
 
 NAMES = ("a", "b", "c", "d")
 DEAD = "dead"
@@ -137,7 +139,7 @@ class NodeMachine(RuleBasedStateMachine):
             if name not in self.handles or name not in self.model.queues:
                 self.handles[name] = self.node.queue(name, **declared)
             if name not in self.model.queues:
-                self.model.queues[name] = QueueModel(self.model, name, **declared)
+                self.model.declare(name, **declared)
 
     def bind_graves(self) -> None:
         """Dead letters that are for an exchange go to two queues; never to one that has died in them."""
@@ -160,7 +162,7 @@ class NodeMachine(RuleBasedStateMachine):
             self.see_to_queues()
             self.hand.run()
 
-    def both(self, name: str) -> tuple[Queue, QueueModel]:
+    def both(self, name: str) -> tuple[Queue, NodeQueue]:
         return self.handles[name], self.model.queues[name]
 
     def tick(self) -> None:
@@ -228,7 +230,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.tick()
         messages = self.messages(sizes, persistent, 0)
         routed = set(self.model.route(exchange, key))
-        vhost = self.node.actor.vhost("/")
+        vhost = self.node._running.actor.vhost("/")
         targets = list(vhost.definitions.routing.route(exchange, key, None))
         assert set(targets) == routed, "the order is the node's affair"
         bodies = [message.body for message in messages]
@@ -266,7 +268,15 @@ class NodeMachine(RuleBasedStateMachine):
         self.tick()
         queue, _ = self.both(name)
         expected: list[tuple[int, Copy, frozenset[bool]]] = []
-        self.model.tell(name, lambda model: expected.extend(model.get("get", count, ack_required=not auto_ack)))
+
+        def fetch(model: NodeQueue) -> None:
+            got = model.get("get", count, ack_required=True)
+            if auto_ack and got:
+                model.settle("get", [tag for tag, _, _ in got], "ack")
+                got = [(0, copy, flag) for _, copy, flag in got]
+            expected.extend(got)
+
+        self.model.tell(name, fetch)
         if self.model.loose:
             self.model.run()
         given = queue.get_many(count, auto_ack=auto_ack)
@@ -297,7 +307,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.tick()
         expected, taker.inbox = taker.inbox, []
         tags = [tag for tag, _, _ in expected]
-        if consumer._auto_ack and tags:
+        if consumer._verbs.declaration.acks_unseen and tags:
             self.model.tell(name, lambda model: model.settle(taker.channel, tags, "ack"))
             expected = [(0, copy, flag) for _, copy, flag in expected]
         given: list[Delivery] = []
@@ -305,7 +315,7 @@ class NodeMachine(RuleBasedStateMachine):
             given.append(delivery)
         self.run()
         self.compare(given, expected)
-        if not consumer._auto_ack:
+        if not consumer._verbs.declaration.acks_unseen:
             self.held += [Held(name, taker.channel, one.delivery_tag, one) for one in given]
 
     @precondition(lambda self: self.held)
@@ -547,7 +557,7 @@ class NodeMachine(RuleBasedStateMachine):
         for name, queue in self.model.queues.items():
             queue.crash(found.get(name, []))
         self.model.check_promises()
-        assert self.node.down == {}
+        assert self.node.failed_queues == {}
         self.go_on()
 
     def found(self, hand: HandNode) -> dict[str, list[Found]]:
@@ -564,7 +574,7 @@ class NodeMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_queues_count_what_the_models_hold(self) -> None:
-        assert self.node.down == {}
+        assert self.node.failed_queues == {}
         for name, model in self.model.queues.items():
             stats = self.handles[name].stats()
             assert stats["messages_ready"] == len(model.ready), name
@@ -603,12 +613,10 @@ class WrittenMachine(NodeMachine):
     sync = "os"
 
 
-EXAMPLES = int(os.environ.get("WARREN_EXAMPLES", "50"))
 for _machine in (GroupMachine, WrittenMachine):
     _machine.TestCase.settings = settings(
-        max_examples=EXAMPLES,
+        max_examples=times(50),
         stateful_step_count=30,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
 TestGroupedSyncs = GroupMachine.TestCase

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import warren
-from storage.errors import WarrenError
+from warren.storage.errors import WarrenError
 
 BIG = b"B" * 5000
 
@@ -144,7 +144,7 @@ def test_what_was_confirmed_is_there_though_the_node_closes_or_its_queue_fails_m
                 node.close()
                 break
             try:
-                actor = queue._cell.actor
+                actor = queue._verbs.cell.actor
                 actor.actor_ref.tell(object())  # nothing that a queue can handle: a bug, so its end
             except WarrenError:
                 pass
@@ -174,7 +174,7 @@ with warren.open({str(tmp_path / "data")!r}, sync="os", vm_memory_high_watermark
         for _ in range(400):
             try:
                 queue.publish_many([bytes(600)] * 200, timeout=0.5)
-            except warren.BlockedError:
+            except warren.errors.BlockedError:
                 break
         while found := queue.get_many(1000):
             queue.ack(found)

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import random
-import signal
-import subprocess
-import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,14 +12,26 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
-import warren.embedded
-from queue_index.message_format import Envelope, encode_message
-from queue_index.properties import Properties, decode_properties, encode_properties
-from storage.errors import DataError
-from storage.filesystem import RealFileSystem
-from warren import cli
+from tests.support.cli_tools import warren
+from tests.support.shovel_tools import (
+    ACK,
+    SAVE,
+    SYNC,
+    RandomIntake,
+    complaint,
+    digest,
+    exported,
+    fill,
+    numbers,
+    shovel,
+    shovel_and_die,
+)
+from warren import cli, engine
+from warren import open as open_node
+from warren.queue_index.message_format import Envelope, encode_message
+from warren.queue_index.properties import Properties, decode_properties, encode_properties
 from warren.salvage.archive import unpack
 from warren.shovel.address import Address
 from warren.shovel.broker_source import _Acks
@@ -42,6 +48,8 @@ from warren.shovel.places import Outcome
 from warren.shovel.progress import Progress, Reach, default_path
 from warren.shovel.pump import WINDOW_BYTES, Moved, Pump
 from warren.shovel.writing import _FilledQueue
+from warren.storage.errors import DataError
+from warren.storage.filesystem import RealFileSystem
 
 GOLDEN = Path(__file__).parent / "golden"
 MIXED = GOLDEN / "01-clean-small-mixed.tar.gz"
@@ -51,56 +59,6 @@ DEAD_LETTERS = GOLDEN / "13-clean-dead-letter-cc.tar.gz"
 UNICODE = GOLDEN / "07-clean-vhost-unicode-lazy.tar.gz"
 
 Json = dict[str, Any]
-
-
-def warren_(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-
-
-def shovel(*arguments: str | Path, exit_code: int = 0) -> Json:
-    """Run it; returns its summary."""
-    result = warren_("shovel", *arguments, "--json")
-    assert result.exit_code == exit_code, result.output
-    summary: Json = json.loads(result.stdout)
-    return summary
-
-
-def complaint(*arguments: str | Path) -> str:
-    result = warren_("shovel", *arguments)
-    assert result.exit_code == 2, result.output
-    line = result.stderr.strip()
-    assert line.startswith("warren: ")
-    assert "\n" not in line
-    return line
-
-
-def exported(place: Path, *options: str, exit_code: int = 0) -> list[Json]:
-    """Of each message what must not change on the way."""
-    result = warren_("export", place, *options)
-    assert result.exit_code == exit_code, result.stderr
-    kept = ("vhost", "queue", "exchange", "routing_keys", "properties", "headers", "body_sha256", "expiry_us")
-    lines = [json.loads(line) for line in result.stdout_bytes.decode().splitlines()]
-    return [{name: line[name] for name in kept} for line in lines]
-
-
-def fill(directory: Path, count: int, queue: bytes = b"q", *, size: int = 20, **properties: Any) -> None:
-    """A data directory with a queue of ``count`` numbered messages."""
-    with warren.embedded.open_vhost(directory, sync=False) as vhost:
-        envelope = vhost.envelope(queue, Properties(**properties) if properties else None)
-        vhost.queue(queue).publish_many(
-            envelope, vhost.msg_ids.many(count), [b"%0*d" % (size, n) for n in range(count)]
-        )
-
-
-def numbers(directory: Path, queue: bytes = b"q") -> list[int]:
-    with warren.embedded.open_vhost(directory, sync=False) as vhost:
-        while vhost.recover_step():
-            continue
-        return [int(browsed.message.body) for browsed in vhost.queue(queue).browse()]
-
-
-def digest(directory: Path) -> dict[str, str]:
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.rglob("*") if path.is_file()}
 
 
 # ── letters ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,45 +150,6 @@ class ListSource:
 
     def finish(self) -> None:
         self.finished += 1
-
-
-@attrs.define
-class RandomIntake:
-    """Confirms and refuses as a seed says, late and in batches; holds the pump to its window."""
-
-    random: random.Random
-    refuse: float
-    window: int
-    taken: list[bytes] = attrs.field(factory=list)
-    safe: set[int] = attrs.field(factory=set)
-    waiting: deque[tuple[int, bytes]] = attrs.field(factory=deque)
-    numbered: int = 0
-    closed: int = 0
-    renamed_exchanges: int = 0
-
-    def put(self, letter: Letter) -> int:
-        assert len(self.waiting) < self.window
-        assert sum(len(body) for _, body in self.waiting) < WINDOW_BYTES
-        self.numbered += 1
-        self.waiting.append((self.numbered, letter.body))
-        return self.numbered
-
-    def work(self, *, wait: bool) -> list[Outcome]:
-        assert not wait or self.waiting
-        outcomes = []
-        for _ in range(self.random.randint(int(wait), 1 + len(self.waiting) // 2)):
-            if not self.waiting:
-                break
-            number, body = self.waiting.popleft()
-            refused = self.random.random() < self.refuse
-            if not refused:
-                self.taken.append(body)
-                self.safe.add(number)
-            outcomes.append(Outcome(number, "no" if refused else None))
-        return outcomes
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 @given(
@@ -372,7 +291,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_copied(tmp_path: Path) -> N
         file.unlink()
     readable = exported(tmp_path / "vhosts", exit_code=1)
     assert 0 < len(readable) < len(exported(MIXED))
-    result = warren_("shovel", tmp_path / "vhosts", tmp_path / "data")
+    result = warren("shovel", tmp_path / "vhosts", tmp_path / "data")
     assert result.exit_code == 1
     assert "missing body" in result.stderr
     assert exported(tmp_path / "data") == readable
@@ -388,7 +307,7 @@ def test_queues_are_chosen_and_renamed(tmp_path: Path) -> None:
 
 
 def test_expired_messages_are_copied_and_counted(tmp_path: Path) -> None:
-    with warren.embedded.open_vhost(tmp_path / "source") as vhost:
+    with engine.open_vhost(tmp_path / "source") as vhost:
         envelope, queue = vhost.envelope(b"q"), vhost.queue(b"q")
         for expiry_us in (0, 1, 1 << 62):
             queue.publish(envelope, vhost.msg_ids.one(), b"%d" % expiry_us, expiry_us=expiry_us)
@@ -417,7 +336,7 @@ def test_a_move_takes_the_messages_out(tmp_path: Path) -> None:
 
 
 def test_a_move_takes_expiries_and_levels_along(tmp_path: Path) -> None:
-    with warren.embedded.open_vhost(tmp_path / "source") as vhost:
+    with engine.open_vhost(tmp_path / "source") as vhost:
         envelope = vhost.envelope(b"q")
         for level in (0, 200, 7):
             name = b"q\0" + bytes([level])
@@ -430,44 +349,6 @@ def test_a_move_takes_expiries_and_levels_along(tmp_path: Path) -> None:
 
 
 # ── kills ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-KILLED_AT = """
-import os, signal, sys
-import {module} as module
-
-calls = 0
-def killing(owner, *args, _do=module.{owner}.{method}, **kwargs):
-    global calls
-    calls += 1
-    if calls == {call} and {before}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    answer = _do(owner, *args, **kwargs)
-    if calls == {call}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return answer
-
-module.{owner}.{method} = killing
-sys.argv = ["warren", "shovel", *sys.argv[1:]]
-from warren.cli import main
-main()
-"""
-
-
-def shovel_and_die(step: str, call: int, before: bool, *arguments: str | Path) -> None:
-    """Run it in a process of its own that ends by SIGKILL at a step of it (``module:Owner.method``)."""
-    module, _, name = step.partition(":")
-    owner, method = name.split(".")
-    script = KILLED_AT.format(module=module, owner=owner, method=method, call=call, before=before)
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    ended = subprocess.run(command, cwd=GOLDEN.parent.parent, capture_output=True, check=False, timeout=60)
-    assert ended.returncode == -signal.SIGKILL, ended
-
-
-SAVE, ACK, SYNC = (
-    "warren.shovel.progress:Progress.save",
-    "warren.shovel.writing:_EmptiedQueue.settle",
-    "actors.vhost:Vhost.sync",
-)
 
 
 @pytest.mark.parametrize(
@@ -531,11 +412,11 @@ def test_a_directory_that_it_makes_opens_as_it_is(tmp_path: Path) -> None:
     fill(tmp_path / "source", 3)
     shovel(tmp_path / "source", tmp_path / "data")
     assert not (tmp_path / "data" / "warren.lock").exists()
-    with warren.open(tmp_path / "data") as node:
+    with open_node(tmp_path / "data") as node:
         assert {queue.name: len(queue) for queue in node.queues()} == {"q": 3}
     fill(tmp_path / "more", 2, b"r")  # into a node's directory, beside what is there
     shovel(tmp_path / "more", tmp_path / "data")
-    with warren.open(tmp_path / "data") as node:
+    with open_node(tmp_path / "data") as node:
         assert {queue.name: len(queue) for queue in node.queues()} == {"q": 3, "r": 2}
         assert "in use" in complaint(tmp_path / "more", tmp_path / "data", "--state", tmp_path / "state")
 
@@ -549,7 +430,7 @@ def test_a_brokers_directory_stays_a_brokers(tmp_path: Path) -> None:
 
 def test_a_directory_that_another_process_has_is_left_alone(tmp_path: Path) -> None:
     fill(tmp_path / "source", 3)
-    with warren.embedded.open_vhost(tmp_path / "data"):
+    with engine.open_vhost(tmp_path / "data"):
         assert "warren.lock" in complaint(tmp_path / "source", tmp_path / "data")
     assert shovel(tmp_path / "source", tmp_path / "data")["messages"] == 3
 
@@ -571,10 +452,10 @@ def test_a_password_is_never_shown() -> None:
 
 def test_the_summary_for_people(tmp_path: Path) -> None:
     fill(tmp_path / "source", 12)
-    result = warren_("shovel", tmp_path / "source", tmp_path / "data")
+    result = warren("shovel", tmp_path / "source", tmp_path / "data")
     assert "12 messages copied." in result.stdout
     assert "warren.shovel-" in result.stdout
-    assert "12 messages moved." in warren_("shovel", tmp_path / "source", tmp_path / "d2", "--move").stdout
+    assert "12 messages moved." in warren("shovel", tmp_path / "source", tmp_path / "d2", "--move").stdout
 
 
 def test_a_bar_shows_how_far_it_is(tmp_path: Path) -> None:
@@ -596,7 +477,7 @@ def test_what_is_interrupted_is_settled_as_far_as_it_came(tmp_path: Path, monkey
         return work(queue, wait=wait)
 
     monkeypatch.setattr(_FilledQueue, "work", interrupted)
-    result = warren_("shovel", tmp_path / "source", tmp_path / "data", "--move", "--prefetch", "100")
+    result = warren("shovel", tmp_path / "source", tmp_path / "data", "--move", "--prefetch", "100")
     assert result.exit_code == 130 or isinstance(result.exception, KeyboardInterrupt), result
     assert "before it ended" in result.stdout
     there, left = numbers(tmp_path / "data"), numbers(tmp_path / "source")

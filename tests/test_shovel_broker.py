@@ -13,24 +13,20 @@ from typing import Any
 
 import pika
 import pytest
-from broker import Broker, Delivery, Message
-from test_shovel import (
-    DEAD_LETTERS,
-    GOLDEN,
-    complaint,
-    exported,
-    fill,
-    numbers,
-    shovel,
-    shovel_and_die,
-    warren_,
-)
 
-import warren.embedded
-from queue_index.message_format import Envelope
-from queue_index.properties import Properties, encode_properties
+from tests.support.broker import Broker, Delivery, Message
+from tests.support.cli_tools import warren
+from tests.support.rabbitmq_golden import GOLDEN
+from tests.support.shovel_tools import complaint, exported, fill, numbers, shovel, shovel_and_die
+from tests.support.waiting import wait_until
+from warren import engine
+from warren import open as open_node
+from warren.errors import BrokerRunningError
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.properties import Properties, encode_properties
 
 pytestmark = pytest.mark.broker
+DEAD_LETTERS = GOLDEN / "13-clean-dead-letter-cc.tar.gz"
 FANOUT = GOLDEN / "03-clean-fanout-refcount.tar.gz"
 MIXED_V2 = GOLDEN / "rabbitmq-3.10.8-cqv2" / "02-crash-small-mixed.tar.gz"
 MIXED_QUORUM = GOLDEN / "rabbitmq-3.10.8-quorum" / "02-crash-small-mixed.tar.gz"
@@ -143,7 +139,7 @@ def test_a_dead_brokers_queues_arrive_as_that_broker_would_have_delivered_them(
 
 
 def test_a_quorum_queues_count_of_deliveries_stays_behind(vhost: Vhost, tmp_path: Path) -> None:
-    lines = warren_("export", MIXED_QUORUM, "--queue", "orders").stdout_bytes.splitlines()
+    lines = warren("export", MIXED_QUORUM, "--queue", "orders").stdout_bytes.splitlines()
     assert any(json.loads(line)["delivery_count"] for line in lines)
     shovel(MIXED_QUORUM, vhost.url, "--queue", "orders", "--state", tmp_path / "state")
     deliveries = vhost.drain("orders")
@@ -176,7 +172,7 @@ def test_everything_that_a_header_can_be_goes_there_and_back(vhost: Vhost, tmp_p
 
 
 def test_an_exchange_with_other_bindings_gets_no_message(vhost: Vhost, tmp_path: Path) -> None:
-    with warren.embedded.open_vhost(tmp_path / "source") as source:
+    with engine.open_vhost(tmp_path / "source") as source:
         envelope = source.envelope(b"key", Properties(headers={"a": 1}), exchange=b"events")
         source.queue(b"q").publish(envelope, source.msg_ids.one(), b"1")
 
@@ -207,7 +203,7 @@ def test_without_stand_ins_no_exchange_of_the_users_is_made(vhost: Vhost, tmp_pa
 
 
 def test_a_stand_in_that_a_kill_left_is_made_anew(vhost: Vhost, tmp_path: Path) -> None:
-    with warren.embedded.open_vhost(tmp_path / "source") as source:
+    with engine.open_vhost(tmp_path / "source") as source:
         for queue in (b"a", b"b"):
             envelope = source.envelope(b"key", exchange=b"events")
             source.queue(queue).publish_many(envelope, source.msg_ids.many(10), [b"%d" % n for n in range(10)])
@@ -219,7 +215,7 @@ def test_a_stand_in_that_a_kill_left_is_made_anew(vhost: Vhost, tmp_path: Path) 
 
 
 def test_copies_to_other_queues_are_not_made_again(vhost: Vhost, tmp_path: Path) -> None:
-    with warren.embedded.open_vhost(tmp_path / "source") as source:
+    with engine.open_vhost(tmp_path / "source") as source:
         envelope = Envelope(b"/", b"", (b"a", b"b"), encode_properties(Properties(headers={"CC": ["b"]})), True)
         for queue in (b"a", b"b"):
             source.queue(queue).publish(envelope, source.msg_ids.one(), b"1")
@@ -277,15 +273,17 @@ def test_emptying_a_broker_into_a_directory_that_is_killed_loses_nothing(
     wait_until_ready(vhost, "q")
     shovel(*places)
     assert vhost.drain() == []
-    with warren.embedded.open_vhost(tmp_path / "data", vhost.name) as data:
+    with engine.open_vhost(tmp_path / "data", vhost.name) as data:
         check_all_there([int(browsed.message.body) for browsed in data.queue(b"q").browse()], 2000)
 
 
 def wait_until_ready(vhost: Vhost, queue: str) -> None:
     """The broker has noticed that the consumer is gone."""
-    deadline = time.monotonic() + 30
-    while vhost.do(lambda channel: channel.queue_declare(queue, passive=True)).method.consumer_count:
-        assert time.monotonic() < deadline
+
+    def has_nobody() -> bool:
+        return not vhost.do(lambda channel: channel.queue_declare(queue, passive=True)).method.consumer_count
+
+    wait_until(has_nobody, "the consumer is still there")
 
 
 # ── a stopped broker's own directory, written to ─────────────────────────────────────────────────────────────────────
@@ -372,12 +370,12 @@ def test_an_empty_queue_is_done_at_once(vhost: Vhost, tmp_path: Path) -> None:
 
 def test_large_and_empty_bodies(vhost: Vhost, tmp_path: Path) -> None:
     sizes = [0, 1, 131_063, 131_064, 131_065, 3_000_000, 0]
-    with warren.embedded.open_vhost(tmp_path / "source") as source:
+    with engine.open_vhost(tmp_path / "source") as source:
         bodies = [bytes([65 + n]) * size for n, size in enumerate(sizes)]
         source.queue(b"q").publish_many(source.envelope(b"q"), source.msg_ids.many(len(bodies)), bodies)
     shovel(tmp_path / "source", vhost.url, "--state", tmp_path / "state")
     shovel(vhost.url, tmp_path / "data", "--queue", "q")
-    with warren.embedded.open_vhost(tmp_path / "data", vhost.name) as data:
+    with engine.open_vhost(tmp_path / "data", vhost.name) as data:
         assert [browsed.message.body for browsed in data.queue(b"q").browse()] == bodies
 
 
@@ -410,7 +408,7 @@ def test_what_a_full_queue_refuses_stays_at_the_source(vhost: Vhost, tmp_path: P
 
 
 def test_what_leads_to_no_queue_stays_at_the_source(vhost: Vhost, tmp_path: Path) -> None:
-    with warren.embedded.open_vhost(tmp_path / "source") as source:
+    with engine.open_vhost(tmp_path / "source") as source:
         for key in (b"known", b"unknown", b"known"):
             source.queue(b"q").publish(source.envelope(key, exchange=b"events"), source.msg_ids.one(), key)
 
@@ -451,7 +449,7 @@ def test_what_a_broker_says_no_to(vhost: Vhost, tmp_path: Path) -> None:
 
 def test_several_vhosts_do_not_become_one(vhost: Vhost, tmp_path: Path) -> None:
     fill(tmp_path / "source", 1)
-    with warren.embedded.open_vhost(tmp_path / "source", "two") as two:
+    with engine.open_vhost(tmp_path / "source", "two") as two:
         two.queue(b"t").publish(two.envelope(b"t"), two.msg_ids.one(), b"2")
     state = "--state", tmp_path / "state"
     assert "--vhost" in complaint(tmp_path / "source", vhost.url, *state)
@@ -465,8 +463,8 @@ def test_a_running_brokers_directory_is_not_written_to(shared: Broker, tmp_path:
     pid_file = shared.node_directory.with_name(shared.node_directory.name + ".pid")
     assert pid_file.exists()
     pid_file.rename(tmp_path / "pid")  # as where RABBITMQ_PID_FILE says another place
-    with pytest.raises(warren.BrokerRunningError, match=r"which has .* open"):
-        warren.open(shared.node_directory, adopt=True)
+    with pytest.raises(BrokerRunningError, match=r"which has .* open"):
+        open_node(shared.node_directory, adopt=True)
     (tmp_path / "pid").rename(pid_file)
 
 

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import attrs
 import pytest
-from rabbitmq_golden import PROJECT
-from test_shovel import (
+
+from tests.support.cli_tools import warren
+from tests.support.rabbitmq_golden import PROJECT
+from tests.support.shovel_tools import (
     SAVE,
     SYNC,
     Json,
@@ -26,16 +28,14 @@ from test_shovel import (
     numbers,
     shovel,
     shovel_and_die,
-    warren_,
 )
-
-from storage.filesystem import RealFileSystem
 from warren.salvage.archive import unpack
 from warren.shovel.copying import CopySource
 from warren.shovel.errors import RefusedError
 from warren.shovel.letter import Letter
 from warren.shovel.progress import Progress, Reach
 from warren.shovel.pump import Moved, Pump
+from warren.storage.filesystem import RealFileSystem
 
 V2 = PROJECT / "tests" / "golden" / "rabbitmq-3.10.8-cqv2"
 QUORUM = PROJECT / "tests" / "golden" / "rabbitmq-3.10.8-quorum"
@@ -59,7 +59,7 @@ def identity(message: Json) -> str:
 
 def seq_ids(place: Path, queue: str) -> list[int]:
     """In the order of delivery."""
-    lines = warren_("export", place, "--queue", queue).stdout_bytes.splitlines()
+    lines = warren("export", place, "--queue", queue).stdout_bytes.splitlines()
     return [int(line.partition(b'"seq_id": ')[2].split(b",")[0]) for line in lines]
 
 
@@ -212,5 +212,5 @@ def test_a_v2_queue_of_a_destination_is_not_filled(tmp_path: Path) -> None:
     queue = next(line["queue"] for line in exported(node))
     fill(tmp_path / "source", 3, queue.encode())
     before = {name: value for name, value in digest(node).items() if name.endswith((".qi", ".qs"))}
-    assert warren_("shovel", tmp_path / "source", node).exit_code == 2
+    assert warren("shovel", tmp_path / "source", node).exit_code == 2
     assert before == {name: value for name, value in digest(node).items() if name.endswith((".qi", ".qs"))}

@@ -3,7 +3,7 @@
 What was recorded once is held against the simulation in every run (``data/simulation-broker``); the test with a broker
 records anew, with whatever this machine has of memory and time. How far apart the two may be follows from the
 broker's own intervals and from how unevenly its memory grows, which is measured: see
-:mod:`recorder.paging_comparison`.
+:mod:`tests.support.recorder.paging_comparison`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pathlib import Path
 import attrs
 import numpy as np
 import pytest
-from broker import Broker, requires_broker
-from recorder.paging_comparison import (
+
+from tests.support.broker import Broker, requires_broker
+from tests.support.recorder.paging_comparison import (
     PLACES,
     Curves,
     difference,
@@ -26,8 +27,7 @@ from recorder.paging_comparison import (
     simulated,
     start_tolerance_s,
 )
-from recorder.paging_recorder import Looking, Recording, Workload, record, settings
-
+from tests.support.recorder.paging_recorder import Looking, Recording, Workload, record, settings
 from warren.simulation import MessageMemory, NodeSpec, PublisherSpec, QueueSpec, Scenario, Simulation
 from warren.simulation.simulated_queue import SimulatedQueue
 

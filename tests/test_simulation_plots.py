@@ -28,7 +28,7 @@ from warren.simulation.picture_data import QueueView, spans, that_matter, view_o
 from warren.simulation.picture_style import Column, Panel, compose, compose_each, save_png, style
 from warren.simulation.picture_words import TimeScale, bytes_text, count_text, time_text
 from warren.simulation.plots import TITLES, draw, left_out_text, overview_of
-from warren.simulation.report import write_report
+from warren.simulation.report import table_section, write_report
 from warren.simulation.ribbon import rows_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -228,16 +228,53 @@ def test_one_step_is_drawn_too(tmp_path: Path) -> None:
         assert save_png(overview_of(view_of(short)).figure(), tmp_path / "one.png").exists()
 
 
+def test_a_table_that_is_wider_than_a_phone_says_that_it_scrolls() -> None:
+    """It was cut at the edge of the screen, without any sign that there was more."""
+    narrow, wide = (table_section("Queues", ["name"] * count, [["x"] * count]) for count in (5, 9))
+    assert "class=hint" not in narrow
+    assert "<p class=hint>9 columns: scroll sideways" in wide
+    for table in (narrow, wide):
+        assert "tabindex=0" in table  # the arrow keys scroll it too
+
+
 # ── what a panel shows ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_target_without_a_limit_is_dotted_and_does_not_stretch_the_axis(result: Result) -> None:
-    queue = view_of(result).queues[0]
-    unlimited = with_columns(queue, target_ram_count=np.full(len(queue.columns["time_s"]), math.inf))
+def with_target(result: Result, target: Any) -> Result:
+    """The same with another target at each step: ``target(number of the step)``."""
+    columns = dict(result.timeline_columns)
+    columns["target_ram_count"] = np.asarray([target(n) for n in range(len(columns["time_s"]))], float)
+    return attrs.evolve(result, timeline_columns=columns)
+
+
+def test_a_target_without_a_limit_is_a_strip_and_does_not_stretch_the_axis(result: Result) -> None:
+    queue = view_of(with_target(result, lambda n: math.inf)).queues[0]
+    assert (queue.rates["no_limit"] == 1).all()
+    unlimited = queue
     axes = drawn(lambda axes: draw_target(axes, unlimited))
     assert "no limit" in labels(axes)
     assert "target" not in labels(axes)
     assert axes.get_ylim()[1] < 2 * queue.columns["ram_msg_count"].max()
+
+
+def test_a_limit_that_comes_and_goes_within_a_column_shows_as_a_share_of_the_time(result: Result) -> None:
+    """It was drawn as a line, as if there had been no limit for all that time."""
+    queue = view_of(with_target(result, lambda n: math.inf if n % 4 == 0 else 100.0)).queues[0]
+    time_s = queue.columns["time_s"]
+    steps = np.diff(np.concatenate(([0.0], time_s)))
+    without = steps[np.isinf(queue.columns["target_ram_count"])].sum() / steps.sum()
+    shares, edges = queue.rates["no_limit"], queue.rates["time_s"]
+    assert (shares * np.diff(edges)).sum() / (edges[-1] - edges[0]) == pytest.approx(without)
+    axes = drawn(lambda axes: draw_target(axes, queue))
+    assert {"no limit", "target"} <= set(labels(axes))
+    strip = next(patch for patch in axes.patches if patch.get_label() == "no limit")
+    values, _, baseline = strip.get_data()
+    assert ((values - baseline) / (1 - baseline)).tolist() == pytest.approx(shares.tolist())
+
+
+def test_a_queue_that_always_had_a_limit_has_no_strip(result: Result) -> None:
+    queue = view_of(with_target(result, lambda n: 100.0)).queues[0]
+    assert "no limit" not in labels(drawn(lambda axes: draw_target(axes, queue)))
 
 
 def test_a_target_far_above_what_is_there_does_not_hide_it(result: Result) -> None:
@@ -258,7 +295,7 @@ def test_latencies_that_span_decades_are_on_a_logarithmic_scale_and_others_are_n
     assert drawn(lambda axes: draw_latency(axes, flat)).get_yscale() == "linear"
 
 
-def test_steps_in_which_nothing_was_taken_up_are_gaps_and_a_lone_one_is_a_dot(result: Result) -> None:
+def test_steps_in_which_nothing_was_delivered_are_gaps_and_a_lone_one_is_a_dot(result: Result) -> None:
     queue = view_of(result).queues[0]
     lone = np.full_like(queue.columns["latency_p50_s"], np.nan)
     lone[7] = 0.5
@@ -267,7 +304,7 @@ def test_steps_in_which_nothing_was_taken_up_are_gaps_and_a_lone_one_is_a_dot(re
     assert [list(line.get_ydata()) for line in dots] == [[0.5], [0.5]]
     nothing = np.full_like(lone, np.nan)
     axes = drawn(lambda axes: draw_latency(axes, with_columns(queue, latency_p50_s=nothing, latency_p99_s=nothing)))
-    assert [text.get_text() for text in axes.texts] == ["nothing was taken up"]
+    assert [text.get_text() for text in axes.texts] == ["nothing was delivered"]
 
 
 def test_the_states_are_stacked_from_the_head_to_the_tail(result: Result) -> None:

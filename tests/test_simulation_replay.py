@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from runtime_tools import BIG, HandNode, Machine, hand_node
 
-from actors.node_actor import Probes
-from storage.memory import MemoryFileSystem
-from storage.settings import RABBITMQ_3_10
+from tests.support.effort import times
+from tests.support.runtime_tools import BIG, HandNode, Machine, hand_node
+from warren.actors.node_actor import Probes
 from warren.queue import Queue
 from warren.recording import RecordedNode, node_path, read_record
 from warren.simulation import ConsumerSpec, Disk, Result, Scenario, ScenarioError, simulate
@@ -26,6 +25,8 @@ from warren.simulation.recorded_answer import recorded_result
 from warren.simulation.replay import record_scenario, recorded_consumption, recorded_node, recorded_rate
 from warren.simulation.sizes import ConstantSize, EmpiricalSize
 from warren.simulation.toml_file import load_scenario, scenario_from_toml
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.settings import RABBITMQ_3_10
 
 RECORD = "/records/run.parquet"
 
@@ -35,7 +36,7 @@ class CountedMachine(Machine):
     """One whose memory is what the queues account for."""
 
     def probes(self) -> Probes:
-        return attrs.evolve(super().probes(), reading=lambda around: around.allocated)
+        return attrs.evolve(super().probes(), reading=lambda context: context.allocated)
 
 
 def recorded(
@@ -252,7 +253,7 @@ def test_consumers_of_one_s_own_take_the_place_of_those_recorded() -> None:
 WORK = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(0, 60), st.integers(0, 60)), max_size=6)
 
 
-@settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=times(8), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(work=WORK, auto_ack=st.booleans())
 def test_what_was_counted_is_counted_again(work: list[tuple[int, int, int, int]], auto_ack: bool) -> None:
     """Published, taken, acked, given back: at the end as many as were recorded, and as many messages are left."""

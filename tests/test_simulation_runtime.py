@@ -1,9 +1,10 @@
-"""The simulated node is the runtime in virtual time: both get the same work, and show the same states step by step.
+"""The two hosts of a turn beside each other: both get the same work, and show the same states step by step.
 
-After every step everything is compared (:mod:`simulated_and_real`): Q1, Q2, delta, Q3, Q4, targets, rates and counters
-of each queue, bytes in RAM, credit and tickets, what the memory monitor has heard and what it says, alarms, confirms,
-the stores, and what was done to the disk, operation by operation and byte by byte. Each test also says what has to have
-shown itself on the way, so that none passes because nothing happened.
+What a queue and a store do in a turn stands once (``tests/test_queue_turn.py``, ``tests/test_store_actor.py``), and so
+do the memory monitor's rules. What is left to hold is what each host adds: the order in which work and answers come,
+credit and tickets between queues and stores, timers, dead letters, what the memory monitor hears and when, bytes
+accounted, and what was done to the disk, operation by operation (:mod:`tests.support.simulated_and_real`). Each test
+also says what has to have shown itself on the way, so that none passes because nothing happened.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from simulated_and_real import MB, Pair
 
+from tests.support.effort import times
+from tests.support.simulated_and_real import MB, Pair
 from warren.simulation.scenario import Profile
 
 SMALL, EMBEDDED, STORED = 100, 3000, 5000
@@ -48,13 +50,11 @@ def pair_of() -> Iterator[PairOf]:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("size", [SMALL, EMBEDDED, STORED])
 @pytest.mark.parametrize("persistent", [True, False])
-def test_a_backlog_that_is_paged_and_worked_off(pair_of: PairOf, profile: Profile, size: int, persistent: bool) -> None:
-    memory = 150_000 if size == SMALL else 800_000
-    pair = pair_of({"a": {}}, memory=memory, profile=profile, queue_explicit_gc_run_operation_threshold=0)
+def test_a_backlog_that_is_paged_and_worked_off(pair_of: PairOf, profile: Profile, persistent: bool) -> None:
+    pair = pair_of({"a": {}}, memory=800_000, profile=profile, queue_explicit_gc_run_operation_threshold=0)
     for _ in range(20):
-        pair.publish("a", 20, size, persistent=persistent)
+        pair.publish("a", 20, STORED, persistent=persistent)
         pair.compare()
         pair.advance(0.4)
         pair.compare()
@@ -64,19 +64,6 @@ def test_a_backlog_that_is_paged_and_worked_off(pair_of: PairOf, profile: Profil
         pair.advance(0.7)
         pair.compare()
     assert {"q4", "q3", "target", "delta count"} <= pair.seen.keys()
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_the_gc_threshold_and_the_read_limit_of_the_profile(pair_of: PairOf, profile: Profile) -> None:
-    pair = pair_of({"a": {}}, memory=MB // 2, profile=profile)
-    for step in range(30):
-        pair.publish("a", 5 + step % 7, STORED if step % 2 else EMBEDDED)
-        pair.advance(0.3)
-        pair.compare()
-    while pair.get("a", 10):
-        pair.settle_all()
-        pair.compare()
-    assert pair.seen["target"]
 
 
 def test_the_memory_alarm_comes_and_goes_with_the_backlog(pair_of: PairOf) -> None:
@@ -91,35 +78,6 @@ def test_the_memory_alarm_comes_and_goes_with_the_backlog(pair_of: PairOf) -> No
         pair.advance(1.1)
         pair.compare()
     assert not pair.simulated.alarms.active
-
-
-def test_pending_acks_are_paged_too(pair_of: PairOf) -> None:
-    pair = pair_of({"a": {}}, memory=MB)
-    for _ in range(25):
-        pair.publish("a", 20, STORED)
-        pair.get("a", 20)
-        pair.advance(0.6)
-        pair.compare()
-    assert pair.seen["disk_pending"]
-    pair.settle_all("requeue")
-    pair.compare()
-    pair.advance(6)
-    pair.compare()
-
-
-def test_a_lazy_queue_beside_a_default_one(pair_of: PairOf) -> None:
-    pair = pair_of({"lazy": {"x-queue-mode": "lazy"}, "default": {}}, memory=MB)
-    for step in range(15):
-        for name in ("lazy", "default"):
-            pair.publish(name, 12, STORED if step % 3 else SMALL)
-            pair.compare()
-        pair.advance(0.5)
-        pair.compare()
-    for name in ("lazy", "default"):
-        while pair.get(name, 30):
-            pair.settle_all()
-            pair.compare()
-    assert pair.seen["disk_read_count"]
 
 
 def test_several_queues_share_the_node_and_its_stores(pair_of: PairOf) -> None:
@@ -204,23 +162,6 @@ def test_the_answer_to_a_report_that_comes_as_a_queue_falls_asleep(pair_of: Pair
     assert pair.simulated.allocated.read() == 4096
 
 
-def test_reports_go_on_while_there_is_work_and_end_with_it(pair_of: PairOf) -> None:
-    pair = pair_of({"a": {}})
-    for _ in range(30):
-        pair.publish("a", 2, SMALL)
-        pair.advance(0.5)
-        pair.compare()
-    assert len(pair.simulated.monitor) == 1
-    pair.advance(20)
-    pair.compare()
-    assert pair.simulated.monitor.queue_duration_count == 0, "it rests, and what it has in RAM lasts for ever"
-    assert pair.get("a", 60) == 60
-    pair.settle_all()
-    pair.advance(20)
-    pair.compare()
-    assert len(pair.simulated.monitor) == 0
-
-
 # ── consumers ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -292,7 +233,7 @@ def dead(arguments: dict[str, Any], target: str = "target") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("letters", [True, False])
-@pytest.mark.parametrize("arguments", [{"x-message-ttl": 700}, {"x-max-length": 20}, {"x-max-length-bytes": 60_000}])
+@pytest.mark.parametrize("arguments", [{"x-message-ttl": 700}, {"x-max-length": 20}])
 def test_messages_that_die_and_their_dead_letters(pair_of: PairOf, arguments: dict[str, Any], letters: bool) -> None:
     pair = pair_of({"a": dead(arguments) if letters else arguments, "target": {}})
     for step in range(15):
@@ -304,18 +245,6 @@ def test_messages_that_die_and_their_dead_letters(pair_of: PairOf, arguments: di
         pair.advance(0.5)
         pair.compare()
     assert bool(len(pair.simulated.queues["target"].process)) is letters
-
-
-def test_messages_with_expirations_of_their_own_die_at_the_head_alone(pair_of: PairOf) -> None:
-    pair = pair_of({"a": {}})
-    for expiration_ms in (2000, 50, None, 300, 300, 4000, 10):
-        pair.publish("a", 6, SMALL, expiration_ms=expiration_ms)
-        pair.compare()
-    for _ in range(12):
-        pair.advance(0.4)
-        pair.compare()
-        pair.get("a", 2)
-        pair.compare()
 
 
 def test_what_expires_does_so_while_its_queue_sleeps(pair_of: PairOf) -> None:
@@ -349,25 +278,6 @@ def test_two_queues_that_are_each_others_dead_letter_target(pair_of: PairOf) -> 
     for _ in range(12):
         pair.advance(0.1)
         pair.compare()
-
-
-# ── priorities ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_priorities_have_levels_that_page_and_sleep_by_themselves(pair_of: PairOf) -> None:
-    pair = pair_of({"a": {"x-max-priority": 3}}, memory=MB)
-    pair.subscribe("a", 5)
-    for step in range(20):
-        pair.publish("a", 10, STORED if step % 3 else SMALL, priority=step % 5)
-        pair.compare()
-        if step % 4 == 0:
-            pair.take()
-            pair.settle_all()
-        pair.advance(0.4)
-        pair.compare()
-    pair.advance(5)
-    pair.compare()
-    assert {"target", "q3"} <= pair.seen.keys()
 
 
 # ── drawn workloads ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -428,7 +338,7 @@ def carry_out(pair: Pair, step: tuple[Any, ...]) -> None:
     memory=st.sampled_from([200_000, 600_000, 2_000_000]),
     steps=st.lists(STEPS, max_size=40),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=times(60), suppress_health_check=list(HealthCheck))
 def test_any_workload_leaves_both_alike_after_every_step(
     kind: dict[str, Any], profile: Profile, memory: int, steps: list[tuple[Any, ...]]
 ) -> None:

@@ -14,11 +14,11 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.engines.node_settings import NodeSettings
-from storage.settings import Settings
+from tests.support.effort import times
+from warren.actors.engines.node_settings import NodeSettings
 from warren.simulation import (
     Bursts,
     Constant,
@@ -49,6 +49,7 @@ from warren.simulation.toml_file import (
     table_of,
     vary,
 )
+from warren.storage.settings import Settings
 
 SMALL: dict[str, Any] = {
     "length": 60,
@@ -563,7 +564,7 @@ def scenario_or_error(make: Callable[[], Scenario]) -> Scenario | None:
     return None
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(80))
 @given(st.dictionaries(_WORDS, _VALUES, max_size=5))
 def test_any_table_is_a_scenario_or_one_clear_error(table: dict[str, Any]) -> None:
     scenario_or_error(lambda: scenario_from_table(table, "x.toml"))
@@ -577,7 +578,7 @@ def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [place, *(inner for key, each in items for inner in _places(each, (*place, key)))]
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(120))
 @given(st.lists(st.tuples(st.sampled_from(_places(_EXAMPLE_TABLE)[1:]), _VALUES), min_size=1, max_size=2))
 def test_a_mutated_example_is_a_scenario_or_one_clear_error(mutations: list[tuple[tuple[Any, ...], Any]]) -> None:
     table = copy.deepcopy(_EXAMPLE_TABLE)
@@ -594,14 +595,14 @@ def test_a_mutated_example_is_a_scenario_or_one_clear_error(mutations: list[tupl
         assert scenario_from_table(table_of(scenario)) == scenario
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(150))
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode(errors="replace")))
 def test_any_text_is_a_scenario_or_one_clear_error(data: bytes) -> None:
     text = data.decode(errors="surrogateescape")
     scenario_or_error(lambda: scenario_from_toml(text, "x.toml"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60))
 @given(st.text(max_size=12) | st.from_regex(r"[a-z]+(\[[0-9]\])?(\.[a-z]+)*", fullmatch=True), _VALUES)
 def test_any_key_varies_the_example_or_is_refused(key: str, value: Any) -> None:
     try:

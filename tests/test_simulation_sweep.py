@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.waiting import wait_until
 from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Scenario, ScenarioError, simulate
 from warren.simulation.grid import MOST_POINTS, Axis, axes_of, points_of, shown, shown_values
 from warren.simulation.processes import on_processes
@@ -322,13 +322,6 @@ def test_a_program_needs_no_guard_around_its_sweep(tmp_path: Path) -> None:
     assert all(30 < int(count) < 80 for count in counts.strip("[]").split(","))
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
 def test_nothing_goes_on_without_the_program_that_began_it(how: signal.Signals, tmp_path: Path) -> None:
     running = psutil.Popen(
@@ -340,7 +333,7 @@ def test_nothing_goes_on_without_the_program_that_began_it(how: signal.Signals, 
         def workers() -> list[psutil.Process]:
             return [one for one in running.children() if "spawn_main" in " ".join(one.cmdline())]
 
-        until(lambda: len(workers()) == 2, "no two processes began")
+        wait_until(lambda: len(workers()) == 2, "no two processes began")
         ours = running.children(recursive=True)
         running.send_signal(how)
         running.wait(60)
@@ -367,6 +360,7 @@ def test_spark_gives_the_same_bytes(spark: SparkSession, swept: Sweep, tmp_path:
         assert (tmp_path / "spark" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_point_that_fails_on_spark_is_a_row_too(spark: SparkSession) -> None:
     from warren.pipeline.grid import on_spark
@@ -406,7 +400,7 @@ def test_values_of_a_point_are_shown_as_the_command_has_them() -> None:
 @pytest.mark.cluster
 def test_executors_without_warren_and_simpy_give_the_same_bytes(swept: Sweep, tmp_path: Path) -> None:
     """``--spark`` hands both over. What is compiled their Python has."""
-    from spark_cluster import SparkCluster, only
+    from tests.support.spark_cluster import SparkCluster, only
 
     bare = ["numpy", "pandas", "psutil", "pyarrow", "zlib-ng", "python-dateutil", "pytz", "six", "tzdata"]
     compiled = str(only(bare, tmp_path / "site"))

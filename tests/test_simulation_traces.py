@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.effort import times
 from warren.simulation import PublisherSpec, QueueSpec, Scenario, ScenarioError, Trace, simulate
 from warren.simulation.toml_file import scenario_from_table
 from warren.simulation.traces import read_trace
@@ -235,13 +236,13 @@ def trace_or_error(path: str) -> None:
 _CELLS = st.sampled_from(["0", "1", "2.5", "", "x", "1e400", "-1", "nan", "2026-01-01", "9" * 400, '"', " 7 "])
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(_CELLS, max_size=3).map(",".join), max_size=6))
 def test_any_rows_are_a_trace_or_one_clear_error(tmp_path: Path, rows: list[str]) -> None:
     trace_or_error(csv(tmp_path, "\n".join(["time,rate", *rows])))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=60), st.sampled_from([b"", b"time,rate\n0,1\n", b"PAR1"]))
 def test_any_bytes_are_a_trace_or_one_clear_error(tmp_path: Path, data: bytes, before: bytes) -> None:
     path = tmp_path / "rates"
@@ -249,7 +250,7 @@ def test_any_bytes_are_a_trace_or_one_clear_error(tmp_path: Path, data: bytes, b
     trace_or_error(str(path))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2000), st.integers(0, 255))
 def test_a_parquet_with_another_byte_is_a_trace_or_one_clear_error(tmp_path: Path, at: int, byte: int) -> None:
     path = Path(parquet(tmp_path, time=MOMENTS, rate=[1, 2, 3]))

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import warren
-from storage.errors import DataError, StorageError
 from warren.salvage.archive import unpack
 from warren.salvage.inspect import inspect_source
 from warren.salvage.source import open_source
 from warren.simulation import ConsumerSpec, PublisherSpec, QueueSpec, Scenario, ScenarioError, simulate
 from warren.simulation.toml_file import load_scenario
 from warren.simulation.whatif import queues_of_directory, with_queues
+from warren.storage.errors import DataError, StorageError
 
 GOLDEN = Path(__file__).parent / "golden"
 MIXED = GOLDEN / "01-clean-small-mixed.tar.gz"

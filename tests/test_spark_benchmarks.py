@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_every_case_times_its_contestants_on_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     store = topic_store(str(tmp_path), log_bytes=MIB, file_bytes=2 * MIB, size=300, keyed=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from actors import status_server
-from actors.status_server import (
+from warren.actors import status_server
+from warren.actors.status_server import (
     MAX_REQUEST_BYTES,
     MAX_SOCKET_PATH_BYTES,
     MAX_VISITORS,
@@ -25,7 +25,7 @@ from actors.status_server import (
     find_socket,
     short_path,
 )
-from storage.errors import StorageError, WarrenError
+from warren.storage.errors import StorageError, WarrenError
 
 
 def counting() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
@@ -118,7 +118,7 @@ def test_requests_in_pieces_and_several_at_once(visit: Callable[[], Visitor]) ->
         (b"[]", "a request is a JSON object"),
         (b"", "Expecting value"),
         (b'{"want": "\xff"}', "codec"),
-        (b"[" * 5000, "recursion"),
+        (b"[" * 20_000, "recursion"),
     ],
 )
 def test_what_cannot_be_answered_gets_an_error_and_the_next_one_its_answer(

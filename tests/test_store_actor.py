@@ -12,19 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pykka import ActorRef
-from runtime_tools import forget_actors
 
-from actors import messages as m
-from actors.clock import HandClock
-from actors.gate import Gate
-from actors.pool import ActorStoppedError, HandPool, Pool, PooledActor
-from actors.store_actor import GrantedCredit, MessageStoreActor, RemoteStore
-from actors.timer import TimerActor
-from msg_store.message_store import MessageStore, StoreStatus
-from queue_index.body_store import StoreClient
-from storage.errors import StorageError
-from storage.memory import MemoryFileSystem
-from storage.settings import Settings
+from tests.support.runtime_tools import forget_actors
+from warren.actors import messages as m
+from warren.actors.clock import HandClock
+from warren.actors.engines.credit import GrantedCredit
+from warren.actors.gate import Gate
+from warren.actors.pool import ActorStoppedError, HandPool, Pool, PooledActor
+from warren.actors.store_actor import MessageStoreActor, RemoteStore
+from warren.actors.timer import TimerActor
+from warren.msg_store.message_store import MessageStore, StoreStatus
+from warren.queue_index.body_store import StoreClient
+from warren.storage.errors import StorageError
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.settings import Settings
 
 SETTINGS = Settings(msg_store_file_size_limit=1000)
 
@@ -40,7 +41,7 @@ class Listener(PooledActor):
     def on_receive(self, message: object) -> None:
         self.heard.append(message)
         if isinstance(message, m.StoreProgress) and self.remote is not None:
-            self.remote.progress(message)
+            self.remote.progress(message.taken_ticket, message.safe_ticket)
 
 
 def key(number: int) -> bytes:
@@ -261,7 +262,7 @@ def test_a_body_written_twice_stays_readable_while_the_second_is_on_its_way(scen
     remote, listener = scene.queue()
     remote.write_many([key(1), key(2)], [body(1), body(2)])
     remote.write_many([key(1)], [body(1)])
-    remote.progress(m.StoreProgress(remote.client, 2, 0))
+    remote.progress(2, 0)
     assert remote._in_flight is not None
     assert list(remote._in_flight) == [key(1)]
     assert remote.contains(key(1))

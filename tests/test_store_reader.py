@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msg_store.rdq_format import encode_record, path_of
-from msg_store.store_reader import StoreReader
-from storage.errors import StorageError, WarrenError
-from storage.memory import MemoryFileSystem
+from warren.msg_store.rdq_format import encode_record, path_of
+from warren.msg_store.store_reader import StoreReader
+from warren.storage.errors import StorageError, WarrenError
+from warren.storage.memory import MemoryFileSystem
 
 DIRECTORY = "/store"
 
@@ -67,9 +67,9 @@ def test_many_are_read_as_one_by_one(
     each = [(type(one), str(one)) if isinstance(one, WarrenError) else one for one in store.read_each(ids)]
     assert each == expected
     assert store.contains_each(ids).tolist() == [store.contains(key(number)) for number in numbers]
-    alike = store.read_alike(ids)
-    if alike is not None:
-        assert [row.tobytes() for row in alike] == expected
+    found = store.read_uniform(ids)
+    if found is not None:
+        assert [row.tobytes() for row in found] == expected
     elif not spoilt:
         assert len({len(one) if isinstance(one, bytes) else None for one in expected} - {None}) != 1 or any(
             not isinstance(one, bytes) for one in expected
@@ -80,9 +80,9 @@ def test_bodies_of_one_length_come_as_rows() -> None:
     system = store_of([[(n, b"%04d" % n) for n in range(50)], [(n, b"%04d" % n) for n in range(50, 90)]])
     store = StoreReader.open(system, DIRECTORY)
     numbers = [*range(20, 80), 3]
-    alike = store.read_alike(np.frombuffer(b"".join(map(key, numbers)), "S16"))
-    assert alike is not None
-    assert [row.tobytes() for row in alike] == [b"%04d" % n for n in numbers]
+    found = store.read_uniform(np.frombuffer(b"".join(map(key, numbers)), "S16"))
+    assert found is not None
+    assert [row.tobytes() for row in found] == [b"%04d" % n for n in numbers]
 
 
 def test_of_a_store_with_one_file_that_cannot_be_read_the_others_are() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from quorum_entries import pid
 
-from storage.erlang_terms import Atom, ImproperList, Opaque, Term, decode, encode
-from storage.errors import TermError
-from storage.term_walk import parts, term_end
+from tests.support.quorum_entries import pid
+from warren.storage.erlang_terms import Atom, ImproperList, Opaque, Term, decode, encode
+from warren.storage.errors import TermError
+from warren.storage.term_walk import parts, term_end
 
 REFERENCE = Opaque(b"Z\0\2s\1n" + bytes(12))
 LEAVES = (
@@ -31,14 +31,12 @@ TERMS = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(TERMS, st.binary(max_size=5))
 def test_a_term_ends_where_it_ends_whatever_is_behind_it(term: Term, behind: bytes) -> None:
     data = encode(term)
     assert term_end(data + behind, 1) == len(data)
 
 
-@settings(deadline=None)
 @given(TERMS, st.data())
 def test_a_term_that_is_cut_short_has_no_end(term: Term, data: st.DataObject) -> None:
     encoded = encode(term)
@@ -46,7 +44,6 @@ def test_a_term_that_is_cut_short_has_no_end(term: Term, data: st.DataObject) ->
         term_end(encoded[: data.draw(st.integers(0, len(encoded) - 1))], 1)
 
 
-@settings(deadline=None)
 @given(st.lists(TERMS, max_size=5), st.booleans())
 def test_the_parts_of_a_tuple_or_a_map_are_its_elements(elements: list[Term], is_map: bool) -> None:
     term: Term = dict(enumerate(elements)) if is_map else tuple(elements)

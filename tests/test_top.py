@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,19 +20,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from rich.console import Console
-from runtime_tools import HandNode, hand_node
+from rich.console import Console, RenderableType
 from typer.testing import CliRunner, Result
 
 import warren
-from actors.status_server import SOCKET_NAME
-from storage.errors import WarrenError
+from tests.support.runtime_tools import HandNode, hand_node
 from warren import cli
+from warren.actors.status_server import SOCKET_NAME
 from warren.salvage.archive import unpack
+from warren.storage.errors import WarrenError
+from warren.top import command
 from warren.top.attached import Attached, NotAttachedError
+from warren.top.bars import shares
 from warren.top.command import Sort, _View
-from warren.top.keys import View, keys_of
-from warren.top.picture import duration, picture, shares, short, size
+from warren.top.keys import PAGE_HELP, View, keys_of
+from warren.top.numbers import duration, short, size
+from warren.top.picture import picture
+from warren.top.queue_page import queue_page
 from warren.top.snapshots import LISTS, SORTS, Row, Snapshot, Snapshots
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -238,7 +245,7 @@ def test_rates_are_what_came_and_went_since_the_same_lookers_last_look() -> None
     with held_node() as hand:
         orders = hand.node.queue("orders")
         orders.publish_many([b"x"] * 100).wait()
-        looker = Snapshots(hand.node, lambda: hand.clock.now_ns() / 1e9)
+        looker = Snapshots(hand.node._running, lambda: hand.clock.now_ns() / 1e9)
         first = looker.take()["queues"][0]
         assert (first["ready"], first["published"], first["in_rate"], first["out_rate"]) == (100, 100, None, None)
         orders.publish_many([b"x"] * 30).wait()
@@ -252,20 +259,20 @@ def test_rates_are_what_came_and_went_since_the_same_lookers_last_look() -> None
         third = looker.take()
         assert (third["queues"][0]["in_rate"], third["queues"][0]["out_rate"]) == (0.0, 10.0)
         assert third["totals"]["out_rate"] == 10.0
-        assert Snapshots(hand.node).take()["queues"][0]["out_rate"] is None
+        assert Snapshots(hand.node._running).take()["queues"][0]["out_rate"] is None
 
 
 def test_looking_keeps_no_queue_awake_and_one_that_rests_is_not_asked() -> None:
     with held_node(hibernate_after_ms=1000) as hand:
         hand.node.queue("orders").publish(b"x").wait()
-        looker = Snapshots(hand.node, lambda: hand.clock.now_ns() / 1e9)
+        looker = Snapshots(hand.node._running, lambda: hand.clock.now_ns() / 1e9)
         for _ in range(20):
             looker.take()
             hand.advance(0.1)
         shot = looker.take()
         assert shot["queues"][0] == shot["queues"][0] | {"state": "hibernated", "ready": 1, "in_rate": 0.0}
         assert shot["totals"]["hibernated"] == 1
-        actor = next(iter(hand.node.actor.vhost("/").cells.values())).actor
+        actor = next(iter(hand.node._running.actor.vhost("/").cells.values())).actor
         actor._turn_lock.acquire()  # whoever asked it now would not be answered
         assert looker.take()["queues"][0]["state"] == "hibernated"
         actor._turn_lock.release()
@@ -277,13 +284,13 @@ def test_looking_keeps_no_queue_awake_and_one_that_rests_is_not_asked() -> None:
 def test_a_queue_that_does_not_answer_is_busy_with_the_numbers_it_had() -> None:
     with held_node() as hand:
         hand.node.queue("orders").publish(b"x").wait()
-        looker = Snapshots(hand.node)
+        looker = Snapshots(hand.node._running)
         looker.take()
-        actor = next(iter(hand.node.actor.vhost("/").cells.values())).actor
+        actor = next(iter(hand.node._running.actor.vhost("/").cells.values())).actor
         actor._turn_lock.acquire()
         hand.node.vhost("/").queue("orders")  # somebody else's doing does not wait for it
         shown = looker.take()["queues"][0]
-        unseen = Snapshots(hand.node).take()["queues"][0]
+        unseen = Snapshots(hand.node._running).take()["queues"][0]
         actor._turn_lock.release()
         assert (shown["state"], shown["ready"]) == ("busy", 1)
         assert (unseen["state"], unseen["ready"]) == ("busy", 0)
@@ -293,19 +300,19 @@ def test_a_queue_that_is_down_says_why_and_comes_first() -> None:
     with held_node() as hand:
         for name in ("a", "b", "c"):
             hand.node.queue(name).publish_many([b"x"] * (3 if name == "a" else 1)).wait()
-        hand.node.actor.vhost("/").cells["c"].go_down(WarrenError("its journal is torn"))
-        shot = Snapshots(hand.node).take()
+        hand.node._running.actor.vhost("/").cells["c"].go_down(WarrenError("its journal is torn"))
+        shot = Snapshots(hand.node._running).take()
         assert [one["name"] for one in shot["queues"]] == ["c", "a", "b"]
         assert "its journal is torn" in shot["queues"][0]["reason"]
         assert (shot["totals"]["down"], shot["totals"]["queues"], shot["totals"]["ready"]) == (1, 3, 4)
-        assert [one["name"] for one in Snapshots(hand.node).take("name")["queues"]] == ["a", "b", "c"]
+        assert [one["name"] for one in Snapshots(hand.node._running).take("name")["queues"]] == ["a", "b", "c"]
 
 
 def test_many_queues_are_summed_and_only_as_many_shown_as_were_asked_for() -> None:
     with held_node(check_invariants=False) as hand:
         for number in range(300):
             hand.node.queue(f"q{number:03}").publish_many([b"x"] * (number % 7 + 1)).wait()
-        shot = Snapshots(hand.node).take(limit=5)
+        shot = Snapshots(hand.node._running).take(limit=5)
         assert (shot["totals"]["queues"], shot["left_out"], len(shot["queues"])) == (300, 295, 5)
         assert shot["totals"]["ready"] == sum(number % 7 + 1 for number in range(300))
         assert [one["name"] for one in shot["queues"]] == ["q006", "q013", "q020", "q027", "q034"]
@@ -315,13 +322,13 @@ def test_only_one_vhost() -> None:
     with held_node() as hand:
         hand.node.queue("here")
         hand.node.vhost("shop").queue("there")
-        looker = Snapshots(hand.node)
+        looker = Snapshots(hand.node._running)
         assert [(one["vhost"], one["name"]) for one in looker.take("name")["queues"]] == [
             ("/", "here"),
             ("shop", "there"),
         ]
         assert [one["name"] for one in looker.take(vhost="shop")["queues"]] == ["there"]
-        with pytest.raises(warren.NotFoundError, match="no vhost 'other'"):
+        with pytest.raises(warren.errors.NotFoundError, match="no vhost 'other'"):
             looker.take(vhost="other")
 
 
@@ -336,11 +343,15 @@ def test_only_one_vhost() -> None:
         {"want": "snapshot", "limit": "all"},
         {"want": "snapshot", "vhost": 5},
         {"want": "definitions", "vhost": "nowhere"},
+        {"want": "queue"},
+        {"want": "queue", "name": "nobody"},
+        {"want": "queue", "name": ["x"]},
+        {"want": "queue", "name": "x", "vhost": "nowhere"},
     ],
 )
 def test_requests_that_mean_nothing_are_refused(request_: dict[str, Any]) -> None:
     with held_node() as hand, pytest.raises(WarrenError):
-        Snapshots(hand.node).answer(request_)
+        Snapshots(hand.node._running).answer(request_)
 
 
 def test_the_command_has_every_order() -> None:
@@ -379,29 +390,69 @@ def test_keys_scroll_sort_filter_and_quit() -> None:
     for key in ("down", "page down"):
         assert view.press(key)
         names = shown(view, 50, 10)
-    assert names == [f"q{number}" for number in range(11, 21)]
+    assert names == [f"q{number}" for number in range(10, 20)]
+    assert names[view.selected] == "q11"
+    for _ in range(9):
+        view.press("down")
+    names = shown(view, 50, 10)
+    assert (names[0], names[view.selected]) == ("q11", "q20")  # the list follows the selected row
+    view.press("home")
+    assert (shown(view, 50, 10)[0], view.selected) == ("q0", 0)
     for _ in range(9):
         view.press("page down")
         names = shown(view, 50, 10)
     assert names == [f"q{number}" for number in range(40, 50)]  # no further than to the last
+    assert names[view.selected] == "q49"
     view.press("s")
     assert (view.sort, shown(view, 50, 10)[0]) == ("unacked", "q0")
     for key in "/q4x\x7f7\r":
         view.press(key)
     assert (view.typing, shown(view, 50, 10)) == (None, ["q47"])
-    assert "'q47'" in view.said()
+    assert "'q47'" in view.footer()
     view.press("escape")
     assert len(shown(view, 50, 10)) == 10
     view.press("/")
     assert view.press("q")  # typed, and no order
-    assert view.said() == "/q▏"
+    assert view.footer() == "/q▏"
     view.press("escape")
+    assert not view.press("q")
+
+
+def test_enter_opens_the_selected_queue_and_escape_goes_back() -> None:
+    view = View()
+    shown(view, 5, 10)
+    for key in ("down", "down", "\r"):  # typed between two frames
+        view.press(key)
+    shown(view, 5, 10)
+    assert view.opened == ("/", "q2")
+    view.press("s")
+    view.press("/")
+    assert (view.sort, view.typing, view.footer()) == ("messages", None, PAGE_HELP)
+    lines = list(range(30))
+    assert view.cut_page(lines, 10) == list(range(10))
+    view.press("page down")
+    view.press("down")
+    assert view.cut_page(lines, 10) == list(range(11, 21))
+    for _ in range(5):
+        view.press("page down")
+    assert view.cut_page(lines, 10) == list(range(20, 30))
+    assert view.press("escape")
+    shown(view, 5, 10)
+    assert (view.opened, view.selected) == (None, 2)
+    view.press("\r")
+    shown(view, 0, 10)
+    assert view.opened is None  # there is none to open
+    view.opened = ("/", "q1")
     assert not view.press("q")
 
 
 def test_keys_are_cut_out_of_what_a_terminal_sends() -> None:
     assert keys_of("s\x1b[A\x1bOB\x1b[6~q") == ["s", "up", "down", "page down", "q"]
     assert keys_of("\x1b[15~q\x1b") == ["q", "escape"]
+
+
+def no_page(vhost: str, name: str) -> Snapshot:
+    raise AssertionError(f"nobody opened {name}")
 
 
 def test_a_live_view_fits_the_height_and_says_how_many_queues_it_left_out() -> None:
@@ -417,7 +468,7 @@ def test_a_live_view_fits_the_height_and_says_how_many_queues_it_left_out() -> N
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=80, height=20, color_system=None, legacy_windows=False)
     with pytest.raises(KeyboardInterrupt):
-        _View(console, take, "").watch(0)
+        _View(console, take, no_page, "").watch(0)
     assert asked == [("messages", 20), ("messages", 20)]
     assert "q11" in text.getvalue()
     assert "q12" not in text.getvalue()
@@ -425,6 +476,125 @@ def test_a_live_view_fits_the_height_and_says_how_many_queues_it_left_out() -> N
     assert "q quit · s sort" in text.getvalue()
     assert "\x1b[?1049h" in text.getvalue()  # a screen of its own
     assert text.getvalue().count("\x1b[?1049l") == 1
+
+
+def screens(source: Snapshots | Attached, monkeypatch: pytest.MonkeyPatch, *keys: str, height: int = 40) -> list[str]:
+    """What stands on the screen at the first frame, and after each of the keys."""
+    take = source.take if isinstance(source, Snapshots) else source.snapshot
+    console = Console(file=io.StringIO(), force_terminal=True, width=90, height=height, color_system=None)
+    view = _View(console, take, source.queue, "")
+    frames: list[str] = []
+    draw = view._frame
+
+    def drawn_frame(rows: int, *, coloured: bool) -> RenderableType:
+        frame = draw(rows, coloured=coloured)
+        paper = Console(file=io.StringIO(), width=console.width, color_system=None)
+        with paper.capture() as captured:
+            paper.print(frame)
+        frames.append(captured.get())
+        return frame
+
+    typed = iter([*keys, "q"])
+
+    class ScriptedKeyboard:
+        def __enter__(self) -> ScriptedKeyboard:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def keys(self, timeout_s: float) -> list[str]:
+            return [next(typed)]
+
+    monkeypatch.setattr(view, "_frame", drawn_frame)
+    monkeypatch.setattr(command, "Keyboard", ScriptedKeyboard)
+    view.watch(0)
+    return frames
+
+
+def test_a_queues_page_on_a_node_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = {"x-max-length": 5000, "x-overflow": "reject-publish", "x-max-priority": 2}
+    with held_node() as hand:
+        hand.node.queue("emails")
+        orders = hand.node.queue("orders", arguments=arguments)
+        orders.publish_many([b"x" * 500] * 1000).wait()
+        held = orders.get_many(13)
+        looker = Snapshots(hand.node._running, lambda: hand.clock.now_ns() / 1e9)
+        listed, page, typed, back, emails = screens(looker, monkeypatch, "\r", "s", "escape", "down", "\r")[:5]
+        assert "●▸orders" in listed
+        assert "⏎ open" in listed
+        for said in (
+            "● orders  vhost / · running · mode default",
+            "987 ready · 13 unacked · 1,000 in all",
+            "Q4                987  in RAM",
+            "priority 0: 987",
+            "avg_ingress_rate",
+            "1,000 messages in RAM · target_ram_count infinity",
+            "500 kB of 500 kB of bodies in RAM",
+            "1,000 persistent",
+            " has 13 unacked",
+            "durable · x-max-length 5000 · x-max-priority 2 · x-overflow reject-publish",
+            "Esc back",
+        ):
+            assert said in page, said
+        assert "by messages" not in typed  # s sorts the list, not a page
+        assert "orders" in typed
+        assert "●▸orders" in back
+        assert "○▸emails" in emails
+        orders.ack(held)
+
+
+def test_a_page_of_a_queue_that_is_deleted_meanwhile_says_so_and_leads_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with held_node() as hand:
+        hand.node.queue("orders")
+        looker = Snapshots(hand.node._running)
+        ask = looker.queue
+
+        def ask_and_delete(vhost: str, name: str) -> Snapshot:
+            found = ask(vhost, name)
+            hand.node.queue("orders").delete()
+            return found
+
+        monkeypatch.setattr(looker, "queue", ask_and_delete)
+        page, gone, back = screens(looker, monkeypatch, "\r", "down", "escape")[1:4]
+        assert "target_ram_count" in page
+        assert "no queue 'orders' in vhost '/'" in gone
+        assert "No queues." in back
+
+
+def test_a_page_of_a_queue_that_is_down_or_busy_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with held_node() as hand:
+        hand.node.queue("down", arguments={"x-expires": 60_000}).publish(b"x").wait()
+        hand.node.queue("slow").publish(b"x").wait()
+        cells = hand.node._running.actor.vhost("/").cells
+        cells["down"].go_down(WarrenError("its journal is torn, " * 20))
+        looker = Snapshots(hand.node._running)
+        looker.take()
+        actor = cells["slow"].actor
+        actor._turn_lock.acquire()
+        down, _, _, slow = screens(looker, monkeypatch, "\r", "escape", "down", "\r")[1:5]
+        actor._turn_lock.release()
+        assert down.count("its journal is torn") > 10
+        assert "x-expires 60000" in down
+        assert "did not answer in time" in slow
+        assert "1 ready" in slow
+
+
+def test_a_page_that_is_higher_than_the_screen_scrolls(monkeypatch: pytest.MonkeyPatch) -> None:
+    with held_node() as hand:
+        hand.node.queue("orders").publish(b"x").wait()
+        top_part, lower = screens(Snapshots(hand.node._running), monkeypatch, "\r", "page down", height=15)[1:3]
+        assert "declared" not in top_part
+        assert "declared" in lower
+        assert all(len(part.splitlines()) == 15 for part in (top_part, lower))
+
+
+@given(ROWS, st.sampled_from([80, 120, 200]))
+def test_no_line_of_a_page_is_wider_than_the_terminal(shown_row: Row, width: int) -> None:
+    shot = snapshot([]) | {"queue": shown_row, "stats": None}
+    shot["memory"] |= {"desired_duration_s": 1.5}
+    shot["declared"] = {"durable": True, "exclusive": False, "auto_delete": False, "arguments": {"x" * 90: "y" * 90}}
+    assert all(cell_len(line.plain) <= width for line in queue_page(shot, width))
 
 
 # ── a node in another process ───────────────────────────────────────────────────────────────────────────────────────
@@ -458,7 +628,7 @@ def running_node(path: Path, many: int = 0) -> Iterator[subprocess.Popen[str]]:
         child.communicate()
 
 
-def test_attaching_to_a_process(tmp_path: Path) -> None:
+def test_attaching_to_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data"
     with running_node(data, many=120) as child:
         shot = json.loads(top(data, "--attach", "--json").stdout)
@@ -476,10 +646,43 @@ def test_attaching_to_a_process(tmp_path: Path) -> None:
             assert [one["name"] for one in attached.ask(want="definitions")["vhosts"]] == ["/"]
             with pytest.raises(WarrenError, match="no vhost 'x'"):
                 attached.snapshot(vhost="x")
+            found = attached.queue("/", "orders")
+            assert (found["queue"]["ready"], found["stats"]["messages_persistent"]) == (990, 1000)
+            with pytest.raises(WarrenError, match="no queue 'x'"):
+                attached.queue("/", "x")
+            page = screens(attached, monkeypatch, "\r")[1]
+            assert "990 ready · 10 unacked · 1,000 in all" in page
+            assert "target_ram_count infinity" in page
             child.communicate("")
             with pytest.raises(NotAttachedError, match="its node was closed"):
                 attached.snapshot()
     assert not (data / SOCKET_NAME).exists()
+
+
+def test_keys_typed_at_a_terminal_open_a_page_and_end_it(tmp_path: Path) -> None:
+    """The whole command at a pseudoterminal: what is typed comes through, and the terminal is as it was afterwards."""
+    with running_node(tmp_path / "data"):
+        ours, theirs = pty.openpty()
+        before = termios.tcgetattr(theirs)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "warren.cli", "top", str(tmp_path / "data"), "--attach", "--interval", "0.1"],
+            stdin=theirs, stdout=theirs, stderr=theirs,
+            env=os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
+        )  # fmt: skip
+        try:
+            for key, expected in ((b"\r", b"open"), (b"\x1b", b"target_ram_count"), (b"q", b"by messages")):
+                seen = b""
+                while expected not in seen:
+                    assert select.select([ours], [], [], 30)[0], seen
+                    seen += os.read(ours, 65536)
+                os.write(ours, key)
+            assert child.wait(30) == 0
+            assert termios.tcgetattr(theirs) == before
+        finally:
+            child.kill()
+            child.wait()
+            os.close(ours)
+            os.close(theirs)
 
 
 def test_a_node_that_was_killed_has_left_its_socket_and_the_next_one_takes_its_place(tmp_path: Path) -> None:

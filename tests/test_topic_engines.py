@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from topic_log import Log, batch
 
-from actors.engines.topics import names
-from actors.engines.topics.errors import QueueRangeError, TopicNameError
-from actors.engines.topics.record_copies import copy_of, merged, real_place, with_properties
-from actors.engines.topics.routing import TURN_MESSAGES, Part, Router, queue_of_key, queues_of_keys
-from msg_store.commit_log_format import RecordError, decode_properties
-from storage.java_hash import java_hash
+from tests.support.topic_log import Log, batch
+from warren.actors.engines.topics import names
+from warren.actors.engines.topics.errors import QueueRangeError, TopicNameError
+from warren.actors.engines.topics.record_copies import copy_of, merged, real_place, with_properties
+from warren.actors.engines.topics.routing import TURN_MESSAGES, Part, Router, queue_of_key, queues_of_keys
+from warren.msg_store.commit_log_format import RecordError, decode_properties
+from warren.storage.java_hash import java_hash
 
 # ── names ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 

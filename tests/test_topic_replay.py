@@ -15,13 +15,13 @@ from typing import Any
 
 import attrs
 import pytest
-from rocketmq_golden import SCENARIOS, Json, directory, manifest, records, settings, unpacked
 
-from actors.engines.topics.topic_store import TopicStore
-from msg_store.commit_log import Batch, CommitLog, MessageIllegalError
-from msg_store.commit_log_format import Host
-from storage.filesystem import RealFileSystem
-from storage.topic_settings import TopicSettings
+from tests.support.rocketmq_golden import SCENARIOS, Json, directory, manifest, records, settings, unpacked
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.msg_store.commit_log import Batch, CommitLog, MessageIllegalError
+from warren.msg_store.commit_log_format import Host
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.topic_settings import TopicSettings
 
 NOBODY = Host.parse("10.0.0.1:1")
 

@@ -7,16 +7,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketmq_golden import SCENARIOS, records
-from topic_log import HERE, THERE, Log, batch
 
-from actors.engines.topics.errors import DelayError, TopicNameError
-from actors.engines.topics.names import DELAY, HALF_TOPIC, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
-from actors.engines.topics.retry import sent_back
-from actors.engines.topics.schedule import DelaySchedule, deliveries, from_scheduled, level_of_delay, to_scheduled
-from msg_store.commit_log import Batch
-from msg_store.commit_log_format import COMMIT, Record, RecordError, decode_properties
-from storage.topic_settings import TopicSettings
+from tests.support.rocketmq_golden import SCENARIOS, records
+from tests.support.topic_log import HERE, THERE, Log, batch
+from warren.actors.engines.topics.errors import DelayError, TopicNameError
+from warren.actors.engines.topics.names import DELAY, HALF_TOPIC, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
+from warren.actors.engines.topics.retry import sent_back
+from warren.actors.engines.topics.schedule import (
+    DelaySchedule,
+    deliveries,
+    from_scheduled,
+    level_of_delay,
+    to_scheduled,
+)
+from warren.msg_store.commit_log import Batch
+from warren.msg_store.commit_log_format import COMMIT, Record, RecordError, decode_properties
+from warren.storage.topic_settings import TopicSettings
 
 SETTINGS = TopicSettings()
 LEVELS_MS = SETTINGS.delay_levels_ms()

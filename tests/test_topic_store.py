@@ -7,15 +7,15 @@ from typing import Any
 
 import attrs
 import pytest
-import rocketmq_golden as golden
 
-from actors.engines.topics.reading import read_records
-from actors.engines.topics.topic_store import TopicStore
-from msg_store.commit_log import Batch
-from msg_store.commit_log_format import Host, header_bytes
-from storage.errors import DataError
-from storage.memory import MemoryFileSystem
-from storage.topic_settings import TopicSettings
+from tests.support import rocketmq_golden as golden
+from warren.actors.engines.topics.reading import read_records
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.msg_store.commit_log import Batch
+from warren.msg_store.commit_log_format import Host, header_bytes
+from warren.storage.errors import DataError
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.topic_settings import TopicSettings
 
 STATES = [
     pytest.param(scenario, state, id=f"{scenario}-{state[0]}")

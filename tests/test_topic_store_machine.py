@@ -19,14 +19,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from actors.engines.topics.topic_store import TopicStore
-from msg_store.commit_log import Batch, Record
-from msg_store.commit_log_format import COMMIT, PREPARED, ROLLBACK, Host
-from storage.errors import StorageError
-from storage.faults import SimulatedCrash
-from storage.filesystem import write_file
-from storage.memory import MemoryFileSystem
-from storage.topic_settings import TopicSettings
+from tests.support.effort import times
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.msg_store.commit_log import Batch, Record
+from warren.msg_store.commit_log_format import COMMIT, PREPARED, ROLLBACK, Host
+from warren.storage.errors import StorageError
+from warren.storage.faults import SimulatedCrash
+from warren.storage.filesystem import write_file
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.topic_settings import TopicSettings
 
 PLACE = "/store"
 SETTINGS = TopicSettings(
@@ -435,4 +436,4 @@ def test_after_a_write_that_failed_the_store_wants_to_be_opened_anew() -> None:
 
 
 TestTopicStore = TopicStoreMachine.TestCase
-TestTopicStore.settings = settings(max_examples=60, stateful_step_count=25, deadline=None, report_multiple_bugs=False)
+TestTopicStore.settings = settings(max_examples=times(60), stateful_step_count=25, report_multiple_bugs=False)

@@ -7,14 +7,22 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from rocketmq_golden import SCENARIOS, records
-from topic_log import HERE, THERE, Log, batch
 
-from actors.engines.topics.errors import TopicNameError, TransactionError
-from actors.engines.topics.names import HALF_TOPIC, OP_TOPIC
-from actors.engines.topics.record_copies import with_properties
-from actors.engines.topics.transactions import Half, PendingTransactions, committed, decision, named_by, prepare
-from msg_store.commit_log_format import COMMIT, PREPARED, TRANSACTION_MASK, Record, RecordError, decode_properties
+from tests.support.effort import times
+from tests.support.rocketmq_golden import SCENARIOS, records
+from tests.support.topic_log import HERE, THERE, Log, batch
+from warren.actors.engines.topics.errors import TopicNameError, TransactionError
+from warren.actors.engines.topics.names import HALF_TOPIC, OP_TOPIC
+from warren.actors.engines.topics.record_copies import with_properties
+from warren.actors.engines.topics.transactions import Half, PendingTransactions, committed, decision, named_by, prepare
+from warren.msg_store.commit_log_format import (
+    COMMIT,
+    PREPARED,
+    TRANSACTION_MASK,
+    Record,
+    RecordError,
+    decode_properties,
+)
 
 HALVES, OPS = (HALF_TOPIC, 0), (OP_TOPIC, 0)
 
@@ -296,4 +304,4 @@ class TransactionMachine(RuleBasedStateMachine):
 
 
 TestTransactionMachine = TransactionMachine.TestCase
-TestTransactionMachine.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestTransactionMachine.settings = settings(max_examples=times(50), stateful_step_count=30)

@@ -10,11 +10,12 @@ from typing import Any
 
 import attrs
 import pytest
-from runtime_tools import HandNode, Machine, hand_node
 
 import warren
-from actors.clock import HandClock
-from actors.engines.topics.errors import (
+from tests.support.runtime_tools import HandNode, Machine, hand_node
+from warren import Reader, Topic, TopicRecord
+from warren.actors.clock import HandClock
+from warren.actors.engines.topics.errors import (
     DelayError,
     MemberError,
     QueueLostError,
@@ -23,17 +24,17 @@ from actors.engines.topics.errors import (
     TopicNameError,
     TransactionError,
 )
-from actors.engines.topics.topic_store import FOR_EVER_MS
-from actors.node_actor import Probes, TopicsDownError
-from actors.pool import ActorStoppedError
-from actors.surroundings import BlockedError
-from msg_store.commit_log_format import MAX_PROPERTIES_BYTES, RecordError
-from queue_index.key_index import KeyIndex
-from storage.errors import DataError, DirectoryLockedError, DiskFullError, MessageError, StorageError
-from storage.faults import SimulatedCrash
-from storage.java_hash import index_hash
-from storage.memory import MemoryFileSystem
-from warren import Reader, Topic, TopicRecord
+from warren.actors.engines.topics.topic_store import FOR_EVER_MS
+from warren.actors.node_actor import Probes
+from warren.actors.node_context import BlockedError
+from warren.actors.node_errors import TopicsDownError
+from warren.actors.pool import ActorStoppedError
+from warren.msg_store.commit_log_format import MAX_PROPERTIES_BYTES, RecordError
+from warren.queue_index.key_index import KeyIndex
+from warren.storage.errors import DataError, DirectoryLockedError, DiskFullError, MessageError, StorageError
+from warren.storage.faults import SimulatedCrash
+from warren.storage.java_hash import index_hash
+from warren.storage.memory import MemoryFileSystem
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 15,
@@ -102,7 +103,7 @@ def test_an_append_says_where_the_message_went() -> None:
     record = topic.get(1, 0)
     assert (record.body, record.key, record.tag, record.properties["colour"]) == (b"one", "k", "t", "red")
     assert (record.topic, record.queue_id, record.queue_offset, record.attempts) == ("orders", 1, 0, 0)
-    assert record.stored_at == record.born_at == hand.node.now_ms() / 1000
+    assert record.stored_at == record.born_at == hand.node._running.now_ms() / 1000
     assert record.message_id.endswith(f"{place.physical_offset:016X}")
     with pytest.raises(LookupError):
         topic.get(1, 2)
@@ -194,7 +195,7 @@ def test_flush_disk_type_goes_before_the_nodes_sync() -> None:
     topic.append(b"x")
     hand.run()
     assert not [path for kind, path in hand.files.plan.log if kind == "sync" and path.endswith("/0" * 20)]
-    log = topic.log.store.commit_log
+    log = topic._verbs.logs()[0].store.commit_log
     hand.advance(5)
     assert log.has_unflushed  # less than flush_commit_log_least_pages
     topic.append_many([bytes(1000)] * 20)
@@ -212,7 +213,7 @@ def test_sync_comes_back_when_everything_is_on_the_disk_whatever_the_mode() -> N
     topic = hand.node.topic("t")
     topic.append(b"x")
     topic.sync()
-    assert not topic.log.store.commit_log.has_unflushed
+    assert not topic._verbs.logs()[0].store.commit_log.has_unflushed
 
 
 def test_what_cannot_be_stored_is_refused_and_changes_nothing() -> None:
@@ -288,13 +289,13 @@ def test_a_topic_gets_more_queues_and_every_handle_knows() -> None:
     hand = opened()
     old = hand.node.topic("t", queues=2)
     reader = old.reader("g")
-    assert reader.queues == [0, 1]
+    assert reader.queues() == [0, 1]
     broadcast = old.reader("b", broadcast=True)
     new = hand.node.topic("t", queues=5)
     assert hand.node.topic("t", queues=3).queues == old.queues == new.queues == 5
     assert old.append(b"e", key="e").wait().queue_id == new.append(b"e", key="e").wait().queue_id == ord("e") % 5
     assert old.append(b"last", queue=4).wait().queue_offset == 0
-    assert reader.queues == [0, 1, 2, 3, 4]
+    assert reader.queues() == [0, 1, 2, 3, 4]
     assert sorted(bodies(reader.read())) == sorted(bodies(broadcast.read())) == [b"e", b"e", b"last"]
     assert after_stop(hand).node.topic("t").queues == 5
 
@@ -364,14 +365,14 @@ def test_two_members_share_the_queues_and_whoever_stays_gets_all() -> None:
     for queue in range(4):
         topic.append_many([b"%d%d" % (queue, number) for number in range(3)], queue=queue).wait()
     first = topic.reader("g")
-    assert first.queues == [0, 1, 2, 3]
+    assert first.queues() == [0, 1, 2, 3]
     second = topic.reader("g")
-    assert (first.queues, second.queues) == ([0, 1], [2, 3])
+    assert (first.queues(), second.queues()) == ([0, 1], [2, 3])
     assert bodies(first.read()) == [b"00", b"01", b"02", b"10", b"11", b"12"]
     assert bodies(second.read()) == [b"20", b"21", b"22", b"30", b"31", b"32"]
     assert topic.groups()["g"]["members"] == {first.name: [0, 1], second.name: [2, 3]}
     first.close()
-    assert second.queues == [0, 1, 2, 3]
+    assert second.queues() == [0, 1, 2, 3]
     assert second.read() == []  # the first one's are committed, as it was closed
     assert topic.lag("g") == {0: 0, 1: 0, 2: 0, 3: 0}
     second.close()
@@ -510,7 +511,7 @@ def test_a_group_begins_where_it_is_told_to() -> None:
         topic.append(b"%d" % number, queue=0).wait()
         hand.advance(1)
     assert everything(topic, "first") == numbered(10)
-    moment = hand.node.now_ms() / 1000 - 4
+    moment = hand.node._running.now_ms() / 1000 - 4
     assert [record.body for record in topic.read("time", consume_from=moment)] == numbered(4, 6)
     assert [record.body for record in topic.read("place", consume_from={0: 7, 1: 0})] == numbered(3, 7)
     late = topic.reader("last", consume_from="last")
@@ -528,8 +529,8 @@ def test_last_means_behind_what_is_appended_and_not_dispatched_yet() -> None:
     hand = opened(sync="os")
     topic = hand.node.topic("t", queues=1)
     topic.append_many(numbered(5))
-    topic.log.turn()
-    assert topic.log.store.dispatched < topic.log.store.commit_log.end
+    topic._verbs.logs()[0].turn()
+    assert topic._verbs.logs()[0].store.dispatched < topic._verbs.logs()[0].store.commit_log.end
     readers = [topic.reader("g", consume_from="last"), topic.reader("b", broadcast=True, consume_from="last")]
     topic.append(b"new").wait()
     assert [bodies(reader.read()) for reader in readers] == [[b"new"], [b"new"]]
@@ -549,7 +550,7 @@ def test_seek_goes_to_a_place_a_time_or_an_end() -> None:
     assert len(reader.read()) == 10
     assert topic.seek("g", "last") == {0: 5, 1: 5}
     assert reader.read() == []
-    assert topic.seek("g", hand.node.now_ms() / 1000 - 3.5) == {0: 4, 1: 3}
+    assert topic.seek("g", hand.node._running.now_ms() / 1000 - 3.5) == {0: 4, 1: 3}
     assert bodies(reader.read()) == [b"8", b"7", b"9"]
     assert topic.seek("g", 4) == {0: 4, 1: 4}
     assert topic.seek("g", {1: 2}) == {1: 2}
@@ -620,7 +621,7 @@ def test_a_broadcast_reader_reads_all_and_keeps_its_own_place() -> None:
     topic.append_many(numbered(3), queue=0)
     topic.append_many(numbered(3, 10), queue=1).wait()
     one, two = (topic.reader("g", broadcast=True) for _ in range(2))
-    assert one.queues == two.queues == [0, 1]
+    assert one.queues() == two.queues() == [0, 1]
     assert bodies(one.read()) == bodies(two.read()) == numbered(3) + numbered(3, 10)
     assert topic.groups() == {}
     topic.append(b"more", queue=1).wait()
@@ -765,12 +766,12 @@ def test_an_index_file_that_is_copied_while_it_is_filled_answers_a_second_later(
 def test_find_keeps_to_the_times_to_the_millisecond_over_many_index_files() -> None:
     hand = opened()
     topic = hand.node.topic("t", queues=1)
-    start_ms = hand.node.now_ms()
+    start_ms = hand.node._running.now_ms()
     rng = random.Random(7)
     times = []
     for number in range(200):
         hand.advance(rng.choice([0.0, 0.001, 0.4, 3.0]))
-        times.append(hand.node.now_ms())
+        times.append(hand.node._running.now_ms())
         topic.append(b"%d" % number, key="k").wait()
     assert len(hand.files.list("/data/topics/index")) > 3
     for _ in range(60):
@@ -787,7 +788,7 @@ def test_offset_at_is_the_first_message_of_that_time_or_later() -> None:
     for number in range(120):
         if number % 3:
             hand.advance(0.5)
-        times.append(hand.node.now_ms())
+        times.append(hand.node._running.now_ms())
         topic.append(b"%d" % number, queue=0).wait()
     for moment in [times[0] - 1, *times[::7], times[-1] + 1]:
         wanted = sum(at < moment for at in times)
@@ -858,7 +859,7 @@ def test_a_message_that_cannot_be_sent_back_says_so() -> None:
     with pytest.raises(warren.WarrenError, match="maxMessageSize"):
         record.retry()
     assert reader.read() == []
-    assert topic.log.actor_inbox.weight == 0
+    assert topic._verbs.logs()[0].actor_inbox.weight == 0
 
 
 def test_delayed_messages_come_when_they_are_due_in_their_order() -> None:
@@ -918,7 +919,7 @@ def test_a_delayed_message_that_cannot_be_delivered_does_not_keep_the_others(cap
     topic.append(b"3", delay_level=1).wait()
     hand.advance(2)
     assert everything(topic) == [b"3"]
-    assert topic.log.actor_inbox.weight == 0
+    assert topic._verbs.logs()[0].actor_inbox.weight == 0
     hand = after_kill(hand, max_message_size=1000)
     hand.advance(10)
 
@@ -954,7 +955,7 @@ def test_a_transaction_is_seen_when_it_is_committed_and_never_when_it_is_rolled_
         with pytest.raises(TransactionError):
             again.wait()
     [record] = topic.find("k")
-    assert record.record.prepared_transaction_offset == kept._physical_offset
+    assert record.record.prepared_transaction_offset == kept._verbs._physical_offset
 
 
 def test_a_transaction_that_is_being_decided_cannot_be_decided_again() -> None:
@@ -994,7 +995,7 @@ def test_a_damaged_half_message_does_not_take_the_topics_down(caplog: pytest.Log
     transactions = [topic.prepare(body) for body in numbered(3)]
     hand = after_stop(hand)
     handle = hand.files.open_append("/data/topics/commitlog/" + "0" * 20)
-    handle.pwrite(b"\xff\xff\xff", transactions[1]._physical_offset + 91 - 8)  # the topic's length, or near it
+    handle.pwrite(b"\xff\xff\xff", transactions[1]._verbs._physical_offset + 91 - 8)  # the topic's length, or near it
     hand.node.topic("t").append(b"x").wait()
     assert everything(hand.node.topic("t")) == [b"x"]
     assert len(hand.node.pending_transactions()) >= 2
@@ -1068,7 +1069,7 @@ def test_files_that_go_between_the_taking_and_the_reading_cost_only_their_own_me
     hand = opened()
     topic = filled(hand)
     reader = topic.reader("g")
-    running = hand.node.running_topics()
+    running = hand.node._running.topics_now()
     claims = reader._take(running, 500)
     base = running.store.commit_log.mapped.bases[-1]
     for one in running.store.commit_log.mapped.bases[:-1]:
@@ -1109,7 +1110,7 @@ def test_an_alarm_holds_appends_and_not_reads() -> None:
     transaction = topic.prepare(b"pending")
     hand.machine.used_bytes = 9 << 30
     hand.advance(10)
-    assert hand.node.gate.reasons == {"memory"}
+    assert hand.node._running.gate.reasons == {"memory"}
     for append in (lambda: topic.append(b"x", block=False), lambda: topic.append_many([b"x"], timeout=0.0)):
         with pytest.raises(BlockedError):
             append()
@@ -1117,7 +1118,7 @@ def test_an_alarm_holds_appends_and_not_reads() -> None:
         topic.append(b"x")  # nobody is left who could help
     assert everything(topic) == [b"before"]
     transaction.commit().wait()
-    topic.append(b"late", delay=0, block=False) if not hand.node.gate.reasons else None
+    topic.append(b"late", delay=0, block=False) if not hand.node._running.gate.reasons else None
     hand.machine.used_bytes = 0
     hand.advance(10)
     topic.append(b"after").wait()
@@ -1129,8 +1130,8 @@ def test_a_publisher_that_is_ahead_does_the_work_itself() -> None:
     topic = hand.node.topic("t", queues=1)
     for number in range(25):
         topic.append(b"%d" % number)
-    assert 0 < topic.log.actor_inbox.weight <= 10
-    assert topic.log.store.commit_log.end > 0
+    assert 0 < topic._verbs.logs()[0].actor_inbox.weight <= 10
+    assert topic._verbs.logs()[0].store.commit_log.end > 0
     topic.append_many(numbered(100, 25)).wait()
     assert everything(topic) == numbered(125)
 
@@ -1266,7 +1267,7 @@ def test_damaged_settings_of_the_topics_take_them_down_alone(name: str) -> None:
 def warren_actors(hand: HandNode) -> list[Any]:
     from pykka import ActorRegistry
 
-    from actors.inbox import Inbox
+    from warren.actors.inbox import Inbox
 
     owners = [ref.actor_inbox.owner for ref in ActorRegistry.get_all() if isinstance(ref.actor_inbox, Inbox)]
     return [owner for owner in owners if owner is not None and owner._pool is hand.pool]  # type: ignore[attr-defined]
@@ -1327,14 +1328,14 @@ def test_the_end_of_the_node_answers_everybody_who_waits() -> None:
     topic.append(b"x").wait()
     next(iterator)
     confirm = topic.append(b"y")
-    log = topic.log
+    log = topic._verbs.logs()[0]
     hand.node.close()
     assert confirm.wait().queue_offset == 1
     for use in (lambda: topic.append(b"z"), reader.read, lambda: topic.find("k"), hand.node.topics, topic.sync):
         with pytest.raises(warren.WarrenError):
             use()
     with pytest.raises(ActorStoppedError):
-        log.append(warren.AppendConfirm(topic._key, 0, b"late", b""))
+        log.append(warren.AppendConfirm(topic._verbs._key, 0, b"late", b""))
     reader.close()
     iterator.close()
     after = opened(hand.files.after_process_crash(), hand.clock)
@@ -1345,8 +1346,8 @@ def test_an_append_that_races_the_end_fails_or_is_there() -> None:
     """What lies in the log's inbox behind its last message is answered."""
     hand = opened()
     topic = hand.node.topic("t", queues=1)
-    running = hand.node.running_topics()
-    from actors import topic_messages as tm
+    running = hand.node._running.topics_now()
+    from warren.actors import topic_messages as tm
 
     closing = running.log.actor_ref.ask(tm.CloseLog(), block=False)
     late = [topic.append(b"late"), topic.append_many([b"late"])]
@@ -1375,11 +1376,11 @@ def test_a_reader_that_is_forgotten_leaves_its_queues_to_others() -> None:
     forgotten = topic.reader("g")
     forgotten.read()
     reader = topic.reader("g")
-    assert reader.queues == [1]
+    assert reader.queues() == [1]
     del forgotten
     gc.collect()
     hand.run()
-    assert reader.queues == [0, 1]
+    assert reader.queues() == [0, 1]
     assert len(reader.read()) == 3
 
 
@@ -1489,7 +1490,7 @@ def test_what_dispatch_cannot_read_is_told_and_what_follows_in_the_next_file_is_
     topic = hand.node.topic("t", queues=1)
     topic.append_many([bytes(900)] * 5)
     hand.pool.run()
-    log = hand.node.running_topics().store.commit_log
+    log = hand.node._running.topics_now().store.commit_log
     log.mapped.write(996, bytes(4))  # the magic of the second record, before anybody has asked for it
     found = everything(topic)
     assert len(found) < 5

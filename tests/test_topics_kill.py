@@ -2,14 +2,14 @@
 
 One directory goes through all the kills, each at a moment that nobody chose, some while the node is still being opened.
 After every kill the parent opens a copy of what was left and holds it against what the process had told
-(:mod:`topic_kill_child`):
+(:mod:`tests.support.topic_kill_child`):
 
 - every confirmed message is there, once, whole, and found by its key;
 - nothing is there that was not appended, and in each queue a stream's messages are in order;
 - what was there once stays;
 - no group's offset is beyond what a reader of it was handed out.
 
-Another seed: ``WARREN_SEED=7 pytest tests/test_topics_kill.py``; more kills: ``WARREN_TOPIC_KILLS=100``.
+Another seed: ``WARREN_SEED=7 pytest tests/test_topics_kill.py``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from pathlib import Path
 
 import attrs
 import pytest
-import topic_kill_child
-from kill_child import Nursery
-from test_kill import lines_until_killed
-from topic_kill_child import GROUPS, QUEUES, SETTINGS, STREAMS, TOPIC, key_of, name_of
 
 import warren
+from tests.support import topic_kill_child
+from tests.support.effort import new_seed, times
+from tests.support.kill_child import Nursery
+from tests.support.killing import lines_until_killed
+from tests.support.topic_kill_child import GROUPS, QUEUES, SETTINGS, STREAMS, TOPIC, key_of, name_of
 
-KILLS = int(os.environ.get("WARREN_TOPIC_KILLS", "10"))
+KILLS = times(10)
 LOOKED_UP = 100
 """So many keys are looked up after each kill."""
 
@@ -109,8 +110,7 @@ def nursery() -> Iterator[Nursery]:
 
 
 def test_kills_at_full_speed_lose_nothing_that_was_confirmed(tmp_path: Path, nursery: Nursery) -> None:
-    seed = int(os.environ.get("WARREN_SEED", random.randrange(1 << 32)))
-    print(f"seed {seed}")
+    seed = new_seed()
     rng = random.Random(seed)
     ledger, directory, copy = Ledger(), tmp_path / "data", tmp_path / "copy"
     worked = confirmed = 0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import warren
-from storage.errors import WarrenError
+from warren.storage.errors import WarrenError
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 20,

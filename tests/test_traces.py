@@ -1,6 +1,7 @@
 """What a real broker's queue answered, operation by operation, is what this one answers.
 
-The traces drive RabbitMQ 3.10.8's own queue; how they were made, and how they can be made again: ``tests/recorder``.
+The traces drive RabbitMQ 3.10.8's own queue; how they were made, and how they can be made again:
+``tests/support/recorder``.
 """
 
 from __future__ import annotations

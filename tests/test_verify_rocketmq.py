@@ -13,19 +13,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import rocketmq_golden as golden
-from test_cli_export import warren
-from topic_log import batch
 
-from actors.engines.topics.topic_store import TopicStore
-from msg_store.commit_log_format import PREPARED
-from storage.faults import SimulatedCrash
-from storage.java_hash import java_hash
-from storage.memory import MemoryFileSystem
-from storage.overlay import OverlayFileSystem
-from storage.topic_settings import TopicSettings
+from tests.support import rocketmq_golden as golden
+from tests.support.cli_tools import warren
+from tests.support.topic_log import batch
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.msg_store.commit_log_format import PREPARED
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.verify_store import verify_store
+from warren.storage.faults import SimulatedCrash
+from warren.storage.java_hash import java_hash
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.overlay import OverlayFileSystem
+from warren.storage.topic_settings import TopicSettings
 
 Found = set[tuple[str, str, int | None]]
 """Kind, path below the store, offset."""

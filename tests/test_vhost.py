@@ -8,17 +8,18 @@ from typing import Any
 import attrs
 import pytest
 
-from actors.vhost import Vhost
-from actors.vhost_files import LOCK_FILE, PERSISTENT_STORE
-from queue_index.directory import queue_directory_name, queue_name_file, vhost_config
-from queue_index.entries import ACKED, DELIVERED, PLUS, PUBLISHED, journal_entries
-from queue_index.record_format import JOURNAL, parse
-from queue_index.recovery_terms import read_recovery_terms
-from queue_index.segment_file import read_segment
-from storage.errors import DataError, DirectoryLockedError, StorageError, WarrenError
-from storage.filesystem import write_file
-from storage.memory import MemoryFileSystem
-from storage.settings import Settings
+from warren.actors.vhost import Vhost
+from warren.actors.vhost_files import PERSISTENT_STORE
+from warren.queue_index.directory import queue_directory_name, queue_name_file, vhost_config
+from warren.queue_index.entries import ACKED, DELIVERED, PLUS, PUBLISHED, journal_entries
+from warren.queue_index.record_format import JOURNAL, parse
+from warren.queue_index.recovery_terms import read_recovery_terms
+from warren.queue_index.segment_file import read_segment
+from warren.storage.errors import DataError, DirectoryLockedError, StorageError, WarrenError
+from warren.storage.filesystem import write_file
+from warren.storage.lock_file import LOCK_FILE
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.settings import Settings
 
 PATH = "data/vhosts/V"
 SETTINGS = Settings(segment_entry_count=8, queue_index_embed_msgs_below=100)

@@ -1,4 +1,4 @@
-"""How threads wait for each other, and share what they have in common: Bell, WaitingRoom, Shared."""
+"""How threads wait for each other, and share what they have in common: WakeEvent, WaitingRoom, Shared."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 import warren
-from actors.bell import Bell
-from actors.pool import ActorStoppedError
-from actors.shared import Shared
-from actors.waiting_room import WaitingRoom
+from warren.actors.pool import ActorStoppedError
+from warren.actors.shared import Shared
+from warren.actors.waiting_room import WaitingRoom
+from warren.actors.wake_event import WakeEvent
 
 PATIENCE_S = 10
 
 
 @pytest.fixture
-def bell() -> Iterator[Bell]:
-    bell = Bell()
-    yield bell
-    bell.close()
+def event() -> Iterator[WakeEvent]:
+    event = WakeEvent()
+    yield event
+    event.close()
 
 
 def started(work: Callable[[], object]) -> threading.Thread:
@@ -33,52 +33,52 @@ def started(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-# ── Bell ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── WakeEvent ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_bell_stays_rung_until_it_is_cleared(bell: Bell) -> None:
-    assert not bell.wait(0)
-    bell.ring()
-    assert bell.wait(0)
-    assert bell.wait(None)
-    bell.clear()
-    assert not bell.wait(0)
+def test_an_event_stays_set_until_it_is_cleared(event: WakeEvent) -> None:
+    assert not event.wait(0)
+    event.set()
+    assert event.wait(0)
+    assert event.wait(None)
+    event.clear()
+    assert not event.wait(0)
 
 
-def test_a_ring_wakes_who_waits(bell: Bell) -> None:
+def test_setting_an_event_wakes_who_waits(event: WakeEvent) -> None:
     heard: list[bool] = []
-    thread = started(lambda: heard.append(bell.wait(PATIENCE_S)))
-    bell.ring()
+    thread = started(lambda: heard.append(event.wait(PATIENCE_S)))
+    event.set()
     thread.join(PATIENCE_S)
     assert heard == [True]
 
 
-@pytest.mark.parametrize("rung_before", [True, False])
-def test_a_bells_file_is_readable_while_it_is_rung(bell: Bell, rung_before: bool) -> None:
+@pytest.mark.parametrize("set_before", [True, False])
+def test_an_events_file_is_readable_while_it_is_set(event: WakeEvent, set_before: bool) -> None:
     def readable() -> bool:
         poll = select.poll()  # which knows descriptors of any size
-        poll.register(bell, select.POLLIN)
+        poll.register(event, select.POLLIN)
         return bool(poll.poll(0))
 
-    if rung_before:
-        bell.ring()
+    if set_before:
+        event.set()
         assert readable()
-    bell.clear()
+    event.clear()
     assert not readable()
     for _ in range(100_000):  # far more than fit into its buffer
-        bell.ring()
+        event.set()
     assert readable()
-    bell.clear()
+    event.clear()
     assert not readable()
 
 
-def test_a_closed_bell_can_still_be_rung(bell: Bell) -> None:
-    bell.fileno()
-    bell.ring()
-    bell.close()
-    bell.clear()
-    bell.ring()
-    assert bell.wait(0)
+def test_a_closed_event_can_still_be_set(event: WakeEvent) -> None:
+    event.fileno()
+    event.set()
+    event.close()
+    event.clear()
+    event.set()
+    assert event.wait(0)
 
 
 # ── WaitingRoom ──────────────────────────────────────────────────────────────────────────────────────────────────────

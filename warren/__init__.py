@@ -1,110 +1,97 @@
 """warren: an embedded message store. RabbitMQ's classic queues and RocketMQ's topics, in your own process, on the same
-bytes on disk."""
+bytes on disk.
+
+``import warren`` imports nothing else: a name is imported from its home when it is first used.
+"""
 
 from __future__ import annotations
 
+import importlib
 import logging
+from typing import TYPE_CHECKING, Final
 
-from actors.commit_log_actor import AppendConfirm, Position
-from actors.engines.definitions_json import DefinitionsError
-from actors.engines.errors import (
-    AccessRefusedError,
-    ArgumentsError,
-    NotFoundError,
-    PreconditionFailedError,
-    RefusedError,
-    ResourceLockedError,
-    UnknownTagError,
-)
-from actors.engines.topics.errors import (
-    DelayError,
-    MemberError,
-    QueueLostError,
-    QueueRangeError,
-    TopicError,
-    TopicNameError,
-    TransactionError,
-)
-from actors.future import Confirm
-from actors.handing_over import PublishRefusedError, QueueDownError
-from actors.node_actor import ForeignDirectoryError, TopicsDownError, UnsavedError
-from actors.pool import ActorStoppedError, WrongProcessError
-from actors.surroundings import BlockedError
-from storage.errors import (
-    DataError,
-    DirectoryLockedError,
-    DirectoryLostError,
-    DiskFullError,
-    MessageError,
-    SettingsError,
-    StorageError,
-    WarrenError,
-)
-from warren.config import Config
-from warren.consumer import Consumer, Delivery
-from warren.embedded import open_vhost
-from warren.exchange import Exchange, UnroutableError
-from warren.node import ClosedError, Node, Vhost
-from warren.node import open_node as open
-from warren.queue import Queue
-from warren.running_broker import BrokerRunningError
-from warren.topic import Topic
-from warren.topic_reader import Reader
-from warren.topic_record import TopicRecord
-from warren.transaction import Transaction
+if TYPE_CHECKING:
+    from warren import aio as aio
+    from warren import engine as engine
+    from warren import errors as errors
+    from warren.actors.commit_log_actor import AppendConfirm, AppendResult
+    from warren.actors.engines.errors import RefusedError
+    from warren.actors.engines.topics.errors import TopicError
+    from warren.actors.future import Confirm
+    from warren.config import Config
+    from warren.consumer import Consumer, Delivery
+    from warren.exchange import Exchange
+    from warren.node import Node, Vhost, open
+    from warren.queue import Queue
+    from warren.storage.errors import DataError, StorageError, WarrenError
+    from warren.topic import Topic
+    from warren.topic_reader import Reader
+    from warren.topic_record import TopicRecord
+    from warren.transaction import Transaction
 
 __all__ = [
-    "AccessRefusedError",
-    "ActorStoppedError",
     "AppendConfirm",
-    "ArgumentsError",
-    "BlockedError",
-    "BrokerRunningError",
-    "ClosedError",
+    "AppendResult",
     "Config",
     "Confirm",
     "Consumer",
     "DataError",
-    "DefinitionsError",
-    "DelayError",
     "Delivery",
-    "DirectoryLockedError",
-    "DirectoryLostError",
-    "DiskFullError",
     "Exchange",
-    "ForeignDirectoryError",
-    "MemberError",
-    "MessageError",
     "Node",
-    "NotFoundError",
-    "Position",
-    "PreconditionFailedError",
-    "PublishRefusedError",
     "Queue",
-    "QueueDownError",
-    "QueueLostError",
-    "QueueRangeError",
     "Reader",
     "RefusedError",
-    "ResourceLockedError",
-    "SettingsError",
     "StorageError",
     "Topic",
     "TopicError",
-    "TopicNameError",
     "TopicRecord",
-    "TopicsDownError",
     "Transaction",
-    "TransactionError",
-    "UnknownTagError",
-    "UnroutableError",
-    "UnsavedError",
     "Vhost",
     "WarrenError",
-    "WrongProcessError",
     "open",
-    "open_vhost",
 ]
 
-open.__module__, open.__name__, open.__qualname__ = "warren", "open", "open"  # inside, builtins' open has its name
+_HOMES: Final = {
+    "AppendConfirm": "warren.actors.commit_log_actor",
+    "AppendResult": "warren.actors.commit_log_actor",
+    "Config": "warren.config",
+    "Confirm": "warren.actors.future",
+    "Consumer": "warren.consumer",
+    "DataError": "warren.storage.errors",
+    "Delivery": "warren.consumer",
+    "Exchange": "warren.exchange",
+    "Node": "warren.node",
+    "Queue": "warren.queue",
+    "Reader": "warren.topic_reader",
+    "RefusedError": "warren.actors.engines.errors",
+    "StorageError": "warren.storage.errors",
+    "Topic": "warren.topic",
+    "TopicError": "warren.actors.engines.topics.errors",
+    "TopicRecord": "warren.topic_record",
+    "Transaction": "warren.transaction",
+    "Vhost": "warren.node",
+    "WarrenError": "warren.storage.errors",
+    "open": "warren.node",
+}
+"""Where each name is defined."""
+_MODULES: Final = ("aio", "engine", "errors")
+"""What needs no import of its own."""
+
 logging.getLogger("warren").addHandler(logging.NullHandler())  # quiet, unless the program wants to hear it
+
+
+if not TYPE_CHECKING:  # else a type checker would take every name to be there
+
+    def __getattr__(name: str) -> object:
+        """A name that was not used before (PEP 562)."""
+        if name in _MODULES:
+            return importlib.import_module(f"warren.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'warren' has no attribute '{name}'")
+        found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, *_MODULES})

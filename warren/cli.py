@@ -1,142 +1,247 @@
-"""The command ``warren``: the list of its commands, and how they fail.
+"""The command ``warren``: the list of its commands.
 
-Every command has ``--json``. What goes wrong is one line on stderr and exit code 2; other codes are a command's own.
-A command is a function in a module of its own, with its arguments as Typer has them; a new one is a line below. Those
-of ``warren topic``, ``warren spark`` and ``warren simulate`` are groups.
+Each command is a function in a module of its own; that module is imported when the command runs. So a command waits for
+no library that another one needs. A test holds that what is said here of a command is how its own help begins.
+Every command has ``--json``; how commands fail: :mod:`warren.commands.running`.
 """
 
 from __future__ import annotations
 
-import errno
-import os
-import sys
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, Final, NoReturn, ParamSpec
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from storage.errors import WarrenError
-from warren.commands.consume import consume
-from warren.commands.definitions import definitions
-from warren.commands.option_help import Command, Group
-from warren.commands.publish import publish
-from warren.commands.queues import purge, queues
-from warren.commands.scenario_group import ScenarioGroup
-from warren.commands.simulate import COMMANDS as SIMULATE_COMMANDS
-from warren.commands.spark import COMMANDS as SPARK_COMMANDS
-from warren.commands.topic import COMMANDS as TOPIC_COMMANDS
-from warren.demo.command import demo
-from warren.salvage.commands import export, inspect, verify
-from warren.salvage.output import complain
-from warren.shovel.command import shovel
-from warren.top.command import top
-from warren.traces import replay_command
+from warren.commands.loading import Group, ListedCommand, new_group
+from warren.commands.running import run_app
+from warren.commands.scenario_group import SCENARIO, ScenarioGroup
 
-Parameters = ParamSpec("Parameters")
-
-EXIT_ERROR: Final = 2
-EXIT_INTERRUPTED: Final = 130
-
-_LIBRARYS_WORDS: Final = ": Value error, "
-"""Typer's checker of values begins its reasons so."""
-_REFUSED_OUTPUT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""What a file that stdout goes to can answer. Errors of other files are told by those who write them."""
-
-_USAGE_ERROR: type[Any] = typer.BadParameter.__base__ or typer.BadParameter
-"""What wrong arguments raise; whose class that is depends on Typer's version."""
-
-app = typer.Typer(
-    name="warren",
-    help="An embedded message store, which also gets the messages out of a dead RabbitMQ's or RocketMQ's directory.",
-    no_args_is_help=True,
-    add_completion=False,
-    cls=Group,
-    pretty_exceptions_enable=False,
+COMMANDS: Final = (
+    ListedCommand(
+        "inspect",
+        "warren.commands.inspect:inspect",
+        "Say what is in a broker's directory, in numbers: vhosts, queues, segments and stores; or topics, and their "
+        "files.",
+    ),
+    ListedCommand(
+        "export",
+        "warren.commands.export:export",
+        "Write out the messages that a restarted broker would deliver, queue by queue, in order.",
+    ),
+    ListedCommand(
+        "verify",
+        "warren.commands.verify:verify",
+        "Say what in a broker's directory is damaged, and what is only left over.",
+    ),
+    ListedCommand(
+        "shovel",
+        "warren.shovel.command:shovel",
+        "Bring messages from one place to another: from a dead broker's disk to a live one, say. None is lost.",
+    ),
+    ListedCommand(
+        "replay",
+        "warren.traces:replay_command",
+        "Run a recorded trace on a fresh queue and print the state after every operation.",
+        hidden=True,  # a tool of the tests
+    ),
+    ListedCommand(
+        "top",
+        "warren.top.command:top",
+        "Watch a node: each queue as a bar of its lists, its rates, memory and alarms. Changes nothing; q ends it.",
+    ),
+    ListedCommand("publish", "warren.commands.publish:publish", "Publish messages, and come back when they are safe."),
+    ListedCommand(
+        "consume",
+        "warren.commands.consume:consume",
+        "Write the messages of a queue to stdout, each body on a line, and take them off the queue.",
+    ),
+    ListedCommand(
+        "queues",
+        "warren.commands.queues:queues",
+        "List the queues with what is in them, and the topics. Where a node runs in another process, it is asked.",
+    ),
+    ListedCommand("purge", "warren.commands.queues:purge", "Delete every message of a queue, permanently."),
+    ListedCommand(
+        "definitions",
+        "warren.commands.definitions:definitions",
+        "Print vhosts, queues, exchanges and bindings as RabbitMQ's definitions JSON, or declare those of a file.",
+    ),
+    ListedCommand(
+        "demo",
+        "warren.commands.demo:demo",
+        "Salvage a stopped RabbitMQ's directory that ships with warren, and compare with what that broker delivered.",
+    ),
 )
-topics = typer.Typer(
-    cls=Group,
-    help="The topics of a stopped RocketMQ's store folder, or of a warren's: messages, entries, the index.",
-    no_args_is_help=True,
+
+TOPIC: Final = new_group(
+    "topic",
+    "The topics of a stopped RocketMQ's store folder, or of a warren's: messages, entries, the index.",
+    (
+        ListedCommand(
+            "read",
+            "warren.commands.topic:read",
+            "Write out the messages of one queue of a topic, in order, a JSON object on a line each (with --json or "
+            "without).",
+        ),
+        ListedCommand(
+            "scan",
+            "warren.commands.topic:scan",
+            "Write out every message of every topic in the order of the CommitLog, a JSON object on a line each.",
+        ),
+        ListedCommand(
+            "entries",
+            "warren.commands.topic:entries",
+            "Write out a queue's ConsumeQueue: physical offset, size and tags code, a JSON array on a line each.",
+        ),
+        ListedCommand(
+            "query",
+            "warren.commands.topic:query",
+            "Say where the messages with a key are, as the index answers: newest first, other keys of the same hash "
+            "included.",
+        ),
+        ListedCommand(
+            "offset-at",
+            "warren.commands.topic:offset_at",
+            "Say which message of a queue was stored at a time, as the original answers: by the files' modification "
+            "times.",
+        ),
+        ListedCommand(
+            "hash",
+            "warren.commands.topic:hash_key",
+            "Say the numbers that stand for a string on disk, as JSON: an index holds those of TOPIC#KEY, an entry of "
+            "tags.",
+        ),
+        ListedCommand(
+            "rebuild",
+            "warren.commands.topic:rebuild_command",
+            "Make ConsumeQueue and index files anew, from the CommitLog alone.",
+        ),
+    ),
 )
-app.add_typer(topics, name="topic")
-spark = typer.Typer(
-    cls=Group,
-    help='The directories of many brokers at once, read and written by Spark (pip install "warren\\[spark]").',
-    no_args_is_help=True,
+
+SPARK: Final = new_group(
+    "spark",
+    'The directories of many brokers at once, read and written by Spark (pip install "warrenmq\\[spark]").',
+    (
+        ListedCommand(
+            "inspect",
+            "warren.commands.spark.inspect:inspect",
+            "Say what is in the directories of many brokers, in numbers: a row for each queue and topic of each node.",
+        ),
+        ListedCommand(
+            "verify",
+            "warren.commands.spark.verify:verify",
+            "Say what in the directories of many brokers is damaged, and what is only left over.",
+        ),
+        ListedCommand(
+            "compact",
+            "warren.commands.spark.compact:compact",
+            "Say which files of message stores a broker would combine, and how many bytes that frees. Nothing is "
+            "changed.",
+        ),
+        ListedCommand(
+            "export",
+            "warren.commands.spark.export:export",
+            "Write out the messages of many brokers: what warren export and warren topic scan write, with node "
+            "and position.",
+        ),
+        ListedCommand(
+            "load",
+            "warren.commands.spark.load:load",
+            "Put exported messages into new directories, each a node's, that warren and RabbitMQ can open.",
+        ),
+        ListedCommand(
+            "republish",
+            "warren.commands.spark.republish:republish",
+            "Publish exported messages to a live RabbitMQ, each queue in order; run it again where it was cut off.",
+        ),
+        ListedCommand(
+            "rebuild",
+            "warren.commands.spark.rebuild:rebuild",
+            "Make ConsumeQueue and index files of many RocketMQ stores anew, from their CommitLogs alone.",
+        ),
+        ListedCommand(
+            "pack",
+            "warren.commands.spark.pack:pack",
+            "Put warren into an archive that Spark hands to executors which do not have it.",
+        ),
+        ListedCommand(
+            "backlog",
+            "warren.commands.spark.backlog:backlog",
+            "Report what waits in the queues of many brokers: how much, how old, how it came, what is there twice.",
+        ),
+    ),
 )
-app.add_typer(spark, name="spark")
-simulation = typer.Typer(
-    cls=ScenarioGroup,
-    help="Simulate a node under a workload, with the code that pages for real: what will memory do?\n\n"
+
+SIMULATE: Final = new_group(
+    "simulate",
+    "Simulate a node under a workload, with the code that pages for real: what will memory do?\n\n"
     "SCENARIO.toml says which node, queues, publishers and consumers; --example prints one to begin with. It needs "
-    'pip install "warren\\[sim]".',
-    no_args_is_help=True,
+    'pip install "warrenmq\\[sim]".',
+    (
+        ListedCommand(
+            SCENARIO,
+            "warren.commands.simulate:simulate",
+            "Simulate the scenario of a file, and say what came of it: paging, alarms, latency, backlog.",
+        ),
+        ListedCommand(
+            "compare",
+            "warren.commands.simulate:compare",
+            "Put two simulations beside each other: folders with an answer, or scenarios, which are simulated first.",
+        ),
+        ListedCommand(
+            "sweep",
+            "warren.commands.simulate:sweep",
+            "Simulate a scenario many times, with other values for some of its keys: a row for each combination.",
+        ),
+        ListedCommand(
+            "whatif",
+            "warren.commands.simulate:whatif",
+            "Simulate a scenario that starts from a real directory's queues, with what is in them, instead of "
+            "empty ones.",
+        ),
+    ),
+    ScenarioGroup,
     subcommand_metavar="SCENARIO.toml | COMMAND",
 )
-app.add_typer(simulation, name="simulate")
+
+
+class Warren(Group):
+    """The group of all commands."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for command in (*COMMANDS, TOPIC, SPARK, SIMULATE):
+            self.add_command(command)
+
+
+app = typer.Typer(name="warren", cls=Warren, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # most commands need no version
+
+        try:
+            found = version("warrenmq")
+        except PackageNotFoundError:
+            found = "(not installed)"
+        typer.echo(f"warren {found}")
+        raise typer.Exit
+
+
+@app.callback()
+def warren(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and nothing else."),
+    ] = False,
+) -> None:
+    """An embedded message store, which also gets the messages out of a dead RabbitMQ's or RocketMQ's directory."""
 
 
 def main() -> NoReturn:
     """Run the command that the command line says, and exit."""
-    try:
-        code = app(standalone_mode=False)
-        sys.stdout.flush()
-    except _USAGE_ERROR as error:
-        if error.format_message():  # none of its own: there were no arguments, and the help was printed
-            complain(error.format_message().replace(_LIBRARYS_WORDS, ": "))
-        code = EXIT_ERROR
-    except typer.Abort:
-        code = EXIT_INTERRUPTED
-    except OSError as error:
-        if error.filename is not None or error.errno not in _REFUSED_OUTPUT:
-            raise
-        _write_no_more()
-        complain(f"stdout: {error.strerror}")
-        code = EXIT_ERROR
-    sys.exit(code or 0)
-
-
-def _write_no_more() -> None:
-    """What is left for stdout goes nowhere: Python would try once more at its end, and complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def command(function: Callable[Parameters, None], name: str | None = None, group: typer.Typer = app) -> None:
-    """Make a command of a function; its errors become one line and exit code 2."""
-
-    @wraps(function)
-    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
-        try:
-            function(*args, **kwargs)
-        except WarrenError as error:
-            complain(error)
-            raise typer.Exit(EXIT_ERROR) from error
-        except BrokenPipeError as error:  # whoever reads our output has had enough
-            _write_no_more()
-            raise typer.Exit(1) from error
-
-    group.command(name, cls=Command)(run)
-
-
-command(inspect)
-command(export)
-command(verify)
-command(shovel)
-command(replay_command, "replay")
-command(top)
-command(publish)
-command(consume)
-command(queues)
-command(purge)
-command(definitions)
-command(demo)
-for _name, _function in TOPIC_COMMANDS.items():
-    command(_function, _name, topics)
-for _name, _function in SPARK_COMMANDS.items():
-    command(_function, _name, spark)
-for _name, _function in SIMULATE_COMMANDS.items():
-    command(_function, _name, simulation)
+    run_app(app)
 
 
 if __name__ == "__main__":

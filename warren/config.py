@@ -1,8 +1,9 @@
 """Config: everything that a node can be told, in one value.
 
-Three parts: the node's settings (:class:`actors.engines.node_settings.NodeSettings`) and the queue engine's
-(:class:`storage.settings.Settings`), under RabbitMQ's names, and the topics'
-(:class:`storage.topic_settings.TopicSettings`), under RocketMQ's. No name is in two, so keywords find their place.
+Three parts: the node's settings (:class:`warren.actors.engines.node_settings.NodeSettings`) and the queue engine's
+(:class:`warren.storage.settings.Settings`), under RabbitMQ's names, and the topics'
+(:class:`warren.storage.topic_settings.TopicSettings`), under RocketMQ's. No name is in two, so keywords find their
+place.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any, Unpack
 
 import attrs
 
-from actors.engines.node_settings import NodeSettings
-from actors.engines.settings_file import load_settings, topic_settings
-from storage.errors import SettingsError
-from storage.filesystem import RealFileSystem
-from storage.settings import Settings
-from storage.topic_settings import TopicSettings
+from warren.actors.engines.node_settings import NodeSettings
+from warren.actors.engines.settings_file import load_settings, topic_settings
 from warren.setting_keywords import SettingKeywords
+from warren.storage.errors import SettingsError
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.settings import Settings
+from warren.storage.topic_settings import TopicSettings
 
 _NODE = {field.name for field in attrs.fields(NodeSettings)}
 _ENGINE = {field.name for field in attrs.fields(Settings)}

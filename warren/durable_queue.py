@@ -29,20 +29,23 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from actors import messages as m
-from actors.deliveries import Deliveries
-from actors.engines.consumers import Consumer as ConsumerDeclaration
-from actors.engines.effects import Delivered
-from actors.future import Confirm
-from actors.pool import ActorStoppedError
-from actors.surroundings import BlockedError
-from actors.waiting_room import WaitingRoom, this_thread
-from storage.errors import SettingsError, WarrenError
-from warren.consumer import Channel, Delivery, spread
+from warren.actors import messages as m
+from warren.actors.deliveries import Deliveries
+from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
+from warren.actors.engines.effects import Delivered
+from warren.actors.future import Confirm
+from warren.actors.node_context import BlockedError
+from warren.actors.pool import ActorStoppedError
+from warren.actors.waiting_room import WaitingRoom, this_thread
+from warren.channel import Channel
+from warren.consumer import Delivery
+from warren.consumer_verbs import spread
 from warren.messages import as_body
 from warren.node import Node
 from warren.queue import Queue
 from warren.shared_node import NodeLease, borrow_node, is_foreign, lease_node
+from warren.steps import run
+from warren.storage.errors import SettingsError, WarrenError
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]
@@ -210,13 +213,13 @@ class DurableQueue:
     def _own_channel(self) -> Channel:
         channel = self._channel
         if channel is None or not channel.alive:
-            channel = self._channel = Channel(self._queue.actor, f"durable-{next(_numbers)}")
+            channel = self._channel = Channel(self._queue._verbs.actor, f"durable-{next(_numbers)}")
         return channel
 
     def _get_now(self) -> Delivery | None:
         channel = self._own_channel()
         batches: list[Delivered] = channel.actor.actor_ref.ask(m.GetMany(channel.name, 1, True))  # type: ignore[assignment]
-        return next((one for delivered in batches for one in spread(channel, delivered)), None)
+        return next((one for delivered in batches for one in spread(Delivery, channel, delivered)), None)
 
     def _await(self, timeout: float | None) -> Delivery | None:
         """Wait in line with the other getters, as a consumer of one message: the channel keeps it when that goes."""
@@ -245,7 +248,7 @@ class DurableQueue:
     @staticmethod
     def _spread(channel: Channel, deliveries: Deliveries) -> Iterator[Delivery]:
         delivered = deliveries.take_now()
-        return iter(()) if delivered is None else spread(channel, delivered)
+        return iter(()) if delivered is None else spread(Delivery, channel, delivered)
 
     def _take(self, delivery: Delivery) -> Any:
         self._gotten[next(self._gets)] = this_thread(), delivery
@@ -298,7 +301,7 @@ class DurableQueue:
         if not is_foreign(self._node):
             with contextlib.suppress(WarrenError):
                 if self._channel is not None:
-                    self._channel.close()
+                    run(self._channel.shut())
             self._lease.release()
 
     def __enter__(self) -> Self:

@@ -10,11 +10,11 @@ from typing import Any, TypedDict
 
 import attrs
 
-from actors.handing_over import PublishKey
-from queue_index.fetching import Fetched
-from queue_index.message_format import Envelope, Message, decode_message
-from queue_index.properties import Properties, encode_properties
-from storage.errors import MessageError
+from warren.actors.handing_over import PublishKey
+from warren.queue_index.fetching import Fetched
+from warren.queue_index.message_format import Envelope, Message, decode_message
+from warren.queue_index.properties import Properties, encode_properties
+from warren.storage.errors import MessageError
 
 MAX_EXPIRATION_S = 315_360_000.0
 """Ten years: the longest time to live."""
@@ -41,9 +41,7 @@ class PublishArguments(TypedDict, total=False):
     app_id: str | None
 
 
-def publish_key(
-    vhost: bytes, exchange: bytes, routing_keys: tuple[bytes, ...], arguments: PublishArguments
-) -> PublishKey:
+def publish_key(vhost: str, exchange: str, routing_keys: Iterable[str], arguments: PublishArguments) -> PublishKey:
     """What messages have around their bodies. Raises :class:`MessageError` for what cannot be."""
     given: dict[str, Any] = dict(arguments)
     persistent = bool(given.pop("persistent", True))
@@ -62,8 +60,13 @@ def publish_key(
         expiration=None if expiration_ms is None else str(expiration_ms),
         **given,
     )
-    envelope = Envelope(vhost, exchange, routing_keys, encode_properties(properties), persistent)
+    keys = tuple(map(_bytes, routing_keys))
+    envelope = Envelope(_bytes(vhost), _bytes(exchange), keys, encode_properties(properties), persistent)
     return PublishKey(envelope, expiration_ms, priority or 0)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _milliseconds(expiration: float) -> int:

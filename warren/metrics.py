@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from storage.errors import WarrenError
 from warren.node import Node
+from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

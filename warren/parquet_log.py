@@ -18,7 +18,7 @@ Whatever a kill cuts, the entry of a row group comes after its last byte. Nothin
 process's end, not from the machine's.
 
 A cut entry, a wrong CRC-32 or an end beyond the file's ends what can be read. Anything else that is wrong raises
-:class:`~storage.errors.DataError`.
+:class:`~warren.storage.errors.DataError`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from storage.errors import DataError, SettingsError, StorageError
-from storage.filesystem import FileSystem
+from warren.storage.errors import DataError, SettingsError, StorageError
+from warren.storage.filesystem import FileSystem
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,9 +1,9 @@
 """Recording: what a running node did, as two Parquet files.
 
-``record = "run.parquet"`` (:class:`actors.engines.node_settings.NodeSettings`) writes the queues' rows to
-``run.parquet`` and the node's to ``run.node.parquet``; their columns are :data:`actors.sampling.QUEUE_COLUMNS` and
-``NODE_COLUMNS``. In the file's metadata, under :data:`ABOUT_KEY`, stands what holds for all of it: the node's settings
-and when it began. What a growing file looks like, and what a kill leaves of it: :mod:`warren.parquet_log`.
+``record = "run.parquet"`` (:class:`warren.actors.engines.node_settings.NodeSettings`) writes the queues' rows to
+``run.parquet`` and the node's to ``run.node.parquet``; their columns are :data:`warren.actors.sampling.QUEUE_COLUMNS`
+and ``NODE_COLUMNS``. In the file's metadata, under :data:`ABOUT_KEY`, stands what holds for all of it: the node's
+settings and when it began. What a growing file looks like, and what a kill leaves of it: :mod:`warren.parquet_log`.
 
 ``{time}`` in the name is the moment at which the node was opened (``20260102T030405Z``): a node that is started again
 and again with the same settings then has a record of each time.
@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from actors.sampling import NODE_COLUMNS, QUEUE_COLUMNS, Row
-from storage.errors import DataError, SettingsError, StorageError
-from storage.filesystem import FileSystem, RealFileSystem
+from warren.actors.sampling import NODE_COLUMNS, QUEUE_COLUMNS, Row
 from warren.parquet_log import ParquetLog, check_free, read
+from warren.storage.errors import DataError, SettingsError, StorageError
+from warren.storage.filesystem import FileSystem, RealFileSystem
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,7 @@ _SUFFIX: Final = ".parquet"
 
 
 class RecordFile:
-    """A record on its way into its files: an :class:`actors.recorder_actor.Record`."""
+    """A record on its way into its files: an :class:`warren.actors.recorder_actor.Record`."""
 
     def __init__(self, files: FileSystem, path: str, wall_us: Callable[[], int]) -> None:
         began = datetime.fromtimestamp(wall_us() / 1e6, UTC)
@@ -114,9 +114,9 @@ class RecordedNode:
 
     path: str
     queues: pd.DataFrame
-    """Columns: :data:`actors.sampling.QUEUE_COLUMNS`. A queue that slept through a step has no row of it."""
+    """Columns: :data:`warren.actors.sampling.QUEUE_COLUMNS`. A queue that slept through a step has no row of it."""
     node: pd.DataFrame
-    """Columns: :data:`actors.sampling.NODE_COLUMNS`."""
+    """Columns: :data:`warren.actors.sampling.NODE_COLUMNS`."""
     about: Mapping[str, Any]
     """``version``, ``began_us``, ``total_memory_bytes``, and the settings: ``node`` and ``engine``."""
 

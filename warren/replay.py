@@ -14,15 +14,15 @@ from typing import Any
 
 import attrs
 
-from queue_index.body_store import StoreClient
-from queue_index.credit import CreditFlow
-from queue_index.fetching import Fetched, MessageProperties
-from queue_index.message_format import Envelope
-from queue_index.run_queue import RunQueue
-from queue_index.variable_queue import QueueFiles, VariableQueue
-from storage.errors import WarrenError
-from storage.memory import MemoryFileSystem
-from storage.settings import RABBITMQ_3_10, Settings
+from warren.queue_index.body_store import StoreClient
+from warren.queue_index.credit import CreditFlow
+from warren.queue_index.fetching import Fetched, MessageProperties
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.run_queue import RunQueue
+from warren.queue_index.variable_queue import QueueFiles, VariableQueue
+from warren.storage.errors import WarrenError
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.settings import RABBITMQ_3_10, Settings
 
 State = dict[str, Any]
 Answer = dict[str, Any]
@@ -75,7 +75,7 @@ def _number(msg_id: bytes) -> int:
 
 
 def to_ranges(numbers: Iterable[int]) -> list[list[int]]:
-    """Numbers as [first, last] of each ascending stretch, in the order seen."""
+    """Numbers as [first, last] of each ascending run, in the order seen."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and ranges[-1][1] + 1 == number:
@@ -229,7 +229,7 @@ class Replay:
         }
 
     def _op_ack(self, op: dict[str, Any]) -> Answer:
-        return {"messages": to_ranges(map(_number, self.queue.ack(_tags(op))))}
+        return {"messages": to_ranges(map(_number, self.queue.ack(_tags(op), with_ids=True)))}
 
     def _op_ack_each(self, op: dict[str, Any]) -> None:
         for part in _tags(op):
@@ -237,7 +237,7 @@ class Replay:
                 self.queue.ack([tag])
 
     def _op_requeue(self, op: dict[str, Any]) -> Answer:
-        return {"messages_returned_order": to_ranges(map(_number, self.queue.requeue(_tags(op))))}
+        return {"messages_returned_order": to_ranges(map(_number, self.queue.requeue(_tags(op), with_ids=True)))}
 
     def _op_requeue_each(self, op: dict[str, Any]) -> None:
         for part in _tags(op):

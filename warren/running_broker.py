@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from storage.errors import DirectoryLockedError
+from warren.storage.errors import DirectoryLockedError
 
 FILES_OF_A_BROKER: Final = ("schema.DAT", "LATEST.LOG", "rabbit_serial", "cluster_nodes.config")
 """Any of them: a broker has run on the directory."""

@@ -1,8 +1,8 @@
 """SettingKeywords: the settings as keywords of :func:`warren.open`, for editors and type checkers.
 
-What each means and which values work say :class:`actors.engines.node_settings.NodeSettings`,
-:class:`storage.settings.Settings` and :class:`storage.topic_settings.TopicSettings`, which are the ones that check it;
-a test compares the names.
+What each means and which values work say :class:`warren.actors.engines.node_settings.NodeSettings`,
+:class:`warren.storage.settings.Settings` and :class:`warren.storage.topic_settings.TopicSettings`, which are the ones
+that check it; a test compares the names.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import os
 from collections.abc import Mapping
 from typing import TypeAlias, TypedDict
 
-from actors.engines.alarms import MemRelative
-from actors.engines.node_settings import MemoryStrategy, RestartLimit, SyncMode
+from warren.actors.engines.alarms import MemRelative
+from warren.actors.engines.node_settings import MemoryStrategy, RestartLimit, SyncMode
 
 Amount: TypeAlias = int | str
 """Bytes, or a text with a unit: ``"2GB"``."""

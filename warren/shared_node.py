@@ -13,17 +13,19 @@ from typing import Any
 
 import attrs
 
-from actors.pool import WrongProcessError
-from actors.shared import Shared
-from storage.errors import SettingsError, WarrenError
+from warren import node as nodes
+from warren.actors.pool import WrongProcessError
+from warren.actors.shared import Shared
 from warren.config import Config
-from warren.node import ClosedError, Node, open_node
+from warren.node import Node
+from warren.running_node import ClosedError
+from warren.storage.errors import SettingsError, WarrenError
 
 
 def is_open(node: Node) -> bool:
     """Whether it can be used by this process."""
     try:
-        node.check_process()
+        node._running.check_process()
     except WarrenError:
         return False
     return True
@@ -58,7 +60,7 @@ def lease_node(
     """
     key = os.path.realpath(path)
     chosen = None if config is None and not settings else Config.of(config, **(settings or {}))
-    node = _NODES.acquire(key, lambda: open_node(key, chosen))
+    node = _NODES.acquire(key, lambda: nodes.open(key, chosen))
     lease = NodeLease(node, key)
     if chosen is not None and chosen != node.config:
         lease.release()
@@ -74,7 +76,7 @@ def borrow_node(node: Node) -> NodeLease:
 def is_foreign(node: Node) -> bool:
     """Whether the node belongs to the process that this one was forked from."""
     try:
-        node.check_process()
+        node._running.check_process()
     except WrongProcessError:
         return True
     except ClosedError:

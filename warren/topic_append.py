@@ -7,14 +7,14 @@ from typing import overload
 
 import attrs
 
-from actors.commit_log_actor import Position
-from actors.engines.topics.routing import Part
-from actors.future import Confirm
-from msg_store.commit_log import Appended
+from warren.actors.commit_log_actor import AppendResult
+from warren.actors.engines.topics.routing import Part
+from warren.actors.future import Confirm
+from warren.msg_store.commit_log import Appended
 from warren.topic_record import Origin
 
 
-class Positions(Sequence[Position]):
+class AppendResults(Sequence[AppendResult]):
     """Where the messages of one :meth:`Topic.append_many` went, in their order."""
 
     __slots__ = ("_parts", "_places", "_topic")
@@ -28,12 +28,12 @@ class Positions(Sequence[Position]):
         return sum(len(part.positions) for part, _ in self._parts)
 
     @overload
-    def __getitem__(self, index: int) -> Position: ...
+    def __getitem__(self, index: int) -> AppendResult: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[Position]: ...
+    def __getitem__(self, index: slice) -> list[AppendResult]: ...
 
-    def __getitem__(self, index: int | slice) -> Position | list[Position]:
+    def __getitem__(self, index: int | slice) -> AppendResult | list[AppendResult]:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         if self._places is None:
@@ -45,7 +45,7 @@ class Positions(Sequence[Position]):
             self._places = [places[number] for number in range(len(places))]
         at, row = self._places[index]
         part, appended = self._parts[at]
-        return Position(
+        return AppendResult(
             self._topic,
             part.queue_id,
             appended.queue_offset + row,
@@ -80,11 +80,11 @@ class AppendManyConfirm:
         """Whether they are safe, or never will be."""
         return self.confirm.done
 
-    def wait(self, timeout: float | None = None) -> Positions:
+    def wait(self, timeout: float | None = None) -> AppendResults:
         """Come back when they are safe, with where they went. Raises ``TimeoutError``, or why they never will be."""
         self.confirm.wait(timeout)
         return self.positions()
 
-    def positions(self) -> Positions:
+    def positions(self) -> AppendResults:
         """Where they went; :attr:`confirm` is answered."""
-        return Positions(self._topic, self._parts, self.confirm.get())
+        return AppendResults(self._topic, self._parts, self.confirm.get())

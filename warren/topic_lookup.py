@@ -1,7 +1,7 @@
 """Looking messages up in a topic's files: by key, by number, by time, and those that a group's member has taken.
 
 Nothing here waits for anybody: whoever calls has let the index catch up before
-(:meth:`~actors.running_topics.RunningTopics.catch_up`). All of it but :func:`offsets_of` reads files, and is
+(:meth:`~warren.actors.running_topics.RunningTopics.catch_up`). All of it but :func:`offsets_of` reads files, and is
 not for an event loop's thread.
 """
 
@@ -12,20 +12,20 @@ from typing import Final, Self
 
 import attrs
 
-from actors.engines.topics.consumer_group import Taken
-from actors.engines.topics.names import TAGS
-from actors.engines.topics.reading import read_packed, sound
-from actors.engines.topics.topic_store import FOR_EVER_MS
-from actors.running_topics import RunningTopics
-from msg_store.commit_log import CommitLog
-from msg_store.commit_log_format import decode_properties, parse_message_id
-from msg_store.packed_record import PackedRecord
-from queue_index.consume_queue import ConsumeQueue
-from queue_index.consume_queue_format import ENTRY_BYTES
-from storage.errors import DataError, StorageError
-from storage.java_hash import index_hash, java_hash
+from warren.actors.engines.topics.consumer_group import Taken
+from warren.actors.engines.topics.names import TAGS
+from warren.actors.engines.topics.reading import read_packed, sound
+from warren.actors.engines.topics.topic_store import FOR_EVER_MS
+from warren.actors.running_topics import RunningTopics
+from warren.msg_store.commit_log import CommitLog
+from warren.msg_store.commit_log_format import Record, decode_properties, parse_message_id
+from warren.msg_store.packed_record import PackedRecord
+from warren.queue_index.consume_queue import ConsumeQueue
+from warren.queue_index.consume_queue_format import ENTRY_BYTES
 from warren.salvage.rocketmq.message_lines import carries
-from warren.topic_record import Moment, TopicRecord, to_ms
+from warren.storage.errors import DataError, StorageError
+from warren.storage.java_hash import index_hash, java_hash
+from warren.topic_record import Moment, to_ms
 
 _SECOND_MS: Final = 1000
 
@@ -42,7 +42,7 @@ def find(
     end: Moment | None = None,
     limit: int = 64,
     exact: bool = True,
-) -> list[TopicRecord]:
+) -> list[Record]:
     """:meth:`warren.Topic.find`."""
     first = 0 if begin is None else to_ms(begin)
     last = FOR_EVER_MS if end is None else to_ms(end)
@@ -54,32 +54,32 @@ def find(
         found = [
             record
             for record in _named(running, dict.fromkeys(offsets) if exact else offsets)
-            if first <= record.record.store_timestamp <= last and (not exact or carries(record.record, topic, key))
+            if first <= record.store_timestamp <= last and (not exact or carries(record, topic, key))
         ]
         if len(found) >= limit or len(offsets) < most:
             return found[:limit]
         most *= 2
 
 
-def _named(running: RunningTopics, offsets: Iterable[int]) -> Iterator[TopicRecord]:
+def _named(running: RunningTopics, offsets: Iterable[int]) -> Iterator[Record]:
     for offset in offsets:
         try:
             record = running.store.commit_log.record(offset)
         except DataError:
             continue  # it has expired, or the index names what is none
-        yield TopicRecord(sound(running.store.commit_log, offset, record))
+        yield sound(running.store.commit_log, offset, record)
 
 
-def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: int) -> TopicRecord:
+def record_at(running: RunningTopics, topic: str, queue_id: int, queue_offset: int) -> PackedRecord:
     """One message by its number in its queue; raises ``LookupError``."""
     queue = running.store.queues.get((topic, queue_id))
     if queue is not None and queue.min_offset <= queue_offset < queue.max_offset:
         for record in read_packed(running.store.commit_log, queue.entries(queue_offset, 1)):
-            return TopicRecord(record)
+            return record
     raise LookupError(f"{topic}, queue {queue_id}: no message {queue_offset}")
 
 
-def message_at(running: RunningTopics, topic: str, physical_offset: int) -> TopicRecord:
+def message_at(running: RunningTopics, topic: str, physical_offset: int) -> Record:
     """The topic's message that begins there in the CommitLog; raises ``LookupError``."""
     log = running.store.commit_log
     try:
@@ -88,15 +88,15 @@ def message_at(running: RunningTopics, topic: str, physical_offset: int) -> Topi
         raise LookupError(f"{topic}: no message begins at {physical_offset}: {error.reason}") from None
     if record.topic != topic or record.physical_offset != physical_offset:
         raise LookupError(f"{topic}: at {physical_offset} is a message of {record.topic}")
-    return TopicRecord(sound(log, physical_offset, record))
+    return sound(log, physical_offset, record)
 
 
-def message_of_id(running: RunningTopics, topic: str, message_id: str) -> TopicRecord:
+def message_of_id(running: RunningTopics, topic: str, message_id: str) -> Record:
     """The topic's message with this id; raises ``LookupError``, and :class:`RecordError` for what is no id."""
     _, physical_offset = parse_message_id(message_id)
     record = message_at(running, topic, physical_offset)
-    if record.message_id != message_id.upper():
-        raise LookupError(f"{topic}: the message at {physical_offset} has the id {record.message_id}")
+    if record.message_id() != message_id.upper():
+        raise LookupError(f"{topic}: the message at {physical_offset} has the id {record.message_id()}")
     return record
 
 

@@ -27,27 +27,26 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import attrs
 
-from actors import topic_messages as tm
-from actors.dispatch_actor import has_arrived
-from actors.engines.topics.consumer_group import Place, Taken
-from actors.engines.topics.errors import MemberError, QueueLostError, TopicError
-from actors.engines.topics.names import dead_letter_topic, retry_topic
-from actors.engines.topics.retry import sent_back
-from actors.future import Confirm
-from actors.running_topics import RunningTopics
-from msg_store.commit_log_format import Record
-from storage.errors import DataError, WarrenError
+from warren.actors import topic_messages as tm
+from warren.actors.dispatch_actor import has_arrived
+from warren.actors.engines.topics.consumer_group import StartOffset, Taken
+from warren.actors.engines.topics.errors import MemberError, QueueLostError, TopicError
+from warren.actors.engines.topics.names import dead_letter_topic, retry_topic
+from warren.actors.engines.topics.retry import sent_back
+from warren.actors.future import Confirm
+from warren.actors.running_topics import RunningTopics
 from warren.broadcast import Broadcast, check_reader_names
+from warren.msg_store.commit_log_format import Record
 from warren.process_bound import ProcessBound
+from warren.running_node import RunningNode
+from warren.steps import run
+from warren.storage.errors import DataError, WarrenError
 from warren.topic_lookup import TagFilter, read_taken
 from warren.topic_record import TopicRecord
-
-if TYPE_CHECKING:
-    from warren.node import Node
 
 _LOG = logging.getLogger("warren.topics")
 _BATCH: Final = 256
@@ -98,14 +97,14 @@ class Reader(ProcessBound):
 
     def __init__(
         self,
-        node: Node,
+        node: RunningNode,
         topic: str,
         group: str,
         *,
         broadcast: bool,
         tags: str | Iterable[str] | None,
         auto_commit: bool,
-        consume_from: Place | Mapping[int, int],
+        consume_from: StartOffset | Mapping[int, int],
         positions: Mapping[int, int] | None,
         instance_name: str | None,
     ) -> None:
@@ -134,7 +133,6 @@ class Reader(ProcessBound):
         """Of a broadcast reader: the queue offset that it reads next, by queue."""
         return {} if self._broadcast is None else dict(self._broadcast.places)
 
-    @property
     def queues(self) -> list[int]:
         """The queues of the topic that are this reader's at the moment."""
         if self._broadcast is not None:
@@ -310,7 +308,7 @@ class Reader(ProcessBound):
         batch = sent_back(record, self.group, running.store.settings, delay_level=delay_level)
         running.store.check(batch)
         if batch.topic == dead_letter_topic(self.group):
-            self._node.change(lambda actor: actor.declare_topic(batch.topic, 1))
+            run(self._node.change(lambda actor: actor.declare_topic(batch.topic, 1)))
         confirm = Confirm(running.log)
         running.log.hand_over([batch], confirm)
         confirm.wait()
@@ -321,14 +319,13 @@ class Reader(ProcessBound):
         """The topics that run; of those that were opened anew this reader becomes a member again."""
         if self._closed:
             raise MemberError(f"the reader {self.name!r} is closed")
-        self._node.check_process()
-        running = self._node.running_topics()
+        running = run(self._node.topics())
         if running is not self._running:
             running.catch_up()  # or queues would seem to end too early
             self._read_last = {}
             if self._broadcast is None:
                 for topic in self._topics[1:]:
-                    self._node.change(lambda actor, topic=topic: actor.declare_topic(topic, 1))  # type: ignore[misc]
+                    run(self._node.change(lambda actor, topic=topic: actor.declare_topic(topic, 1)))  # type: ignore[misc]
                 running.ask_groups(tm.JoinGroup(self._topics, self._group, self.name, self._consume_from))
             else:
                 joining = self._broadcast.joining(self.topic, self.group, self.name, self._consume_from)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from actors.engines.topics import names
-from actors.engines.topics.errors import TopicError
-from msg_store.commit_log_format import MAX_PROPERTIES_BYTES, Host, Record, decode_properties, encode_properties
-from msg_store.packed_record import PackedRecord
-from storage.errors import MessageError, WarrenError
+from warren.actors.engines.topics import names
+from warren.actors.engines.topics.errors import TopicError
+from warren.msg_store.commit_log_format import MAX_PROPERTIES_BYTES, Host, Record, decode_properties, encode_properties
+from warren.msg_store.packed_record import PackedRecord
+from warren.storage.errors import MessageError, WarrenError
 
 if TYPE_CHECKING:
     from warren.topic_reader import Claim
@@ -63,7 +63,7 @@ class Origin:
     born_host: Host = HERE
 
     @classmethod
-    def of(cls, flag: int, born_at: Moment | None, born_host: str | None) -> Origin:
+    def of(cls, flag: int = 0, born_at: Moment | None = None, born_host: str | None = None) -> Origin:
         """The argument's of an append. Raises :class:`MessageError` for what no record can hold."""
         if flag not in _FLAGS:
             raise MessageError(f"a flag has 32 bits, unlike {flag}")

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors import topic_messages as tm
-from actors.running_topics import RunningTopics
+from warren.actors import topic_messages as tm
+from warren.actors.running_topics import RunningTopics
 
 Groups = dict[str, dict[str, Any]]
 """What the groups' actor answers: topic → group → its numbers."""

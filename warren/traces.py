@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from warren.commands.options import JsonOption
+from warren.commands.output import print_json, print_text
 from warren.replay import TraceError, replay
-from warren.salvage.commands import AsJson
-from warren.salvage.output import print_json, print_text
 
 Step = dict[str, Any]
 
@@ -36,7 +36,7 @@ def load(path: str) -> dict[str, Any]:
 def replay_command(
     path: Annotated[str, typer.Argument(metavar="TRACE.json", help="A recorded trace of operations.")],
     *,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Run a recorded trace on a fresh queue and print the state after every operation.
 

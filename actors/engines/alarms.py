@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 import attrs
 
-from storage.errors import SettingsError
+from warren.storage.errors import SettingsError
 
 Resource = Literal["memory", "disk"]
 

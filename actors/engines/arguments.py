@@ -1,9 +1,9 @@
 """What a queue is declared as: its name, its kind, and its ``x-`` arguments, checked.
 
 A declaration is a value. Arguments are those of RabbitMQ's classic queues, under their names; what is known is checked
-when the declaration is made (:class:`~actors.engines.errors.ArgumentsError`), what belongs to other kinds of queue is
-refused, and what nobody knows is kept and means nothing. The views (:attr:`QueueDeclaration.message_ttl_ms` and so on)
-say what an engine has to know of them.
+when the declaration is made (:class:`~warren.actors.engines.errors.ArgumentsError`), what belongs to other kinds of
+queue is refused, and what nobody knows is kept and means nothing. The views (:attr:`QueueDeclaration.message_ttl_ms`
+and so on) say what an engine has to know of them.
 
 Two declarations of one queue are *equivalent* where durable, auto_delete, exclusive and every argument that a classic
 queue knows are the same; arguments that nobody knows do not count.
@@ -19,8 +19,8 @@ from typing import Any, Final, Literal, cast
 
 import attrs
 
-from actors.engines.errors import ArgumentsError
-from actors.engines.texts import MAX_SHORT_STRING_BYTES, check_short_string, check_texts
+from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.texts import MAX_SHORT_STRING_BYTES, check_short_string, check_texts
 
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 

@@ -1,5 +1,5 @@
-"""Where a queue keeps its messages: one :class:`~queue_index.variable_queue.VariableQueue`, or the levels of a priority
-queue, each of which is one.
+"""Where a queue keeps its messages: one :class:`~warren.queue_index.variable_queue.VariableQueue`, or the levels of a
+priority queue, each of which is one.
 
 Levels are the numbers ``max_priority … 0``, each with files of its own, highest first; a queue without priorities is
 the one level 0 under its own name. A level stands in one of three states:
@@ -25,9 +25,9 @@ from typing import Any, Final
 
 import attrs
 
-from queue_index.recovery_terms import RecoveryTerms
-from queue_index.state import Mode
-from queue_index.variable_queue import QueueFiles, VariableQueue
+from warren.queue_index.recovery_terms import RecoveryTerms
+from warren.queue_index.state import Mode
+from warren.queue_index.variable_queue import QueueFiles, VariableQueue
 
 PartsOf = Callable[[int | None], QueueFiles]
 """What a level is made of; of ``None``: the queue itself, where it has no levels."""
@@ -88,7 +88,7 @@ class Backing:
         self._duration_s: float | None = None
         self._read: dict[int, tuple[int, int]] | None = None
         self.single: VariableQueue | None = self._queues.get(0) if max_priority is None else None
-        """The one queue where there are no levels and it is awake: the short way."""
+        """The one queue where there are no levels and it is awake: the fast path."""
 
     # ── waking and sleeping ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -311,7 +311,7 @@ class Backing:
             if number not in self.numbers or (self._asleep and number in self._asleep):
                 raise RuntimeError(f"level {number} is no level, or awake and asleep")
         if self.levels is None and self.single is not self._queues.get(0):
-            raise RuntimeError("the short way leads elsewhere")
+            raise RuntimeError("the fast path needs a queue without levels that is awake")
 
 
 def _may_sleep(queue: VariableQueue) -> bool:

@@ -23,8 +23,8 @@ from typing import Any
 
 import attrs
 
-from actors.engines.delivery_tags import DeliveryTags, TagRun
-from actors.engines.errors import AccessRefusedError, PreconditionFailedError
+from warren.actors.engines.delivery_tags import DeliveryTags, TagRun
+from warren.actors.engines.errors import AccessRefusedError, PreconditionFailedError
 
 UNLIMITED_ROOM = 1 << 62
 
@@ -261,7 +261,7 @@ class Consumers:
         return tags
 
     def settle(self, channel: str, tags: Sequence[range]) -> list[Run]:
-        """Take tags off a channel. Raises :class:`~actors.engines.errors.UnknownTagError`."""
+        """Take tags off a channel. Raises :class:`~warren.actors.engines.errors.UnknownTagError`."""
         return self._settled(self._known(channel).take(tags))
 
     def settle_up_to(self, channel: str, tag: int) -> list[Run]:

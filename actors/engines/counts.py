@@ -1,7 +1,7 @@
 """Counts: what has happened to a queue since somebody last asked, in messages.
 
-Kept only where a node is recorded (:mod:`actors.recorder_actor`): each call of a queue adds once, whatever the number
-of its messages.
+Kept only where a node is recorded (:mod:`warren.actors.recorder_actor`): each call of a queue adds once, whatever the
+number of its messages.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from actors.engines.consumers import Run
+from warren.actors.engines.consumers import Run
 
 
 @attrs.define(eq=False)

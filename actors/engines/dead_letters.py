@@ -14,17 +14,19 @@ Pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
 
-from actors.engines.effects import DeadLetter
-from queue_index.amqp_tables import LongInteger, LongString, Timestamp
-from queue_index.message_format import Envelope, Message
-from queue_index.properties import Properties, encode_properties
+from warren.actors.engines.effects import DeadLetter, DeadLetterBatch
+from warren.queue_index.amqp_tables import LongInteger, LongString, Timestamp
+from warren.queue_index.message_format import Envelope, Message
+from warren.queue_index.msg_ids import MsgIds
+from warren.queue_index.properties import Properties, encode_properties
 
 Reason = Literal["expired", "rejected", "maxlen"]
+T = TypeVar("T")
 
 DEATHS: Final = "x-death"
 _FIRST: Final = {"x-first-death-reason": "reason", "x-first-death-queue": "queue", "x-first-death-exchange": "exchange"}
@@ -33,7 +35,7 @@ Table = Mapping[str, Any]
 
 
 @attrs.frozen
-class Undertaker:
+class DeadLetterBuilder:
     """How messages leave one queue at one moment: what a batch of dead letters has in common."""
 
     queue: str
@@ -48,7 +50,7 @@ class Undertaker:
     """Whether ``x-death`` has the ``original-expiration``."""
     _known: dict[Any, DeadLetter] = attrs.field(factory=dict, init=False, eq=False)
 
-    def bury(self, messages: Iterable[Message]) -> list[DeadLetter]:
+    def build(self, messages: Iterable[Message]) -> list[DeadLetter]:
         """The messages as they are to be published. Those alike but for their bodies share an envelope."""
         return [self._letter(message) for message in messages]
 
@@ -64,7 +66,7 @@ class Undertaker:
 
     def _new_letter(self, message: Message) -> DeadLetter:
         properties = message.properties
-        headers = buried_headers(
+        headers = death_headers(
             properties,
             queue=self.queue,
             reason=self.reason,
@@ -82,7 +84,7 @@ class Undertaker:
         return DeadLetter(envelope, tuple(map(_text, keys)), headers, message.body, properties.priority or 0)
 
 
-def buried_headers(
+def death_headers(
     properties: Properties,
     *,
     queue: str,
@@ -168,6 +170,20 @@ def is_cycle(headers: Table | None, queue: str) -> bool:
         if isinstance(death, Mapping) and death.get("queue") == queue:
             return all(isinstance(other, Mapping) and other.get("reason") != "rejected" for other in deaths[: at + 1])
     return False
+
+
+def copies(
+    batch: DeadLetterBatch, msg_ids: MsgIds, targets: Callable[[DeadLetter], Iterable[tuple[str, T]]]
+) -> Iterator[tuple[str, T, DeadLetter, bytes]]:
+    """Who gets which dead letter of a batch: the queue's name and what ``targets`` says of it, the letter, its new id.
+
+    ``targets``: the queues that a letter is routed to. Those in which it would go round for ever are left out.
+    """
+    for letter in batch.publications:
+        msg_id = msg_ids.one()
+        for name, target in targets(letter):
+            if not is_cycle(letter.headers, name):
+                yield name, target, letter, msg_id
 
 
 def _copied_to(headers: Table) -> list[str | LongString]:

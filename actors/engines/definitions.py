@@ -1,9 +1,10 @@
 """A node's definitions: its vhosts, with their queues, exchanges and bindings; in memory, on disk, in and out.
 
-The plain owner of all that is declared. It changes what :mod:`actors.engines.vhost_definitions` describes, keeps a
-routing table up to date with it, and writes down what is durable (:mod:`actors.engines.definitions_file`) when
+The plain owner of all that is declared. It changes what :mod:`warren.actors.engines.vhost_definitions` describes, keeps
+a routing table up to date with it, and writes down what is durable (:mod:`warren.actors.engines.definitions_file`) when
 :meth:`Definitions.save` is called: several changes may be saved at once, and nobody should be told that something
-durable is there before it returned. In RabbitMQ's JSON they come and go through :mod:`actors.engines.definitions_json`.
+durable is there before it returned. In RabbitMQ's JSON they come and go through
+:mod:`warren.actors.engines.definitions_json`.
 
 A refused operation changes nothing. After a save that failed, what was to be saved is here and may be on the disk or
 not; the next save has it all. Or it is taken back (:meth:`Definitions.undo`), everything since
@@ -22,14 +23,14 @@ from typing import Any, Final
 
 import attrs
 
-from actors.engines.arguments import QueueDeclaration
-from actors.engines.definitions_file import DefinitionsFile, Snapshot
-from actors.engines.definitions_json import DefinitionsError, Imported, Plan, export_node, export_vhost
-from actors.engines.errors import ArgumentsError, NotFoundError, RefusedError
-from actors.engines.exchanges import Binding, DestinationType, ExchangeDeclaration
-from actors.engines.routing import RoutingTable
-from actors.engines.texts import check_short_string, check_utf8, is_text
-from actors.engines.vhost_definitions import (
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.definitions_file import DefinitionsFile, Snapshot
+from warren.actors.engines.definitions_json import DefinitionsError, Imported, Plan, export_node, export_vhost
+from warren.actors.engines.errors import ArgumentsError, NotFoundError, RefusedError
+from warren.actors.engines.exchanges import Binding, DestinationType, ExchangeDeclaration
+from warren.actors.engines.routing import RoutingTable
+from warren.actors.engines.texts import check_short_string, check_utf8, is_text
+from warren.actors.engines.vhost_definitions import (
     NOTHING_REMOVED,
     Change,
     Removed,
@@ -37,8 +38,8 @@ from actors.engines.vhost_definitions import (
     is_builtin,
     is_kept,
 )
-from storage.errors import DataError, StorageError
-from storage.filesystem import FileSystem
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import FileSystem
 
 DEFAULT_VHOST: Final = "/"
 
@@ -210,7 +211,7 @@ class Definitions:
 
     @property
     def is_saved(self) -> bool:
-        """Whether all that is durable is on the disk for good; not for sure when it was just opened."""
+        """Whether all that is durable is on the disk and synced; not for sure when it was just opened."""
         return not self._changes and (self._file is None or (self._file.is_safe and self._file.is_known))
 
     def begin(self) -> None:

@@ -34,9 +34,9 @@ from typing import Any, Final, cast
 
 import attrs
 
-from actors.engines.vhost_definitions import Change
-from storage.errors import DataError, DiskFullError, StorageError
-from storage.filesystem import FileSystem, write_beside
+from warren.actors.engines.vhost_definitions import Change
+from warren.storage.errors import DataError, DiskFullError, StorageError
+from warren.storage.filesystem import FileSystem, write_beside
 
 _LOG = logging.getLogger("warren.node")
 
@@ -61,7 +61,7 @@ class DefinitionsFile:
     _directory: str
     _generation: int = attrs.field(init=False, default=0)
     _has_directory: bool = attrs.field(init=False, default=False)
-    """Whether the directory is there for good."""
+    """Whether the directory's own entry is synced."""
     is_safe: bool = attrs.field(init=False, default=True)
     """Whether a power loss leaves what is here; of what a process that was killed left behind nobody knows."""
     _file_bytes: int = attrs.field(init=False, default=0)

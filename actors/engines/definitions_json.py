@@ -21,12 +21,12 @@ from typing import Any, Final
 
 import attrs
 
-from actors.engines.arguments import QueueDeclaration
-from actors.engines.errors import ArgumentsError, PreconditionFailedError
-from actors.engines.exchanges import DEFAULT_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration
-from actors.engines.texts import check_short_string, check_utf8
-from actors.engines.vhost_definitions import VhostDefinitions, is_builtin
-from queue_index.amqp_tables import table_to_json
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.errors import ArgumentsError, PreconditionFailedError
+from warren.actors.engines.exchanges import DEFAULT_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration
+from warren.actors.engines.texts import check_short_string, check_utf8
+from warren.actors.engines.vhost_definitions import VhostDefinitions, is_builtin
+from warren.queue_index.amqp_tables import table_to_json
 
 BROKER_VERSION: Final = "3.10.8"
 """In an export: whose definitions these could be. A broker takes the shape of some parts from it."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from actors.engines.errors import UnknownTagError
+from warren.actors.engines.errors import UnknownTagError
 
 Owner = TypeVar("Owner")
 _first = attrgetter("first")

@@ -1,7 +1,7 @@
-"""What a queue answers with: the values that leave a :class:`~actors.engines.queue_process.QueueProcess`.
+"""What a queue answers with: the values that leave a :class:`~warren.actors.engines.queue_process.QueueProcess`.
 
 A queue calls nobody. What it has for others collects in one :class:`Effects`, which whoever runs the queue takes away
-(:meth:`~actors.engines.queue_process.QueueProcess.drain_effects`) and passes on.
+(:meth:`~warren.actors.engines.queue_process.QueueProcess.drain_effects`) and passes on.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 import attrs
 
-from queue_index.fetching import Fetched
-from queue_index.message_format import Envelope
+from warren.queue_index.fetching import Fetched
+from warren.queue_index.message_format import Envelope
 
 
 @attrs.frozen
@@ -44,7 +44,7 @@ class DeadLetter:
     routing_keys: tuple[str, ...]
     """By which it is to be routed: its own one, then CC's and BCC's."""
     headers: dict[str, Any]
-    """Those of the envelope, decoded: :func:`actors.engines.dead_letters.is_cycle` asks them."""
+    """Those of the envelope, decoded: :func:`warren.actors.engines.dead_letters.is_cycle` asks them."""
     body: bytes
     priority: int = 0
     expiration_ms: None = None
@@ -56,7 +56,7 @@ class DeadLetterBatch:
     """Messages that died together. The queue keeps them until it is told that they are safe elsewhere."""
 
     number: int
-    """By which :meth:`~actors.engines.queue_process.QueueProcess.dead_letters_safe` knows them."""
+    """By which :meth:`~warren.actors.engines.queue_process.QueueProcess.dead_letters_safe` knows them."""
     exchange: str
     publications: list[DeadLetter]
 

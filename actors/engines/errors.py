@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from storage.errors import WarrenError
+from warren.storage.errors import WarrenError
 
 
 class RefusedError(WarrenError):

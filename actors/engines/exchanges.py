@@ -2,8 +2,8 @@
 
 An *exchange* takes what is published to it and passes it on to queues and other exchanges. A *binding* leads from an
 exchange, its *source*, to a queue or an exchange, its *destination*; what its routing key and arguments mean is the
-source's type's business (:mod:`actors.engines.routing`). Two bindings are one where source, destination, routing key
-and arguments are the same.
+source's type's business (:mod:`warren.actors.engines.routing`). Two bindings are one where source, destination, routing
+key and arguments are the same.
 
 Every vhost has the default exchange, which has no name and to which nothing can be bound, and those of
 :data:`BUILTIN_EXCHANGES`. Names that begin with ``amq.`` are the node's own.
@@ -23,8 +23,8 @@ from typing import Any, Final, Literal, cast
 
 import attrs
 
-from actors.engines.errors import ArgumentsError
-from actors.engines.texts import check_short_string, check_texts
+from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.texts import check_short_string, check_texts
 
 DEFAULT_EXCHANGE: Final = ""
 RESERVED_PREFIX: Final = "amq."

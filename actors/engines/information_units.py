@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from storage.errors import SettingsError
+from warren.storage.errors import SettingsError
 
 _BYTES_OF_UNIT: Final = (
     dict.fromkeys(("k", "K", "kiB", "KiB", "kib", "KIB"), 1 << 10)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from actors.engines.arguments import Overflow, QueueDeclaration
-from actors.engines.backing import Backing
+from warren.actors.engines.arguments import Overflow, QueueDeclaration
+from warren.actors.engines.backing import Backing
 
 
 @attrs.frozen
@@ -35,7 +35,7 @@ class Limits:
         return self.overflow != "drop-head"
 
     @property
-    def buries_refused(self) -> bool:
+    def dead_letters_refused(self) -> bool:
         """Whether what is not taken becomes a dead letter."""
         return self.overflow == "reject-publish-dlx"
 

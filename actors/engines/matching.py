@@ -10,9 +10,9 @@ headers    the message has all of its arguments as headers, or with ``x-match: a
            ``None`` asks only that the header is there. ``x-…`` arguments count with ``all-with-x`` and ``any-with-x``
 =========  ==========================================================================================================
 
-A matcher has one writer and any number of readers in any thread: :mod:`actors.engines.routing` says why that goes well.
-What it asks of a matcher: a reader looks dictionaries up or copies them, and walks only copies; the writer makes what
-it adds whole before one assignment shows it.
+A matcher has one writer and any number of readers in any thread: :mod:`warren.actors.engines.routing` says why that
+goes well. What it asks of a matcher: a reader looks dictionaries up or copies them, and walks only copies; the writer
+makes what it adds whole before one assignment shows it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, Protocol
 
-from actors.engines.exchanges import X_MATCH, Binding, ExchangeType
+from warren.actors.engines.exchanges import X_MATCH, Binding, ExchangeType
 
 Headers = Mapping[str, Any]
 

@@ -38,7 +38,7 @@ from typing import Final
 
 import attrs
 
-from storage.errors import SettingsError
+from warren.storage.errors import SettingsError
 
 DEFAULT_PAGING_RATIO: Final = 0.5
 _GROW_BELOW_RATIO: Final = 0.95  # above it, queues at 0 stay there: there is no memory to grow into

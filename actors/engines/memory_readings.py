@@ -23,7 +23,7 @@ from typing import Final, Protocol
 import attrs
 import psutil
 
-from storage.errors import SettingsError
+from warren.storage.errors import SettingsError
 
 ReadFile = Callable[[str], str | None]
 """A small file's text by its path; None where it cannot be read."""

@@ -1,4 +1,4 @@
-"""NodeSettings: what a node can be told, beyond what its engines are (``storage.settings``). RabbitMQ's names.
+"""NodeSettings: what a node can be told, beyond what its engines are (``warren.storage.settings``). RabbitMQ's names.
 
 A value is brought into one form when the settings are made: amounts become bytes (``"2GB"`` is 2000000000), lists
 become tuples, RabbitMQ's ``{"absolute": …}`` and ``{"relative": …}`` become what they mean. A value that cannot work
@@ -9,16 +9,17 @@ log only.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import attrs
 
-from actors.engines.alarms import MemRelative
-from actors.engines.information_units import parse_information_unit
-from actors.engines.memory_monitor import DEFAULT_PAGING_RATIO
-from actors.engines.memory_readings import HIGHEST_WATERMARK
-from storage.errors import SettingsError
+from warren.actors.engines.alarms import MemRelative
+from warren.actors.engines.information_units import parse_information_unit
+from warren.actors.engines.memory_monitor import DEFAULT_PAGING_RATIO
+from warren.actors.engines.memory_readings import HIGHEST_WATERMARK
+from warren.storage.errors import SettingsError
+from warren.storage.setting_checks import at_least, one_of, whole, yes_or_no
 
 MemoryStrategy = Literal["rss", "allocated"]
 SyncMode = Literal["os", "group", "always"]
@@ -42,14 +43,6 @@ def default_threads(cpu_count: int | None) -> int:
 # ── forms of values ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _whole(key: str, value: object, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise SettingsError(f"{key} must be a whole number, not {value!r}")
-    if value < least:
-        raise SettingsError(f"{key} must be at least {least}, not {value}")
-    return value
-
-
 def _number(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _BEYOND_NUMBERS:
         raise SettingsError(f"{key} must be a number, not {value!r}")
@@ -71,26 +64,6 @@ def _only_item(key: str, value: Mapping[str, object], names: tuple[str, ...]) ->
         raise SettingsError(f"{key} must hold one of {', '.join(names)}, not {dict(value)!r}")
     [(name, inner)] = value.items()
     return name, inner
-
-
-def _at_least(least: int) -> Callable[[object, attrs.Attribute[int], int], None]:
-    def check(_: object, attribute: attrs.Attribute[int], value: int) -> None:
-        _whole(attribute.name, value, least)
-
-    return check
-
-
-def _one_of(*choices: str) -> Callable[[object, attrs.Attribute[str], str], None]:
-    def check(_: object, attribute: attrs.Attribute[str], value: str) -> None:
-        if value not in choices:
-            raise SettingsError(f"{attribute.name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
-
-    return check
-
-
-def _yes_or_no(_: object, attribute: attrs.Attribute[bool], value: bool) -> None:
-    if not isinstance(value, bool):
-        raise SettingsError(f"{attribute.name} must be True or False, not {value!r}")
 
 
 def _watermark(value: object) -> float:
@@ -120,7 +93,7 @@ def _paging_ratio(value: object) -> float:
 
 def _total_memory(value: object) -> int | None:
     key = "total_memory_available_override_value"
-    return None if value is None else _whole(key, parse_information_unit(key, value), 1)
+    return None if value is None else whole(key, parse_information_unit(key, value), 1)
 
 
 def _disk_free_limit(value: object) -> int | MemRelative:
@@ -136,7 +109,7 @@ def _disk_free_limit(value: object) -> int | MemRelative:
 
 def _credit(value: object) -> tuple[int, int]:
     key = "credit_flow_default_credit"
-    initial, more_after = (_whole(key, part, 1) for part in _pair(key, value, ("initial", "more_after")))
+    initial, more_after = (whole(key, part, 1) for part in _pair(key, value, ("initial", "more_after")))
     if more_after > initial:
         raise SettingsError(f"{key} must not give back more than it starts with, as {(initial, more_after)} would")
     return initial, more_after
@@ -150,7 +123,7 @@ def _restart_limit(value: object) -> RestartLimit:
     within_s = _number(key, within)
     if within_s <= 0:
         raise SettingsError(f"{key} must be within more than 0 seconds, not {within_s}")
-    return RestartLimit(_whole(key, max_restarts, 0), within_s)
+    return RestartLimit(whole(key, max_restarts, 0), within_s)
 
 
 def _record(value: object) -> str | None:
@@ -175,7 +148,7 @@ def _default_threads_here() -> int:
 class NodeSettings:
     """What a node can be told. Sizes in bytes, times in milliseconds unless the name says otherwise."""
 
-    vm_memory_calculation_strategy: MemoryStrategy = attrs.field(default="rss", validator=_one_of("rss", "allocated"))
+    vm_memory_calculation_strategy: MemoryStrategy = attrs.field(default="rss", validator=one_of("rss", "allocated"))
     """What counts as used: the whole process, or what the engine accounts for itself."""
 
     total_memory_available_override_value: int | None = attrs.field(default=None, converter=_total_memory)
@@ -187,7 +160,7 @@ class NodeSettings:
     vm_memory_high_watermark_paging_ratio: float = attrs.field(default=DEFAULT_PAGING_RATIO, converter=_paging_ratio)
     """The share of the high watermark from which on queues page."""
 
-    memory_monitor_interval: int = attrs.field(default=2500, validator=_at_least(1))
+    memory_monitor_interval: int = attrs.field(default=2500, validator=at_least(1))
     """Time between two rounds of the memory monitor."""
 
     disk_free_limit: int | MemRelative = attrs.field(default=DEFAULT_DISK_FREE_LIMIT_BYTES, converter=_disk_free_limit)
@@ -196,29 +169,29 @@ class NodeSettings:
     credit_flow_default_credit: tuple[int, int] = attrs.field(default=(400, 200), converter=_credit)
     """Credit of a publisher towards a queue: what it starts with, and how much is given back at a time."""
 
-    queue_ram_report_interval_ms: int = attrs.field(default=5000, validator=_at_least(1))
+    queue_ram_report_interval_ms: int = attrs.field(default=5000, validator=at_least(1))
     """Time between two reports of a queue to the memory monitor."""
 
-    hibernate_after_ms: int = attrs.field(default=1000, validator=_at_least(1))
+    hibernate_after_ms: int = attrs.field(default=1000, validator=at_least(1))
     """A queue that had nothing to do for so long hibernates."""
 
-    sync_interval_ms: int = attrs.field(default=25, validator=_at_least(0))
+    sync_interval_ms: int = attrs.field(default=25, validator=at_least(0))
     """Commits that come within this time are synced together."""
 
-    threads: int = attrs.field(factory=_default_threads_here, validator=_at_least(1))
+    threads: int = attrs.field(factory=_default_threads_here, validator=at_least(1))
     """Threads on which the actors run."""
 
     restart_limit: RestartLimit = attrs.field(default=RestartLimit(5, 10.0), converter=_restart_limit)
     """How often an actor may fail and be restarted before it stays down."""
 
-    attach: bool = attrs.field(default=True, validator=_yes_or_no)
+    attach: bool = attrs.field(default=True, validator=yes_or_no)
     """Whether other processes of the same user may look at the node: ``warren top``. Only in a real directory."""
 
     record: str | None = attrs.field(default=None, converter=_record)
     """The Parquet file that the node is recorded in; ``None``: it is not."""
 
-    record_interval_ms: int = attrs.field(default=1000, validator=_at_least(1))
+    record_interval_ms: int = attrs.field(default=1000, validator=at_least(1))
     """Time between two rows of a queue in the record."""
 
-    sync: SyncMode = attrs.field(default="group", validator=_one_of("os", "group", "always"))
+    sync: SyncMode = attrs.field(default="group", validator=one_of("os", "group", "always"))
     """What a confirm promises: written; fsynced with others; fsynced at once."""

@@ -1,10 +1,10 @@
 """QueueProcess: one queue as its users see it.
 
-A plain object around a :class:`~actors.engines.backing.Backing`, which keeps the messages. It knows who consumes and
-what is unacked (:mod:`~actors.engines.consumers`), and which messages die, when, and where they go
-(:mod:`~actors.engines.reaper`). It calls nobody: what it has for others collects in its
-effects (:mod:`~actors.engines.effects`). The wall clock is handed in; nothing happens by itself, so whoever runs it
-asks for the next deadline and comes back then (:meth:`QueueProcess.tick`).
+A plain object around a :class:`~warren.actors.engines.backing.Backing`, which keeps the messages. It knows who consumes
+and what is unacked (:mod:`~warren.actors.engines.consumers`), and which messages die, when, and where they go
+(:mod:`~warren.actors.engines.expiry`). It calls nobody: what it has for others collects in its
+effects (:mod:`~warren.actors.engines.effects`). The wall clock is handed in; nothing happens by itself, so whoever runs
+it asks for the next deadline and comes back then (:meth:`QueueProcess.tick`).
 
 A message that is handed to a waiting consumer as it comes never expires, and never counts for a limit.
 
@@ -24,23 +24,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
-from actors.engines.arguments import QueueDeclaration
-from actors.engines.backing import Backing, RandomBytes
-from actors.engines.consumers import Consumer, Consumers, ConsumerState, Run
-from actors.engines.counts import Counts
-from actors.engines.effects import DeadLetterBatch, Delivered, Effects
-from actors.engines.errors import PreconditionFailedError
-from actors.engines.promises import Promises
-from actors.engines.queue_stats import queue_stats
-from actors.engines.reaper import Reaper, WallClock
-from queue_index.fetching import Fetched
-from queue_index.message_format import Envelope
-from queue_index.msg_ids import MsgIds
-from queue_index.recovery_terms import RecoveryTerms
-from queue_index.run import IN_RAM, Batch, UnencodedTerms
-from queue_index.run import Run as MessageRun
-from queue_index.state import Mode
-from queue_index.variable_queue import VariableQueue
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.backing import Backing, RandomBytes
+from warren.actors.engines.consumers import Consumer, Consumers, ConsumerState, Run
+from warren.actors.engines.counts import Counts
+from warren.actors.engines.effects import DeadLetterBatch, Delivered, Effects
+from warren.actors.engines.errors import PreconditionFailedError
+from warren.actors.engines.expiry import Expiry, WallClock
+from warren.actors.engines.pending_confirms import PendingConfirms
+from warren.actors.engines.queue_stats import queue_stats
+from warren.queue_index.fetching import Fetched
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.msg_ids import MsgIds
+from warren.queue_index.recovery_terms import RecoveryTerms
+from warren.queue_index.run import IN_RAM, Batch, UnencodedTerms
+from warren.queue_index.run import Run as MessageRun
+from warren.queue_index.state import Mode
+from warren.queue_index.variable_queue import VariableQueue
 
 _ROUND_MESSAGES: Final = 1024
 """So many are taken at once for several consumers in turns."""
@@ -54,10 +54,10 @@ class QueueProcess:
         "_consumers",
         "_counts",
         "_effects",
+        "_expiry",
         "_msg_ids",
+        "_pending_confirms",
         "_plain",
-        "_promises",
-        "_reaper",
         "_used_at_us",
         "_wall_clock",
         "declaration",
@@ -86,9 +86,9 @@ class QueueProcess:
         self._msg_ids = msg_ids
         self._consumers = Consumers(single_active=declaration.single_active_consumer)
         self._effects: Effects | None = None
-        self._promises: Promises | None = None
-        self._reaper = Reaper(declaration, backing, wall_clock, self._send_dead_letters)
-        self._plain = self._reaper.ttl_us is None and self._reaper.limits is None and backing.levels is None
+        self._pending_confirms: PendingConfirms | None = None
+        self._expiry = Expiry(declaration, backing, wall_clock, self._send_dead_letters)
+        self._plain = self._expiry.ttl_us is None and self._expiry.limits is None and backing.levels is None
         """Nothing to be looked at when messages come."""
         self._used_at_us = wall_clock()
         if backing.mode != declaration.queue_mode:
@@ -130,16 +130,16 @@ class QueueProcess:
             size_bytes = queue.state.bytes - size_before
             counts.note_published(len(bodies), size_bytes, envelope.persistent)
         if token is not None:
-            self._promise(0, token, confirm=confirm)
+            self._note_confirm(0, token, confirm=confirm)
 
-    def _promise(self, level: int, token: object, *, confirm: bool) -> None:
+    def _note_confirm(self, level: int, token: object, *, confirm: bool) -> None:
         """Answer a publish: when it is safe, or at once where it never can be."""
         if not confirm:
             self.effects.confirmed.append(token)
             return
-        if self._promises is None:
-            self._promises = Promises()
-        self._promises.add(level, token)
+        if self._pending_confirms is None:
+            self._pending_confirms = PendingConfirms()
+        self._pending_confirms.add(level, token)
 
     def _publish_carefully(
         self,
@@ -155,10 +155,10 @@ class QueueProcess:
         if self._counts is not None:
             self._counts.note_published(len(bodies), sum(map(len, bodies)), envelope.persistent)
         level = self._backing.level_of(priority)
-        expiry_us = self._reaper.expiry_us(expiration_ms)
+        expiry_us = self._expiry.expiry_us(expiration_ms)
         confirm = token is not None and envelope.persistent and self._backing.durable
         # What expires at once makes room for the next: the limits see such messages one by one.
-        singly = self._reaper.limits is not None and 0 < expiry_us <= self._wall_clock()
+        singly = self._expiry.limits is not None and 0 < expiry_us <= self._wall_clock()
         step, all_taken = 1 if singly else max(len(bodies), 1), True
         for low in range(0, len(bodies), step):
             high = min(low + step, len(bodies))
@@ -168,7 +168,7 @@ class QueueProcess:
         if token is not None and not all_taken:
             self.effects.refused.append(token)
         elif token is not None:
-            self._promise(level, token, confirm=confirm and len(bodies) > 0)
+            self._note_confirm(level, token, confirm=confirm and len(bodies) > 0)
 
     def _take_in(
         self,
@@ -181,7 +181,7 @@ class QueueProcess:
         confirm: bool,
     ) -> bool:
         """Take messages as far as the limits let; returns whether all were taken. ``confirm``: only if all are."""
-        queue, limits, at_once = self._backing.level(level), self._reaper.limits, 0
+        queue, limits, at_once = self._backing.level(level), self._expiry.limits, 0
         if self._consumers.room and (limits is not None or expiry_us):
             self.deliver()
             at_once = min(self._consumers.room, len(bodies))
@@ -189,13 +189,13 @@ class QueueProcess:
         if refused:
             if self._counts is not None:
                 self._counts.refused += len(refused)
-            self._reaper.refuse(envelope, [bodies[index] for index in refused])
+            self._expiry.refuse(envelope, [bodies[index] for index in refused])
             taken = sorted(set(range(len(bodies))) - set(refused))
             msg_ids = b"".join([msg_ids[16 * index : 16 * index + 16] for index in taken])
             bodies = [bodies[index] for index in taken]
             at_once = min(at_once, len(bodies))
         if expiry_us:
-            self._reaper.expiring = True  # only now: what stood here before may have been the last that expires
+            self._expiry.expiring = True  # only now: what stood here before may have been the last that expires
         for part in (range(at_once), range(at_once, len(bodies))):
             if part:
                 if part.start == at_once:
@@ -232,7 +232,7 @@ class QueueProcess:
     def get_many(self, channel: str, count: int, *, ack_required: bool) -> list[Delivered]:
         """At most ``count`` messages from the head for one who asks. They do not show in the effects.
 
-        Raises :class:`~actors.engines.errors.PreconditionFailedError` where that is no number of messages.
+        Raises :class:`~warren.actors.engines.errors.PreconditionFailedError` where that is no number of messages.
         """
         if not hasattr(count, "__index__") or count < 0:
             raise PreconditionFailedError(f"{count!r} is no number of messages that can be taken")
@@ -253,7 +253,7 @@ class QueueProcess:
         chosen = self._consumers.next() if not len(self._backing) else None
         if chosen is None or not chosen[0].consumer.acks_unseen or self.recovering:
             return None
-        limits = self._reaper.limits
+        limits = self._expiry.limits
         if limits is not None and limits.refuses and limits.refused(self._backing, (body,), 1):
             return None
         self._consumers.pass_turn(chosen[0])
@@ -291,7 +291,7 @@ class QueueProcess:
     def _give_in_turns(self, limit: int) -> int:
         """Take messages off the head for several consumers at once, one each in turn; 0: that cannot be done here."""
         consumers, single = self._consumers, self._backing.single
-        if single is None or self._reaper.expiring or (turns := consumers.round()) is None:
+        if single is None or self._expiry.expiring or (turns := consumers.round()) is None:
             return 0
         ack_required, room = turns
         deliveries, given = self.effects.deliveries, 0
@@ -324,22 +324,22 @@ class QueueProcess:
 
     def _take(self, count: int, *, ack_required: bool, fresh: bool = False) -> list[tuple[int, Fetched]]:
         """At most ``count`` messages off the head, none of them due (``fresh``: they may be); by level."""
-        backing, reaper = self._backing, self._reaper
-        expiring = reaper.expiring and not fresh
+        backing, expiry = self._backing, self._expiry
+        expiring = expiry.expiring and not fresh
         if backing.single is not None and not expiring:
             return [(0, fetched) for fetched in backing.single.fetch_many(count, ack_required=ack_required)]
         taken: list[tuple[int, Fetched]] = []
         if expiring:
-            reaper.expire()
+            expiry.expire()
         while count and (level := backing.first_level()) is not None:
             queue, part = backing.level(level), min(count, backing.length_of(level))
             if expiring:
-                part = reaper.fresh_at_head(level, part)
+                part = expiry.fresh_at_head(level, part)
             for fetched in queue.fetch_many(part, ack_required=ack_required):
                 taken.append((level, fetched))
                 count -= fetched.count
             if expiring:
-                reaper.expire()
+                expiry.expire()
         return taken
 
     # ── consumers and channels ──────────────────────────────────────────────────────────────────────────────────
@@ -347,7 +347,8 @@ class QueueProcess:
     def add_consumer(self, consumer: Consumer) -> None:
         """Let a consumer in; its messages come from :meth:`deliver`.
 
-        Raises :class:`~actors.engines.errors.AccessRefusedError` where it, or another one, is the only one allowed.
+        Raises :class:`~warren.actors.engines.errors.AccessRefusedError` where it, or another one, is the only one
+        allowed.
         """
         before = self._consumers.active
         self._consumers.add(consumer)
@@ -385,7 +386,7 @@ class QueueProcess:
             self.effects.activated.append(active.consumer.tag)
 
     def ack(self, channel: str, tags: Sequence[range]) -> None:
-        """Done with: messages by their delivery tags. Raises :class:`~actors.engines.errors.UnknownTagError`."""
+        """Done with: messages by their delivery tags. Raises :class:`~warren.actors.engines.errors.UnknownTagError`."""
         runs = self._ack(self._consumers.settle(channel, tags))
         if self._counts is not None:
             self._counts.note_acked(runs)
@@ -415,7 +416,7 @@ class QueueProcess:
             return
         if self._counts is not None:
             self._counts.rejected += sum(run.count for run in runs)
-        if not self._reaper.reject([(run.level, run.seq_ids) for run in runs]):
+        if not self._expiry.reject([(run.level, run.seq_ids) for run in runs]):
             self._ack(runs)
 
     def _requeue(self, runs: Sequence[Run]) -> int:
@@ -433,16 +434,16 @@ class QueueProcess:
 
     def tick(self) -> None:
         """Do away with what is due at the head, and with what a stop brought back past the limits."""
-        self._reaper.shed()
-        self._reaper.expire()
+        self._expiry.shed()
+        self._expiry.expire()
 
     def dead_letters_safe(self, number: int) -> None:
         """A batch of dead letters is safe where it went, or goes nowhere: forget the messages."""
-        self._reaper.safe(number)
+        self._expiry.safe(number)
 
     def next_deadline_us(self) -> int | None:
         """When :meth:`tick` next has something to do; ``None``: not for anything that is here."""
-        return self._reaper.next_deadline_us()
+        return self._expiry.next_deadline_us()
 
     def expires_at_us(self) -> int | None:
         """When the queue itself is to be deleted, if nobody uses it until then."""
@@ -458,7 +459,7 @@ class QueueProcess:
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
     def purge(self) -> int:
-        """Do away with every ready message, for good; returns how many."""
+        """Delete every ready message; returns how many."""
         purged = self._backing.purge()
         if self._counts is not None:
             self._counts.purged += purged
@@ -468,7 +469,8 @@ class QueueProcess:
         """Do away with the queue; returns how many messages were ready. It must not be used again.
 
         Publishes that wait are answered as if they were safe, for nothing can be lost any more. Raises
-        :class:`~actors.engines.errors.PreconditionFailedError` where it has consumers, or messages, and must not.
+        :class:`~warren.actors.engines.errors.PreconditionFailedError` where it has consumers, or messages, and must
+        not.
         """
         if if_unused and len(self._consumers):
             raise PreconditionFailedError(f"{self.declaration} in use")
@@ -477,11 +479,11 @@ class QueueProcess:
         effects = self.effects
         for consumer in self._consumers:
             effects.cancelled.append(consumer.tag)
-        if self._promises is not None:
-            effects.confirmed += self._promises.all()
+        if self._pending_confirms is not None:
+            effects.confirmed += self._pending_confirms.all()
         self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
-        self._promises = None
-        self._reaper.forget()
+        self._pending_confirms = None
+        self._expiry.forget()
         return self._backing.delete()
 
     @property
@@ -540,8 +542,8 @@ class QueueProcess:
     def close(self, random: RandomBytes) -> dict[bytes, RecoveryTerms]:
         """Stop cleanly; the recovery terms of every level, by the name under which it is stored."""
         self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
-        self._promises = None
-        self._reaper.forget()
+        self._pending_confirms = None
+        self._expiry.forget()
         return self._backing.close(random)
 
     def abandon(self) -> None:
@@ -553,16 +555,16 @@ class QueueProcess:
 
         Any later call may wake it; looking does not (lengths, :meth:`stats`, deadlines).
         """
-        if self._consumers.unacked or not self._reaper.idle or self._promises:
+        if self._consumers.unacked or not self._expiry.idle or self._pending_confirms:
             return False
         if self._backing.asleep:
             return True
-        self._reaper.expire()
-        self._reaper.fall_asleep()
-        self._promises = None
+        self._expiry.expire()
+        self._expiry.fall_asleep()
+        self._pending_confirms = None
         if self._effects is not None and self._effects == Effects():
             self._effects = None
-        return self._reaper.idle and self._backing.hibernate()
+        return self._expiry.idle and self._backing.hibernate()
 
     # ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -585,13 +587,13 @@ class QueueProcess:
 
     def drain_confirms(self) -> None:
         """Move the tokens of what has become safe since the last call into the effects."""
-        if self._promises:
-            self.effects.confirmed += self._promises.kept(self._backing)
+        if self._pending_confirms:
+            self.effects.confirmed += self._pending_confirms.take_safe(self._backing)
 
     @property
     def waits_for_sync(self) -> bool:
         """Whether a publish waits to be called safe."""
-        return bool(self._promises)
+        return bool(self._pending_confirms)
 
     def __len__(self) -> int:
         """Ready messages."""
@@ -628,6 +630,11 @@ class QueueProcess:
         return self._backing.asleep
 
     @property
+    def is_pageable(self) -> bool:
+        """Whether the body of a message is in RAM."""
+        return any(queue.state.ram_msg_count or queue.state.ram_ack_count for _, queue in self._backing.awake())
+
+    @property
     def counts(self) -> Counts | None:
         """What has happened since somebody took them; ``None``: nobody counts."""
         return self._counts
@@ -653,7 +660,7 @@ class QueueProcess:
         held: dict[int, list[int]] = {}
         for run in self._consumers.runs():
             held.setdefault(run.level, []).extend(run.seq_ids)
-        for level, seq_ids in self._reaper.held:
+        for level, seq_ids in self._expiry.held:
             held.setdefault(level, []).extend(seq_ids)
         for level, queue in self._backing.awake():
             s = queue.state
@@ -661,7 +668,7 @@ class QueueProcess:
             pending = [seq_id for piece in pieces for run in piece for seq_id in range(run.start, run.end)]
             if sorted(pending) != sorted(held.pop(level, [])):
                 raise RuntimeError(f"level {level}: pending is not what channels and dead letters hold")
-            if not self._reaper.expiring and queue.head_expiry():
+            if not self._expiry.expiring and queue.head_expiry():
                 raise RuntimeError(f"level {level} has a message that expires, and nobody looks")
         if any(held.values()):
             raise RuntimeError("channels or dead letters hold messages of levels that are asleep")

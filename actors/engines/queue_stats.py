@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.engines.arguments import QueueDeclaration
-from actors.engines.backing import Backing
-from actors.engines.consumers import Consumers
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.backing import Backing
+from warren.actors.engines.consumers import Consumers
 
 
 def queue_stats(declaration: QueueDeclaration, backing: Backing, consumers: Consumers) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Where a message goes: for an exchange, a routing key and headers, the names of queues.
 
-What takes a message in one exchange is :mod:`actors.engines.matching`'s business. What is bound to another exchange
-goes on from there, with the same key; an exchange is passed once. Where an exchange has no destination for a message,
-its alternate exchange gets it. A queue is named once, in the order in which exchanges are reached and then of their
-bindings. The default exchange has one destination: the queue named as the key.
+What takes a message in one exchange is :mod:`warren.actors.engines.matching`'s business. What is bound to another
+exchange goes on from there, with the same key; an exchange is passed once. Where an exchange has no destination for a
+message, its alternate exchange gets it. A queue is named once, in the order in which exchanges are reached and then of
+their bindings. The default exchange has one destination: the queue named as the key.
 
 **Threads.** A :class:`RoutingTable` has one writer and any number of readers in any thread. Nothing is locked, and no
 change makes a copy of the table: one more of ten thousand queues or bindings costs what the first did. Both may share
@@ -26,9 +26,9 @@ from typing import Final
 
 import attrs
 
-from actors.engines.errors import AccessRefusedError, ArgumentsError, NotFoundError
-from actors.engines.exchanges import DEFAULT_EXCHANGE, Binding, ExchangeDeclaration
-from actors.engines.matching import MATCHERS, Bound, Headers, Matcher
+from warren.actors.engines.errors import AccessRefusedError, ArgumentsError, NotFoundError
+from warren.actors.engines.exchanges import DEFAULT_EXCHANGE, Binding, ExchangeDeclaration
+from warren.actors.engines.matching import MATCHERS, Bound, Headers, Matcher
 
 CACHED_ROUTES: Final = 4096
 """Entries of the cache. It is emptied when it is full: with keys that never come again no cache helps."""

@@ -4,11 +4,11 @@
     vm_memory_high_watermark = "2GB"
     disk_free_limit.mem_relative = 1.5
 
-    [engine]                                what storage.settings.Settings has
+    [engine]                                what warren.storage.settings.Settings has
     profile = "rabbitmq-3.10"               the one key of its own: where the other values come from
     msg_store_file_size_limit = 1048576
 
-    [topics]                                what storage.topic_settings.TopicSettings has
+    [topics]                                what warren.storage.topic_settings.TopicSettings has
     file_reserved_time = 24
 
 A file is right as a whole or not taken at all: an unknown table or key, or a value of the wrong kind, raises
@@ -27,10 +27,10 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from actors.engines.node_settings import NodeSettings
-from storage.errors import SettingsError
-from storage.settings import PROFILES, Settings
-from storage.topic_settings import TopicSettings
+from warren.actors.engines.node_settings import NodeSettings
+from warren.storage.errors import SettingsError
+from warren.storage.settings import PROFILES, Settings
+from warren.storage.topic_settings import TopicSettings
 
 _PROFILE: Final = "profile"
 _NODE_KEYS: Final = tuple(field.name for field in attrs.fields(NodeSettings))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from actors.engines.errors import ArgumentsError
+from warren.actors.engines.errors import ArgumentsError
 
 MAX_SHORT_STRING_BYTES: Final = 255
 """Of a name or a routing key: AMQP has one byte for the length."""

@@ -20,15 +20,15 @@ from typing import Final, Literal
 
 import attrs
 
-from actors.engines.arguments import QueueDeclaration
-from actors.engines.errors import (
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.errors import (
     AccessRefusedError,
     ArgumentsError,
     NotFoundError,
     PreconditionFailedError,
     ResourceLockedError,
 )
-from actors.engines.exchanges import (
+from warren.actors.engines.exchanges import (
     BUILTIN_EXCHANGES,
     DEFAULT_EXCHANGE,
     RESERVED_PREFIX,
@@ -37,7 +37,7 @@ from actors.engines.exchanges import (
     ExchangeDeclaration,
     builtin_exchanges,
 )
-from actors.engines.routing import RoutingTable
+from warren.actors.engines.routing import RoutingTable
 
 Kind = Literal["vhost", "exchange", "queue", "binding"]
 

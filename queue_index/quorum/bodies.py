@@ -1,6 +1,6 @@
 """What a quorum queue looks at in a message: its size, its time to live, its priority.
 
-Two forms, told by the tuple's first element (inside they are :mod:`queue_index.message_format`'s business)::
+Two forms, told by the tuple's first element (inside they are :mod:`warren.queue_index.message_format`'s business)::
 
     {basic_message, Exchange, RoutingKeys, Content, MsgId, IsPersistent}
     {mc, Protocol, Data, Annotations}                                       from 3.13 on: a container
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from queue_index.message_format import HEADER_ESTIMATE_BYTES
-from queue_index.quorum.commands import Body
-from storage.erlang_terms import Atom, ImproperList, Term
-from storage.errors import TermError
+from warren.queue_index.message_format import HEADER_ESTIMATE_BYTES
+from warren.queue_index.quorum.commands import Body
+from warren.storage.erlang_terms import Atom, ImproperList, Term
+from warren.storage.errors import TermError
 
 ANNOTATIONS_ESTIMATE_BYTES = 100
 """What 4.x counts for the annotations of an AMQP 1.0 message, if there are any."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, Literal, cast
 
-from queue_index.quorum.commands import (
+from warren.queue_index.quorum.commands import (
     AssignDeferred,
     Body,
     Cancel,
@@ -41,8 +41,8 @@ from queue_index.quorum.commands import (
     Unknown,
     UpdateConfig,
 )
-from storage.erlang_terms import Atom, Opaque, Term, pid_key
-from storage.errors import TermError
+from warren.storage.erlang_terms import Atom, Opaque, Term, pid_key
+from warren.storage.errors import TermError
 
 BodyAt = Callable[[int], Body]
 """The message that is the command's element of this number."""
@@ -93,7 +93,7 @@ def _consumer_id(term: Term) -> ConsumerId:
             raise TermError("something else in place of a consumer")
 
 
-def _consumer_key(term: Term) -> ConsumerKey:
+def consumer_key(term: Term) -> ConsumerKey:
     return natural(term) if type(term) is int else _consumer_id(term)
 
 
@@ -204,7 +204,7 @@ def _of_msg_ids(kind: type[Settle] | type[Discard] | type[Return]) -> _Reader:
     def read(command: tuple[Term, ...], _: Term, __: BodyAt) -> Command | None:
         match command:
             case (_, consumer, msg_ids):
-                return kind(_consumer_key(consumer), _msg_ids(msg_ids))
+                return kind(consumer_key(consumer), _msg_ids(msg_ids))
         return None
 
     return read
@@ -213,16 +213,14 @@ def _of_msg_ids(kind: type[Settle] | type[Discard] | type[Return]) -> _Reader:
 def _modify(command: tuple[Term, ...], _: Term, __: BodyAt) -> Command | None:
     match command:
         case (_, consumer, msg_ids, failed, elsewhere, dict(annotations)):
-            return Modify(
-                _consumer_key(consumer), _msg_ids(msg_ids), _boolean(failed), _boolean(elsewhere), annotations
-            )
+            return Modify(consumer_key(consumer), _msg_ids(msg_ids), _boolean(failed), _boolean(elsewhere), annotations)
     return None
 
 
 def _requeue(command: tuple[Term, ...], _: Term, body_at: BodyAt) -> Command | None:
     match command:
         case (_, consumer, msg_id, index, header, _):
-            return Requeue(_consumer_key(consumer), natural(msg_id), natural(index), header, body_at(5))
+            return Requeue(consumer_key(consumer), natural(msg_id), natural(index), header, body_at(5))
     return None
 
 
@@ -230,7 +228,7 @@ def _credit(command: tuple[Term, ...], _: Term, __: BodyAt) -> Command | None:
     match command:
         case (_, consumer, credit, count, drain):
             delivery_count = 0 if isinstance(count, Atom) else natural(count)
-            return Credit(_consumer_key(consumer), natural(credit), delivery_count, _boolean(drain))
+            return Credit(consumer_key(consumer), natural(credit), delivery_count, _boolean(drain))
     return None
 
 
@@ -283,7 +281,7 @@ def _timeout(command: tuple[Term, ...], _: Term, __: BodyAt) -> Command | None:
         case (_, "evaluate_consumer_timeout"):
             return ConsumerTimeout(None)
         case (_, ("consumer_disconnected_timeout", consumer)):
-            return ConsumerTimeout(_consumer_key(consumer))
+            return ConsumerTimeout(consumer_key(consumer))
         case (_, Atom() as what) | (_, (Atom() as what, *_)):
             return Unknown(f"timeout {what}")
     return None
@@ -307,7 +305,7 @@ def _delayed(command: tuple[Term, ...], _: Term, __: BodyAt) -> Command | None:
         case (_, ("retry", limit)):
             return RetryDelayed(natural(limit))
         case (_, ("assign_deferred", consumer, list(tokens))) if all(isinstance(token, bytes) for token in tokens):
-            return AssignDeferred(_consumer_key(consumer), cast(list[bytes], tokens))
+            return AssignDeferred(consumer_key(consumer), cast(list[bytes], tokens))
     return None
 
 

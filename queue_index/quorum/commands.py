@@ -1,7 +1,7 @@
-"""The commands of a quorum queue's log, as values. What each does: :mod:`queue_index.quorum.machine`.
+"""The commands of a quorum queue's log, as values. What each does: :mod:`warren.queue_index.quorum.machine`.
 
-A *pid* is said as bytes that sort as Erlang sorts pids (:func:`storage.erlang_terms.pid_key`). A *consumer* is named by
-its tag and its pid, from 4.0 on in most commands by a number, the index of its checkout.
+A *pid* is said as bytes that sort as Erlang sorts pids (:func:`warren.storage.erlang_terms.pid_key`). A *consumer* is
+named by its tag and its pid, from 4.0 on in most commands by a number, the index of its checkout.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
-from storage.erlang_terms import Term
+from warren.storage.erlang_terms import Term
 
 Pid: TypeAlias = bytes
 ConsumerId: TypeAlias = "tuple[bytes, Pid]"

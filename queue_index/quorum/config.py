@@ -1,9 +1,9 @@
 """A queue's ``config``: which queue a directory of a quorum queue's log belongs to, and how it was declared.
 
-An Erlang term in text (:mod:`storage.erlang_text`), a map. The queue's name stands in the settings of its machine,
-``machine => {module,rabbit_fifo,#{queue_resource => {resource,VHost,queue,Name}, …}}``; the member whose directory it
-is, in ``id => {ServerName,Node}``; the directory's own name, in ``uid``. Paths in it are those of the node that wrote
-it: a reader goes by the directory that it is in.
+An Erlang term in text (:mod:`warren.storage.erlang_text`), a map. The queue's name stands in the settings of its
+machine, ``machine => {module,rabbit_fifo,#{queue_resource => {resource,VHost,queue,Name}, …}}``; the member whose
+directory it is, in ``id => {ServerName,Node}``; the directory's own name, in ``uid``. Paths in it are those of the node
+that wrote it: a reader goes by the directory that it is in.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final, NoReturn, cast
 
 import attrs
 
-from storage.erlang_terms import Atom, Term
-from storage.erlang_text import MAX_CHARACTERS, TextError, parse
-from storage.errors import DataError, TermError
-from storage.filesystem import FileSystem
+from warren.queue_index.quorum.file_names import CONFIG_NAME
+from warren.storage.erlang_terms import Atom, Term
+from warren.storage.erlang_text import MAX_CHARACTERS, TextError, parse
+from warren.storage.errors import DataError, TermError
+from warren.storage.filesystem import FileSystem
 
-CONFIG_NAME: Final = "config"
 QUEUE_MACHINE: Final = "rabbit_fifo"
 
 Member = tuple[str, str]

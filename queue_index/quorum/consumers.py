@@ -15,8 +15,8 @@ from typing import Final
 
 import attrs
 
-from queue_index.quorum.commands import ConsumerId, ConsumerKey, Pid
-from queue_index.quorum.ready_queues import QueuedMessage
+from warren.queue_index.quorum.commands import ConsumerId, ConsumerKey, Pid
+from warren.queue_index.quorum.ready_queues import QueuedMessage
 
 UP: Final = "up"
 SUSPECTED: Final = "suspected_down"

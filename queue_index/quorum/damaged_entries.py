@@ -3,8 +3,8 @@
 Commands name deliveries by their number. Leave out one message, or one consumer's turn, and every later settle hits
 another message. So an entry whose checksum is wrong still counts for its *structure*: a message keeps its place, which
 nobody can have; a consumer gets what it got; a settle gives credit back. Nothing is lost on its word: what it settles
-is doubtful (:mod:`queue_index.quorum.doubtful`), no settings and no version are taken from it, and the time is that of
-the entry before.
+is doubtful (:mod:`warren.queue_index.quorum.doubtful`), no settings and no version are taken from it, and the time is
+that of the entry before.
 
 An entry that cannot be decoded is known by its command's name (one byte of it may be wrong), else by the sound ones
 that are most like it. One that is like none of them is taken for a message: one too many leaves messages over that were
@@ -14,13 +14,15 @@ settled, one too few takes some that were not.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Final
 
-from queue_index.quorum.command_terms import READERS, command_of
-from queue_index.quorum.commands import (
+from warren.queue_index.quorum.command_terms import READERS, command_of, consumer_key, natural
+from warren.queue_index.quorum.commands import (
     Body,
     Checkout,
     Command,
+    ConsumerKey,
     DeadLetterSettle,
     Discard,
     Down,
@@ -35,29 +37,35 @@ from queue_index.quorum.commands import (
     Unknown,
     UpdateConfig,
 )
-from queue_index.quorum.decoding import MAX_DEPTH, decode_entry
-from queue_index.quorum.doubtful import nearest
-from queue_index.quorum.log import BadEntry, LogEntry, QuorumLog
-from queue_index.quorum.machine import UNKNOWN_PID, QuorumMachine
-from storage.erlang_terms import Atom, decode
-from storage.errors import TermError
-from storage.term_walk import term_end
+from warren.queue_index.quorum.decoding import MAX_DEPTH, decode_entry
+from warren.queue_index.quorum.later_commands import LaterCommands
+from warren.queue_index.quorum.log import BadEntry, LogEntry, QuorumLog
+from warren.queue_index.quorum.machine import UNKNOWN_PID, QuorumMachine
+from warren.queue_index.quorum.nearest import nearest
+from warren.storage.erlang_terms import Atom, Term, decode
+from warren.storage.errors import TermError
+from warren.storage.term_walk import term_end
 
 MAX_BYTES: Final = 64 << 20
 """Of damaged entries that are looked at, of one log."""
 _LEAST_COST = 4096
 MIN_BYTES: Final = 16
 """Shorter ones are not."""
+MAX_LOOKS: Final = 64
+"""Damaged entries of one log for which the commands behind them are read."""
 MAX_NAMED: Final = 10
 """Messages that are named one by one."""
 
 _COMPARED = 96
 """Bytes at an entry's begin: the name of its command is among them."""
-_ALIKE = 0.6
+_LEAST_LIKENESS = 0.6
 """Of those that are compared."""
+_REQUEUE_ELEMENTS = 3
+"""Behind its name, before the message's header and the message itself."""
 _VERSION, _TUPLE = b"\x83", b"h"
 _NAME_WITHIN = 128
-_GET = b"dequeue"
+_NAMING = (Settle, Discard, Requeue, Return, Modify, Down)
+"""Commands that name a delivery or a process."""
 _OF_MESSAGES = frozenset({b"enqueue", b"e"})
 
 
@@ -67,12 +75,17 @@ def _pattern(*, nearly: bool) -> re.Pattern[bytes]:
     groups = []
     for name in names:
         text = bytes([len(name)]) + name.encode()
-        ways = [re.escape(text[:at]) + b"." + re.escape(text[at + 1 :]) for at in range(len(text))]
-        groups.append(b"(?P<%s>%s)" % (name.encode(), b"|".join(ways if nearly else [re.escape(text)])))
+        groups.append(b"(?P<%s>%s)" % (name.encode(), _one_byte_changed(text) if nearly else re.escape(text)))
     return re.compile(b"|".join(groups), re.DOTALL)
 
 
+def _one_byte_changed(text: bytes) -> bytes:
+    """A pattern for ``text`` with any one of its bytes changed, or none."""
+    return b"|".join(re.escape(text[:at]) + b"." + re.escape(text[at + 1 :]) for at in range(len(text)))
+
+
 _NAMES, _NEARLY = _pattern(nearly=False), _pattern(nearly=True)
+_GET = re.compile(_one_byte_changed(b"dequeue"), re.DOTALL)
 NOT_SURE: Final = "what was acked behind it is not sure"
 
 
@@ -85,6 +98,7 @@ class DamagedEntries:
         self._samples: dict[str | type, tuple[LogEntry, Command]] = {}
         """The last sound entry of each kind."""
         self._budget = MAX_BYTES
+        self._looks = 0
 
     def learn(self, entry: LogEntry, command: Command) -> None:
         """A sound entry."""
@@ -99,35 +113,75 @@ class DamagedEntries:
             return NOT_SURE
         command = self._guessed(data, bad)
         machine = self._machine
+        later = self._later(bad) if isinstance(command, _NAMING) else LaterCommands()
         match command:
             case Enqueue(body=body):
                 machine.apply(bad.index, machine.last_ts_ms, Enqueue(None, None, body))
                 return "a message, as it seems"
-            case Settle(consumer, msg_ids) | Discard(consumer, msg_ids):
-                return _said_of(machine.doubt(consumer, msg_ids))
-            case Requeue(consumer=key, msg_id=msg_id):
-                message = machine.held(key, msg_id)
-                if message is None:
-                    return NOT_SURE
-                machine.apply(message.index, machine.last_ts_ms, command)  # it is read where it was before
-                return f"message {message.index} was given back"
-            case Return(consumer, msg_ids) | Modify(consumer, msg_ids):
-                key = machine.consumer_of(consumer, msg_ids)
-                machine.apply(bad.index, machine.last_ts_ms, command._replace(consumer=key))
+            case Settle(key, msg_ids) | Discard(key, msg_ids):
+                consumer, meant = machine.meant_by(key, msg_ids, later)
+                return _said_of([] if consumer is None else machine.doubt(consumer, meant))
+            case Requeue():
+                index = self._requeue(command, later)
+                return NOT_SURE if index is None else f"message {index} was given back"
+            case Return() | Modify():
+                self._give_back(command, bad.index, later)
                 return f"messages were given back; {NOT_SURE}"
             case Down(pid=pid):
-                machine.apply(bad.index, machine.last_ts_ms, command._replace(pid=self._known(pid)))
+                machine.apply(bad.index, machine.last_ts_ms, command._replace(pid=self._gone(pid, later)))
                 return f"a process was gone; {NOT_SURE}"
             case Checkout(consumer=(tag, pid)):
-                consumer = tag, self._known(pid)
-                machine.apply(bad.index, machine.last_ts_ms, command._replace(consumer=consumer))
-                machine.doubt_key(consumer)
+                name = tag, self._known(pid)
+                machine.apply(bad.index, machine.last_ts_ms, command._replace(consumer=name))
+                machine.doubt_key(name)
                 return f"a consumer begins; {NOT_SURE}"
             case MachineVersion() | UpdateConfig() | DeadLetterSettle() | Unknown():
                 return f"left out; {NOT_SURE}"
             case _:
                 machine.apply(bad.index, machine.last_ts_ms, command)
                 return f"taken as {type(command).__name__.lower()}; {NOT_SURE}"
+
+    def _later(self, bad: BadEntry) -> LaterCommands:
+        if self._looks >= MAX_LOOKS:
+            return LaterCommands()
+        self._looks += 1
+        return LaterCommands.of(self._log.entries(bad.index))
+
+    def _give_back(self, command: Return | Modify, index: int, later: LaterCommands) -> None:
+        """What this would send away, past the delivery limit, is doubtful instead: nothing is lost on its word."""
+        machine = self._machine
+        consumer, meant = machine.meant_by(command.consumer, command.msg_ids, later)
+        if consumer is not None:
+            last = [msg_id for msg_id in meant if machine.goes_with_a_return(consumer, msg_id)]
+            given_back = [msg_id for msg_id in meant if msg_id not in last]
+            machine.apply(index, machine.last_ts_ms, command._replace(consumer=consumer.key, msg_ids=given_back))
+            if last:
+                machine.doubt(consumer, last)
+
+    def _requeue(self, command: Requeue, later: LaterCommands) -> int | None:
+        """The message that was given back; its body is read where it was before."""
+        machine = self._machine
+        found = self._delivery_of(command.old_index, later)
+        if found is None:
+            consumer, meant = machine.meant_by(command.consumer, [command.msg_id], later)
+            found = None if consumer is None else (consumer.key, meant[0])
+        message = None if found is None else machine.held(*found)
+        if found is None or message is None:
+            return None
+        again = command._replace(consumer=found[0], msg_id=found[1])
+        machine.apply(message.index, machine.last_ts_ms, again)
+        return message.index
+
+    def _delivery_of(self, index: int, later: LaterCommands) -> tuple[ConsumerKey, int] | None:
+        """Under which consumer and number the message ``index`` is out."""
+        found = ((key, msg_id) for key, msg_id, message in self._machine.outstanding() if message.index == index)
+        delivery = next(found, None)
+        return None if delivery in later.deliveries else delivery
+
+    def _gone(self, pid: Pid, later: LaterCommands) -> Pid:
+        """The process that is meant: one that does nothing later."""
+        known = set(self._machine.pids()) - later.pids
+        return pid if pid in known else nearest(pid, known) or pid
 
     def _known(self, pid: Pid) -> Pid:
         """The process that is meant, where this one is none."""
@@ -144,11 +198,11 @@ class DamagedEntries:
                 return found
         message = Enqueue(None, None, Body(0, 0, bad.length, None, None))
         name = _name_in(data)
-        alike = [(_likeness(data, one.data), one.data, command) for one, command in self._samples.values()]
-        best, sample, command = max(alike, key=lambda one: one[0], default=(0.0, b"", None))
+        likest = [(_likeness(data, one.data), one.data, command) for one, command in self._samples.values()]
+        best, sample, command = max(likest, key=lambda one: one[0], default=(0.0, b"", None))
         if name:
-            _, sample, command = next((one for one in alike if _name_in(one[1]) == name), (0.0, b"", None))
-        elif best < _ALIKE or Enqueue not in self._samples:
+            _, sample, command = next((one for one in likest if _name_in(one[1]) == name), (0.0, b"", None))
+        elif best < _LEAST_LIKENESS or Enqueue not in self._samples:
             return message if self._samples.keys() & {Enqueue, RegisterEnqueuer} else Unknown("")
         inner = _inner_command(data, name or _name_in(sample))
         if inner is not None and not isinstance(inner, Enqueue):
@@ -158,8 +212,8 @@ class DamagedEntries:
         if name in (b"settle", b"discard") or isinstance(command, Settle | Discard):
             return Settle(-1, [])
         if name == b"return" or isinstance(command, Return):
-            return Return(-1, [0])
-        if name == b"checkout" and _GET in data:
+            return Return(-1, [])
+        if name == b"checkout" and _GET.search(data):
             return Checkout((b"", UNKNOWN_PID), "get", False, 1, "simple_prefetch", 0)
         if isinstance(command, Checkout):
             return command._replace(consumer=(b"", UNKNOWN_PID), settled=False)
@@ -188,7 +242,29 @@ def _inner_command(data: bytes, name: bytes) -> Command | None:
         term = decode(_VERSION + data[at : term_end(data, at)], max_depth=MAX_DEPTH)
         return command_of(term, Atom("noreply"), lambda element: Body(0, 0, 0, None, None))
     except (TermError, IndexError):
-        return None
+        return _begun_command(data, name, name_at)
+
+
+def _begun_command(data: bytes, name: bytes, name_at: int) -> Command | None:
+    """A command whose last element is what is damaged: the message that it brings, or the numbers that it names."""
+    elements: list[Term] = []
+    at = name_at + len(name)
+    with suppress(TermError, IndexError):
+        while len(elements) < _REQUEUE_ELEMENTS:
+            end = term_end(data, at)
+            elements.append(decode(_VERSION + data[at:end], max_depth=MAX_DEPTH))
+            at = end
+    try:
+        match name, elements:
+            case b"requeue", [key, msg_id, old_index, *_]:
+                return Requeue(consumer_key(key), natural(msg_id), natural(old_index), 0, Body(0, 0, 0, None, None))
+            case ((b"settle" | b"discard"), [key, *_]):
+                return Settle(consumer_key(key), [])
+            case b"return", [key, *_]:
+                return Return(consumer_key(key), [])
+    except TermError:
+        pass
+    return None
 
 
 def _said_of(indexes: list[int]) -> str:

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from queue_index.quorum.commands import Pid
-from queue_index.quorum.ready_queues import QueuedMessage
+from warren.queue_index.quorum.commands import Pid
+from warren.queue_index.quorum.ready_queues import QueuedMessage
 
 
 class DeadLetter(NamedTuple):

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from queue_index.quorum.bodies import measure
-from queue_index.quorum.command_terms import command_of, natural
-from queue_index.quorum.commands import Body, Command, Decoded, MachineVersion, NewCluster, Nothing, Unknown
-from queue_index.quorum.entry_shapes import PID_BYTES
-from queue_index.quorum.learned_entries import LearnedEntry, learn
-from storage.erlang_terms import Atom, Term, decode
-from storage.errors import TermError
-from storage.term_walk import parts
+from warren.queue_index.quorum.bodies import measure
+from warren.queue_index.quorum.command_terms import command_of, natural
+from warren.queue_index.quorum.commands import Body, Command, Decoded, MachineVersion, NewCluster, Nothing, Unknown
+from warren.queue_index.quorum.entry_shapes import PID_BYTES
+from warren.queue_index.quorum.learned_entries import LearnedEntry, learn
+from warren.storage.erlang_terms import Atom, Term, decode
+from warren.storage.errors import TermError
+from warren.storage.term_walk import parts
 
 MAX_DEPTH: Final = 168
 """Levels of an entry: those of a message, and the five around it."""

@@ -10,7 +10,7 @@ from bisect import insort
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from queue_index.quorum.ready_queues import QueuedMessage
+from warren.queue_index.quorum.ready_queues import QueuedMessage
 
 RetryKind = Literal["all", "failed", "returned"]
 

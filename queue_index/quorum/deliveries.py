@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from queue_index.quorum.consumers import UP, Consumer
-from queue_index.quorum.messages import Messages
-from queue_index.quorum.ready_queues import QueuedMessage
-from queue_index.quorum.rules import Rules
-from queue_index.quorum.service import Service
-from storage.erlang_terms import Term
+from warren.queue_index.quorum.consumers import UP, Consumer
+from warren.queue_index.quorum.messages import Messages
+from warren.queue_index.quorum.ready_queues import QueuedMessage
+from warren.queue_index.quorum.rules import Rules
+from warren.queue_index.quorum.service import Service
+from warren.storage.erlang_terms import Term
 
 NO_ANNOTATIONS: Final[Mapping[Term, Term]] = {}
 
 
 class Deliveries:
-    """Messages and consumers, together. Up to 4.2; 4.3's: :mod:`queue_index.quorum.timed_deliveries`."""
+    """Messages and consumers, together. Up to 4.2; 4.3's: :mod:`warren.queue_index.quorum.timed_deliveries`."""
 
     def __init__(self, messages: Messages, service: Service, rules: Rules) -> None:
         self.messages = messages

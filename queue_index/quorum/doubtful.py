@@ -7,18 +7,16 @@ that consumer names it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Sequence
 
-from queue_index.quorum.commands import ConsumerKey
-from queue_index.quorum.consumers import Consumer, Consumers
-from queue_index.quorum.deliveries import Deliveries
-from queue_index.quorum.messages import Messages
-from queue_index.quorum.ready_queues import QueuedMessage
-from queue_index.quorum.timed_messages import TimedMessages
-
-MAX_CHANGED: Final = 3
-"""Bytes in which a damaged name may differ from the one that it was."""
+from warren.queue_index.quorum.commands import ConsumerKey
+from warren.queue_index.quorum.consumers import Consumer, Consumers
+from warren.queue_index.quorum.deliveries import Deliveries
+from warren.queue_index.quorum.later_commands import LaterCommands
+from warren.queue_index.quorum.messages import Messages
+from warren.queue_index.quorum.nearest import MAX_CHANGED, changes_of
+from warren.queue_index.quorum.ready_queues import QueuedMessage
+from warren.queue_index.quorum.timed_messages import TimedMessages
 
 
 class Doubtful:
@@ -30,17 +28,12 @@ class Doubtful:
     def __bool__(self) -> bool:
         return bool(self._messages)
 
-    def finish(
-        self, consumer: Consumer, msg_ids: Sequence[int], deliveries: Deliveries, ts_ms: int
-    ) -> list[QueuedMessage]:
-        """What the command takes from the consumer: for a number that is not out, the oldest that is."""
-        named = [msg_id for msg_id in dict.fromkeys(msg_ids) if msg_id in consumer.held]
-        others = [msg_id for msg_id in consumer.held if msg_id not in set(named)]
-        taken = named + others[: max(len(msg_ids), 1) - len(named)]
-        messages = [consumer.held[msg_id] for msg_id in taken]
-        self._messages.update(((consumer, msg_id), message) for msg_id, message in zip(taken, messages, strict=True))
-        deliveries.finish(consumer, taken, ts_ms)
-        return messages
+    def finish(self, consumer: Consumer, msg_ids: Sequence[int], deliveries: Deliveries, ts_ms: int) -> list[int]:
+        """What the command takes from the consumer; returns the messages' indexes."""
+        messages = [consumer.held[msg_id] for msg_id in msg_ids]
+        self._messages.update(((consumer, msg_id), message) for msg_id, message in zip(msg_ids, messages, strict=True))
+        deliveries.finish(consumer, msg_ids, ts_ms)
+        return [message.index for message in messages]
 
     def recall(self, consumer: Consumer, msg_ids: Sequence[int], messages: Messages, ts_ms: int) -> None:
         """A sound command names these: those that are doubtful are out as before."""
@@ -64,25 +57,42 @@ class Doubtful:
         self._messages.clear()
 
 
-def consumer_of(consumers: Consumers, key: ConsumerKey, msg_ids: Sequence[int]) -> Consumer | None:
-    """Whose command it was, where nobody has that name: of those that hold all these, or anything, the only one, or
-    the one whose name is nearly this."""
-    holding = [consumer for consumer in consumers if consumer.held]
-    fitting = [consumer for consumer in holding if all(msg_id in consumer.held for msg_id in msg_ids)]
-    for candidates in (fitting, holding):
+def meant_by(
+    consumers: Consumers, said: Consumer | None, key: ConsumerKey, msg_ids: Sequence[int], later: LaterCommands
+) -> tuple[Consumer | None, list[int]]:
+    """Whose deliveries a damaged command named, and their numbers, where it says ``key`` and ``msg_ids``.
+
+    ``said``: the consumer that is called so. Of the deliveries that no later command names these are, in this order:
+    what the command says; others of that consumer, the nearest numbers first; those numbers of the consumer whose
+    name is nearest; the only consumer's that has any.
+    """
+    free = {
+        consumer: [msg_id for msg_id in consumer.held if (consumer.key, msg_id) not in later.deliveries]
+        for consumer in consumers
+        if consumer.held
+    }
+    free = {consumer: numbers for consumer, numbers in free.items() if numbers}
+    if said is not None and said in free:
+        return said, _nearest_numbers(free[said], msg_ids)
+    fitting = [consumer for consumer, numbers in free.items() if msg_ids and set(msg_ids) <= set(numbers)]
+    if isinstance(key, tuple):
+        name = b"\0".join(key)
+        named = [(changes_of(name, b"\0".join(consumer.consumer_id)), consumer) for consumer in fitting]
+        near = [(changes, consumer) for changes, consumer in named if changes[0] <= MAX_CHANGED]
+        if near:
+            return min(near, key=lambda one: one[0])[1], list(msg_ids)
+    for candidates in (fitting, list(free)):
         if len(candidates) == 1:
-            return candidates[0]
-        if isinstance(key, tuple):
-            names = {b"\0".join(consumer.consumer_id): consumer for consumer in candidates}
-            name = nearest(b"\0".join(key), names)
-            if name is not None:
-                return names[name]
-    return None
+            return candidates[0], _nearest_numbers(free[candidates[0]], msg_ids)
+    return None, []
 
 
-def nearest(value: bytes, known: Iterable[bytes]) -> bytes | None:
-    """The one of these that differs in the fewest bytes; ``None``: there are several, or all differ in too many."""
-    changes = sorted((sum(map(int.__ne__, value, one)), one) for one in known if len(one) == len(value))
-    if not changes or changes[0][0] > MAX_CHANGED or (len(changes) > 1 and changes[1][0] == changes[0][0]):
-        return None
-    return changes[0][1]
+def _nearest_numbers(free: Sequence[int], msg_ids: Sequence[int]) -> list[int]:
+    """As many of ``free`` as were named, at least one: the same, else those that differ in the fewest bits."""
+    found = [msg_id for msg_id in dict.fromkeys(msg_ids) if msg_id in set(free)]
+    others = [msg_id for msg_id in free if msg_id not in set(found)]
+    for missing in [msg_id for msg_id in dict.fromkeys(msg_ids) if msg_id not in set(found)] or [0] * (not msg_ids):
+        if others:
+            found.append(min(others, key=lambda msg_id: (msg_id ^ missing).bit_count()) if msg_ids else others[0])
+            others.remove(found[-1])
+    return found

@@ -25,8 +25,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Container
 from typing import Final, Literal, NamedTuple
 
-from storage.errors import TermError
-from storage.term_walk import term_end
+from warren.storage.errors import TermError
+from warren.storage.term_walk import term_end
 
 BINARY: Final = -1
 NUMBERS: Final = -2

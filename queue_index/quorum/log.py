@@ -2,13 +2,13 @@
 
 ::
 
-    <UId>/00000001.segment …       closed parts                     :mod:`queue_index.quorum.segment_table`
-         /snapshots/…              what stands for the log's begin  :mod:`queue_index.quorum.snapshots`
-    ../00000001.wal …              what is not in segments yet      :mod:`queue_index.quorum.wal_index`
+    <UId>/00000001.segment …       closed parts                     :mod:`warren.queue_index.quorum.segment_table`
+         /snapshots/…              what stands for the log's begin  :mod:`warren.queue_index.quorum.snapshots`
+    ../00000001.wal …              what is not in segments yet      :mod:`warren.queue_index.quorum.wal_index`
 
 Terms. The log has one *entry* for each index, ascending by one, in terms that never go back; which file's counts says
-:mod:`queue_index.quorum.log_plan`. A *live* entry is one behind the snapshot, which are those that are replayed; up
-to the snapshot's index the log may have holes. An index that no file has is a *hole*; one whose entry or record is
+:mod:`warren.queue_index.quorum.log_plan`. A *live* entry is one behind the snapshot, which are those that are replayed;
+up to the snapshot's index the log may have holes. An index that no file has is a *hole*; one whose entry or record is
 damaged, a *bad entry*. A bad entry in one file is a good one where another file has it too.
 
 Memory: tables of a few segments at a time, a window of bodies.
@@ -24,17 +24,17 @@ from typing import Final
 import attrs
 import numpy as np
 
-from queue_index.quorum.config import CONFIG_NAME
-from queue_index.quorum.log_entries import BadEntry, Hole, LogEntry
-from queue_index.quorum.log_plan import Part, Plan, Source
-from queue_index.quorum.problems import Problem
-from queue_index.quorum.segment_table import SegmentTable, is_segment_name, read_record, read_table
-from queue_index.quorum.snapshots import CHECKPOINTS, SNAPSHOTS, SnapshotInfo, find_snapshot
-from queue_index.quorum.stretches import WINDOW_BYTES, EntryReader, Stretch, read_stretch
-from queue_index.quorum.wal_columns import WalEntries, WalRun
-from queue_index.quorum.wal_index import UNREADABLE_FILE, UNREADABLE_RECORD, WalIndex, file_number, is_wal_name
-from storage.errors import DataError, StorageError
-from storage.filesystem import FileSystem
+from warren.queue_index.quorum.entry_runs import WINDOW_BYTES, EntryReader, EntryRun, read_run
+from warren.queue_index.quorum.file_names import CONFIG_NAME, file_number, is_segment_name
+from warren.queue_index.quorum.log_entries import BadEntry, Hole, LogEntry
+from warren.queue_index.quorum.log_plan import Part, Plan, Source
+from warren.queue_index.quorum.problems import Problem
+from warren.queue_index.quorum.segment_table import SegmentTable, read_record, read_table
+from warren.queue_index.quorum.snapshots import CHECKPOINTS, SNAPSHOTS, SnapshotInfo, find_snapshot
+from warren.queue_index.quorum.wal_columns import WalEntries, WalRun
+from warren.queue_index.quorum.wal_index import UNREADABLE_FILE, UNREADABLE_RECORD, WalIndex
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import FileSystem
 
 __all__ = [
     "BadEntry",
@@ -45,8 +45,6 @@ __all__ = [
     "SnapshotInfo",
     "WalEntries",
     "WalIndex",
-    "is_segment_name",
-    "is_wal_name",
 ]
 
 HOLE: Final = "hole in the log"
@@ -146,7 +144,7 @@ class QuorumLog:
         for part in self._plan:
             if part.last < start:
                 continue
-            for entry in read_stretch(self._files, self._stretch(part.source, max(part.first, start), part.last)):
+            for entry in read_run(self._files, self._entry_run(part.source, max(part.first, start), part.last)):
                 index = entry.index
                 if index != expected:
                     yield from self._missing(expected, index - 1)
@@ -191,18 +189,18 @@ class QuorumLog:
 
     def _find(self, index: int, *, ascends: bool) -> LogEntry:
         part = self._plan.part_of(index)
-        stretch = None
+        run = None
         if part is not None:
             last = min(part.last, index + _HELD_ENTRIES) if ascends else index
-            stretch = self._single(part.source, index) if last == index else self._stretch(part.source, index, last)
-        if stretch is None or not len(stretch.indexes) or int(stretch.indexes[0]) != index:
+            run = self._single(part.source, index) if last == index else self._entry_run(part.source, index, last)
+        if run is None or not len(run.indexes) or int(run.indexes[0]) != index:
             if index in self._bad:
                 bad = self._bad[index]
                 raise DataError(bad.path, bad.offset, f"entry {index}: {bad.reason}")
             raise DataError(self._directory, None, f"no file has entry {index}")
-        if int(stretch.indexes[-1]) - index + 1 == len(stretch.indexes) > 1:
-            self._ahead.hold(stretch)
-        entry = self._ahead.read(stretch)
+        if int(run.indexes[-1]) - index + 1 == len(run.indexes) > 1:
+            self._ahead.hold(run)
+        entry = self._ahead.read(run)
         if isinstance(entry, BadEntry):
             raise DataError(entry.path, entry.offset, f"entry {index}: {entry.reason}")
         return entry
@@ -225,7 +223,7 @@ class QuorumLog:
             return
         for bad in table.bad.values():
             yield self._unreadable(bad, self._is_needed(bad.index, position))
-        for entry in read_stretch(self._files, table.stretch(*span)):
+        for entry in read_run(self._files, table.run(*span)):
             if isinstance(entry, BadEntry):
                 yield self._unreadable(entry, self._is_needed(entry.index, position))
 
@@ -247,11 +245,11 @@ class QuorumLog:
         expected, term = self._replayed_from, -1 if self.snapshot is None else self.snapshot.term
         start = expected
         for part in self._plan:
-            stretch = self._stretch(part.source, max(part.first, start), part.last)
-            indexes, terms = np.asarray(stretch.indexes, np.uint64), np.asarray(stretch.terms, np.uint64)
+            run = self._entry_run(part.source, max(part.first, start), part.last)
+            indexes, terms = np.asarray(run.indexes, np.uint64), np.asarray(run.terms, np.uint64)
             if not len(indexes):
                 continue
-            path = stretch.path
+            path = run.path
             jumps = np.flatnonzero(indexes[1:] - indexes[:-1] != 1) + 1
             yield from self._holes(expected, int(indexes[0]) - 1, path)
             for at in jumps:
@@ -373,23 +371,23 @@ class QuorumLog:
         at = table.position_of(index)
         return None if at is None else int(table.records["term"][at])
 
-    def _single(self, source: Source, index: int) -> Stretch:
+    def _single(self, source: Source, index: int) -> EntryRun:
         """One entry of a source, without reading a whole table for it where that can be."""
         first = None if isinstance(source, WalRun) or source in self._tables else self._plain[source]
         if isinstance(source, WalRun) or first is None:
-            return self._stretch(source, index, index)
+            return self._entry_run(source, index, index)
         return read_record(self._files, self._paths[source], index - first)
 
-    def _stretch(self, source: Source, first: int, last: int) -> Stretch:
+    def _entry_run(self, source: Source, first: int, last: int) -> EntryRun:
         """The entries ``first`` … ``last`` of a source."""
         if not isinstance(source, WalRun):
-            return self._table(source).stretch(first, last)
+            return self._table(source).run(first, last)
         low, high = max(0, first - source.first), last - source.first + 1
         count = max(0, min(high, len(source.offsets)) - low)
         indexes = range(source.first + low, source.first + low + count)
         offsets, lengths = source.offsets[low:high], source.lengths[low:high]
         terms = np.broadcast_to(np.uint64(source.term), count)
-        return Stretch(source.path, indexes, terms, offsets, lengths, None)
+        return EntryRun(source.path, indexes, terms, offsets, lengths, None)
 
 
 def _falling(path: str, index: int, term: int, before: int) -> Problem:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import attrs
 
-from queue_index.quorum.wal_columns import WalRun
+from warren.queue_index.quorum.wal_columns import WalRun
 
 Source: TypeAlias = "int | WalRun"
 """A segment, by its position among the segments, or a run."""

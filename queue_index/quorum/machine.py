@@ -5,13 +5,14 @@ the broker handed out, to whom, in which order; everything that decides this is 
 has no clock, no randomness and no files: the same commands make the same queue.
 
 A message lies in one place: it is *ready* (first what was *returned*, in the order in which it came back, then the
-others, :mod:`queue_index.quorum.ready_queues`), *out* at a consumer (:mod:`queue_index.quorum.consumers`), or a *dead
-letter* on its way to another queue (:mod:`queue_index.quorum.dead_letters`; only where they are sent on at least once).
+others, :mod:`warren.queue_index.quorum.ready_queues`), *out* at a consumer
+(:mod:`warren.queue_index.quorum.consumers`), or a *dead letter* on its way to another queue
+(:mod:`warren.queue_index.quorum.dead_letters`; only where they are sent on at least once).
 
 Nearly every command ends with a *checkout*: what has expired goes at the head, ready messages go to consumers whose
-turn it is (:mod:`queue_index.quorum.service`) as long as there are both, then what is over the queue's limits goes at
-the head. The commands that do not end so say it. A command that does not fit (a number that is not out, a consumer that
-is gone) changes nothing, as in the broker.
+turn it is (:mod:`warren.queue_index.quorum.service`) as long as there are both, then what is over the queue's limits
+goes at the head. The commands that do not end so say it. A command that does not fit (a number that is not out, a
+consumer that is gone) changes nothing, as in the broker.
 
 Choices, where no file tells what the broker did: several consumers of one process return what they hold in the order of
 their keys, and one return of several messages up to 3.13 in the order of their numbers. Above 32 of them Erlang's own
@@ -29,9 +30,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from queue_index.quorum import machine_state, state_writer
-from queue_index.quorum.attendance import Attendance
-from queue_index.quorum.commands import (
+from warren.queue_index.quorum import machine_state, state_writer
+from warren.queue_index.quorum.commands import (
     AssignDeferred,
     Cancel,
     Checkout,
@@ -60,17 +60,19 @@ from queue_index.quorum.commands import (
     Settle,
     UpdateConfig,
 )
-from queue_index.quorum.consumers import SUSPECTED, UP, Consumer
-from queue_index.quorum.dead_letters import DeadLetter, DeadLetters
-from queue_index.quorum.deliveries import Deliveries
-from queue_index.quorum.doubtful import Doubtful, consumer_of
-from queue_index.quorum.machine_state import Parts
-from queue_index.quorum.ready_queues import QueuedMessage
-from queue_index.quorum.rules import DEFAULT_TIMEOUT_MS, QueueSettings, rules_of
-from queue_index.quorum.timed_attendance import TimedAttendance
-from queue_index.quorum.timed_deliveries import TimedDeliveries
-from queue_index.quorum.timed_messages import TimedMessages
-from storage.erlang_terms import Atom, Term
+from warren.queue_index.quorum.consumers import SUSPECTED, UP, Consumer
+from warren.queue_index.quorum.dead_letters import DeadLetter, DeadLetters
+from warren.queue_index.quorum.deliveries import Deliveries
+from warren.queue_index.quorum.doubtful import Doubtful, meant_by
+from warren.queue_index.quorum.later_commands import LaterCommands
+from warren.queue_index.quorum.machine_state import Parts
+from warren.queue_index.quorum.membership import Membership
+from warren.queue_index.quorum.ready_queues import QueuedMessage
+from warren.queue_index.quorum.rules import DEFAULT_TIMEOUT_MS, QueueSettings, rules_of
+from warren.queue_index.quorum.timed_deliveries import TimedDeliveries
+from warren.queue_index.quorum.timed_membership import TimedMembership
+from warren.queue_index.quorum.timed_messages import TimedMessages
+from warren.storage.erlang_terms import Atom, Term
 
 UNKNOWN_PID: Final = b""
 """Of a consumer of which nobody knows whose it is."""
@@ -89,9 +91,9 @@ class QuorumMachine:
         self._messages = parts.messages
         self._publishers = parts.publishers
         self._service = parts.service
-        self._timed: TimedAttendance | None = None
+        self._timed: TimedMembership | None = None
         """4.3's, where it is that."""
-        self._deliveries, self._attendance = self._organs()
+        self._deliveries, self._membership = self._acting_parts()
         self._last_ts_ms = 0
         self._doubtful = Doubtful()
         self._unsure_key: ConsumerKey | None = None
@@ -124,14 +126,14 @@ class QuorumMachine:
             AssignDeferred: self._assign_deferred,
         }
 
-    def _organs(self) -> tuple[Deliveries, Attendance]:
+    def _acting_parts(self) -> tuple[Deliveries, Membership]:
         """What acts on the parts, by the version."""
         if isinstance(self._messages, TimedMessages):
             deliveries = TimedDeliveries(self._messages, self._service, self._rules)
-            self._timed = TimedAttendance(deliveries, self._publishers)
+            self._timed = TimedMembership(deliveries, self._publishers)
             return deliveries, self._timed
         plain = Deliveries(self._messages, self._service, self._rules)
-        return plain, Attendance(plain, self._publishers)
+        return plain, Membership(plain, self._publishers)
 
     @classmethod
     def new(cls, settings: Mapping[Term, Term], machine_version: int) -> QuorumMachine:
@@ -233,22 +235,25 @@ class QuorumMachine:
         consumer = self._find(key)
         return None if consumer is None else consumer.held.get(msg_id)
 
-    def consumer_of(self, key: ConsumerKey, msg_ids: Sequence[int]) -> ConsumerKey:
-        """Whose command this is, as far as it can be told where its consumer cannot be trusted."""
-        consumer = self._find(key) or consumer_of(self._service.consumers, key, msg_ids)
-        return key if consumer is None else consumer.key
+    def meant_by(
+        self, key: ConsumerKey, msg_ids: Sequence[int], later: LaterCommands
+    ) -> tuple[Consumer | None, list[int]]:
+        """Whose deliveries a command named that cannot be trusted, and their numbers."""
+        return meant_by(self._service.consumers, self._find(key), key, msg_ids, later)
+
+    def goes_with_a_return(self, consumer: Consumer, msg_id: int) -> bool:
+        """Whether the message is sent away if it comes back once more: it has reached the delivery limit."""
+        message = consumer.held[msg_id]
+        again = message._replace(delivery_count=message.delivery_count + 1, acquired_count=message.acquired_count + 1)
+        return self._messages.is_past_limit(again)
 
     def doubt_key(self, key: ConsumerKey) -> None:
         """A consumer's name that cannot be trusted: a tag or a pid in common says it is meant."""
         self._unsure_key = key
 
-    def doubt(self, key: ConsumerKey, msg_ids: Sequence[int]) -> list[int]:
+    def doubt(self, consumer: Consumer, msg_ids: Sequence[int]) -> list[int]:
         """A settle that cannot be trusted; returns the indexes of what it may have settled, which comes back."""
-        consumer = self._find(key) or consumer_of(self._service.consumers, key, msg_ids)
-        if consumer is None:
-            return []
-        taken = self._doubtful.finish(consumer, msg_ids, self._deliveries, self._last_ts_ms)
-        return [message.index for message in taken]
+        return self._doubtful.finish(consumer, msg_ids, self._deliveries, self._last_ts_ms)
 
     # What each command does.
 
@@ -271,27 +276,27 @@ class QuorumMachine:
 
     def _checkout(self, index: int, ts_ms: int, command: Checkout) -> None:
         if command.lifetime == "get":
-            self._attendance.get(ts_ms, command)
+            self._membership.get(ts_ms, command)
         else:
-            self._attendance.attach(index, ts_ms, command)
+            self._membership.attach(index, ts_ms, command)
 
     def _cancel(self, index: int, ts_ms: int, command: Cancel) -> None:
-        self._attendance.cancel(ts_ms, command)
+        self._membership.cancel(ts_ms, command)
 
     def _down(self, index: int, ts_ms: int, command: Down) -> None:
-        self._attendance.down(ts_ms, command)
+        self._membership.down(ts_ms, command)
 
     def _node_down(self, index: int, ts_ms: int, command: NodeDown) -> None:
         """Nothing: what it means comes with ``down``. Without a checkout."""
 
     def _node_up(self, index: int, ts_ms: int, command: NodeUp) -> None:
-        self._attendance.node_up(ts_ms, command.node)
+        self._membership.node_up(ts_ms, command.node)
 
     def _purge_nodes(self, index: int, ts_ms: int, command: PurgeNodes) -> None:
-        self._attendance.purge_nodes(command)
+        self._membership.purge_nodes(command)
 
     def _credit(self, index: int, ts_ms: int, command: Credit) -> None:
-        self._attendance.credit(ts_ms, command)
+        self._membership.credit(ts_ms, command)
 
     def _settle(self, index: int, ts_ms: int, command: Settle) -> None:
         consumer = self._named(command, ts_ms)
@@ -381,7 +386,7 @@ class QuorumMachine:
             elif version == 8:
                 self._to_version_8(ts_ms)
         self._version, self._rules = command.version, rules_of(command.version)
-        self._deliveries, self._attendance = self._organs()
+        self._deliveries, self._membership = self._acting_parts()
 
     def _to_version_4(self) -> None:
         """Acquisitions are counted from here on; what is out or returned brings along what was counted before."""
@@ -453,7 +458,7 @@ class QuorumMachine:
 
     def _miss(self, pids: Iterable[Pid]) -> None:
         for pid in pids:
-            self._attendance.down(self._last_ts_ms, Down(pid, "noproc"))
+            self._membership.down(self._last_ts_ms, Down(pid, "noproc"))
 
     def check_invariants(self) -> None:
         """Proves the whole; raises :class:`RuntimeError` where it does not hold. It walks over everything."""

@@ -1,4 +1,5 @@
-"""A queue's state as a term, as snapshots have it: what it means. Writing: :mod:`queue_index.quorum.state_writer`.
+"""A queue's state as a term, as snapshots have it: what it means. Writing:
+:mod:`warren.queue_index.quorum.state_writer`.
 
 ::
 
@@ -43,16 +44,23 @@ from typing import Final
 
 import attrs
 
-from queue_index.quorum.commands import ConsumerKey, Pid
-from queue_index.quorum.consumers import CANCELLED, QUIESCING, SUSPECTED, TIMED_OUT, UP, Consumer
-from queue_index.quorum.dead_letters import DeadLetter, DeadLetters
-from queue_index.quorum.delayed import Delayed
-from queue_index.quorum.messages import Messages
-from queue_index.quorum.publishers import Publishers
-from queue_index.quorum.ready_queues import HIGHEST_PRIORITY, ManyQueues, OneQueue, QueuedMessage, ReadyQueue, TwoQueues
-from queue_index.quorum.rules import QueueSettings, dead_lettering, delayed_retry, rules_of
-from queue_index.quorum.service import Service
-from queue_index.quorum.state_terms import (
+from warren.queue_index.quorum.commands import ConsumerKey, Pid
+from warren.queue_index.quorum.consumers import CANCELLED, QUIESCING, SUSPECTED, TIMED_OUT, UP, Consumer
+from warren.queue_index.quorum.dead_letters import DeadLetter, DeadLetters
+from warren.queue_index.quorum.delayed import Delayed
+from warren.queue_index.quorum.messages import Messages
+from warren.queue_index.quorum.publishers import Publishers
+from warren.queue_index.quorum.ready_queues import (
+    HIGHEST_PRIORITY,
+    ManyQueues,
+    OneQueue,
+    QueuedMessage,
+    ReadyQueue,
+    TwoQueues,
+)
+from warren.queue_index.quorum.rules import QueueSettings, dead_lettering, delayed_retry, rules_of
+from warren.queue_index.quorum.service import Service
+from warren.queue_index.quorum.state_terms import (
     as_list,
     as_map,
     integer,
@@ -66,9 +74,9 @@ from queue_index.quorum.state_terms import (
     rear_front,
     record,
 )
-from queue_index.quorum.timed_messages import TimedMessages
-from storage.erlang_terms import Atom, ImproperList, Term
-from storage.errors import TermError
+from warren.queue_index.quorum.timed_messages import TimedMessages
+from warren.storage.erlang_terms import Atom, ImproperList, Term
+from warren.storage.errors import TermError
 
 _FIELDS = 18
 _CFG_FIELDS = 15

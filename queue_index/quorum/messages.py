@@ -1,8 +1,8 @@
 """A queue's messages that are at no consumer, and how many bytes there are where.
 
 What was *returned* is delivered first, in the order in which it came back; then the others
-(:mod:`queue_index.quorum.ready_queues`). What is *delayed* (:mod:`queue_index.quorum.delayed`) is not ready, but counts
-for the queue's limits. Messages leave at the head: to a consumer, because they have expired, or
+(:mod:`warren.queue_index.quorum.ready_queues`). What is *delayed* (:mod:`warren.queue_index.quorum.delayed`) is not
+ready, but counts for the queue's limits. Messages leave at the head: to a consumer, because they have expired, or
 because the queue is over its limits; the last two as dead letters, where those are sent on at all. Expiry is looked at
 when a message is the head, never before: one that has expired may wait behind one that has not.
 
@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from queue_index.quorum.consumers import Consumer
-from queue_index.quorum.dead_letters import DeadLetters
-from queue_index.quorum.delayed import Delayed
-from queue_index.quorum.ready_queues import QueuedMessage, ReadyQueue
-from queue_index.quorum.rules import QueueSettings
+from warren.queue_index.quorum.consumers import Consumer
+from warren.queue_index.quorum.dead_letters import DeadLetters
+from warren.queue_index.quorum.delayed import Delayed
+from warren.queue_index.quorum.ready_queues import QueuedMessage, ReadyQueue
+from warren.queue_index.quorum.rules import QueueSettings
 
 
 class Messages:

@@ -1,6 +1,6 @@
 """A node's tables: ``names.dets``, which queues it knows, and ``meta.dets``, how far it had come with each of them.
 
-DETS files (:mod:`queue_index.dets_format`) beside the queues' directories, with an object for each queue::
+DETS files (:mod:`warren.queue_index.dets_format`) beside the queues' directories, with an object for each queue::
 
     names.dets   {ServerName, UId}                        its process's name, and its directory's
     meta.dets    {UId, Term, VotedFor, LastApplied}       entries up to this index had been applied
@@ -11,14 +11,9 @@ them open; its next start repairs them, and so does a reader: what stands in the
 
 from __future__ import annotations
 
-from typing import Final
-
-from queue_index.dets_format import surviving_terms
-from storage.erlang_terms import Atom, Term, decode
-from storage.errors import TermError
-
-NAMES_FILE: Final = "names.dets"
-META_FILE: Final = "meta.dets"
+from warren.queue_index.dets_format import surviving_terms
+from warren.storage.erlang_terms import Atom, Term, decode
+from warren.storage.errors import TermError
 
 
 def read_uids(data: bytes, path: str) -> frozenset[bytes]:

@@ -6,7 +6,7 @@ message that was lost on the way has one too high, and comes again later, behind
 
 from __future__ import annotations
 
-from queue_index.quorum.commands import Pid
+from warren.queue_index.quorum.commands import Pid
 
 
 class Publishers:

@@ -1,9 +1,9 @@
 """Replaying a quorum queue's log: from the newest snapshot through every entry behind it, into the machine.
 
 A command that is not known and a hole are told, and left out; an entry that is damaged is told, and counts for what
-can be known of it (:mod:`queue_index.quorum.damaged_entries`). Behind them a publisher's sequence numbers may jump
-forward, so that what it published later is not taken for a repetition. What is acked behind a hole is not sure: an ack
-names a delivery by its number, and a message or a consumer that the hole hides takes numbers.
+can be known of it (:mod:`warren.queue_index.quorum.damaged_entries`). Behind them a publisher's sequence numbers may
+jump forward, so that what it published later is not taken for a repetition. What is acked behind a hole is not sure: an
+ack names a delivery by its number, and a message or a consumer that the hole hides takes numbers.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Final
 
 import attrs
 
-from queue_index.quorum.commands import Checkout, Enqueue, MachineVersion, Pid, RegisterEnqueuer, Unknown
-from queue_index.quorum.config import QueueConfig
-from queue_index.quorum.damaged_entries import DamagedEntries
-from queue_index.quorum.decoding import EntryDecoder
-from queue_index.quorum.log import HOLE, BadEntry, Hole, LogEntry, QuorumLog
-from queue_index.quorum.machine import QuorumMachine
-from queue_index.quorum.problems import Problem
-from queue_index.quorum.wal_index import UNREADABLE_RECORD
-from storage.errors import DataError, TermError
+from warren.queue_index.quorum.commands import Checkout, Enqueue, MachineVersion, Pid, RegisterEnqueuer, Unknown
+from warren.queue_index.quorum.config import QueueConfig
+from warren.queue_index.quorum.damaged_entries import DamagedEntries
+from warren.queue_index.quorum.decoding import EntryDecoder
+from warren.queue_index.quorum.log import HOLE, BadEntry, Hole, LogEntry, QuorumLog
+from warren.queue_index.quorum.machine import QuorumMachine
+from warren.queue_index.quorum.problems import Problem
+from warren.queue_index.quorum.wal_index import UNREADABLE_RECORD
+from warren.storage.errors import DataError, TermError
 
 FIRST_VERSION: Final = 2
 """Of the machine, as long as the log does not say it: 3.10's."""

@@ -11,9 +11,9 @@ from typing import Final, Literal
 
 import attrs
 
-from queue_index.quorum.delayed import DelayedRetry, RetryKind
-from queue_index.quorum.ready_queues import ManyQueues, OneQueue, ReadyQueue, TwoQueues
-from storage.erlang_terms import Atom, Term
+from warren.queue_index.quorum.delayed import DelayedRetry, RetryKind
+from warren.queue_index.quorum.ready_queues import ManyQueues, OneQueue, ReadyQueue, TwoQueues
+from warren.storage.erlang_terms import Atom, Term
 
 DEFAULT_TIMEOUT_MS: Final = 1_800_000
 """4.3's: how long a consumer holds a message unless it says another time."""

@@ -15,23 +15,17 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from queue_index.quorum.log_entries import BadEntry
-from queue_index.quorum.problems import Problem
-from queue_index.quorum.segment_format import RECORD_DTYPES, SEGMENT_HEADER, SEGMENT_MAGIC
-from queue_index.quorum.stretches import Stretch
-from storage.errors import DataError
-from storage.filesystem import File, FileSystem
+from warren.queue_index.quorum.entry_runs import EntryRun
+from warren.queue_index.quorum.log_entries import BadEntry
+from warren.queue_index.quorum.problems import Problem
+from warren.queue_index.quorum.segment_format import RECORD_DTYPES, SEGMENT_HEADER, SEGMENT_MAGIC
+from warren.storage.errors import DataError
+from warren.storage.filesystem import File, FileSystem
 
-SEGMENT_SUFFIX: Final = ".segment"
 DAMAGED_TABLE: Final = "damaged table of records"
 OUT_OF_ORDER: Final = "its record is out of order"
 
 Records = npt.NDArray[Any]
-
-
-def is_segment_name(name: str) -> bool:
-    """Whether ``name`` is a segment's: digits, eight or (later) sixteen."""
-    return name.endswith(SEGMENT_SUFFIX) and name.removesuffix(SEGMENT_SUFFIX).isdecimal()
 
 
 @attrs.frozen(eq=False)
@@ -40,7 +34,7 @@ class SegmentTable:
 
     path: str
     records: Records
-    """Those that count; see :mod:`queue_index.quorum.segment_format`."""
+    """Those that count; see :mod:`warren.queue_index.quorum.segment_format`."""
     bad: dict[int, BadEntry]
     """Entries whose records cannot be trusted."""
     problems: tuple[Problem, ...]
@@ -67,12 +61,12 @@ class SegmentTable:
         position = int(np.searchsorted(self.indexes, np.uint64(index)))
         return position if position < len(self.indexes) and int(self.indexes[position]) == index else None
 
-    def stretch(self, first: int, last: int) -> Stretch:
+    def run(self, first: int, last: int) -> EntryRun:
         """The entries ``first`` … ``last``."""
         low = int(np.searchsorted(self.indexes, np.uint64(first), "left"))
         high = int(np.searchsorted(self.indexes, np.uint64(last), "right"))
         part = self.records[low:high]
-        return Stretch(
+        return EntryRun(
             self.path, self.indexes[low:high], part["term"], part["offset"], part["length"], part["checksum"]
         )
 
@@ -91,7 +85,7 @@ def read_table(files: FileSystem, path: str, missing_up_to: int = -1) -> Segment
     return _Order(path, table, problems, missing_up_to).result()
 
 
-def read_record(files: FileSystem, path: str, position: int) -> Stretch:
+def read_record(files: FileSystem, path: str, position: int) -> EntryRun:
     """The entry of one record of a plain segment; none where the file has changed meanwhile."""
     handle = files.open_read(path)
     try:
@@ -101,7 +95,7 @@ def read_record(files: FileSystem, path: str, position: int) -> Stretch:
     finally:
         handle.close()
     part = np.frombuffer(data, dtype)
-    return Stretch(path, part["index"], part["term"], part["offset"], part["length"], part["checksum"])
+    return EntryRun(path, part["index"], part["term"], part["offset"], part["length"], part["checksum"])
 
 
 def _records_of(handle: File, path: str, problems: list[Problem]) -> Records:

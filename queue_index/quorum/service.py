@@ -18,8 +18,8 @@ from collections.abc import Iterator
 
 import attrs
 
-from queue_index.quorum.commands import ConsumerId, ConsumerKey, Pid
-from queue_index.quorum.consumers import (
+from warren.queue_index.quorum.commands import ConsumerId, ConsumerKey, Pid
+from warren.queue_index.quorum.consumers import (
     CANCELLED,
     QUIESCING,
     SUSPECTED,
@@ -29,7 +29,7 @@ from queue_index.quorum.consumers import (
     check_consumer,
     key_order,
 )
-from storage.erlang_terms import node_of_pid
+from warren.storage.erlang_terms import node_of_pid
 
 
 class ServiceQueue:

@@ -19,8 +19,8 @@ from typing import Final
 
 import attrs
 
-from storage.erlang_terms import Atom, Term, decode, encode
-from storage.errors import DataError, TermError
+from warren.storage.erlang_terms import Atom, Term, decode, encode
+from warren.storage.errors import DataError, TermError
 
 SNAPSHOT_MAGIC: Final = b"RASN"
 INDEXES_MAGIC: Final = b"RASI"

@@ -19,8 +19,9 @@ from typing import Final
 
 import attrs
 
-from queue_index.quorum.problems import Problem
-from queue_index.quorum.snapshot_format import (
+from warren.queue_index.quorum.entry_runs import crc32_of
+from warren.queue_index.quorum.problems import Problem
+from warren.queue_index.quorum.snapshot_format import (
     MAX_META_BYTES,
     META_LENGTH,
     SNAPSHOT_HEADER,
@@ -31,10 +32,9 @@ from queue_index.quorum.snapshot_format import (
     parse_indexes,
     parse_meta,
 )
-from queue_index.quorum.stretches import crc32_of
-from storage.erlang_terms import Term, decode
-from storage.errors import DataError, StorageError, TermError
-from storage.filesystem import FileSystem
+from warren.storage.erlang_terms import Term, decode
+from warren.storage.errors import DataError, StorageError, TermError
+from warren.storage.filesystem import FileSystem
 
 SNAPSHOTS: Final = "snapshots"
 CHECKPOINTS: Final = "checkpoints"

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from queue_index.quorum.commands import ConsumerKey, Pid
-from queue_index.quorum.ready_queues import QueuedMessage
-from storage.erlang_terms import Atom, ImproperList, Opaque, Term, encode, node_of_pid, pid_key
-from storage.errors import TermError
+from warren.queue_index.quorum.commands import ConsumerKey, Pid
+from warren.queue_index.quorum.ready_queues import QueuedMessage
+from warren.storage.erlang_terms import Atom, ImproperList, Opaque, Term, encode, node_of_pid, pid_key
+from warren.storage.errors import TermError
 
 PACKED_INDEX_BITS: Final = 44
 """4.3's: of a message's index, where its size stands above it in one number."""

@@ -1,4 +1,4 @@
-"""A queue's state in the broker's form (:mod:`queue_index.quorum.machine_state` has its shape), up to 4.2.
+"""A queue's state in the broker's form (:mod:`warren.queue_index.quorum.machine_state` has its shape), up to 4.2.
 
 What does not change the queue (counters for snapshots, names, the resource) is empty.
 """
@@ -9,15 +9,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from queue_index.quorum.commands import ConsumerKey
-from queue_index.quorum.consumers import UP, Consumer
-from queue_index.quorum.dead_letters import DeadLetter
-from queue_index.quorum.machine_state import Parts
-from queue_index.quorum.ready_queues import QueuedMessage, ReadyQueue, TwoQueues
-from queue_index.quorum.rules import QueueSettings, rules_of
-from queue_index.quorum.service import Service
-from queue_index.quorum.state_terms import pid_term
-from storage.erlang_terms import Atom, ImproperList, Term
+from warren.queue_index.quorum.commands import ConsumerKey
+from warren.queue_index.quorum.consumers import UP, Consumer
+from warren.queue_index.quorum.dead_letters import DeadLetter
+from warren.queue_index.quorum.machine_state import Parts
+from warren.queue_index.quorum.ready_queues import QueuedMessage, ReadyQueue, TwoQueues
+from warren.queue_index.quorum.rules import QueueSettings, rules_of
+from warren.queue_index.quorum.service import Service
+from warren.queue_index.quorum.state_terms import pid_term
+from warren.storage.erlang_terms import Atom, ImproperList, Term
 
 _UNDEFINED: Final = Atom("undefined")
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from queue_index.quorum.consumers import TIMED_OUT, UP, Consumer
-from queue_index.quorum.deliveries import NO_ANNOTATIONS, Deliveries
-from queue_index.quorum.ready_queues import QueuedMessage
-from queue_index.quorum.timed_messages import TimedMessages
-from storage.erlang_terms import Term
+from warren.queue_index.quorum.consumers import TIMED_OUT, UP, Consumer
+from warren.queue_index.quorum.deliveries import NO_ANNOTATIONS, Deliveries
+from warren.queue_index.quorum.ready_queues import QueuedMessage
+from warren.queue_index.quorum.timed_messages import TimedMessages
+from warren.storage.erlang_terms import Term
 
 _DELIVERY_TIME: Final = b"x-opt-delivery-time"
 _DEFERRAL_TOKEN: Final = b"x-opt-deferral-token"

@@ -1,17 +1,17 @@
 """A queue's messages as 4.3 keeps them: the heads of all priorities expire together, and returns may wait.
 
-What differs from :mod:`queue_index.quorum.messages`: the delivery limit counts failed deliveries, not acquisitions. If
-the head has expired, what has expired at the head of the returns and of each priority goes with it. A timer does the
-same even if the head has not; it also brings back the delayed messages whose time has come. A purge takes delayed
-messages and dead letters, too.
+What differs from :mod:`warren.queue_index.quorum.messages`: the delivery limit counts failed deliveries, not
+acquisitions. If the head has expired, what has expired at the head of the returns and of each priority goes with it. A
+timer does the same even if the head has not; it also brings back the delayed messages whose time has come. A purge
+takes delayed messages and dead letters, too.
 """
 
 from __future__ import annotations
 
-from queue_index.quorum.consumers import Consumer
-from queue_index.quorum.delayed import Delayed
-from queue_index.quorum.messages import Messages
-from queue_index.quorum.ready_queues import ManyQueues, QueuedMessage, ReadyQueue, TwoQueues, has_expired
+from warren.queue_index.quorum.consumers import Consumer
+from warren.queue_index.quorum.delayed import Delayed
+from warren.queue_index.quorum.messages import Messages
+from warren.queue_index.quorum.ready_queues import ManyQueues, QueuedMessage, ReadyQueue, TwoQueues, has_expired
 
 _HIGH = 9
 """The priority of what waited among the high ones of two queues."""

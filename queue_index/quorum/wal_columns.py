@@ -15,21 +15,23 @@ The number of a record's id is under no checksum, so a record of one queue can b
 back or jumps, and the record after it goes on where the queue was before: a jump counts only when the next record
 confirms it. And a record that cannot be read may have been one that overwrites: where a term rises behind such ones,
 as many entries before the risen term are in doubt.
+
+A damaged record still has a place among its queue's records. What it says of its index may be wrong, so the next sound
+record of the queue decides: the damaged ones before it are the entries that are missing there, if there are as many.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from queue_index.quorum.log_entries import BadEntry
-from queue_index.quorum.problems import Problem
+from warren.queue_index.quorum.log_entries import BadEntry
+from warren.queue_index.quorum.problems import Problem
 
 Offsets = npt.NDArray[np.uint64]
 Lengths = npt.NDArray[np.uint32]
@@ -81,7 +83,7 @@ class WalEntries:
         return sum(len(run.offsets) for run in self.runs)
 
 
-class Place(NamedTuple):
+class EntryPosition(NamedTuple):
     """A record of a queue, as far as the columns want it."""
 
     path: str
@@ -94,12 +96,25 @@ class Place(NamedTuple):
     checksum: int
 
 
+class Missed(NamedTuple):
+    """A single entry that a queue misses in a file."""
+
+    index: int  # type: ignore[assignment]
+    path: str
+    low: int
+    high: int
+    """The entry lay between these offsets."""
+
+    def spans(self, place: EntryPosition) -> bool:
+        return place.path == self.path and self.low < place.offset < self.high
+
+
 class OpenRun:
     """A run that grows."""
 
     __slots__ = ("certain", "doubtful", "first", "lengths", "offsets", "path", "term")
 
-    def __init__(self, place: Place, *, certain: bool = True, doubtful: int = 0) -> None:
+    def __init__(self, place: EntryPosition, *, certain: bool = True, doubtful: int = 0) -> None:
         self.path, self.first, self.term = place.path, place.index, place.term
         self.certain, self.doubtful = certain, doubtful
         self.offsets = array("Q", [place.offset])
@@ -132,49 +147,59 @@ class OpenRun:
         )
 
 
+class Scan(Protocol):
+    """What the columns of a queue ask of the pass over the files."""
+
+    def report(self, problem: Problem) -> None: ...
+
+    def are_same(self, before: EntryPosition, after: EntryPosition) -> bool:
+        """Whether two records of one index and term have the same entry."""
+
+    def stray(self, uid: bytes | None, place: EntryPosition) -> None:
+        """Keep a sound record that cannot belong to the queue that it names."""
+
+    def lose(self, path: str, offset: int, records: int) -> None:
+        """Note that so many records at a place are lost to the queue whose they are."""
+
+    def lost_since(self, path: str, offset: int) -> int:
+        """How many records may have been lost since one in a file, or at all (no path)."""
+
+
 class QueueColumns:
     """The columns of one queue, while the logs are scanned."""
 
-    def __init__(
-        self,
-        uid: bytes,
-        report: Callable[[Problem], None],
-        same: Callable[[Place, Place], bool],
-        lose: Callable[[str, int, int], None],
-        lost_since: Callable[[str, int], int],
-    ) -> None:
+    def __init__(self, uid: bytes, scan: Scan) -> None:
         self.uid = uid
         self.runs: list[OpenRun] = []
         self.bad: dict[int, BadEntry] = {}
         self.problems: list[Problem] = []
-        self._report = report
-        self._same = same
-        self._lose = lose
-        """Note that so many records at a place (path, offset) are lost to the queue whose they are."""
-        self._lost_since = lost_since
-        """How many records may have been lost since one in a file (path, offset), or at all (no path)."""
-        self._waiting: Place | None = None
+        self._scan = scan
+        self._waiting: EntryPosition | None = None
         self.next_index = -1
         self.term = -1
         self.hot_index = -1
         """The index of a record that needs nothing but two appends (in the same term and file); -1: none."""
         self.hot: OpenRun | None = None
         """The run to append to."""
-        self.suspects: list[tuple[int, str, int, int]] = []
-        """Single entries that the queue misses: the index, the file, and between which offsets the record was."""
+        self.missed: list[Missed] = []
+        """Single entries that the queue misses."""
+        self._damaged: list[BadEntry] = []
+        """Damaged records since the last sound one; of none of them the index is known."""
 
     @property
     def last(self) -> int:
         return self.next_index - 1
 
-    def report(self, kind: str, place: Place, detail: str) -> None:
+    def report(self, kind: str, place: EntryPosition, detail: str) -> None:
         problem = Problem(kind, "damage", place.path, place.offset, detail)
         if len(self.problems) < MAX_TOLD:
             self.problems.append(problem)
-        self._report(problem)
+        self._scan.report(problem)
 
-    def add(self, place: Place) -> None:
+    def add(self, place: EntryPosition) -> None:
         """A record whose checksum is right."""
+        if self._damaged:
+            self._settle_damaged(place)
         waiting = self._waiting
         if waiting is not None:
             self._waiting = None
@@ -193,13 +218,13 @@ class QueueColumns:
         else:
             self.hot_index = -1
 
-    def _may_follow(self, waiting: Place, place: Place) -> bool:
+    def _may_follow(self, waiting: EntryPosition, place: EntryPosition) -> bool:
         """Whether both can be the queue's, though not one behind the other: a jump ahead, or one election more."""
         if place.index > waiting.index:
             return place.term >= waiting.term
         return place.term > waiting.term and waiting.index < self.next_index
 
-    def _place(self, place: Place) -> None:
+    def _place(self, place: EntryPosition) -> None:
         index, term = place.index, place.term
         if self.next_index < 0:
             self._start(place, certain=True)
@@ -219,7 +244,7 @@ class QueueColumns:
         else:
             self._again(place)
 
-    def _go_on(self, place: Place) -> None:
+    def _go_on(self, place: EntryPosition) -> None:
         run = self.runs[-1] if self.runs else None
         if run is None or run.path != place.path or run.term != place.term or run.last + 1 != place.index:
             self._start(place, certain=True)
@@ -228,25 +253,25 @@ class QueueColumns:
         run.lengths.append(place.length)
         self.next_index = place.index + 1
 
-    def _doubtful(self, place: Place) -> int:
+    def _doubtful(self, place: EntryPosition) -> int:
         """How many entries before ``place`` may have been overwritten by lost records."""
         if place.term <= self.term:
             return 0
         last = self.runs[-1] if self.runs else None
-        return self._lost_since("", 0) if last is None else self._lost_since(last.path, last.offsets[-1])
+        return self._scan.lost_since("", 0) if last is None else self._scan.lost_since(last.path, last.offsets[-1])
 
-    def _start(self, place: Place, *, certain: bool, doubtful: int | None = None) -> None:
+    def _start(self, place: EntryPosition, *, certain: bool, doubtful: int | None = None) -> None:
         if doubtful is None:
             doubtful = self._doubtful(place)
         self.runs.append(OpenRun(place, certain=certain, doubtful=doubtful))
         self.next_index = place.index + 1
         self.term = place.term
 
-    def _jump(self, place: Place, *, certain: bool) -> None:
+    def _jump(self, place: EntryPosition, *, certain: bool) -> None:
         """Back in a higher term, or forward."""
         if place.index > self.next_index:
             if place.index == self.next_index + 1 and self.runs and self.runs[-1].path == place.path:
-                self.suspects.append((self.next_index, place.path, self.runs[-1].offsets[-1], place.offset))
+                self.missed.append(Missed(self.next_index, place.path, self.runs[-1].offsets[-1], place.offset))
             self._start(place, certain=certain)
             return
         doubtful = self._doubtful(place)
@@ -262,7 +287,7 @@ class QueueColumns:
         for above in [bad for bad in self.bad if bad >= index]:
             del self.bad[above]
 
-    def _again(self, place: Place) -> None:
+    def _again(self, place: EntryPosition) -> None:
         """An index that the queue is past, and no higher term."""
         index = place.index
         at = bisect_right(self.runs, index, key=lambda run: run.first) - 1
@@ -275,15 +300,15 @@ class QueueColumns:
             self._refuse(place, f"entry {index}, where {self.next_index} should follow")
             return
         at = index - found.first
-        before = Place(found.path, index, found.term, found.offsets[at], found.lengths[at], False, 0)
+        before = EntryPosition(found.path, index, found.term, found.offsets[at], found.lengths[at], False, 0)
         if found.term != place.term:
             self._refuse(place, f"entry {index} of term {place.term} in place of one of term {found.term}")
-        elif not self._same(before, place):
+        elif not self._scan.are_same(before, place):
             if index == self.last:  # nothing tells which of the two is the queue's
                 self.drop(index, "two different entries have its index and term")
             self._refuse(place, f"entry {index} of term {place.term} differs from another one")
 
-    def _insert(self, place: Place) -> None:
+    def _insert(self, place: EntryPosition) -> None:
         at = next((n for n, run in enumerate(self.runs) if run.first > place.index), len(self.runs))
         self.runs.insert(at, OpenRun(place))
 
@@ -292,32 +317,70 @@ class QueueColumns:
         for at, run in enumerate(self.runs):
             if run.first <= index <= run.last:
                 position = index - run.first
-                self.bad[index] = BadEntry(index, run.term, run.path, run.offsets[position], reason)
+                offset, length = run.offsets[position], run.lengths[position]
+                self.bad[index] = BadEntry(index, run.term, run.path, offset, reason, length)
                 rest = run.split(index)
                 self.runs[at : at + 1] = [part for part in (run, rest) if part is not None and part.offsets]
                 self.hot_index = -1
                 return
 
-    def skip(self, bad: BadEntry) -> None:
-        """A record whose checksum is wrong, and which says that it is the next one."""
+    def add_damaged(self, bad: BadEntry) -> None:
+        """A record whose checksum is wrong. It is believed where it says that it is the next one."""
+        if bad.index == self.next_index and bad.term == self.term and not self._damaged:
+            self._miss(bad)
+        elif len(self._damaged) < MAX_TOLD:
+            self._damaged.append(bad)
+
+    def _settle_damaged(self, place: EntryPosition) -> None:
+        """Which entries the damaged records before ``place`` are."""
+        damaged, self._damaged = self._damaged, []
+        first = place.index - len(damaged)
+        begins = self.next_index < 0 <= first  # nothing is known of the queue before them
+        if begins or (first == self.next_index and place.term >= self.term):
+            for index, bad in enumerate(damaged, first):
+                self._miss(attrs.evolve(bad, index=index, term=place.term if begins else self.term))
+
+    def _miss(self, bad: BadEntry) -> None:
+        """The next entry cannot be read."""
         if len(self.bad) < MAX_BAD:
             self.bad[bad.index] = bad
         self.next_index = bad.index + 1
         self.hot_index = -1
 
-    def _refuse(self, place: Place, detail: str) -> None:
-        self.report(NOT_FOLLOWING, place, detail)
-        self._lose(place.path, place.offset, 1)
+    def take_back(self, place: EntryPosition) -> None:
+        """This is the queue's entry of its index, whatever the record says."""
+        self.drop(place.index, "")
+        self.bad.pop(place.index, None)
+        self._insert(place)
 
-    def has_at(self, index: int, path: str, low: int, high: int) -> bool:
-        """Whether the entry ``index`` lies in ``path`` between two offsets."""
-        return any(
-            run.path == path and run.first <= index <= run.last and low < run.offsets[index - run.first] < high
-            for run in self.runs
-        )
+    def lacks(self, missed: Missed) -> bool:
+        """Whether the entry is still missing."""
+        return missed.index not in self.bad and not any(run.first <= missed.index <= run.last for run in self.runs)
+
+    def _refuse(self, place: EntryPosition, detail: str) -> None:
+        self.report(NOT_FOLLOWING, place, detail)
+        self._scan.lose(place.path, place.offset, 1)
+        self._scan.stray(self.uid, place)
+
+    def place_at(self, missed: Missed) -> EntryPosition | None:
+        """The entry that this queue has where another one misses one of the same index."""
+        index = missed.index
+        bad = self.bad.get(index)
+        run = next((run for run in self.runs if run.first <= index <= run.last), None)
+        if bad is not None:
+            place = EntryPosition(bad.path, index, bad.term, bad.offset, bad.length, False, 0)
+        elif run is not None:
+            at = index - run.first
+            place = EntryPosition(run.path, index, run.term, run.offsets[at], run.lengths[at], False, 0)
+        else:
+            return None
+        return place if place.length and missed.spans(place) else None
 
     def finish(self) -> None:
         """No more records."""
+        if self.next_index >= 0 and self._waiting is None:
+            for index, bad in enumerate(self._damaged, self.next_index):
+                self._miss(attrs.evolve(bad, index=index, term=self.term))
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self._jump(waiting, certain=False)

@@ -31,6 +31,8 @@ ENTRY_HEADER: Final = struct.Struct(">IIQQ")
 """Checksum, length, index, term: what stands before every entry."""
 INDEX_AND_TERM: Final = struct.Struct(">QQ")
 UID_LENGTH: Final = struct.Struct(">H")
+UID_AT: Final = 3 + UID_LENGTH.size
+"""Where the id's text stands in a record that has it."""
 
 TRUNCATES: Final = 1 << 23
 IS_KNOWN: Final = 1 << 22

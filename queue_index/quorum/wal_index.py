@@ -1,36 +1,27 @@
 """What the write-ahead logs of a node hold, queue by queue: found in one pass over each file, in their order.
 
-Memory: 12 bytes an entry (:mod:`queue_index.quorum.wal_columns`), and a window of a file
-(:mod:`queue_index.quorum.wal_scan`).
+Memory: 12 bytes an entry (:mod:`warren.queue_index.quorum.wal_columns`), and a window of a file
+(:mod:`warren.queue_index.quorum.wal_scan`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
-from queue_index.quorum.problems import Problem
-from queue_index.quorum.wal_columns import Place, QueueColumns, WalEntries
-from queue_index.quorum.wal_scan import MAX_PROBLEMS, UNREADABLE_FILE, UNREADABLE_RECORD, FileScan, ScanState
-from storage.errors import StorageError
-from storage.filesystem import FileSystem
+from warren.queue_index.quorum.entry_runs import CHECKSUM
+from warren.queue_index.quorum.file_names import file_number
+from warren.queue_index.quorum.log_entries import BadEntry
+from warren.queue_index.quorum.problems import Problem
+from warren.queue_index.quorum.wal_columns import Missed, QueueColumns, WalEntries
+from warren.queue_index.quorum.wal_format import KNOWN_RECORD
+from warren.queue_index.quorum.wal_scan import UNREADABLE_FILE, UNREADABLE_RECORD, FileScan
+from warren.queue_index.quorum.wal_scan_state import MAX_PROBLEMS, ScanState
+from warren.storage.errors import StorageError
+from warren.storage.filesystem import FileSystem
 
-__all__ = ["UNREADABLE_FILE", "UNREADABLE_RECORD", "WalIndex", "file_number", "is_wal_name"]
-
-WAL_SUFFIX: Final = ".wal"
-
-
-def is_wal_name(name: str) -> bool:
-    """Whether ``name`` is a write-ahead log's: digits, eight or (later) sixteen."""
-    return name.endswith(WAL_SUFFIX) and name.removesuffix(WAL_SUFFIX).isdecimal()
-
-
-def file_number(path: str) -> int:
-    """The number that is a file's name, without its suffix."""
-    digits = path.rpartition("/")[2].partition(".")[0]
-    return int(digits) if digits.isdecimal() and len(digits) <= 32 else 0
+__all__ = ["UNREADABLE_FILE", "UNREADABLE_RECORD", "WalIndex"]
 
 
 @attrs.define(eq=False)
@@ -43,10 +34,13 @@ class WalIndex:
     _queues: Mapping[bytes, WalEntries] = attrs.field(factory=dict)
 
     @classmethod
-    def scan(cls, files: FileSystem, paths: Sequence[str]) -> WalIndex:
-        """Read the files at ``paths``, lowest number first. What is damaged becomes a problem, not an error."""
+    def scan(cls, files: FileSystem, paths: Sequence[str], known_uids: Collection[bytes] = ()) -> WalIndex:
+        """Read the files at ``paths``, lowest number first. What is damaged becomes a problem, not an error.
+
+        ``known_uids``: the names of the queues' directories, by which a damaged name is told.
+        """
         index = cls()
-        shared = ScanState(files, index.problems)
+        shared = ScanState(files, index.problems, known_uids)
         columns = shared.columns
         for path in sorted(paths, key=lambda path: (file_number(path), path)):
             index.counts[path] = 0
@@ -62,7 +56,7 @@ class WalIndex:
                 handle.close()
         for queue in columns.values():
             queue.finish()
-        _drop_suspects(columns)
+        _settle_missed(shared)
         index._queues = {uid: queue.closed() for uid, queue in columns.items()}
         return index
 
@@ -76,12 +70,42 @@ class WalIndex:
         return self._queues.get(uid) or WalEntries(uid)
 
 
-def _drop_suspects(columns: Mapping[bytes, QueueColumns]) -> None:
-    """An entry that one queue misses and another one has at its place in the file belongs to nobody."""
-    for queue in columns.values():
-        for index, path, low, high in queue.suspects[:MAX_PROBLEMS]:
-            for other in columns.values():
-                if other is not queue and other.has_at(index, path, low, high):
-                    other.drop(index, "another queue misses an entry of this index here")
-                    bad = other.bad[index]
-                    other.report(UNREADABLE_RECORD, Place(path, index, bad.term, bad.offset, 0, False, 0), bad.reason)
+def _settle_missed(shared: ScanState) -> None:
+    """Find single entries that queues miss: the number by which a record names its queue is under no checksum."""
+    for queue in shared.columns.values():
+        for missed in queue.missed[:MAX_PROBLEMS]:
+            if not queue.lacks(missed):
+                continue
+            strays = [place for _, place in shared.strays if place.index == missed.index and missed.spans(place)]
+            if len(strays) == 1:
+                queue.take_back(strays[0])
+            elif not _is_elsewhere(shared, queue, missed):
+                _take_lost(shared, queue, missed)
+
+
+def _is_elsewhere(shared: ScanState, queue: QueueColumns, missed: Missed) -> bool:
+    """Whether another queue has an entry of that index there. Where it has another one too, both are settled; else
+    the entry belongs to nobody."""
+    for other in shared.columns.values():
+        place = None if other is queue else other.place_at(missed)
+        if place is None:
+            continue
+        refused = [stray for uid, stray in shared.strays if uid == other.uid and stray.index == missed.index]
+        if len(refused) == 1:
+            queue.take_back(place)
+            other.take_back(refused[0])
+        elif missed.index not in other.bad:
+            reason = "another queue misses an entry of this index here"
+            other.drop(missed.index, reason)
+            other.report(UNREADABLE_RECORD, place, reason)
+        return True
+    return False
+
+
+def _take_lost(shared: ScanState, queue: QueueColumns, missed: Missed) -> None:
+    """A damaged range that is the only one there is the entry that is missing."""
+    lost = [one for one in shared.lost if one.path == missed.path and missed.low < one.start < missed.high]
+    if len(lost) == 1:
+        offset = lost[0].start + KNOWN_RECORD.size
+        length = max(lost[0].end - offset, 0)
+        queue.bad[missed.index] = BadEntry(missed.index, queue.term, missed.path, offset, CHECKSUM, length)

@@ -6,39 +6,44 @@ by its length where a sound record follows there, else to the next sound record 
 id that the file knows, the checksum right, and an index that the queue can have reached meanwhile. So a message that
 holds records, somebody's backup of such a file, is not taken for them.
 
+The checksum does not cover a record's id and length. Where only these are damaged, the next sound record gives the
+length, the queues' directories give the ids, and the checksum proves what comes of it.
+
 What it costs is bounded by the file's size: what is checksummed in vain comes off a budget.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import Final
 
 from zlib_ng import zlib_ng
 
-from queue_index.quorum.log_entries import BadEntry
-from queue_index.quorum.problems import Problem
-from queue_index.quorum.stretches import CHECKSUM, WINDOW_BYTES, adler32_of
-from queue_index.quorum.wal_columns import Place, QueueColumns
-from queue_index.quorum.wal_format import (
+from warren.queue_index.quorum.entry_runs import CHECKSUM, WINDOW_BYTES, adler32_of
+from warren.queue_index.quorum.log_entries import BadEntry
+from warren.queue_index.quorum.nearest import nearest
+from warren.queue_index.quorum.problems import Problem
+from warren.queue_index.quorum.wal_columns import EntryPosition, QueueColumns
+from warren.queue_index.quorum.wal_format import (
     END_MARK_BYTES,
     ENTRY_HEADER,
+    ID_MASK,
     INDEX_AND_TERM,
     KNOWN_RECORD,
     MAX_HEAD_BYTES,
+    UID_AT,
+    UID_LENGTH,
     WAL_HEADER,
     WAL_MAGIC,
     WalRecord,
     parse_head,
 )
-from storage.errors import StorageError
-from storage.filesystem import File, FileSystem, data_windows
+from warren.queue_index.quorum.wal_scan_state import MAX_DOUBTFUL, MAX_PROBLEMS, Lost, ScanState
+from warren.storage.errors import StorageError
+from warren.storage.filesystem import File, data_windows
 
-MAX_PROBLEMS: Final = 1000
-"""That are told of one file."""
-MAX_DOUBTFUL: Final = 4096
-"""Entries before a risen term that lost records make doubtful, at most."""
+MAX_CHANGED_OF_ID: Final = 2
+"""Bytes in which a queue's id may differ from its directory's name."""
 
 UNREADABLE_FILE: Final = "unreadable file"
 UNREADABLE_RECORD: Final = "unreadable record"
@@ -54,58 +59,6 @@ _CANDIDATE_COST = 256
 """Of the budget: looking at a place where no record is takes as long as checksumming this many bytes, or longer."""
 _HEAD_PEEK_BYTES = 512
 """Enough for a record's head, but for one with a very long id."""
-
-
-class ScanState:
-    """What the passes over all files have in common."""
-
-    def __init__(self, files: FileSystem, problems: list[Problem]) -> None:
-        self._files = files
-        self._problems = problems
-        self._told: Counter[str] = Counter()
-        self._order: dict[str, int] = {}
-        self._lost: list[tuple[int, int, int]] = []
-        """Damaged places: the file's place in the order, the offset, and how many records there may have been."""
-        self.columns: dict[bytes, QueueColumns] = {}
-
-    def begin(self, path: str) -> None:
-        self._order[path] = len(self._order)
-
-    def queue(self, uid: bytes) -> QueueColumns:
-        """The columns of a queue."""
-        found = self.columns.get(uid)
-        if found is None:
-            found = self.columns[uid] = QueueColumns(uid, self.report, self.are_same, self.lose, self.lost_since)
-        return found
-
-    def report(self, problem: Problem) -> None:
-        self._told[problem.path] += 1
-        told = self._told[problem.path]
-        if told <= MAX_PROBLEMS:
-            self._problems.append(problem)
-        elif told == MAX_PROBLEMS + 1:
-            detail = f"more than {MAX_PROBLEMS} problems; the others are not told"
-            self._problems.append(Problem(problem.kind, "damage", problem.path, problem.offset, detail))
-
-    def lose(self, path: str, offset: int, records: int) -> None:
-        """Note that up to so many records cannot be read from ``offset`` on."""
-        self._lost.append((self._order[path], offset, records))
-
-    def lost_since(self, path: str, offset: int) -> int:
-        """How many records may be lost behind that place (no path: anywhere)."""
-        place = (self._order.get(path, -1), offset)
-        return min(MAX_DOUBTFUL, sum(count for order, at, count in self._lost if (order, at) > place))
-
-    def are_same(self, before: Place, after: Place) -> bool:
-        """Whether two records of one index and term have the same entry: its length and checksum say it."""
-        handle = self._files.open_read(before.path)
-        try:
-            header = handle.pread(ENTRY_HEADER.size, before.offset - ENTRY_HEADER.size)
-        finally:
-            handle.close()
-        if len(header) < ENTRY_HEADER.size or before.length != after.length:
-            return False
-        return bool(ENTRY_HEADER.unpack(header)[0] == after.checksum)
 
 
 class FileScan:
@@ -177,7 +130,7 @@ class FileScan:
                     run.lengths.append(length)
                     queue.next_index = queue.hot_index = index + 1
                 else:
-                    queue.add(Place(path, index, term, position + entry, length, upper >= 0x80, checksum))
+                    queue.add(EntryPosition(path, index, term, position + entry, length, upper >= 0x80, checksum))
                 records += 1
                 at = stop
             position += at
@@ -195,7 +148,8 @@ class FileScan:
             self._take(record)
             return record.end
         if record is not None and self._is_last(record):
-            self._tell(TORN_RECORD, position, "the last record's checksum is wrong", leftover=True)
+            detail = f"the last record's checksum is wrong, so it is dropped, as a broker does (entry {record.index})"
+            self._tell(TORN_RECORD, position, detail)
             return None
         self._damaged = True
         self._name_anyway(position)
@@ -205,7 +159,12 @@ class FileScan:
             return record.end
         following = self._search(position + 1)
         if following is not None:
-            self._lose(position, following)
+            repaired = self._repaired(position, following)
+            if repaired is None:
+                self._lose(position, following)
+            else:
+                self._tell(UNREADABLE_RECORD, position, f"its head is damaged; it is entry {repaired.index}")
+                self._take(repaired)
         elif record is None:
             self._tell(TORN_RECORD, position, f"{self._size - position} bytes of a record", leftover=True)
         else:
@@ -263,6 +222,8 @@ class FileScan:
         size = following - position
         self._tell(UNREADABLE_RECORD, position, f"{size} bytes that cannot be read")
         self._shared.lose(self._path, position, size // KNOWN_RECORD.size)
+        if len(self._shared.lost) < MAX_PROBLEMS:
+            self._shared.lost.append(Lost(self._path, position, following))
 
     def _take(self, record: WalRecord) -> None:
         """A sound record."""
@@ -271,7 +232,9 @@ class FileScan:
         queue = self._ids.get(record.number) if record.uid is None else self._introduce(record, record.uid)
         if queue is not None:
             queue.add(_place(self._path, record))
-        elif record.number not in self._strangers:
+            return
+        self._shared.stray(None, _place(self._path, record))
+        if record.number not in self._strangers:
             self._strangers.add(record.number)
             self._shared.lose(self._path, record.offset, MAX_DOUBTFUL)
             self._tell(UNKNOWN_ID, record.offset, f"a record of queue {record.number}, which no record before names")
@@ -289,24 +252,79 @@ class FileScan:
             if any(queue.uid == uid for queue in self._ids.values()):
                 return None
             number = expected
-        queue = self._ids[number] = self._shared.queue(uid)
+        queue = self._ids[number] = self._shared.queue(self._known(uid, record.offset))
         return queue
+
+    def _known(self, uid: bytes, offset: int) -> bytes:
+        """The id that is meant: where no directory has this one, and a single one has nearly this."""
+        known = self._shared.known_uids
+        if uid in known or not known:
+            return uid
+        meant = nearest(uid, known - {queue.uid for queue in self._ids.values()}, MAX_CHANGED_OF_ID)
+        if meant is None:
+            return uid
+        self._damaged = True
+        self._tell(UNKNOWN_ID, offset, f"queue {uid!r}, which has no directory: taken for {meant!r}")
+        return meant
 
     def _name_anyway(self, position: int) -> None:
         """A damaged record that names the next queue: all that follows of it in this file depends on the name."""
+        number = max(self._ids, default=-1) + 1
+        uid = self._uid_at(position)
+        if uid is not None:
+            self._ids[number] = self._shared.queue(uid)
+            return
         head = parse_head(self._handle.pread(_HEAD_PEEK_BYTES, position), position)
-        if head is not None and head.uid is not None and head.number == max(self._ids, default=-1) + 1:
+        if head is not None and head.uid is not None and head.number == number:
             known = any(queue.uid == head.uid for queue in self._ids.values())
             if _UID.fullmatch(head.uid) is not None and not known:
-                self._ids[head.number] = self._shared.queue(head.uid)
+                self._ids[number] = self._shared.queue(self._known(head.uid, position))
+
+    def _uid_at(self, position: int) -> bytes | None:
+        """The id of a directory that stands where a record that begins here would name its queue."""
+        named = {queue.uid for queue in self._ids.values()}
+        text = self._handle.pread(_HEAD_PEEK_BYTES, position + UID_AT)
+        return next((uid for uid in self._shared.known_uids - named if text.startswith(uid)), None)
 
     def _pass_over(self, record: WalRecord) -> None:
-        """A damaged record, with a sound one behind it. Where it says that it is its queue's next, it is believed."""
+        """A damaged record, with a sound one behind it."""
         self._tell(UNREADABLE_RECORD, record.offset, CHECKSUM)
         self._shared.lose(self._path, record.offset, 1)
         queue = self._ids.get(record.number)
-        if queue is not None and record.index == queue.next_index and record.term == queue.term:
-            queue.skip(BadEntry(record.index, record.term, self._path, record.entry_offset, CHECKSUM, record.length))
+        if queue is not None:
+            queue.add_damaged(
+                BadEntry(record.index, record.term, self._path, record.entry_offset, CHECKSUM, record.length)
+            )
+
+    def _repaired(self, position: int, following: int) -> WalRecord | None:
+        """The record between, where nothing but its id or its length is damaged; the checksum proves it."""
+        size = following - position
+        if size > self._budget:
+            return None
+        head = self._handle.pread(_HEAD_PEEK_BYTES, position)
+        queues = sorted(self._ids.items(), reverse=True)
+        uid_sizes = {None: 0} | {queue.uid: UID_LENGTH.size + len(queue.uid) for _, queue in queues}
+        for uid, uid_size in uid_sizes.items():
+            entry_at = KNOWN_RECORD.size + uid_size
+            if (uid is not None and not head.startswith(uid, UID_AT)) or size < entry_at or len(head) < entry_at:
+                continue
+            checksum, _, index, term = ENTRY_HEADER.unpack_from(head, entry_at - ENTRY_HEADER.size)
+            number = next((number for number, queue in queues if queue.uid == uid), self._number_in(head, index, term))
+            record = WalRecord(
+                position, number, None, False, checksum, size - entry_at, index, term, position + entry_at
+            )
+            if checksum and self._is_sound(record):
+                return record
+        return None
+
+    def _number_in(self, head: bytes, index: int, term: int) -> int:
+        """The number that a record says, unless a single other queue waits for this entry."""
+        number = int.from_bytes(head[:3], "big") & ID_MASK
+        said = self._ids.get(number)
+        waiting = [one for one, queue in self._ids.items() if queue.next_index == index and queue.term == term]
+        if (said is None or said.next_index != index) and len(waiting) == 1:
+            return waiting[0]
+        return number
 
     def _search(self, start: int) -> int | None:
         """Where the next sound record begins that fits, from ``start`` on."""
@@ -339,10 +357,14 @@ class FileScan:
             if queue is None:
                 return False
         lost = (record.offset - start) // KNOWN_RECORD.size + 1
-        if queue is None or record.term > queue.term:
-            return queue is None or record.index <= queue.next_index + lost
+        if queue is None or queue.next_index < 0:
+            return True
+        if record.term > queue.term:
+            return record.index <= queue.next_index + lost
         return record.term == queue.term and 0 <= record.index - queue.next_index <= lost
 
 
-def _place(path: str, record: WalRecord) -> Place:
-    return Place(path, record.index, record.term, record.entry_offset, record.length, record.truncates, record.checksum)
+def _place(path: str, record: WalRecord) -> EntryPosition:
+    return EntryPosition(
+        path, record.index, record.term, record.entry_offset, record.length, record.truncates, record.checksum
+    )

@@ -1,9 +1,10 @@
 """The bridge: coroutines that wait for what actors answer.
 
-An actor's :class:`~actors.future.Future` is answered in one of the pool's threads. Every event loop has one bridge, by
-which those threads wake its coroutines: however many are answered before the loop comes round, it is told once. A
-coroutine that waits is an entry in a list, never a thread; and it never helps (:meth:`actors.future.Future.get` does),
-because a queue's turn reads and writes files, which an event loop must not wait for.
+An actor's :class:`~warren.actors.future.Future` is answered in one of the pool's threads. Every event loop has one
+bridge, by which those threads wake its coroutines: however many are answered before the loop comes round, it is told
+once. A coroutine that waits is an entry in a list, never a thread; and it never helps
+(:meth:`warren.actors.future.Future.get` does), because a queue's turn reads and writes files, which an event loop must
+not wait for.
 
 A coroutine that is cancelled while it waits takes its callback back. What it had asked for is done all the same.
 """
@@ -15,19 +16,20 @@ import contextlib
 import functools
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from actors import messages as m
-from actors import topic_messages as tm
-from actors.engines.errors import NotFoundError
-from actors.future import Future
-from actors.node_actor import NodeActor, TopicsDownError
-from actors.pool import PooledActor
-from actors.running_topics import RunningTopics
-from warren.node import Node
+from warren.actors.front_end import FrontEnd
+from warren.actors.future import Confirm, Future
+from warren.actors.gate import Reservation
+from warren.actors.node_context import BlockedError
+from warren.steps import Admission, Has, Reading, Steps, Wait, Within
 
+P = ParamSpec("P")
+A = TypeVar("A")
+D = TypeVar("D", bound=FrontEnd)
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class Bridge:
@@ -93,46 +95,129 @@ async def answer(future: Future) -> Any:
     return future.get()
 
 
-def ask(actor: PooledActor, message: object) -> Future:
-    """Ask an actor without waiting."""
-    future = actor.actor_ref.ask(message, block=False)
-    if not isinstance(future, Future):
-        raise RuntimeError(f"{actor.describe()} answers with a strange future")  # noqa: TRY004
-    return future
+async def safe(confirm: Confirm) -> None:
+    """Wait until it is safe, and let those who see to that hurry."""
+    if not confirm.done:
+        confirm.hurry()
+    await answer(confirm)
 
 
-async def change(node: Node, work: Callable[[NodeActor], T]) -> T:
-    """:meth:`warren.Node.change`: do something in the node's actor, with nobody else at it."""
-    node.check_process()
-    done: T = await answer(ask(node.actor, m.Change(functools.partial(work, node.actor))))
-    return done
-
-
-def running_now(node: Node) -> RunningTopics:
-    """The topics' actors of the moment, without waiting for topics that are just opened anew."""
-    node.check_process()
-    running = node.actor.topics
-    if running is None:
-        raise NotFoundError("no topic was ever declared")
-    return running
-
-
-async def running_topics(node: Node) -> RunningTopics:
-    """:meth:`warren.Node.running_topics`."""
+async def run(steps: Steps[T]) -> T:
+    """Run a verb in an event loop. A cancellation is thrown into it where it waits."""
     try:
-        return running_now(node)
-    except TopicsDownError:
-        await change(node, lambda _: None)  # they may just be opened anew
-        return running_now(node)
+        wait = next(steps)
+        while True:
+            try:
+                found = await _waited(wait)
+            except BaseException as error:
+                wait = steps.throw(error)
+            else:
+                wait = steps.send(found)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
-async def caught_up(node: Node, *, with_index: bool = False) -> RunningTopics:
-    """The topics that run, once everything that was appended until now has its entries (``with_index``: its keys)."""
-    running = await running_topics(node)
-    store, end = running.store, running.store.commit_log.end
-    if store.dispatched < end or (with_index and store.indexed < end):
-        await answer(ask(running.dispatcher, tm.CatchUp(end, with_index)))
-    return running
+async def _waited(wait: Wait) -> Any:
+    match wait:
+        case Future():
+            if isinstance(wait, Confirm) and not wait.done:
+                wait.hurry()
+            return await answer(wait)
+        case Within():
+            return await settled(wait.future, wait.timeout)
+        case Reading():
+            return await in_thread(wait.work)
+        case Admission():
+            return await _admitted(wait) if wait.block else wait.now(here=False)
+
+
+async def _admitted(wait: Admission) -> Any:
+    actors, reserved_bytes = await admitted(wait.find, wait.size_of, wait.timeout)
+    return wait.give(actors, reserved_bytes, False)
+
+
+def run_now(steps: Steps[T]) -> T:
+    """Run a verb that waits for nothing but room, and not for that either (``block=False``)."""
+    try:
+        wait = next(steps)
+        while isinstance(wait, Admission):
+            wait = steps.send(wait.now(here=False))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    steps.close()
+    raise RuntimeError(f"a verb that must not wait wants {wait!r}")
+
+
+@overload
+def awaited(
+    verb: Callable[Concatenate[V, P], Steps[T]],
+) -> Callable[Concatenate[Has[V], P], Coroutine[Any, Any, T]]: ...
+
+
+@overload
+def awaited(
+    verb: Callable[Concatenate[V, P], Steps[A]], becomes: Callable[[A], T]
+) -> Callable[Concatenate[Has[V], P], Coroutine[Any, Any, T]]: ...
+
+
+def awaited(
+    verb: Callable[..., Steps[Any]], becomes: Callable[[Any], Any] | None = None
+) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """A method that awaits a verb. ``becomes``: makes a handle of what the verb returns."""
+
+    @functools.wraps(verb)
+    async def method(self: Has[Any], *args: Any, **kwargs: Any) -> Any:
+        result = await run(verb(self._verbs, *args, **kwargs))
+        return result if becomes is None else becomes(result)
+
+    return method
+
+
+def awaited_safe(
+    verb: Callable[Concatenate[V, P], Steps[Confirm]],
+) -> Callable[Concatenate[Has[V], P], Coroutine[Any, Any, None]]:
+    """A method that awaits a verb, and then the confirm that it returns."""
+
+    async def method(self: Has[V], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        await safe(await run(verb(self._verbs, *args, **kwargs)))
+
+    functools.update_wrapper(method, verb)
+    return method
+
+
+async def admitted(
+    find: Callable[[], Sequence[D]], size_of: Callable[[Sequence[D]], int], timeout: float | None
+) -> tuple[Sequence[D], int]:
+    """Wait until all queues (or logs of topics) have room; returns them, and what is reserved for the messages.
+
+    ``find`` is asked anew after every wait; ``size_of`` says how many bytes the messages take on their way. Raises
+    :class:`BlockedError` after ``timeout`` seconds.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout is None else loop.time() + timeout
+    while True:
+        actors = find()
+        if not actors:
+            return actors, 0
+        wait = next((room for actor in actors if (room := actor.admission()) is not None), None)
+        if wait is None:
+            size_bytes, gate = max(size_of(actors), 1), actors[0].gate
+            if reserved_bytes := gate.reserve(size_bytes, here=False):
+                return actors, reserved_bytes
+            wait = gate.get_in_line(size_bytes)
+        left = None if deadline is None else max(0.0, deadline - loop.time())
+        try:
+            in_time = await settled(wait, left)
+        except BaseException:
+            actors[0].gate.withdraw(wait)
+            raise
+        if not in_time:
+            actors[0].gate.withdraw(wait)
+            raise BlockedError(f"{actors[0].describe()}: blocked for {timeout} seconds")
+        if isinstance(wait, Reservation):
+            return actors, size_bytes
 
 
 async def in_thread(work: Callable[[], T]) -> T:

@@ -7,163 +7,81 @@ that messages which a cancelled get would have brought go back to their places.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import AsyncIterator, Iterable
-from typing import Any, Literal, Unpack
+from typing import Unpack
 
-import attrs
-
-from actors import future
-from actors import messages as m
-from actors.engines.effects import Delivered
-from actors.looking import BrowsedMessage
-from actors.queue_actor import QueueActor
-from actors.running_vhost import QueueCell
 from warren import queue
-from warren.aio.bridge import answer, ask, change
-from warren.aio.consumer import Channel, Consumer, Delivery, numbers, spread
-from warren.aio.publishing import Confirm, admitted, admitted_now, has_room, safe
-from warren.messages import PublishArguments, as_bodies, as_body
-from warren.node import Node
-from warren.queue import BrowsedDelivery, ConsumeArguments
+from warren.aio.bridge import awaited, awaited_safe, run, run_now
+from warren.aio.confirm import Confirm, has_room
+from warren.aio.consumer import Consumer, Delivery
+from warren.channel import settle
+from warren.consumer_verbs import ConsumeArguments, spread
+from warren.messages import PublishArguments
+from warren.queue import BrowsedDelivery
+from warren.queue_verbs import BROWSE_PAGE, Got, QueueHandle, QueueVerbs
 
-_BROWSE_PAGE = 256
+
+def _deliveries(got: Got) -> list[Delivery]:
+    channel, batches = got
+    return [delivery for delivered in batches for delivery in spread(Delivery, channel, delivered)]
 
 
-class Queue:
-    """One queue."""
+def _delivery(got: Got) -> Delivery | None:
+    return next(iter(_deliveries(got)), None)
 
-    def __init__(self, node: Node, cell: QueueCell) -> None:
-        self._node = node
-        self._channel: Channel | None = None
-        self.plain = queue.Queue(node, cell)
+
+class Queue(QueueHandle):
+    """One queue. ``publish`` and ``publish_many`` come back when the messages are safe."""
+
+    @functools.cached_property
+    def blocking(self) -> queue.Queue:
         """The same queue, for threads."""
-
-    @property
-    def name(self) -> str:
-        return self.plain.name
-
-    @property
-    def vhost(self) -> str:
-        return self.plain.vhost
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Its ``x-`` arguments."""
-        return self.plain.arguments
-
-    @property
-    def durable(self) -> bool:
-        return self.plain.durable
-
-    def __repr__(self) -> str:
-        return f"<warren.aio.Queue {self.name!r}>"
-
-    def _actors(self) -> list[QueueActor]:
-        return [self.plain.actor]
-
-    async def _ask(self, message: object) -> Any:
-        return await answer(ask(self.plain.actor, message))
+        return queue.Queue(QueueVerbs(self._verbs.node, self._verbs.cell))
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def publish(
-        self, body: bytes, *, timeout: float | None = None, **properties: Unpack[PublishArguments]
-    ) -> None:
-        """Publish a message, and come back when it is safe.
-
-        While the queue or the disk is behind, or an alarm is set, it waits before that: for ``timeout`` seconds, then
-        it raises :class:`BlockedError`, and the message was not taken. Raises :class:`PublishRefusedError` from a queue
-        that is full and told to refuse.
-        """
-        key, body = self.plain.key(properties), as_body(body)
-        [actor], reserved_bytes = await admitted(self._actors, lambda _: key.size_bytes([body]), timeout)
-        await safe(actor.publish(key, body, reserved_bytes, here=False))
+    publish = awaited_safe(QueueVerbs.publish)
+    publish_many = awaited_safe(QueueVerbs.publish_many)
 
     def publish_nowait(self, body: bytes, **properties: Unpack[PublishArguments]) -> Confirm:
         """Hand over a message; await what comes back to know it safe. Never waits: raises :class:`BlockedError`."""
-        key, body = self.plain.key(properties), as_body(body)
-        actor = self.plain.actor
-        give = functools.partial(actor.publish, key, body, here=False)
-        return Confirm(admitted_now([actor], key.size_bytes([body]), give))
-
-    async def publish_many(
-        self, bodies: Iterable[bytes], *, timeout: float | None = None, **properties: Unpack[PublishArguments]
-    ) -> None:
-        """Publish messages in one go, and come back when all are safe. Otherwise as :meth:`publish`."""
-        key, found = self.plain.key(properties), as_bodies(bodies)
-        if found:
-            [actor], reserved_bytes = await admitted(self._actors, lambda _: key.size_bytes(found), timeout)
-            await safe(actor.publish_many(key, found, reserved_bytes, here=False))
+        return Confirm(run_now(self._verbs.publish(body, block=False, **properties)))
 
     async def room(self, timeout: float | None = None) -> None:
         """Wait until :meth:`publish_nowait` may go on; after ``timeout`` seconds raises :class:`BlockedError`."""
-        await has_room(self._actors, timeout)
+        await has_room(lambda: [self._verbs.actor], timeout)
 
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, *, auto_ack: bool = False) -> Delivery | None:
-        """The message at the head, or ``None`` from an empty queue. To wait for one, use :meth:`consume`."""
-        return next(iter(await self.get_many(1, auto_ack=auto_ack)), None)
-
-    async def get_many(self, count: int, *, auto_ack: bool = False) -> list[Delivery]:
-        """At most ``count`` messages from the head; fewer from a shorter queue. ``auto_ack``: they are done with.
-
-        Cancelled, it takes none: those that were on their way go back.
-        """
-        channel = self._own_channel()
-        got: future.Future = channel.ask(m.GetMany(channel.name, count, ack_required=True))
-        try:
-            batches: list[Delivered] = await answer(got)
-        except asyncio.CancelledError:
-            got.on_done(channel.give_back)
-            raise
-        if auto_ack:
-            for delivered in batches:
-                channel.settle_all("ack", delivered.tags)
-            batches = [attrs.evolve(delivered, first_tag=0) for delivered in batches]
-        return [delivery for delivered in batches for delivery in spread(channel, delivered)]
-
-    def _own_channel(self) -> Channel:
-        actor = self.plain.actor
-        channel = self._channel
-        if channel is None or not channel.alive:
-            channel = self._channel = Channel(actor, f"aio-get-{next(numbers)}")
-        return channel
+    get = awaited(QueueVerbs.get, _delivery)
+    get_many = awaited(QueueVerbs.get_many, _deliveries)
 
     async def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Ack many deliveries in one go."""
-        queue.settle(deliveries, "ack")
+        settle(deliveries, "ack")
 
     async def nack(self, deliveries: Iterable[Delivery], *, requeue: bool = True) -> None:
         """Give many deliveries back, or (without ``requeue``) reject them."""
-        queue.settle(deliveries, "requeue" if requeue else "reject")
+        settle(deliveries, "requeue" if requeue else "reject")
 
-    async def ack_up_to(self, delivery_tag: int) -> None:
-        """Ack everything that :meth:`get` and :meth:`get_many` delivered, up to and including this tag."""
-        channel = self._own_channel()
-        await answer(channel.ask(m.Settle(channel.name, "ack", (), delivery_tag)))
-
-    async def release(self) -> int:
-        """Give back everything that :meth:`get` delivered and nobody settled; returns how many messages that were."""
-        channel, self._channel = self._channel, None
-        return 0 if channel is None else await channel.shut()
+    ack_up_to = awaited(QueueVerbs.ack_up_to)
+    release = awaited(QueueVerbs.release)
 
     def consume(self, prefetch: int = 500, **arguments: Unpack[ConsumeArguments]) -> Consumer:
         """A consumer, which gets messages as they come. ``prefetch``: how many may be unacked with it; 0: any number.
 
-        ``auto_ack``: messages are acked one by one, as they are handed out. What :meth:`Consumer.begin` raises comes
-        when it is entered or first asked.
+        ``auto_ack``: each message is acked as it is handed out. What :meth:`Consumer.begin` raises comes when it is
+        entered or first asked.
         """
-        return Consumer(self.plain, prefetch, arguments)
+        return Consumer(self._verbs.consumer(prefetch, **arguments))
 
     async def browse(self, limit: int | None = None) -> AsyncIterator[BrowsedDelivery]:
         """Look at messages, those that consumers have too, in order, taking none. The queue may change meanwhile."""
         after: tuple[int, int] | None = None
         while limit is None or limit > 0:
-            count = _BROWSE_PAGE if limit is None else min(limit, _BROWSE_PAGE)
-            page: list[BrowsedMessage] = await self._ask(m.Browse(count, after))
+            count = BROWSE_PAGE if limit is None else min(limit, BROWSE_PAGE)
+            page = await run(self._verbs.page(count, after))
             for message in page:
                 yield BrowsedDelivery(message)
             if len(page) < count:
@@ -173,31 +91,9 @@ class Queue:
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
-    async def length(self) -> int:
-        """Ready messages, without those that consumers have."""
-        return int((await self.stats())["messages_ready"])
-
-    async def stats(self) -> dict[str, Any]:
-        """All of RabbitMQ's counts and its backing_queue_status, under RabbitMQ's names."""
-        found: dict[str, Any] = await self._ask(m.GetStats())
-        return found
-
-    async def purge(self) -> int:
-        """Do away with all ready messages; returns how many."""
-        purged: int = await self._ask(m.Purge())
-        return purged
-
-    async def sync(self) -> None:
-        """Wait until everything that was published before is safe, and everything that was acked surely gone."""
-        await self._ask(m.Sync())
-
-    async def set_mode(self, mode: Literal["default", "lazy"]) -> None:
-        """``lazy``: messages go to disk as they come, whatever the memory; until the queue is opened anew."""
-        await self._ask(m.SetMode(mode))
-
-    async def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:
-        """Delete the queue with its messages and bindings; returns how many were ready."""
-        vhost, name = self.vhost, self.name
-        return await change(
-            self._node, lambda actor: actor.delete_queue(vhost, name, if_empty=if_empty, if_unused=if_unused)
-        )
+    length = awaited(QueueVerbs.length)
+    stats = awaited(QueueVerbs.stats)
+    purge = awaited(QueueVerbs.purge)
+    sync = awaited(QueueVerbs.sync)
+    set_mode = awaited(QueueVerbs.set_mode)
+    delete = awaited(QueueVerbs.delete)

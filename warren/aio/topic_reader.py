@@ -22,22 +22,22 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from actors import topic_messages as tm
-from actors.engines.topics.consumer_group import Place, Taken
-from actors.engines.topics.errors import MemberError, QueueLostError, TopicError
-from actors.engines.topics.names import dead_letter_topic, retry_topic
-from actors.engines.topics.retry import sent_back
-from actors.future import Confirm, Future
-from actors.running_topics import RunningTopics
-from msg_store.commit_log_format import Record
-from msg_store.packed_record import PackedRecord
-from storage.errors import DataError
-from warren.aio.bridge import answer, ask, caught_up, change, in_thread, running_topics, settled
-from warren.aio.publishing import safe
+from warren.actors import topic_messages as tm
+from warren.actors.engines.topics.consumer_group import StartOffset, Taken
+from warren.actors.engines.topics.errors import MemberError, QueueLostError, TopicError
+from warren.actors.engines.topics.names import dead_letter_topic, retry_topic
+from warren.actors.engines.topics.retry import sent_back
+from warren.actors.future import Confirm, Future
+from warren.actors.running_topics import RunningTopics
+from warren.aio.bridge import answer, in_thread, run, safe, settled
 from warren.aio.topic_record import Claim, TopicRecord
 from warren.aio.topic_records import BATCH, Records
 from warren.broadcast import Broadcast, check_reader_names
-from warren.node import Node
+from warren.msg_store.commit_log_format import Record
+from warren.msg_store.packed_record import PackedRecord
+from warren.running_node import RunningNode
+from warren.steps import ask
+from warren.storage.errors import DataError
 from warren.topic_lookup import TagFilter, offsets_at, read_taken
 from warren.topic_record import Moment
 
@@ -50,14 +50,14 @@ class Reader:
 
     def __init__(
         self,
-        node: Node,
+        node: RunningNode,
         topic: str,
         group: str,
         *,
         broadcast: bool,
         tags: str | Iterable[str] | None,
         auto_commit: bool,
-        consume_from: Place | Moment | Mapping[int, int],
+        consume_from: StartOffset | Moment | Mapping[int, int],
         positions: Mapping[int, int] | None,
         instance_name: str | None,
     ) -> None:
@@ -91,7 +91,7 @@ class Reader:
     async def _now(self) -> RunningTopics:
         """The topics that run; of those that were opened anew this reader becomes a member again."""
         self._check_open()
-        running = await running_topics(self._node)
+        running = await run(self._node.topics())
         if running is not self._joined:
             place = await self._first_place()
             self._claims.clear()
@@ -104,9 +104,9 @@ class Reader:
         if self._closed:
             raise MemberError(f"the reader {self.name!r} is closed")
 
-    async def _first_place(self) -> Place | Mapping[int, int]:
+    async def _first_place(self) -> StartOffset | Mapping[int, int]:
         """Where a group begins that has never read the topic."""
-        running = await caught_up(self._node)
+        running = await run(self._node.caught_up())
         place = self._consume_from
         if isinstance(place, str | Mapping | int):
             return place
@@ -114,7 +114,7 @@ class Reader:
         self._consume_from = found = await in_thread(lambda: offsets_at(running, self.topic, queues, place))
         return found
 
-    async def _join(self, running: RunningTopics, place: Place | Mapping[int, int]) -> None:
+    async def _join(self, running: RunningTopics, place: StartOffset | Mapping[int, int]) -> None:
         if self._broadcast is not None:
             joined = ask(running.groups, self._broadcast.joining(self.topic, self.group, self.name, place))
             try:
@@ -123,7 +123,7 @@ class Reader:
                 joined.on_done(lambda done: self._leave_at_once(running, done))
                 raise
             return
-        await change(self._node, lambda actor: actor.declare_topic(self._topics[-1], 1))
+        await run(self._node.change(lambda actor: actor.declare_topic(self._topics[-1], 1)))
         joined = ask(running.groups, tm.JoinGroup(self._topics, self._group, self.name, place))
         try:
             await answer(joined)
@@ -188,7 +188,7 @@ class Reader:
             arrivals, topics = running.dispatcher.arrivals, set(self._topics)
             self._arrival = arrival = arrivals.wait_for(topics)
             try:
-                await caught_up(self._node)
+                await run(self._node.caught_up())
                 while claims := await self._take(running, max_records):
                     records = await self._read_claims(running, claims)
                     if records:
@@ -333,7 +333,7 @@ class Reader:
         batch = sent_back(record, self.group, running.store.settings, delay_level=delay_level)
         running.store.check(batch)
         if batch.topic == dead_letter_topic(self.group):
-            await change(self._node, lambda actor: actor.declare_topic(batch.topic, 1))
+            await run(self._node.change(lambda actor: actor.declare_topic(batch.topic, 1)))
         confirm = Confirm(running.log)
         running.log.hand_over([batch], confirm)
         await safe(confirm)

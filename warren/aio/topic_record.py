@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from actors.engines.topics.consumer_group import Taken
-from actors.engines.topics.errors import TopicError
-from actors.running_topics import RunningTopics
-from msg_store.commit_log_format import Record
-from msg_store.packed_record import PackedRecord
+from warren.actors.engines.topics.consumer_group import Taken
+from warren.actors.engines.topics.errors import TopicError
+from warren.actors.running_topics import RunningTopics
+from warren.msg_store.commit_log_format import Record
+from warren.msg_store.packed_record import PackedRecord
 from warren.topic_record import StoredMessage
 
 if TYPE_CHECKING:

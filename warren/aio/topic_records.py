@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 
-from actors.engines.topics.errors import MemberError
+from warren.actors.engines.topics.errors import MemberError
 from warren.aio.consumer import FAIR_SHARE
 from warren.aio.topic_record import TopicRecord
 

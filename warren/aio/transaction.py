@@ -1,68 +1,23 @@
-"""Transaction: the handle of :mod:`warren.transaction`, for coroutines.
-
-A decision that was asked for is carried out, whether or not the coroutine is cancelled that waits for it.
-"""
+"""Transaction: the handle of :mod:`warren.transaction`, for coroutines."""
 
 from __future__ import annotations
 
-from actors import topic_messages as tm
-from actors.engines.topics.transactions import Half
+import functools
+
 from warren import transaction
-from warren.aio.bridge import answer, ask, caught_up, change, in_thread
-from warren.node import Node
+from warren.aio.bridge import awaited, awaited_safe
 from warren.topic_record import StoredMessage
+from warren.transaction_verbs import TransactionHandle, TransactionVerbs
 
 
-class Transaction:
-    """One prepared message."""
+class Transaction(TransactionHandle):
+    """One prepared message. ``commit`` and ``rollback`` come back when the decision is safe."""
 
-    __slots__ = ("_node", "plain")
-
-    def __init__(self, node: Node, plain: transaction.Transaction) -> None:
-        self._node = node
-        self.plain = plain
+    @functools.cached_property
+    def blocking(self) -> transaction.Transaction:
         """The same transaction, for threads."""
+        return transaction.Transaction(self._verbs)
 
-    @property
-    def topic(self) -> str:
-        """Where it goes when it is committed."""
-        return self.plain.topic
-
-    @property
-    def half_offset(self) -> int:
-        """Its number among all that were ever prepared."""
-        return self.plain.half_offset
-
-    async def message(self) -> StoredMessage:
-        """The message as it was prepared."""
-        return await in_thread(lambda: self.plain.message)
-
-    async def commit(self) -> None:
-        """Append the message to its topic; comes back when that is safe.
-
-        Raises :class:`TransactionError` where it was decided before.
-        """
-        await self._decide(commit=True)
-
-    async def rollback(self) -> None:
-        """Never append it; comes back when that is safe. Raises :class:`TransactionError`."""
-        await self._decide(commit=False)
-
-    async def _decide(self, *, commit: bool) -> None:
-        running = await caught_up(self._node)
-        await answer(ask(running.transactions, tm.Decide(self.half_offset, commit)))
-
-    def __repr__(self) -> str:
-        return f"<warren.aio.Transaction {self.half_offset} for {self.topic}>"
-
-
-async def pending_transactions(node: Node) -> list[Transaction]:
-    """Those of a node that are not decided."""
-    if await change(node, lambda actor: actor.topics) is None:
-        return []
-    running = await caught_up(node)
-    halves: tuple[Half, ...] = await answer(ask(running.transactions, tm.GetPending()))
-    return [
-        Transaction(node, transaction.Transaction(node, one.topic, one.queue_offset, one.physical_offset, one.size))
-        for one in halves
-    ]
+    message = awaited(TransactionVerbs.record, StoredMessage)
+    commit = awaited_safe(TransactionVerbs.commit)
+    rollback = awaited_safe(TransactionVerbs.rollback)

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 import attrs
 
-from storage.errors import StorageError
+from warren.storage.errors import StorageError
 
 
 @attrs.frozen

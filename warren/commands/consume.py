@@ -15,13 +15,15 @@ from typing import Annotated, Final
 
 import typer
 
-from storage.errors import MessageError
-from warren.commands.opening import AdoptOption, NodePath, UsageError, VhostOption, opened_node, vhost_of
+from warren.commands.opening import opened_node, vhost_of
+from warren.commands.options import AdoptOption, NodePath, UsageError, VhostOption
 from warren.commands.taken_output import TakenOutput
 from warren.consumer import Consumer, Delivery
 from warren.queue import Queue
-from warren.salvage.message_json import FLAGS, MessageJson
+from warren.salvage.envelopes import Envelopes
+from warren.salvage.json_lines import FLAGS, json_line
 from warren.salvage.names import to_json
+from warren.storage.errors import MessageError
 
 _BATCH: Final = 256
 _PREFETCH: Final = 200
@@ -188,7 +190,7 @@ def _body_lines(delivery: Delivery) -> Iterable[bytes]:
 
 
 def _json_lines(vhost: str, queue: str) -> Lines:
-    shapes = MessageJson()
+    envelopes = Envelopes()
     head = b'{"vhost": %b, "queue": %b, "seq_id": ' % (to_json(vhost), to_json(queue))
 
     def lines(delivery: Delivery) -> Iterable[bytes]:
@@ -201,6 +203,6 @@ def _json_lines(vhost: str, queue: str) -> Lines:
             FLAGS[delivery.persistent, delivery.redelivered],
             b"%d" % known.expiry_us if known.expiry_us else b"null",
         )
-        return shapes.line(start, known.encoded, b'"}\n')[1]
+        return json_line(start, *envelopes.split(known.encoded), b'"}\n')
 
     return lines

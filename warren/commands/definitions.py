@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from actors.engines.definitions_json import Imported
-from storage.errors import StorageError
-from warren.commands.opening import AdoptOption, NodePath, UsageError, looking_at, opened_node, vhost_of
+from warren.actors.engines.definitions_json import Imported
+from warren.commands.opening import looking_at, opened_node, vhost_of
+from warren.commands.options import AdoptOption, NodePath, UsageError
+from warren.commands.output import print_json, report_error
 from warren.node import Node
 from warren.salvage.names import printable
-from warren.salvage.output import complain, print_json
+from warren.storage.errors import StorageError
 
 
 def definitions(
@@ -91,6 +92,6 @@ def _say(imported: Imported, *, as_json: bool) -> None:
         return
     print("new: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
     for sentence in imported.skipped:
-        complain(f"skipped: {printable(sentence)}")
+        report_error(f"skipped: {printable(sentence)}")
     if imported.ignored:
         print("means nothing here: " + ", ".join(f"{count:,} {name}" for name, count in imported.ignored.items()))

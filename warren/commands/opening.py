@@ -10,29 +10,21 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
 
-import typer
-
-from actors.clock import HandClock
-from actors.engines.errors import NotFoundError
-from actors.node_actor import ForeignDirectoryError
-from actors.pool import HandPool
-from storage.errors import DirectoryLockedError, StorageError, WarrenError
-from storage.filesystem import RealFileSystem
-from storage.overlay import OverlayFileSystem
+from warren.actors.clock import HandClock
+from warren.actors.engines.errors import NotFoundError
+from warren.actors.node_errors import ForeignDirectoryError
+from warren.actors.pool import HandPool
 from warren.config import Config
 from warren.data_directory import Kind, refuse_part
-from warren.node import Node, Vhost, open_node
+from warren.node import Node, Vhost
+from warren.node import open as open_node
 from warren.running_broker import BrokerRunningError, refuse_running_broker
+from warren.storage.errors import DirectoryLockedError, StorageError
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.overlay import OverlayFileSystem
 from warren.top.attached import Attached, NotAttachedError
-
-NodePath = Annotated[str, typer.Argument(metavar="PATH", help="A node's data directory.")]
-VhostOption = Annotated[str, typer.Option("--vhost", help="Which vhost.")]
-AdoptOption = Annotated[
-    bool, typer.Option("--adopt", help="Take over the directory of a stopped RabbitMQ, which can have it back.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+from warren.vhost_verbs import VhostVerbs
 
 
 def check_directory(path: str, *, adopt: bool = False, make: bool = False) -> bool:
@@ -127,9 +119,5 @@ def vhost_of(node: Node, name: str) -> Vhost:
     """One vhost; raises :class:`NotFoundError` where it is missing, and what keeps it from being used."""
     if name not in node.vhosts():
         raise NotFoundError(f"no vhost '{name}' in {node.path}")
-    node.actor.vhost(name)
-    return node if name == "/" else Vhost(node, name)
-
-
-class UsageError(WarrenError):
-    """Arguments that contradict each other."""
+    node._running.vhost(name)
+    return node if name == "/" else Vhost(VhostVerbs(node._running, name))

@@ -13,13 +13,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from actors.engines.errors import NotFoundError
-from actors.future import Confirm
-from storage.errors import StorageError
-from warren.commands.opening import AdoptOption, JsonOption, NodePath, UsageError, VhostOption, opened_node, vhost_of
+from warren.actors.engines.errors import NotFoundError
+from warren.actors.future import Confirm
+from warren.commands.opening import opened_node, vhost_of
+from warren.commands.options import AdoptOption, JsonOption, NodePath, UsageError, VhostOption, pairs
+from warren.commands.output import print_json
 from warren.messages import PublishArguments
 from warren.node import Vhost
-from warren.salvage.output import print_json
+from warren.storage.errors import StorageError
 
 PATIENCE_S: Final = 60.0
 """A store that takes nothing for so long, for want of memory or disk, is an error."""
@@ -64,7 +65,7 @@ def publish(
     if lines and bodies:
         raise UsageError("--lines is for --file and for stdin")
     properties: PublishArguments = {
-        "headers": _headers(header or []) or None,
+        "headers": pairs("--header", header, "NAME=TEXT", may_be_empty=True) or None,
         "persistent": not transient,
         "expiration": expiration,
         "priority": priority,
@@ -94,16 +95,6 @@ def _said(words: list[str], exchange: str | None, file: str | None) -> tuple[str
     if bodies and file is not None:
         raise UsageError("either BODY or --file")
     return queue, [os.fsencode(body) for body in bodies]
-
-
-def _headers(said: list[str]) -> dict[str, str]:
-    headers = {}
-    for each in said:
-        name, equals, value = each.partition("=")
-        if not (name and equals):
-            raise UsageError(f"--header {each}: wants NAME=TEXT")
-        headers[name] = value
-    return headers
 
 
 def _sender(

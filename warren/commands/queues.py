@@ -10,20 +10,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from warren.commands.opening import (
-    AdoptOption,
-    JsonOption,
-    NodePath,
-    UsageError,
-    VhostOption,
-    looking_at,
-    opened_node,
-    vhost_of,
-)
+from warren.commands.opening import looking_at, opened_node, vhost_of
+from warren.commands.options import AdoptOption, JsonOption, NodePath, OnlyVhostOption, UsageError, VhostOption
+from warren.commands.output import print_json, print_text
 from warren.node import Node
 from warren.salvage.names import printable
-from warren.salvage.output import print_json, print_text
-from warren.top.picture import size, topic_lags
+from warren.top.numbers import size
+from warren.top.picture import topic_lags
 from warren.top.snapshots import Row, Snapshots
 
 _COUNTS = ("ready", "unacked", "consumers", "bytes")
@@ -32,7 +25,7 @@ _COUNTS = ("ready", "unacked", "consumers", "bytes")
 def queues(
     path: NodePath,
     *,
-    vhost: Annotated[str | None, typer.Option(help="Only this vhost.")] = None,
+    vhost: OnlyVhostOption = None,
     adopt: AdoptOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -41,7 +34,7 @@ def queues(
     Exit code 0; queues that are down are listed as that.
     """
     with looking_at(path, adopt=adopt) as node:
-        take = Snapshots(node).take if isinstance(node, Node) else node.snapshot
+        take = Snapshots(node._running).take if isinstance(node, Node) else node.snapshot
         snapshot = take("name", None, vhost)
     rows: list[Row] = snapshot["queues"]
     down: dict[str, str] = snapshot["down_vhosts"]
@@ -51,15 +44,17 @@ def queues(
         print_json(said | {"topics": topics["rows"], "topics_down": topics["down"]})
     else:
         if rows:
-            print_text(iter([_table(rows)]))
+            print_text([_table(rows)])
         elif not (down or topics["rows"] or topics["down"]):
             print("No queues.")
         if topics["rows"]:
-            print_text(iter([*([""] if rows else []), _topic_table(topics["rows"])]))
+            if rows:
+                print_text([""])
+            print_text([_topic_table(topics["rows"])])
         if topics["down"]:
-            print_text(iter([Text(f"the topics are down: {printable(topics['down'])}", "red")]))
+            print_text([Text(f"the topics are down: {printable(topics['down'])}", "red")])
         for name, why in down.items():
-            print_text(iter([Text(f"vhost {printable(name)} is down: {printable(why)}", "red")]))
+            print_text([Text(f"vhost {printable(name)} is down: {printable(why)}", "red")])
 
 
 def _to_json(row: Row) -> dict[str, Any]:
@@ -106,16 +101,16 @@ def purge(
     adopt: AdoptOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Do away with every message of a queue, for good."""
+    """Delete every message of a queue, permanently."""
     if not yes and not sys.stdin.isatty():
-        raise UsageError("this does away with messages for good: say --yes")
+        raise UsageError("this deletes messages permanently: say --yes")
     with opened_node(path, adopt=adopt) as node:
         handle = vhost_of(node, vhost).queue(queue, passive=True)
         if not yes:
-            typer.confirm(f"Do away with {len(handle):,} messages of {printable(queue)}?", abort=True, err=True)
+            typer.confirm(f"Delete {len(handle):,} messages of {printable(queue)}?", abort=True, err=True)
         purged = handle.purge()
         handle.sync()
     if as_json:
         print_json({"purged": purged})
     else:
-        print(f"{purged:,} message{'' if purged == 1 else 's'} done away with")
+        print(f"{purged:,} message{'' if purged == 1 else 's'} deleted")

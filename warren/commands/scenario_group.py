@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import difflib
 import os
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from warren.commands.option_help import Group, without_types_of_flags
+from warren.commands.loading import Group, ListedCommand, prepared
 
 SCENARIO: Final = "SCENARIO.toml"
 
@@ -24,14 +24,18 @@ class ScenarioGroup(Group):
         if first == SCENARIO or not (first == "--help" or first in self.commands):
             if parent is not None and (near := self._meant(first)):
                 parent.fail(f"{first!r} is no scenario's file and no command. Did you mean {near!r}?")
-            return self.commands[SCENARIO].make_context(info_name, args, parent, **extra)
+            return self._of_scenarios.make_context(info_name, args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Typer's: what the help shows. The group itself is given none of them."""
-        ours = self.commands[SCENARIO].params
-        options = without_types_of_flags([one for one in ours if one.param_type_name == "option"])
+        ours = self._of_scenarios.command.params
+        options = prepared([one for one in ours if one.param_type_name == "option"])
         return [*options, *super().get_params(ctx)]
+
+    @property
+    def _of_scenarios(self) -> ListedCommand:
+        return cast(ListedCommand, self.commands[SCENARIO])
 
     def _meant(self, word: str) -> str | None:
         """The command that was mistyped, where it looks like one."""

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import attrs
 import typer
 
-from storage.errors import WarrenError
 from warren.commands.answer_folder import Kind, answer_folder, write_json, writing
-from warren.commands.opening import JsonOption, UsageError
-from warren.commands.scenario_group import SCENARIO
+from warren.commands.options import JsonOption, QueueOption, UsageError, distinct
+from warren.commands.output import print_json, print_text, report_error
 from warren.commands.simulate_text import Summary, bar, told, told_of_sweep, told_of_two
-from warren.salvage.commands import QueueOption, named_queues
 from warren.salvage.names import printable
-from warren.salvage.output import complain, print_json, print_text
+from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from warren.simulation.compare import Comparison
@@ -127,7 +125,7 @@ def whatif(
     all of them. What cannot be read is left out, and stderr says what.
     """
     read = part("whatif").queues_of_directory
-    queues = read(path, vhost=vhost, queues=named_queues(queue), definitions=definitions, note=complain)
+    queues = read(path, vhost=vhost, queues=distinct(queue), definitions=definitions, note=report_error)
     _answer(_loaded(scenario, seed, queues=queues), out, as_json=as_json)
 
 
@@ -273,7 +271,7 @@ def sweep(
 
     _work_and_tell(work, SWEEP, out, told_of_sweep, as_json=as_json)
     for problem in failed:
-        complain(problem)
+        report_error(problem)
     if failed:
         raise typer.Exit(_EXIT_SOME_FAILED)
 
@@ -292,12 +290,3 @@ def _swept(path: str, axes: list[Any], processes: int | None, spark: str | None,
         count *= len(axis.values)
     with bar("points", count) as progress:
         return sweeps.run_grid(table, axes, path=path, processes=processes, progress=progress)
-
-
-COMMANDS: Final[dict[str, Callable[..., None]]] = {
-    SCENARIO: simulate,
-    "compare": compare,
-    "sweep": sweep,
-    "whatif": whatif,
-}
-"""By their names."""

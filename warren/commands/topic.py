@@ -13,14 +13,22 @@ from typing import Annotated, Final
 
 import typer
 
-from msg_store.commit_log_format import Blank, Record
-from msg_store.record_check import WRONG_CRC
-from storage.errors import DataError
-from storage.java_hash import index_hash, java_hash
-from warren.commands.opening import JsonOption
-from warren.salvage.commands import EXIT_DAMAGE, SetOption, StartOption, parse_settings
+from warren.commands.options import (
+    EXIT_DAMAGE,
+    CheckOption,
+    JsonOption,
+    OffsetOption,
+    QueueIdOption,
+    SetOption,
+    StartOption,
+    StorePath,
+    TopicOption,
+    parse_settings,
+)
+from warren.commands.output import opened, print_json, report_error
+from warren.msg_store.commit_log_format import Blank, Record
+from warren.msg_store.record_check import WRONG_CRC
 from warren.salvage.names import Json, printable, to_json
-from warren.salvage.output import complain, opened, print_json
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.comparing import Compared, compare
 from warren.salvage.rocketmq.inference import infer
@@ -30,18 +38,10 @@ from warren.salvage.rocketmq.reading import exact, queue_entries, queue_messages
 from warren.salvage.rocketmq.rebuilding import rebuild
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
 from warren.salvage.source import open_place
+from warren.storage.errors import DataError
+from warren.storage.java_hash import index_hash, java_hash
 
 _LAST_MS: Final = (1 << 63) - 1
-
-StorePath = Annotated[
-    str,
-    typer.Argument(
-        metavar="PATH",
-        help="A RocketMQ's store folder, a warren node's data directory, or a .tar.gz of one. Opened read-only.",
-    ),
-]
-TopicOption = Annotated[str, typer.Option("--topic", metavar="T", help="Which topic.")]
-QueueIdOption = Annotated[int, typer.Option("--queue-id", metavar="I", help="Which of its queues.")]
 
 
 @contextmanager
@@ -49,18 +49,18 @@ def opened_topics(path: str, said: list[str] | None, *, start: bool = False) -> 
     """The store, once stderr has been told what recovery cut off."""
     with open_rocketmq(path, parse_settings(said), start=start) as store:
         for note in store.notes:
-            complain(note)
+            report_error(note)
         yield store
 
 
-class _Complaints:
-    """Says on stderr what could not be read, and counts."""
+class _Findings:
+    """Reports on stderr what could not be read, and counts."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def add(self, finding: Finding) -> None:
-        complain(finding)
+        report_error(finding)
         self.count += finding.severity == "damage"
 
     def cut(self, store: RocketmqStore) -> None:
@@ -68,7 +68,7 @@ class _Complaints:
         if (cut := store.log_cut) is None:
             return
         goes_on = "--set checkCRCOnRecover=false goes on there, and " if WRONG_CRC in cut.what else ""
-        complain(f"messages behind that are left out: {goes_on}`warren topic scan --salvage` reads whatever is whole")
+        report_error(f"messages behind that are left out: {goes_on}`warren topic scan --salvage` reads what is whole")
         self.count += 1
 
     def exit(self) -> None:
@@ -81,9 +81,7 @@ def read(
     topic: TopicOption,
     queue_id: QueueIdOption,
     *,
-    offset: Annotated[
-        int | None, typer.Option("--offset", metavar="N", min=0, help="From this queue offset; default: the first.")
-    ] = None,
+    offset: OffsetOption = None,
     limit: Annotated[int | None, typer.Option("--max", metavar="N", min=0, help="At most so many messages.")] = None,
     setting: SetOption = None,
     start: StartOption = False,
@@ -93,15 +91,15 @@ def read(
 
     Exit code 1: some could not be read; stderr says which and why, and all the others are there.
     """
-    complaints = _Complaints()
+    findings = _Findings()
     with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
-        complaints.cut(store)
+        findings.cut(store)
         queue = store.queue(topic, queue_id)
         if offset is not None and offset < queue.min_offset:
-            complain(f"the queue begins at {queue.min_offset}")
+            report_error(f"the queue begins at {queue.min_offset}")
         for item in queue_messages(store, queue, offset, limit):
-            _write_item(item, write, complaints)
-    complaints.exit()
+            _write_item(item, write, findings)
+    findings.exit()
 
 
 def scan(
@@ -122,30 +120,30 @@ def scan(
     The filler at the end of a file is marked "blank": true. Exit code 1: there is damage in between; stderr says where
     and what, and it goes on at the next file; with --salvage at the next record, and without fillers.
     """
-    complaints = _Complaints()
+    findings = _Findings()
     if salvage:
         with open_place(path) as place, opened(None, path) as write:
             directory = place.store()
             settings, _, _ = infer(place.files, directory, parse_settings(setting))
             for whole in salvaged_records(place.files, directory, settings):
-                _write_item(whole, write, complaints)
-        complaints.exit()
+                _write_item(whole, write, findings)
+        findings.exit()
         return
     with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
-        complaints.cut(store)
+        findings.cut(store)
         for item in scan_records(store):
-            _write_item(item, write, complaints)
-    complaints.exit()
+            _write_item(item, write, findings)
+    findings.exit()
 
 
-def _write_item(item: Record | Blank | Finding, write: Callable[[bytes], object], complaints: _Complaints) -> None:
+def _write_item(item: Record | Blank | Finding, write: Callable[[bytes], object], findings: _Findings) -> None:
     match item:
         case Record():
             write(record_line(item))
         case Blank():
             write(blank_line(item))
         case Finding():
-            complaints.add(item)
+            findings.add(item)
 
 
 def entries(
@@ -153,9 +151,7 @@ def entries(
     topic: TopicOption,
     queue_id: QueueIdOption,
     *,
-    offset: Annotated[
-        int | None, typer.Option("--offset", metavar="N", min=0, help="From this queue offset; default: the first.")
-    ] = None,
+    offset: OffsetOption = None,
     limit: Annotated[int | None, typer.Option("--max", metavar="N", min=0, help="At most so many entries.")] = None,
     setting: SetOption = None,
     start: StartOption = False,
@@ -165,14 +161,14 @@ def entries(
 
     Exit code 1: a file of the queue is missing; stderr says which entries were in it.
     """
-    complaints = _Complaints()
+    findings = _Findings()
     with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
         for entry in queue_entries(store.queue(topic, queue_id), offset, limit):
             if isinstance(entry, Finding):
-                complaints.add(entry)
+                findings.add(entry)
             else:
                 write(to_json(list(entry[1:])) + b"\n")
-    complaints.exit()
+    findings.exit()
 
 
 def query(
@@ -197,17 +193,17 @@ def query(
     Exit code 1: the index is damaged, and older messages with the key may be missing; or, with --exact, some messages
     could not be read; stderr says which and why.
     """
-    complaints = _Complaints()
+    findings = _Findings()
     with opened_topics(path, setting, start=start) as store:
         damage: list[DataError] = []
         found = store.store.query(topic, key, limit, begin, end, damage=damage)
         for error in damage:
-            complaints.add(Finding("damaged index", "damage", error.path, error.offset, error.reason))
+            findings.add(Finding("damaged index", "damage", error.path, error.offset, error.reason))
         if is_exact:
             kept = []
             for one in exact(store, topic, key, found):
                 if isinstance(one, Finding):
-                    complaints.add(one)
+                    findings.add(one)
                 else:
                     kept.append(one)
             found = kept
@@ -216,7 +212,7 @@ def query(
     else:
         for physical_offset in found:
             print(physical_offset)
-    complaints.exit()
+    findings.exit()
 
 
 def offset_at(
@@ -248,7 +244,7 @@ def rebuild_command(
     path: StorePath,
     out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where to; an empty directory, or none yet.")],
     *,
-    check: Annotated[bool, typer.Option("--check", help="Compare with the files that are there.")] = False,
+    check: CheckOption = False,
     setting: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -256,13 +252,13 @@ def rebuild_command(
 
     Exit code 1: something differs from the files that are there (--check), or of the CommitLog could not be read.
     """
-    complaints, compared = _Complaints(), list[Compared]()
+    findings, compared = _Findings(), list[Compared]()
     with opened_topics(path, setting) as store:
         with reading_bar(store.store.commit_log, "Reading the CommitLog") as advance:
             rebuilt = rebuild(store, out, advance)
         try:
             for finding in rebuilt.damage:
-                complaints.add(finding)
+                findings.add(finding)
             report: dict[str, Json] = {"out": out, "records": rebuilt.records, "files": rebuilt.files}
             if check:
                 compared = list(compare(store, rebuilt))
@@ -282,16 +278,4 @@ def rebuild_command(
             print(f"{len(compared):,} files are as they were")
     if differing:
         raise typer.Exit(EXIT_DAMAGE)
-    complaints.exit()
-
-
-COMMANDS: Final[dict[str, Callable[..., None]]] = {
-    "read": read,
-    "scan": scan,
-    "entries": entries,
-    "query": query,
-    "offset-at": offset_at,
-    "hash": hash_key,
-    "rebuild": rebuild_command,
-}
-"""By their names."""
+    findings.exit()

@@ -1,2 +1,2 @@
-"""What ships with the project beside its code; :mod:`warren.demo.shipped`, :mod:`warren.demo.queue_types` and
-:mod:`warren.demo.shipped_store` say what it is."""
+"""Files that ship with the project: a stopped RabbitMQ's directory (:mod:`warren.commands.demo`), and known situations
+for the simulation (:mod:`warren.simulation.toml_file`)."""

@@ -13,10 +13,10 @@ from urllib.parse import parse_qs, unquote
 
 import attrs
 
-from storage.errors import SettingsError
 from warren.config import Config
 from warren.node import Node
 from warren.shared_node import NodeLease, borrow_node, lease_node
+from warren.storage.errors import SettingsError
 
 _QUERY = frozenset({"vhost"})
 

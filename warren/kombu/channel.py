@@ -23,18 +23,19 @@ from amqp import exceptions as amqp
 from amqp.protocol import queue_declare_ok_t
 from kombu.transport import base
 
-from actors.engines.errors import NotFoundError
-from actors.future import Confirm
-from actors.handing_over import PublishRefusedError
-from actors.pool import ActorStoppedError
-from actors.running_vhost import QueueCell
-from storage.errors import MessageError, WarrenError
+from warren.actors.engines.errors import NotFoundError
+from warren.actors.future import Confirm
+from warren.actors.handing_over import PublishRefusedError
+from warren.actors.pool import ActorStoppedError
+from warren.actors.running_vhost import QueueCell
+from warren.channel import settle
 from warren.consumer import Delivery
-from warren.exchange import UnroutableError
+from warren.exchange_verbs import UnroutableError
 from warren.kombu.errors import as_amqp
 from warren.kombu.message import Message, Outgoing, outgoing
 from warren.kombu.subscription import Subscription
-from warren.queue import Queue, settle
+from warren.queue import Queue
+from warren.storage.errors import MessageError, WarrenError
 
 if TYPE_CHECKING:
     from warren.kombu.connection import Connection
@@ -217,7 +218,7 @@ class Channel(base.StdChannel):
     def _queue(self, name: str) -> Queue:
         """A handle that stays, for what it got is unsettled with it; another one where the queue was deleted since."""
         vhost = self._open_connection.vhost
-        [cell] = vhost.cells([name])
+        [cell] = vhost._verbs.node.cells(vhost.name, [name])
         known = self._handles.get(name)
         if known is None or known[0] is not cell:
             known = self._handles[name] = cell, vhost.queue(name, passive=True)
@@ -292,7 +293,7 @@ class Channel(base.StdChannel):
         self.prefetch_count = prefetch_count or 0
         for subscription in self._subscriptions.values():
             subscription.set_prefetch(self.prefetch_count)
-        connection.bell.ring()
+        connection.wake.set()
 
     def basic_consume(  # noqa: PLR0917 - AMQP's
         self,
@@ -323,7 +324,7 @@ class Channel(base.StdChannel):
                 exclusive=exclusive,
                 priority=(arguments or {}).get("x-priority", 0),
                 on_cancel=on_cancel,
-                bell=connection.bell,
+                wake=connection.wake,
             )
         self._subscriptions[tag] = subscription
         if no_ack:
@@ -442,7 +443,7 @@ class Channel(base.StdChannel):
             raise amqp.PreconditionFailed(f"unknown delivery tag {delivery_tag}", None, method, 406)
         with contextlib.suppress(ActorStoppedError):  # the queue is gone or starts anew: it has all of them already
             settle(found, outcome)
-        connection.bell.ring()
+        connection.wake.set()
 
     def _take(self, tag: int) -> Delivery | None:
         if (consumed := self._consumed.pop(tag, None)) is not None:

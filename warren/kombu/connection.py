@@ -1,8 +1,8 @@
 """Connection: a share in a node, and the one place where the messages for all of its consumers come together.
 
 *Draining* hands one message to the callback of its consumer. Consumers take turns; those whose channel has no room are
-passed over. Whoever finds nothing sees that the bell is rung when something comes, and waits for it, or leaves the
-waiting to an event loop, which watches the bell's file.
+passed over. Whoever finds nothing has the event set when something comes, and waits for it, or leaves the
+waiting to an event loop, which watches the event's file.
 
 In a process that was forked from the one that opened it, a connection is of no use, and closing it touches nothing.
 """
@@ -15,15 +15,15 @@ import time
 from collections import deque
 from typing import Any
 
-from actors.bell import Bell
-from actors.pool import ActorStoppedError
-from storage.errors import WarrenError
+from warren.actors.pool import ActorStoppedError
+from warren.actors.wake_event import WakeEvent
 from warren.exchange import Exchange
 from warren.kombu.address import Address
 from warren.kombu.channel import Channel
 from warren.kombu.errors import as_amqp
 from warren.kombu.subscription import Subscription
 from warren.shared_node import is_foreign, is_open
+from warren.storage.errors import WarrenError
 
 
 class Connection:
@@ -33,7 +33,7 @@ class Connection:
         self.client = client
         """Kombu's own connection object."""
         self.address = address
-        self.bell = Bell()
+        self.wake = WakeEvent()
         self._lease = address.lease()
         self.node = self._lease.node
         try:
@@ -60,7 +60,7 @@ class Connection:
 
     def check(self) -> None:
         """Raise where it cannot be used any more."""
-        self.node.check_process()
+        self.node._running.check_process()
 
     # ── channels and what they share ────────────────────────────────────────────────────────────────────────────
 
@@ -76,7 +76,7 @@ class Connection:
         self._channels.pop(channel.channel_id, None)
 
     def exchange(self, name: str) -> Exchange:
-        """A handle on an exchange; raises :class:`~warren.NotFoundError`."""
+        """A handle on an exchange; raises :class:`~warren.errors.NotFoundError`."""
         exchange = self._exchanges.get(name)
         if exchange is None:
             exchange = self._exchanges[name] = self.vhost.exchange(name)
@@ -85,7 +85,7 @@ class Connection:
     def add(self, channel: Channel, subscription: Subscription) -> None:
         """Take a consumer's messages from now on."""
         self._consumers.append((channel, subscription))
-        self.bell.ring()
+        self.wake.set()
 
     def remove(self, subscription: Subscription) -> None:
         """Take no more of a consumer's."""
@@ -98,14 +98,14 @@ class Connection:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self.check()
-            self.bell.clear()
+            self.wake.clear()
             if self._deliver_one():
                 return
             for channel, subscription in self._consumers:
                 if channel.has_room or subscription.no_ack:
                     subscription.arm()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self.bell.wait(left):
+            if not self.wake.wait(left):
                 raise TimeoutError("no message")
 
     def _deliver_one(self) -> bool:
@@ -136,14 +136,14 @@ class Connection:
     def watch(self, loop: Any) -> None:
         """Let an event loop of Kombu's drain it."""
         self._loop = loop
-        loop.add_reader(self.bell.fileno(), self._on_readable)
-        self.bell.ring()
+        loop.add_reader(self.wake.fileno(), self._on_readable)
+        self.wake.set()
 
     def unwatch(self) -> None:
         """Let it no more."""
         loop, self._loop = self._loop, None
         if loop is not None:
-            loop.remove_reader(self.bell.fileno())
+            loop.remove_reader(self.wake.fileno())
 
     def _on_readable(self) -> None:
         """One message a round of the loop, for timers and the other readers have their turns too."""
@@ -153,11 +153,11 @@ class Connection:
             try:
                 self.drain_events(timeout=0)
             except TimeoutError:
-                raise  # nothing is left, and the bell is set for the next one
+                raise  # nothing is left, and the event is set for the next one
             except BaseException:
-                self.bell.ring()
+                self.wake.set()
                 raise
-            self.bell.ring()  # and not the loop's call_soon, which would be late: a loop sleeps before it calls
+            self.wake.set()  # and not the loop's call_soon, which would be late: a loop sleeps before it calls
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -174,5 +174,5 @@ class Connection:
             self.unwatch()
         with contextlib.suppress(WarrenError), as_amqp("Connection.close"):
             self.vhost.release()
-        self.bell.close()
+        self.wake.close()
         self._lease.release()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from amqp import exceptions as amqp
 
-from actors.engines.errors import RefusedError
+from warren.actors.engines.errors import RefusedError
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 from kombu.transport import base
 
-from queue_index.properties import NAMES
-from storage.errors import MessageError
 from warren.consumer import Delivery
 from warren.messages import PublishArguments
+from warren.queue_index.properties import NAMES
+from warren.storage.errors import MessageError
 
 if TYPE_CHECKING:
     from warren.kombu.channel import Channel

@@ -15,9 +15,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from actors.bell import Bell
-from actors.future import Future
-from actors.pool import ActorStoppedError
+from warren.actors.future import Future
+from warren.actors.pool import ActorStoppedError
+from warren.actors.wake_event import WakeEvent
 from warren.consumer import Delivery
 from warren.queue import Queue
 
@@ -40,7 +40,7 @@ class Subscription:
         exclusive: bool,
         priority: int,
         on_cancel: Callable[[str], Any] | None,
-        bell: Bell,
+        wake: WakeEvent,
     ) -> None:
         """``name``: the consumer's to the queue, which no other has; ``prefetch``: the channel's, 0 for none."""
         self.queue = queue
@@ -50,7 +50,7 @@ class Subscription:
         self.on_cancel = on_cancel
         self.unacked: dict[int, None] = {}
         """Delivery tags of the channel. Entries come and go in different threads, each by one operation."""
-        self._bell = bell
+        self._wake = wake
         self._armed = False
         self._limit = 0 if no_ack else prefetch
         self._asked = self._limit or AHEAD
@@ -68,14 +68,14 @@ class Subscription:
         return self._consumer.ended
 
     def arm(self) -> None:
-        """See that the bell is rung when there is something to take."""
+        """See that the event is set when there is something to take."""
         if not self._armed:
             self._armed = True
             self._consumer.on_ready(self._ready)
 
     def _ready(self, _: Future) -> None:
         self._armed = False
-        self._bell.ring()
+        self._wake.set()
 
     def set_prefetch(self, prefetch: int) -> None:
         """The channel has another prefetch count."""

@@ -7,14 +7,14 @@ from typing import Any, Final
 from amqp import exceptions as amqp
 from kombu.transport import base
 
-from actors.node_actor import ForeignDirectoryError, VhostDownError
-from actors.pool import ActorStoppedError, WrongProcessError
-from storage.errors import DataError, DirectoryLockedError, DiskFullError, StorageError
+from warren.actors.node_errors import ForeignDirectoryError, VhostDownError
+from warren.actors.pool import ActorStoppedError, WrongProcessError
 from warren.kombu.address import address_of
 from warren.kombu.channel import Channel
 from warren.kombu.connection import Connection
-from warren.node import ClosedError
 from warren.running_broker import BrokerRunningError
+from warren.running_node import ClosedError
+from warren.storage.errors import DataError, DirectoryLockedError, DiskFullError, StorageError
 
 CANNOT_OPEN: Final = (
     StorageError,

@@ -12,12 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def as_text(text: str | None) -> str | None:
-    """A name as Spark can hold it: bytes that are not UTF-8 (see :mod:`warren.salvage.names`) as ``\\udc80``, which is
-    what JSON says of them."""
-    return None if text is None else text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def repeated(value: Any, count: int, kind: pa.DataType) -> pa.Array:
     """``count`` times the same value; ``None`` makes nulls."""
     return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
@@ -34,7 +28,7 @@ def known(values: pa.Array, are_known: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def slices(data: bytes | memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.integer[Any]]) -> pa.Array:
-    """Stretches of ``data`` (below 2 GiB) that lie one behind the other, perhaps with gaps, as binary values."""
+    """Slices of ``data`` (below 2 GiB), in ascending order and without overlaps, as binary values."""
     count = len(starts)
     edges = np.empty(2 * count + 1, np.int32)
     edges[0:-1:2] = starts

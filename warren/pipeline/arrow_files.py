@@ -26,8 +26,8 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 import attrs
 import pyarrow
 
-from storage.errors import StorageError
-from storage.filesystem import File, FileSystem
+from warren.storage.errors import StorageError
+from warren.storage.filesystem import File, FileSystem
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -229,7 +229,7 @@ class ArrowFileSystem(FileSystem):
 
 @attrs.define(eq=False)
 class ArrowFile:
-    """An open file; see :class:`storage.filesystem.File`."""
+    """An open file; see :class:`warren.storage.filesystem.File`."""
 
     _system: ArrowFileSystem
     path: str
@@ -244,7 +244,7 @@ class ArrowFile:
         if behind - first >= _UNCACHED_BLOCKS:
             return self._get(offset, stop)
         blocks = {number: self._system.block(self.path, number) for number in range(first, behind)}
-        for low, high in _stretches([number for number, data in blocks.items() if data is None]):
+        for low, high in _runs([number for number, data in blocks.items() if data is None]):
             data = self._get(low * BLOCK_BYTES, min(high * BLOCK_BYTES, self.size()))
             for number in range(low, high):
                 start = (number - low) * BLOCK_BYTES
@@ -321,7 +321,7 @@ def _info_of(one: pyarrow.fs.FileInfo) -> _Info:
     return _Info(one.type == pyarrow.fs.FileType.Directory, one.size or 0, (modified_ns or 0) // 1_000_000)
 
 
-def _stretches(numbers: list[int]) -> Iterator[tuple[int, int]]:
+def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
     """Numbers that follow each other: the first, and the one behind the last."""
     start = None
     for index, number in enumerate(numbers):

@@ -13,19 +13,20 @@ from typing import Final
 
 import attrs
 
-from actors.engines.topics.topic_store import CONSUME_QUEUES, INDEX, QueueKey
-from queue_index.consume_queue_format import ENTRY_BYTES
-from queue_index.index_file import IndexFile
-from queue_index.index_file_format import Header, Layout
-from storage.descriptors import descriptor_bound
-from storage.filesystem import RealFileSystem
-from storage.mapped_files import file_name
-from storage.topic_settings import TopicSettings
-from warren.pipeline.jobs.apart import attempt
+from warren.actors.engines.topics.store_files import CONSUME_QUEUES, INDEX
+from warren.actors.engines.topics.topic_store import QueueKey
+from warren.pipeline.jobs.parallel import task_output
 from warren.pipeline.log_columns import ColumnFiles, entries_of, keys_of
-from warren.pipeline.log_ranges import Lay
+from warren.pipeline.log_ranges import LogLayout
+from warren.queue_index.consume_queue_format import ENTRY_BYTES
+from warren.queue_index.index_file import IndexFile
+from warren.queue_index.index_file_format import Header, Layout
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.rebuilding import empty_store, not_built
+from warren.storage.descriptors import descriptor_bound
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.mapped_files import file_name
+from warren.storage.topic_settings import TopicSettings
 
 _KEYS_AT_ONCE: Final = 1 << 15
 
@@ -34,8 +35,8 @@ _KEYS_AT_ONCE: Final = 1 << 15
 class QueuesWork:
     """The queues of one bucket of a node."""
 
-    lay: Lay
-    attempts: str
+    layout: LogLayout
+    outputs: str
     bucket: int
     batches: tuple[tuple[str, int], ...]
     """Files of entries in the order of the CommitLog, and the batch of each."""
@@ -77,9 +78,9 @@ class BuiltQueues:
 
 def build_queues(work: QueuesWork) -> BuiltQueues:
     """Build the queues of a bucket."""
-    out = attempt(work.attempts, f"queues-{work.bucket}")
-    log = work.lay.commit_log()
-    store = empty_store(RealFileSystem(descriptor_bound()), out, work.lay.settings, log)
+    out = task_output(work.outputs, f"queues-{work.bucket}")
+    log = work.layout.commit_log()
+    store = empty_store(RealFileSystem(descriptor_bound()), out, work.layout.settings, log)
     try:
         for path, batch in work.batches:
             for key, columns in entries_of(path, batch):
@@ -107,7 +108,7 @@ class IndexWork:
     """One index file of a node."""
 
     settings: TopicSettings
-    attempts: str
+    outputs: str
     number: int
     before: tuple[str, int] | None
     """The file with the key before its first, and which of its keys that is; ``None``: the first index file."""
@@ -124,7 +125,7 @@ def build_index_file(work: IndexWork) -> str:
         _, offsets, timestamps = keys_of(path, last, last + 1)
         end = Header(end_timestamp=int(timestamps[0]), end_physical_offset=int(offsets[0]))
         header = end.follow()
-    built = attempt(work.attempts, f"index-{work.number}")
+    built = task_output(work.outputs, f"index-{work.number}")
     file = IndexFile.create(RealFileSystem(descriptor_bound()), built, layout, header)
     try:
         for path, first, stop in work.pieces:
@@ -145,7 +146,7 @@ def _layout(settings: TopicSettings) -> Layout:
 # ── what there is to build ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def queues_works(lay: Lay, attempts: str, parts: Sequence[ColumnFiles]) -> list[QueuesWork]:
+def queues_works(layout: LogLayout, outputs: str, parts: Sequence[ColumnFiles]) -> list[QueuesWork]:
     """The buckets that have any entries. ``parts``: the ranges that count, in order."""
     batches: dict[int, list[tuple[str, int]]] = {}
     for part in parts:
@@ -153,19 +154,19 @@ def queues_works(lay: Lay, attempts: str, parts: Sequence[ColumnFiles]) -> list[
             if part.entries is not None:
                 batches.setdefault(bucket, []).append((part.entries, batch))
     return [
-        QueuesWork(lay=lay, attempts=attempts, bucket=bucket, batches=tuple(found))
+        QueuesWork(layout=layout, outputs=outputs, bucket=bucket, batches=tuple(found))
         for bucket, found in sorted(batches.items())
     ]
 
 
-def index_works(lay: Lay, attempts: str, parts: Sequence[ColumnFiles]) -> list[IndexWork]:
+def index_works(layout: LogLayout, outputs: str, parts: Sequence[ColumnFiles]) -> list[IndexWork]:
     """The index files, oldest first.
 
     A message makes the next file when the last one is full, whether it has a key or not; so the last may be empty.
     """
-    if not lay.settings.message_index_enable or not any(part.records for part in parts):
+    if not layout.settings.message_index_enable or not any(part.records for part in parts):
         return []
-    room = _layout(lay.settings).item_count - 1
+    room = _layout(layout.settings).item_count - 1
     cuts = list(_cut([(part.keys, part.key_count) for part in parts if part.keys is not None], room))
     last = next(part for part in reversed(parts) if part.records)
     if not cuts or (_count(cuts[-1]) == room and not last.ends_in_key):
@@ -174,7 +175,7 @@ def index_works(lay: Lay, attempts: str, parts: Sequence[ColumnFiles]) -> list[I
     before: tuple[str, int] | None = None
     for number, pieces in enumerate(cuts):
         works.append(
-            IndexWork(settings=lay.settings, attempts=attempts, number=number, before=before, pieces=tuple(pieces))
+            IndexWork(settings=layout.settings, outputs=outputs, number=number, before=before, pieces=tuple(pieces))
         )
         if pieces:
             before = pieces[-1][0], pieces[-1][2] - 1
@@ -207,7 +208,7 @@ def _count(pieces: Sequence[_Piece]) -> int:
 
 
 def moved(built: Sequence[BuiltQueues], index_files: Sequence[str], names: Sequence[str], out: str) -> None:
-    """Put what was built apart together in ``out``."""
+    """Move what the tasks built to ``out``."""
     os.makedirs(f"{out}/{CONSUME_QUEUES}", exist_ok=True)
     for part in built:
         for queue in part.queues:

@@ -1,8 +1,8 @@
-"""What goes wrong in the pipeline itself; what is wrong with the files is said by :mod:`storage.errors`."""
+"""What goes wrong in the pipeline itself; what is wrong with the files is said by :mod:`warren.storage.errors`."""
 
 from __future__ import annotations
 
-from storage.errors import WarrenError
+from warren.storage.errors import WarrenError
 
 
 class PipelineError(WarrenError):

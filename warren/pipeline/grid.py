@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from warren.pipeline.jobs.apart import each_apart
+from warren.pipeline.jobs.parallel import map_parallel
 from warren.pipeline.jobs.running import running
 from warren.simulation.grid import Point
 from warren.simulation.sweep import Outcome, run_point
@@ -25,9 +25,9 @@ def on_spark(points: Sequence[Point], progress: Callable[[int], None], *, master
     """What comes of each point, in their order: on the session that is active, or on one that is started for it.
 
     ``master``: of one that is started (default: ``local[*]``). A point that cannot be simulated is an outcome, too.
-    Raises :class:`warren.pipeline.PipelineError` where Spark does not start, or loses a task for good.
+    Raises :class:`warren.pipeline.PipelineError` where Spark does not start, or gives a task up.
     """
     with running("Simulating", master) as (spark, _):
-        outcomes = each_apart(spark, points, run_point)
+        outcomes = map_parallel(spark, points, run_point)
     progress(len(outcomes))
     return outcomes

@@ -24,27 +24,26 @@ import posixpath
 from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
-from typing import Final
 
 import attrs
 
-from actors.engines.topics.checkpoint_format import read_checkpoint
-from actors.engines.topics.store_recovery import first_torn, reading_start
-from actors.engines.topics.topic_store import ABORT, CHECKPOINT, CONSUME_QUEUES, QueueKey, commit_log_directory
-from msg_store.commit_log import CommitLog
-from msg_store.commit_log_format import Blank
-from msg_store.record_columns import RecordColumns
-from queue_index.consume_queue import ConsumeQueue
-from queue_index.consume_queue_format import ENTRY_BYTES, are_good, is_filler
-from storage.errors import DataError, StorageError
-from storage.mapped_files import MappedFiles, parse_file_name
-from storage.topic_settings import ROCKETMQ_4_9, TopicSettings
+from warren.actors.engines.topics.checkpoint_format import read_checkpoint
+from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT, CONSUME_QUEUES
+from warren.actors.engines.topics.store_recovery import first_torn, reading_start
+from warren.actors.engines.topics.topic_store import QueueKey, commit_log_directory
+from warren.msg_store.commit_log import CommitLog
+from warren.msg_store.commit_log_format import Blank
+from warren.msg_store.record_columns import RecordColumns
 from warren.pipeline.places import Node
+from warren.queue_index.consume_queue import ConsumeQueue
+from warren.queue_index.consume_queue_format import ENTRY_BYTES, are_good, is_filler
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.inference import mapped_file_size
 from warren.salvage.rocketmq.places import TOPICS
-
-_WARREN_LOCK: Final = "warren.lock"
+from warren.storage.errors import DataError, StorageError
+from warren.storage.lock_file import LOCK_FILE
+from warren.storage.mapped_files import MappedFiles, parse_file_name
+from warren.storage.topic_settings import ROCKETMQ_4_9, TopicSettings
 
 
 @attrs.frozen(eq=False)
@@ -128,7 +127,7 @@ class LiveStore:
         try:
             return place.files, place.store()
         except DataError:
-            if place.files.exists(below(place.directory, _WARREN_LOCK)):  # a node, of which nobody has a topic yet
+            if place.files.exists(below(place.directory, LOCK_FILE)):  # a node, of which nobody has a topic yet
                 return place.files, below(place.directory, TOPICS)
             raise
 
@@ -169,8 +168,8 @@ class LiveStore:
         files, directory = self._place()
         is_clean = not files.exists(below(directory, ABORT))
         checkpoint = read_checkpoint(files, below(directory, CHECKPOINT))
-        start = reading_start(log, log.settings, checkpoint, was_clean=is_clean)
-        mends = not is_clean and files.exists(below(posixpath.dirname(directory), _WARREN_LOCK))
+        start = reading_start(log.mapped.read, log.mapped.bases, log.settings, checkpoint, was_clean=is_clean)
+        mends = not is_clean and files.exists(below(posixpath.dirname(directory), LOCK_FILE))
         if self._log_end > log.mapped.file_end:
             self._log_end = self._synced = 0  # another store than the one that was walked
         self._synced = max(self._synced, start)

@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from actors.engines.topics.topic_store import QueueKey
-from msg_store.commit_log_format import COMMIT, ROLLBACK, TRANSACTION_MASK
-from msg_store.gathering import stable_order
-from msg_store.record_columns import RecordColumns
-from queue_index.key_index import is_put
-from warren.pipeline.jobs.apart import attempt
-from warren.pipeline.log_ranges import Lay, Outcome, Range, RangeWalk
+from warren.actors.engines.topics.topic_store import QueueKey
+from warren.msg_store.commit_log_format import COMMIT, ROLLBACK, TRANSACTION_MASK
+from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.strided import stable_order
+from warren.pipeline.jobs.parallel import task_output
+from warren.pipeline.log_ranges import LogLayout, Outcome, Range, RangeWalk
+from warren.queue_index.key_index import is_put
 
 _ENTRIES: Final = pa.schema(
     [
@@ -47,9 +47,9 @@ Column = npt.NDArray[Any]
 class ReadingWork:
     """One range to be read."""
 
-    lay: Lay
+    layout: LogLayout
     part: Range
-    attempts: str
+    outputs: str
     """The directory that the files go to."""
     buckets: int
     start: int | None = None
@@ -82,7 +82,7 @@ class ColumnFiles:
 
 def read_range(work: ReadingWork) -> ColumnFiles:
     """Read a range and write its files."""
-    walk = RangeWalk(work.lay, work.part, work.start, with_keys=work.lay.settings.message_index_enable)
+    walk = RangeWalk(work.layout, work.part, work.start, with_keys=work.layout.settings.message_index_enable)
     entries, keys = _Entries(work.buckets), _Keys(work.floor)
     records = 0
     for columns in walk.columns():
@@ -93,14 +93,14 @@ def read_range(work: ReadingWork) -> ColumnFiles:
     if walk.outcome is None:
         raise RuntimeError("a walk without an outcome")
     name = f"{work.part.start:020d}"
-    entries_path, buckets = entries.write(attempt(work.attempts, f"{name}.entries"))
+    entries_path, buckets = entries.write(task_output(work.outputs, f"{name}.entries"))
     return ColumnFiles(
         outcome=walk.outcome,
         floor=work.floor,
         records=records,
         entries=entries_path,
         buckets=buckets,
-        keys=keys.write(attempt(work.attempts, f"{name}.keys")),
+        keys=keys.write(task_output(work.outputs, f"{name}.keys")),
         key_count=keys.count,
         first_key=keys.first,
         last_key=keys.last,

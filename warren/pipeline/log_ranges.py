@@ -1,47 +1,43 @@
-"""A CommitLog cut into ranges of bytes that are read apart, as if one had read it from its first byte to its end.
+"""A CommitLog cut into ranges of bytes that parallel tasks read; together they give what one reader would get.
 
-A range has the records that begin in it; the last one is read beyond the range's end. Where its first record begins
-nobody tells, unless the range is a file's first: it is *guessed*, by a message's magic code in front of the physical
-offset of that very place. Damage, or a body that is a piece of a CommitLog, makes wrong guesses. So afterwards the
-ranges of a file are put in a *chain*: each must begin where the one before it ended. One that does not is read again,
-from the right place (:func:`chain`).
+A range has the records that begin in it; the last one is read beyond the range's end. Where its first record begins is
+known of a file's first range only. Elsewhere it is *guessed*: the first sound position
+(:mod:`warren.msg_store.record_finder`). Damage, or a body that holds a copy of a CommitLog, makes wrong guesses. So
+afterwards the ranges of a file are put in a *chain*: each must begin where the one before it ended. One that does not
+is read again, from the right position (:func:`chain`).
 
-The end of the log is recovery's, and recovery reads the last files for it with their CRCs. Here that is done by the
-ranges too: behind :attr:`Lay.checked_from` every record's CRC is looked at, and the first failure there is the end.
-Recovery then only has to read on from the last good record (``good_until``).
+The end of the log is recovery's, and recovery reads the last files for it with their CRCs. Here the ranges do that too:
+behind :attr:`LogLayout.checked_from` every record's CRC is compared, and the first failure there is the end. Recovery
+then only has to read on from the last good record (``good_until``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
 
 import attrs
 
-from actors.engines.topics.checkpoint_format import read_checkpoint
-from actors.engines.topics.store_recovery import reading_start
-from actors.engines.topics.topic_store import ABORT, CHECKPOINT, commit_log_directory
-from msg_store.commit_log import CommitLog
-from msg_store.commit_log_format import MESSAGE_MAGIC, Blank
-from msg_store.record_check import Failure, Read
-from msg_store.record_columns import RecordColumns, read_columns
-from storage.mapped_files import MappedFiles
-from storage.topic_settings import TopicSettings
+from warren.actors.engines.topics.checkpoint_format import read_checkpoint
+from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT
+from warren.actors.engines.topics.store_recovery import reading_start
+from warren.actors.engines.topics.topic_store import commit_log_directory
+from warren.msg_store.commit_log import CommitLog
+from warren.msg_store.commit_log_format import Blank
+from warren.msg_store.record_check import Failure
+from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.record_finder import RecordFinder
+from warren.msg_store.record_scan import read_columns
 from warren.pipeline.places import Node
 from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.store import RocketmqStore, opened_store
-
-_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
-_MAGIC_AT: Final = 4
-_PHYSICAL_OFFSET_AT: Final = 28
-_BEGIN_BYTES: Final = _PHYSICAL_OFFSET_AT + 8
-_LOOK_BYTES: Final = 1 << 20
+from warren.storage.mapped_files import MappedFiles
+from warren.storage.topic_settings import TopicSettings
 
 
 @attrs.frozen(kw_only=True)
-class Lay:
-    """How a node's CommitLog lies, before recovery has found its end; small, and sent to every task."""
+class LogLayout:
+    """Files and settings of a node's CommitLog, before recovery has found its end; small, and sent to every task."""
 
     node: Node
     directory: str
@@ -63,7 +59,7 @@ class Lay:
         return CommitLog(mapped, self.settings, self.end, mapped.min_offset)
 
 
-def lay_of(node: Node, changes: Mapping[str, str]) -> Lay:
+def layout_of(node: Node, changes: Mapping[str, str]) -> LogLayout:
     """Raises :class:`DataError` where there is no store, or a CommitLog that RocketMQ would refuse."""
     place = node.place()
     directory = place.store()
@@ -71,7 +67,7 @@ def lay_of(node: Node, changes: Mapping[str, str]) -> Lay:
     if settings.rebuild_after_crash:  # its recovery may end the log for other reasons
         with opened_store(node.name, place.files, directory, changes) as opened:
             log = opened.store.commit_log
-            return Lay(
+            return LogLayout(
                 node=node,
                 directory=directory,
                 settings=settings,
@@ -85,9 +81,9 @@ def lay_of(node: Node, changes: Mapping[str, str]) -> Lay:
     start = None
     if log.mapped.bases:
         checkpoint = read_checkpoint(place.files, f"{directory}/{CHECKPOINT}")
-        start = reading_start(log, settings, checkpoint, was_clean=was_clean)
+        start = reading_start(log.mapped.read, log.mapped.bases, settings, checkpoint, was_clean=was_clean)
     log.close()
-    return Lay(
+    return LogLayout(
         node=node,
         directory=directory,
         settings=settings,
@@ -99,10 +95,10 @@ def lay_of(node: Node, changes: Mapping[str, str]) -> Lay:
 
 
 @contextmanager
-def settled(lay: Lay, changes: Mapping[str, str], good_until: int) -> Iterator[RocketmqStore]:
+def settled(layout: LogLayout, changes: Mapping[str, str], good_until: int) -> Iterator[RocketmqStore]:
     """The node's store after its recovery, which reads from ``good_until`` on."""
-    place = lay.node.place()
-    with opened_store(lay.node.name, place.files, lay.directory, changes, good_until=good_until) as opened:
+    place = layout.node.place()
+    with opened_store(layout.node.name, place.files, layout.directory, changes, good_until=good_until) as opened:
         yield opened
 
 
@@ -123,31 +119,16 @@ class Range:
     """CRCs are looked at, and the first failure is the log's end."""
 
 
-def ranges(lay: Lay, range_bytes: int) -> list[Range]:
+def ranges(layout: LogLayout, range_bytes: int) -> list[Range]:
     """The whole CommitLog, in ranges of about ``range_bytes``."""
     found = []
-    for base in lay.bases:
-        file_stop = min(base + lay.settings.mapped_file_size_commit_log, lay.end)
-        is_checked = lay.checked_from is not None and base >= lay.checked_from
+    for base in layout.bases:
+        file_stop = min(base + layout.settings.mapped_file_size_commit_log, layout.end)
+        is_checked = layout.checked_from is not None and base >= layout.checked_from
         for start in range(base, file_stop, range_bytes):
             stop = min(start + range_bytes, file_stop)
             found.append(Range(base=base, start=start, stop=stop, file_stop=file_stop, is_checked=is_checked))
     return found
-
-
-def first_record(read: Read, start: int, stop: int) -> int | None:
-    """Where the first record begins from ``start`` on and before ``stop``, as far as one look tells."""
-    for at in range(start, stop, _LOOK_BYTES):
-        here = min(_LOOK_BYTES, stop - at)
-        data = read(at, here + _BEGIN_BYTES)
-        found = data.find(_MAGIC, _MAGIC_AT)
-        while 0 <= found < here + _MAGIC_AT:
-            begin = found - _MAGIC_AT
-            said = data[begin + _PHYSICAL_OFFSET_AT : begin + _BEGIN_BYTES]
-            if int.from_bytes(said, "big") == at + begin:
-                return at + begin
-            found = data.find(_MAGIC, found + 1)
-    return None
 
 
 @attrs.frozen(kw_only=True)
@@ -170,7 +151,7 @@ class Outcome:
 class RangeWalk:
     """One reading of a range: :meth:`columns` once, then :attr:`outcome`."""
 
-    lay: Lay
+    layout: LogLayout
     part: Range
     start: int | None
     """Where its first record begins, if that is known."""
@@ -179,10 +160,10 @@ class RangeWalk:
 
     def columns(self) -> Iterator[RecordColumns]:
         """The good records, many at a time; among the last ones are perhaps some that begin behind the range."""
-        part, log = self.part, self.lay.commit_log()
+        part, log = self.part, self.layout.commit_log()
         start = part.start if part.start == part.base else self.start
         if start is None:
-            start = first_record(log.read, part.start, part.stop)
+            start = RecordFinder(read=log.mapped.read, end=part.file_stop).first(part.start, part.stop)
         failures: list[Failure] = []
         resume, is_over, is_end = part.stop if start is None else start, False, False
         items = iter(()) if start is None else self._items(log, start)
@@ -210,8 +191,8 @@ class RangeWalk:
             log.mapped.read,
             start,
             self.part.file_stop,
-            check_crc=self.part.is_checked and self.lay.settings.check_crc_on_recover,
-            delay_levels_ms=self.lay.settings.delay_levels_ms(),
+            check_crc=self.part.is_checked and self.layout.settings.check_crc_on_recover,
+            delay_levels_ms=self.layout.settings.delay_levels_ms(),
             with_keys=self.with_keys,
         )
 

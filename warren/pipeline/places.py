@@ -15,18 +15,21 @@ import enum
 import glob
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from urllib.parse import unquote
 
 import attrs
 
-from storage.descriptors import descriptor_bound
-from storage.errors import DataError, StorageError
-from storage.filesystem import FileSystem, RealFileSystem
 from warren.pipeline.arrow_files import Address, ArrowFileSystem, address, has_magic, matches
 from warren.pipeline.errors import PipelineError
 from warren.salvage.live_node import refuse_live_node
+from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.source import Place
+from warren.salvage.vhost import Vhost, VhostPlace
+from warren.storage.descriptors import descriptor_bound
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import FileSystem, RealFileSystem
 
 _ARCHIVE = "an archive, which Spark cannot read in parts; unpack it first"
 
@@ -70,15 +73,34 @@ class Node:
         """The directory, as :mod:`warren.salvage.source` knows it."""
         return Place(self.name, ReadOnlyFileSystem(self.files()), self.directory, 0)
 
-    def kinds(self) -> Kind:
-        """What lies in it; raises :class:`DataError` where there is nothing."""
+    def contents(self) -> NodeContents:
+        """What lies in it: a walk through its directories. Raises :class:`DataError` where there is nothing."""
         vhosts, store = self.place().parts()
-        found = Kind(0)
-        if vhosts is not None:
-            found |= Kind.QUEUES
-        if store is not None:
-            found |= Kind.TOPICS
-        return found
+        return NodeContents(self, None if vhosts is None else tuple(vhosts), store)
+
+
+@attrs.frozen
+class NodeContents:
+    """What lies in a node."""
+
+    node: Node
+    vhosts: tuple[VhostPlace, ...] | None
+    """``None``: it has no queues."""
+    store: str | None
+    """The directory of its topic store; ``None``: it has none."""
+
+    @property
+    def kinds(self) -> Kind:
+        """Which of both there are."""
+        return (Kind(0) if self.vhosts is None else Kind.QUEUES) | (Kind(0) if self.store is None else Kind.TOPICS)
+
+    def opened_vhosts(self) -> Iterator[Vhost]:
+        """Its vhosts, each open until the next."""
+        files = self.node.place().files
+        nodes = QuorumNodes(files)
+        for where in self.vhosts or ():
+            with closing(Vhost.open(files, where, nodes)) as vhost:
+                yield vhost
 
 
 def find_nodes(paths: Sequence[str], *, may_run: bool = False) -> list[Node]:

@@ -1,8 +1,9 @@
 """The properties of many messages as Arrow's maps, and single ones of them as columns.
 
-What counts is said in :func:`msg_store.commit_log_format.decode_properties`: entries without name or value vanish, the
-last of equal names wins. All properties are laid one behind the other, each record's behind a separator, and all of
-their separators are found at once. Only a record whose bytes are no UTF-8 is read alone first, as Java reads it.
+What counts is said in :func:`warren.msg_store.commit_log_format.decode_properties`: entries without name or value
+vanish, the last of equal names wins. All properties are laid one behind the other, each record's behind a separator,
+and all of their separators are found at once. Only a record whose bytes are no UTF-8 is read alone first, as Java reads
+it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from msg_store.commit_log_format import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
-from storage.java_hash import java_text
+from warren.msg_store.commit_log_format import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from warren.pipeline.arrays import slices
+from warren.storage.java_hash import java_text
 
 MAP_TYPE: Final = pa.map_(pa.string(), pa.string())
 

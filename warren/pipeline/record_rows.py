@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 from binascii import hexlify
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Final
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from msg_store.commit_log_format import Host
-from msg_store.record_fields import Hosts, RecordFields
-from msg_store.record_search import Stretch
+from warren.msg_store.commit_log_format import Host
+from warren.msg_store.record_columns import Hosts, RecordColumns
 from warren.pipeline.arrays import chosen, repeated, rows_of, slices
 from warren.pipeline.property_maps import PropertyMaps
 from warren.salvage.rocketmq.message_lines import KEYS, TAGS
@@ -34,17 +33,12 @@ class Whence:
 class RecordRows:
     """Some records of one window of a file."""
 
-    fields: RecordFields
+    columns: RecordColumns
     whence: Whence
     bodies: bool
 
-    @classmethod
-    def of(cls, stretch: Stretch, rows: npt.NDArray[np.int64] | slice, whence: Whence, *, bodies: bool) -> Self:
-        """Those ``rows`` of a stretch's columns."""
-        return cls(RecordFields(stretch.data, stretch.base, stretch.columns, rows), whence, bodies)
-
     def __len__(self) -> int:
-        return len(self.fields)
+        return len(self.columns)
 
     def column(self, name: str) -> pa.Array:
         found = _COLUMNS[name](self)
@@ -53,17 +47,17 @@ class RecordRows:
     def body(self) -> pa.Array:
         if not self.bodies:
             return pa.nulls(len(self), pa.binary())
-        return slices(self.fields.data, *self.fields.bodies())
+        spans = self.columns.spans
+        return slices(spans.data, spans.body_starts, spans.body_sizes)
 
     def topic(self) -> pa.Array:
-        columns = self.fields.columns
-        return chosen(columns.topics, columns.topic_of[self.fields.rows])
+        return chosen(self.columns.topics, self.columns.topic_of)
 
     def message_id(self) -> pa.Array:
         """Store host and physical offset, in upper-case hexadecimal digits."""
-        offsets = np.ascontiguousarray(self.fields.physical_offsets, ">i8").view(np.uint8).reshape(-1, 8)
+        offsets = np.ascontiguousarray(self.columns.physical_offsets, ">i8").view(np.uint8).reshape(-1, 8)
         parts = []
-        for hosts, where in self.fields.store_hosts():
+        for hosts, where in self.columns.store_hosts():
             octets = np.concatenate((hosts, offsets[where]), axis=1)
             digits = np.frombuffer(hexlify(octets.tobytes()).upper(), np.uint8)
             parts.append((rows_of(digits.reshape(len(octets), -1), pa.string()), where))
@@ -71,7 +65,9 @@ class RecordRows:
 
     @functools.cached_property
     def properties(self) -> PropertyMaps:
-        return PropertyMaps(self.fields.data, *self.fields.properties())
+        return PropertyMaps(
+            self.columns.spans.data, self.columns.spans.properties_starts, self.columns.spans.properties_sizes
+        )
 
 
 def _hosts(hosts: Hosts) -> pa.Array:
@@ -102,25 +98,25 @@ def _put_together(parts: list[tuple[pa.Array, npt.NDArray[np.int64]]]) -> pa.Arr
 _COLUMNS: Final[dict[str, Callable[[RecordRows], pa.Array | npt.NDArray[np.generic]]]] = {
     "node": lambda rows: repeated(rows.whence.node, len(rows), pa.string()),
     "topic": RecordRows.topic,
-    "queue_id": lambda rows: rows.fields.columns.queue_ids[rows.fields.rows],
-    "queue_offset": lambda rows: rows.fields.columns.queue_offsets[rows.fields.rows],
-    "physical_offset": lambda rows: rows.fields.physical_offsets,
-    "size": lambda rows: rows.fields.columns.sizes[rows.fields.rows],
-    "store_timestamp": lambda rows: rows.fields.columns.store_timestamps[rows.fields.rows],
-    "born_timestamp": lambda rows: rows.fields.columns.born_timestamps[rows.fields.rows],
-    "born_host": lambda rows: _hosts(rows.fields.born_hosts()),
-    "store_host": lambda rows: _hosts(rows.fields.store_hosts()),
-    "sys_flag": lambda rows: rows.fields.sys_flags,
-    "flag": lambda rows: rows.fields.flags(),
-    "reconsume_times": lambda rows: rows.fields.columns.reconsume_times[rows.fields.rows],
-    "prepared_transaction_offset": lambda rows: rows.fields.columns.prepared_transaction_offsets[rows.fields.rows],
+    "queue_id": lambda rows: rows.columns.queue_ids,
+    "queue_offset": lambda rows: rows.columns.queue_offsets,
+    "physical_offset": lambda rows: rows.columns.physical_offsets,
+    "size": lambda rows: rows.columns.sizes,
+    "store_timestamp": lambda rows: rows.columns.store_timestamps,
+    "born_timestamp": lambda rows: rows.columns.born_timestamps,
+    "born_host": lambda rows: _hosts(rows.columns.born_hosts()),
+    "store_host": lambda rows: _hosts(rows.columns.store_hosts()),
+    "sys_flag": lambda rows: rows.columns.sys_flags,
+    "flag": lambda rows: rows.columns.flags,
+    "reconsume_times": lambda rows: rows.columns.reconsume_times,
+    "prepared_transaction_offset": lambda rows: rows.columns.prepared_transaction_offsets,
     "tags": lambda rows: rows.properties.named(TAGS),
     "keys": lambda rows: rows.properties.named(KEYS),
     "properties": lambda rows: rows.properties.maps(),
     "body": RecordRows.body,
-    "body_crc": lambda rows: rows.fields.crcs().astype(np.int64),
-    "crc_ok": lambda rows: rows.fields.crcs_match(),
+    "body_crc": lambda rows: rows.columns.body_crcs.astype(np.int64),
+    "crc_ok": lambda rows: rows.columns.crcs_match(),
     "message_id": RecordRows.message_id,
     "file": lambda rows: repeated(rows.whence.file, len(rows), pa.string()),
-    "file_offset": lambda rows: rows.fields.columns.positions[rows.fields.rows] - rows.whence.begin,
+    "file_offset": lambda rows: rows.columns.positions - rows.whence.begin,
 }

@@ -148,6 +148,36 @@ RECORDS: Final = _schema(
 )
 """A row for each record of a CommitLog; the filler at the end of a file is none."""
 
+EXPORTED_MESSAGES: Final = StructType(
+    [
+        MESSAGES[name]
+        for name in (
+            "node", "position", "vhost", "queue", "seq_id", "msg_id", "persistent", "redelivered", "expiry_us",
+            "delivery_count", "size", "exchange", "routing_keys", "properties", "headers", "body", "body_sha256",
+        )
+    ]
+)  # fmt: skip
+"""The columns of an export of queues, in order."""
+
+
+def _exported(name: str) -> StructField:
+    """What both have is of one type, so that one file can hold both; numbers are ``bigint``."""
+    field = (MESSAGES if name in MESSAGES.names else RECORDS)[name]
+    return StructField(name, _LONG, True, field.metadata) if field.dataType == _INT else field
+
+
+EXPORTED_RECORDS: Final = StructType(
+    [
+        _exported(name)
+        for name in (
+            "node", "position", "topic", "queue_id", "queue_offset", "physical_offset", "size", "store_timestamp",
+            "born_timestamp", "born_host", "store_host", "sys_flag", "flag", "reconsume_times", "tags", "keys",
+            "properties", "body", "body_sha256", "crc_ok", "message_id",
+        )
+    ]
+)  # fmt: skip
+"""The columns of an export of topics, in order."""
+
 ENTRIES: Final = _schema(
     _NODE,
     ("topic", _STRING, "the topic"),

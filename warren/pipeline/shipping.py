@@ -33,7 +33,8 @@ from warren.pipeline.errors import PipelineError
 DISTRIBUTION: Final = "warrenmq"
 """What is installed; it is imported as warren."""
 
-OUR_PACKAGES: Final = ("actors", "msg_store", "queue_index", "storage", "warren")
+OUR_PACKAGES: Final = ("warren", "warren.actors", "warren.msg_store", "warren.queue_index", "warren.storage")
+"""Each may lie in a folder of its own, as in a checkout."""
 
 _WITH_SPARK: Final = ("pandas", "pyarrow")
 """What PySpark and we need beside warren's own requirements."""
@@ -162,7 +163,7 @@ def _files(distributions: Mapping[str, Mapping[str, Path]]) -> dict[str, Path]:
             for source in Path(folder).rglob("*"):
                 is_ours = source.suffix == ".py" or source.name == "py.typed" or source.parent.name == "data"
                 if is_ours and source.is_file():
-                    files[f"{package}/{source.relative_to(folder).as_posix()}"] = source
+                    files[f"{package.replace('.', '/')}/{source.relative_to(folder).as_posix()}"] = source
     return files
 
 

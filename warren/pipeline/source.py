@@ -35,7 +35,7 @@ class WarrenSource(DataSource):
         return "warren"
 
     def schema(self) -> StructType:
-        is_stream = "table" not in self.options  # or a table that is not said, which the reader complains of
+        is_stream = "table" not in self.options  # or a table that is not said, which the reader reports
         return RECORDS if is_stream else self._table().schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -103,10 +103,10 @@ def plan(table: Table, options: ReadOptions, wanted: Wanted) -> list[Task]:
     """The tasks of all nodes; raises :class:`PipelineError` where a node is of a kind that has no such table."""
     tasks: list[Task] = []
     for node in find_nodes(options.paths):
-        kinds = node.kinds()
-        if not kinds & table.kinds:
+        contents = node.contents()
+        if not contents.kinds & table.kinds:
             what = "a topic store" if table.kinds.name == "QUEUES" else "a directory of queues"
             raise PipelineError(f"{node.name}: is {what}, which has no table {table.name}")
         if wanted.allows("node", node.name):
-            tasks += table.plan(node, options, wanted)
+            tasks += table.plan(contents, options, wanted)
     return tasks

@@ -1,7 +1,7 @@
 """Rows that are to be appended to topics, staged by tasks as Arrow files until the driver appends all of them.
 
 A task takes what a user's frame has, checks each row as far as that can be done without the node, and encodes it, so
-that nothing that a row has in it can fail once appending has begun. A file is written by one attempt of one task, under
+that nothing that a row has in it can fail once appending has begun. A file is written by one run of one task, under
 a name that no other has; only those count whose :class:`Staged` came to the driver.
 
 ======================  ==============================================================================================
@@ -27,10 +27,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, MapType, StringType, StructType
 
-from actors.engines.topics.names import check_user_topic
-from msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES
-from storage.errors import WarrenError
+from warren.actors.engines.topics.names import check_user_topic
+from warren.msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES
 from warren.pipeline.errors import PipelineError
+from warren.storage.errors import WarrenError
 from warren.topic_record import encode_message_properties
 
 WRITE_PROPERTY: Final = "WARREN_WRITE"

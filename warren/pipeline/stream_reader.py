@@ -2,8 +2,8 @@
 
 *Where a query is* is a number for each node, topic and queue: that of the next message. Spark keeps it in the query's
 checkpoint as JSON, ``{node: {topic: {queue: number}}}``. A queue that is not in it begins with its first message. So a
-micro-batch is a stretch of each queue, the same whenever it is asked for again, and a sink that writes each batch once
-has each message once.
+micro-batch is a range of offsets of each queue, the same whenever it is asked for again. A sink that writes each batch
+once has each message once.
 
 *How far it may go* is said by :mod:`warren.pipeline.live_store`; what a batch may have at most
 (``maxRecordsPerTrigger``) is shared out over the queues evenly, and what one does not need goes to the others.
@@ -34,15 +34,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from actors.engines.topics.topic_store import QueueKey
-from queue_index.consume_queue_format import ENTRY_BYTES
-from storage.errors import DataError, StorageError
+from warren.actors.engines.topics.topic_store import QueueKey
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.live_store import LiveStore, View, place_of
 from warren.pipeline.places import Node, find_nodes
 from warren.pipeline.stream_options import EARLIEST, LATEST, Position, StreamOptions
 from warren.pipeline.stream_rows import read_rows
 from warren.pipeline.table import as_batch
+from warren.queue_index.consume_queue_format import ENTRY_BYTES
+from warren.storage.errors import DataError, StorageError
 
 Offsets = dict[str, dict[str, dict[str, int]]]
 """By node, topic and queue id: the number of the next message."""
@@ -59,7 +59,7 @@ PATIENCE_S: Final = 60.0
 
 
 @attrs.frozen
-class Stretch:
+class OffsetRange:
     """Messages of a queue that follow one another: those from ``begin`` on, before ``stop``."""
 
     topic: str
@@ -80,7 +80,7 @@ class StreamTask:
     """What one task reads."""
 
     node: Node
-    stretches: tuple[Stretch, ...]
+    ranges: tuple[OffsetRange, ...]
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -168,13 +168,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks: list[StreamTask] = []
         for name, topics in end.items():
             if name in stores:
-                stretches = [
-                    Stretch(topic, int(queue), begin, stop)
+                ranges = [
+                    OffsetRange(topic, int(queue), begin, stop)
                     for topic, queues in topics.items()
                     for queue, stop in queues.items()
                     if (begin := _number(start, name, topic, queue)) < stop
                 ]
-                tasks += _insisting(functools.partial(self._tasks, stores[name], stretches))
+                tasks += _insisting(functools.partial(self._tasks, stores[name], ranges))
             elif self._options.fail_on_data_loss:
                 raise PipelineError(
                     f"the query's checkpoint has the node {name}, which is not loaded now; "
@@ -182,14 +182,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
         return [InputPartition(task) for task in tasks]
 
-    def _tasks(self, store: LiveStore, stretches: list[Stretch]) -> list[StreamTask]:
-        if not stretches:
+    def _tasks(self, store: LiveStore, ranges: list[OffsetRange]) -> list[StreamTask]:
+        if not ranges:
             return []
-        with _waited_for(store, stretches, may_be_gone=not self._options.fail_on_data_loss) as view:
-            there = [part for one in stretches if (part := self._there(store.node, view, one)) is not None]
+        with _waited_for(store, ranges, may_be_gone=not self._options.fail_on_data_loss) as view:
+            there = [part for one in ranges if (part := self._there(store.node, view, one)) is not None]
             return list(_cut(store.node, view, there, self._options.read.partition_bytes))
 
-    def _there(self, node: Node, view: View, one: Stretch) -> Stretch | None:
+    def _there(self, node: Node, view: View, one: OffsetRange) -> OffsetRange | None:
         """What has not expired of it; raises :class:`PipelineError` where some has and that must not be."""
         first = view.first(one.key) if one.key in view.queues else one.stop
         if first <= one.begin:
@@ -206,10 +206,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         task: StreamTask = partition.value
         options, arrow = self._options, to_arrow_schema(self._schema, timezone="UTC")
         store = LiveStore(task.node, dict(options.read.settings), sync=False)
-        with _waited_for(store, task.stretches) as view:
-            positions, sizes = _places(view, task.stretches)
+        with _waited_for(store, task.ranges) as view:
+            positions, sizes = _places(view, task.ranges)
             kept = positions >= view.log.min_offset
-            lost = sum(one.stop - one.begin for one in task.stretches) - int(kept.sum())
+            lost = sum(one.stop - one.begin for one in task.ranges) - int(kept.sum())
             if lost and options.fail_on_data_loss:
                 raise PipelineError(
                     f"{task.node.name}: {lost} messages expired while they were read; with "
@@ -262,15 +262,15 @@ def rationed(waiting: Mapping[Any, int], most: int) -> dict[Any, int]:
 
 
 @contextmanager
-def _waited_for(store: LiveStore, stretches: Sequence[Stretch], *, may_be_gone: bool = False) -> Iterator[View]:
-    """A view in which the entries of these stretches are there, or have expired.
+def _waited_for(store: LiveStore, ranges: Sequence[OffsetRange], *, may_be_gone: bool = False) -> Iterator[View]:
+    """A view in which the entries of these ranges are there, or have expired.
 
     Raises :class:`PipelineError` where they do not come; ``may_be_gone``: not for a queue that is not there at all.
     """
     until = time.monotonic() + PATIENCE_S
     while True:
-        with store.view(only=[one.key for one in stretches]) as view:
-            missing = [one for one in stretches if not _is_there(view, one)]
+        with store.view(only=[one.key for one in ranges]) as view:
+            missing = [one for one in ranges if not _is_there(view, one)]
             is_late = time.monotonic() > until
             if not missing or (is_late and may_be_gone and not any(one.key in view.queues for one in missing)):
                 yield view
@@ -283,23 +283,23 @@ def _waited_for(store: LiveStore, stretches: Sequence[Stretch], *, may_be_gone: 
         time.sleep(_POLL_S)
 
 
-def _is_there(view: View, one: Stretch) -> bool:
+def _is_there(view: View, one: OffsetRange) -> bool:
     queue = view.queues.get(one.key)
     return queue is not None and queue.max_offset >= one.stop
 
 
-def _cut(node: Node, view: View, stretches: list[Stretch], partition_bytes: int) -> Iterator[StreamTask]:
+def _cut(node: Node, view: View, ranges: list[OffsetRange], partition_bytes: int) -> Iterator[StreamTask]:
     """Tasks, each with a part of the CommitLog."""
-    if not stretches:
+    if not ranges:
         return
-    starts = [place_of(view.queues[one.key], one.begin)[0] for one in stretches]
-    stops = [place_of(view.queues[one.key], one.stop - 1)[0] + 1 for one in stretches]
+    starts = [place_of(view.queues[one.key], one.begin)[0] for one in ranges]
+    stops = [place_of(view.queues[one.key], one.stop - 1)[0] + 1 for one in ranges]
     low, high = min(starts), max(stops)
     step = min(partition_bytes, max(LEAST_TASK_BYTES, -(-(high - low) // _TASKS)))
-    done = [one.begin for one in stretches]
+    done = [one.begin for one in ranges]
     for bound in range(low + step, high + step, step):
         parts = []
-        for at, one in enumerate(stretches):
+        for at, one in enumerate(ranges):
             queue = view.queues[one.key]
             stop = bisect_left(range(done[at], one.stop), bound, key=lambda number: place_of(queue, number)[0])
             if stop:
@@ -309,10 +309,10 @@ def _cut(node: Node, view: View, stretches: list[Stretch], partition_bytes: int)
             yield StreamTask(node, tuple(parts))
 
 
-def _places(view: View, stretches: Sequence[Stretch]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _places(view: View, ranges: Sequence[OffsetRange]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Physical offsets and sizes of the messages, ascending."""
     entries = []
-    for one in stretches:
+    for one in ranges:
         queue = view.queues[one.key]
         begin = min(max(one.begin, queue.mapped.min_offset // ENTRY_BYTES), one.stop)  # files of entries expire, too
         entries.append(queue.entries(begin, one.stop - begin))

@@ -14,15 +14,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from msg_store.commit_log import CommitLog
-from msg_store.record_check import Failure
-from msg_store.record_search import RecordSearch
-from storage.errors import DataError
-from warren.pipeline.arrays import as_text
+from warren.msg_store.commit_log import CommitLog
+from warren.msg_store.record_check import Failure
+from warren.msg_store.record_search import RecordSearch
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Node
 from warren.pipeline.record_rows import RecordRows, Whence
 from warren.pipeline.table import Rows
+from warren.salvage.names import as_text
+from warren.storage.errors import DataError
 
 _GAP_BYTES: Final = 64 << 10
 """Read in vain rather than a second read begun."""
@@ -70,14 +70,11 @@ def _neighbours(node: Node, log: CommitLog, positions: _Longs, end: int, options
         for item in search.records(start, end):
             if isinstance(item, Failure):
                 continue
-            found = item.columns.positions[item.first : item.stop]
+            found = item.positions
             wanted = positions[slice(*positions.searchsorted((found[0], found[-1] + 1)))]
-            rows = np.flatnonzero(np.isin(found, wanted, assume_unique=True)) + item.first
+            rows = np.flatnonzero(np.isin(found, wanted, assume_unique=True))
             seen += len(rows)
             if len(rows):
-                whole = len(rows) == len(found)
-                yield RecordRows.of(
-                    item, slice(item.first, item.stop) if whole else rows, whence, bodies=options.bodies
-                )
+                yield RecordRows(item if len(rows) == len(found) else item.take(rows), whence, options.bodies)
     if seen < len(positions) and options.mode == "failfast":
         raise DataError(path, None, f"{len(positions) - seen} entries lead to no record, from {start - base} on")

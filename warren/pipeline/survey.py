@@ -21,11 +21,11 @@ from typing import Any, Self
 import attrs
 import pyarrow as pa
 
-from storage.mapped_files import file_name
-from storage.topic_settings import TopicSettings
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.places import Kind, Node
 from warren.salvage.rocketmq.store import RocketmqStore, opened_store
+from warren.storage.mapped_files import file_name
+from warren.storage.topic_settings import TopicSettings
 
 
 @attrs.frozen(kw_only=True)
@@ -186,7 +186,7 @@ def surveying(nodes: tuple[Node, ...], settings: Mapping[str, str]) -> Callable[
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
             there = [nodes[number] for number in batch.column(0).to_pylist()]
-            texts = [survey(node, said).to_json() for node in there if Kind.TOPICS in node.kinds()]
+            texts = [survey(node, said).to_json() for node in there if Kind.TOPICS in node.contents().kinds]
             yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["survey"])
 
     return run

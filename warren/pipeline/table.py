@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Kind, Node
+from warren.pipeline.places import Kind, Node, NodeContents
 
 
 @attrs.frozen
@@ -59,9 +59,10 @@ class Table:
     kinds: Kind
     """The kinds of directories that have it."""
     schema: StructType
-    plan: Callable[[Node, ReadOptions, Wanted], Iterable[Task]]
-    """The tasks that read what is wanted of a node, in the order of its rows; runs where Spark plans, so it lists
-    directories and reads little."""
+    plan: Callable[[NodeContents, ReadOptions, Wanted], Iterable[Task]]
+    """The tasks that read what is wanted of a node, in the order of its rows. It runs where Spark plans: it looks at
+    names and sizes of files, and reads those that say what there is (names, settings, what a topic store's recovery
+    reads), but no message and no queue's index."""
     read: Callable[[Task, ReadOptions, Wanted], Iterator[Rows]]
     """A task's rows; columns of bodies are null where ``bodies`` is false."""
 

@@ -29,22 +29,23 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 import warren
-from actors import topic_messages as tm
-from actors.commit_log_actor import size_of
-from actors.engines.topics.names import check_user_topic
-from actors.engines.topics.routing import Part, Router
-from actors.engines.topics.schedule import to_scheduled
-from actors.future import Confirm
-from msg_store.commit_log import Batch
-from msg_store.commit_log_format import Record
-from storage.errors import DataError, WarrenError
-from storage.filesystem import RealFileSystem
+from warren.actors import topic_messages as tm
+from warren.actors.commit_log_actor import size_of
+from warren.actors.engines.topics.names import check_user_topic
+from warren.actors.engines.topics.routing import Part, Router
+from warren.actors.engines.topics.schedule import to_scheduled
+from warren.actors.front_end import admit
+from warren.actors.future import Confirm
 from warren.config import Config
+from warren.msg_store.commit_log import Batch
+from warren.msg_store.commit_log_format import Record
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.staging import WRITE_PROPERTY, Staged, check_columns, chunks, stage
 from warren.pipeline.write_ledger import Intent, Ledger
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.places import store_at
+from warren.storage.errors import DataError, WarrenError
+from warren.storage.filesystem import RealFileSystem
 
 _KNOWN: Final = {
     "path": "path",
@@ -217,7 +218,7 @@ def _discard(options: WriteOptions, staged: Sequence[Staged], epoch: int | None)
 
 
 def _clean(options: WriteOptions, staged: Sequence[Staged]) -> None:
-    """Delete what was staged for batches that are there, by attempts that were given up as well."""
+    """Delete what was staged for batches that are there, by tasks that were given up as well."""
     directories = {one.directory for one in staged}
     query = _query_of(staged)
     if query is not None and os.path.isdir(options.staging):
@@ -260,9 +261,9 @@ def append_all(options: WriteOptions, staged: Sequence[Staged], epoch: int | Non
         if ledger is None or epoch is None:
             _Appending(node, options, Intent(0, 0, rows, tuple(files)), None).run(again=False)
             return
-        log = node.running_topics().log
+        log = node._running.topics_now().log
         log.actor_ref.ask(tm.SyncLog())
-        intent = ledger.begin(epoch, node.running_topics().store.commit_log.end, rows, files)
+        intent = ledger.begin(epoch, node._running.topics_now().store.commit_log.end, rows, files)
         _Appending(node, options, intent, ledger.query).run(again=False)
         ledger.finish()
 
@@ -307,11 +308,11 @@ class _Appending:
             first += chunk.num_rows
         while self._on_their_way:
             self._on_their_way.popleft().wait()
-        self.node.running_topics().log.actor_ref.ask(tm.SyncLog())  # rows that were found, too
+        self.node._running.topics_now().log.actor_ref.ask(tm.SyncLog())  # rows that were found, too
 
     def _found(self) -> set[int]:
         """Numbers of the rows that are in the CommitLog."""
-        log = self.node.running_topics().store.commit_log
+        log = self.node._running.topics_now().store.commit_log
         if log.min_offset > self.intent.log_end:
             raise PipelineError(
                 f"{self.options.path}: epoch {self.intent.epoch} of {self.query} was begun, and what was written then "
@@ -327,9 +328,9 @@ class _Appending:
         return f"{WRITE_PROPERTY}\x01{self.query}/{self.intent.epoch}/".encode()
 
     def _append(self, chunk: pa.RecordBatch, rows: Sequence[int]) -> None:
-        log = self.node.running_topics().log
+        log = self.node._running.topics_now().log
         batches, confirm = list(self._batches(chunk, rows)), Confirm(log)
-        log.admit(size_of(batches), functools.partial(log.hand_over, batches, confirm))
+        admit([log], size_of(batches), functools.partial(log.hand_over, batches, confirm))
         self._on_their_way.append(confirm)
         if len(self._on_their_way) > _AHEAD:
             self._on_their_way.popleft().wait()
@@ -377,10 +378,10 @@ class _Appending:
             parts = router.by_keys(columns["key"]) if how == 1 else router.in_turn(len(bodies))
         for part in parts:
             if not is_delayed:
-                yield topic.batch(part, bodies, properties)
+                yield topic._verbs.batch(part, bodies, properties)
                 continue
             for at in part.positions:
-                one = topic.batch(Part(part.queue_id, range(1)), [bodies[at]], properties[at])
+                one = topic._verbs.batch(Part(part.queue_id, range(1)), [bodies[at]], properties[at])
                 yield to_scheduled(one, columns["delay_level"][at], self.node.config.topics)
 
 

@@ -6,7 +6,7 @@ in the node's directory, ``writes/<query>.json``::
     {"version": 1, "query": "…", "done": [[0, 41]], "intent": {"epoch": 42, "log_end": 123456, "rows": 1000,
      "files": ["…"]}}
 
-``done`` are the epochs that are there, as stretches from and to. An *intent* is written before the first row of an
+``done`` are the epochs that are there, as ranges, from and to. An *intent* is written before the first row of an
 epoch is appended: from then on that is decided, and whoever comes next finishes it. ``log_end`` is the end of the
 CommitLog at that time; what is before it is synced. Each message bears query, epoch and row number as a property.
 
@@ -27,8 +27,8 @@ from typing import Any, Final, Self
 
 import attrs
 
-from storage.errors import DataError
-from storage.filesystem import FileSystem, write_file
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem, write_file
 
 DIRECTORY: Final = "writes"
 _VERSION: Final = 1
@@ -110,7 +110,7 @@ class Ledger:
 
 
 def _with(done: list[tuple[int, int]], epoch: int) -> list[tuple[int, int]]:
-    """The stretches, and this epoch; stretches that touch are one."""
+    """The ranges, and this epoch; ranges that touch become one."""
     found: list[tuple[int, int]] = []
     for first, last in sorted([*done, (epoch, epoch)]):
         if found and first <= found[-1][1] + 1:

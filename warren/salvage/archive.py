@@ -22,7 +22,7 @@ from typing import IO, Any, Final, Protocol
 
 import attrs
 
-from storage.errors import DataError, StorageError
+from warren.storage.errors import DataError, StorageError
 
 MAX_MEMBERS: Final = 1_000_000
 MAX_BYTES: Final = 64 << 30

@@ -19,10 +19,9 @@ from typing import Final
 import attrs
 import numpy as np
 
-from queue_index import directory as disk
-from queue_index.index_v2_format import segment_number_v2
-from queue_index.record_format import Ints
-from queue_index.recovery_terms import RecoveryTerms
+from warren.queue_index import directory as disk
+from warren.queue_index.record_format import Ints
+from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.salvage import classic_v1_findings, classic_v2_findings
 from warren.salvage.classic_rules import CHANGED
 from warren.salvage.classic_v1 import ClassicV1Directory
@@ -35,10 +34,10 @@ from warren.salvage.queue_directory import (
     Extent,
     Finding,
     IndexColumns,
+    MessageRun,
     MsgIds,
     QueueDirectory,
     StoredMessage,
-    Stretch,
     Summary,
 )
 from warren.salvage.read_only import ReadOnlyFileSystem
@@ -115,9 +114,9 @@ class ClassicConvertingDirectory:
         of_v1 = self._of_v1(added, include_acked=include_acked)
         yield from map(itemgetter(1), heapq.merge(of_v2, of_v1, key=itemgetter(0)))
 
-    def stretches(
+    def message_runs(
         self, *, include_acked: bool = False, only: range | None = None
-    ) -> Iterator[StoredMessage | Stretch | Finding]:
+    ) -> Iterator[StoredMessage | MessageRun | Finding]:
         return self.messages(include_acked=include_acked) if only is None or only else iter(())
 
     def index_columns(self, only: range | None = None) -> Iterator[IndexColumns | Finding]:
@@ -249,20 +248,10 @@ class ClassicConvertingDirectory:
         return np.concatenate([_NONE, *parts])
 
 
-def is_of_v1(file_name: str) -> bool:
-    """Whether it is a file of an index of version 1."""
-    return file_name == disk.JOURNAL_NAME or disk.segment_number(file_name) is not None
-
-
-def is_of_v2(file_name: str) -> bool:
-    """The same of version 2."""
-    return segment_number_v2(file_name) is not None
-
-
 def _is_of_other_version(found: Finding) -> bool:
     """Whether it says of one version's index that it is none of the other version."""
     name = found.path.rpartition("/")[2]
-    return found.kind == "leftover file" and (is_of_v1(name) or is_of_v2(name))
+    return found.kind == "leftover file" and (disk.is_of_v1(name) or disk.is_of_v2(name))
 
 
 def _in_order(parts: list[IndexColumns]) -> Iterator[IndexColumns]:

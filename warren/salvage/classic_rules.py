@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from queue_index.record_format import Bools
-from queue_index.recovery_terms import RecoveryTerms
+from warren.queue_index.record_format import Bools, Ints
+from warren.queue_index.recovery_terms import RecoveryTerms
+from warren.salvage.queue_directory import MSG_IDS, MsgIds
+
+NO_EXPIRY_US: Final = 1 << 63
+"""No broker writes such an expiry, and columns cannot hold it."""
 
 CHANGED: Final = "changed since the clean stop"
 """Kind of a finding: what is there is not what the clean stop counted."""
@@ -21,8 +26,14 @@ def seen(terms: RecoveryTerms | None, first_seq_id: int, count: int) -> Bools:
     return looked_at
 
 
-def redelivered_below(terms: RecoveryTerms | None) -> int | None:
-    """The first seq_id that was not delivered before; ``None``: all were, as far as one can know."""
-    if terms is None:
-        return None
-    return terms.next_seq_id if terms.next_deliver_seq_id is None else terms.next_deliver_seq_id
+def redelivered(terms: RecoveryTerms | None, seq_ids: Ints) -> Bools:
+    """Which were delivered before: those below ``next_deliver_seq_id``; without terms all, as far as one can know."""
+    below = None
+    if terms is not None:
+        below = terms.next_seq_id if terms.next_deliver_seq_id is None else terms.next_deliver_seq_id
+    return np.ones(len(seq_ids), np.bool_) if below is None else seq_ids < below
+
+
+def msg_ids_of(entries: npt.NDArray[Any]) -> MsgIds:
+    """The column of ids of index entries."""
+    return np.ascontiguousarray(entries["msg_id"]).view(MSG_IDS)

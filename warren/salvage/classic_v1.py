@@ -2,7 +2,7 @@
 
 A restarted broker delivers a queue's persistent, unacked messages in the order of their seq_ids, below ``next_seq_id``
 where a clean stop left terms. It has delivered before what lies below ``next_deliver_seq_id``, and all of it where
-there are no terms. Positions are taken up segment by segment: memory is that of one segment and the journal's numbers.
+there are no terms. Positions are read segment by segment: memory is that of one segment and the journal's numbers.
 """
 
 from __future__ import annotations
@@ -14,34 +14,31 @@ from typing import Final
 import attrs
 import numpy as np
 
-from queue_index import directory as disk
-from queue_index.record_format import JOURNAL, SEGMENT, Bools, Ints, Octets
-from queue_index.recovery_terms import RecoveryTerms
+from warren.queue_index import directory as disk
+from warren.queue_index.record_format import JOURNAL, SEGMENT, Bools, Ints
+from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.salvage import classic_rules, classic_v1_findings, classic_v1_index
-from warren.salvage.alike import STRETCH_BYTES, STRETCH_MESSAGES, cut_alike
-from warren.salvage.index_file import Bodies, IndexFile
+from warren.salvage.classic_rules import msg_ids_of
+from warren.salvage.message_runs import RUN_MESSAGES, cut_runs, rows_at
 from warren.salvage.names import Json
 from warren.salvage.needed_body import Reference, with_bodies
 from warren.salvage.positions import JournalBySegment, Positions
 from warren.salvage.queue_directory import (
-    MSG_IDS,
     BodySource,
     Extent,
     Finding,
     IndexColumns,
+    MessageRun,
     MsgIds,
     StoredMessage,
-    Stretch,
     Summary,
     missing_body,
     one_by_one,
 )
+from warren.salvage.queue_index_file import Bodies, QueueIndexFile
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
 KIND: Final = "rabbitmq-classic-v1"
-
-_NO_EXPIRY_US: Final = 1 << 63
-"""No broker writes such a number, and columns cannot hold it."""
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -98,29 +95,27 @@ class ClassicV1Directory:
         return Extent(pieces, self.files.size(journal) if self.files.exists(journal) else 0, self.segment_entry_count)
 
     def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
-        return one_by_one(self.stretches(include_acked=include_acked))
+        return one_by_one(self.message_runs(include_acked=include_acked))
 
-    def stretches(
+    def message_runs(
         self, *, include_acked: bool = False, only: range | None = None
-    ) -> Iterator[StoredMessage | Stretch | Finding]:
+    ) -> Iterator[StoredMessage | MessageRun | Finding]:
         for one in classic_v1_findings.walk(self, only):
             if not isinstance(one, Finding):
-                yield from self._stretches_of(one, include_acked=include_acked)
+                yield from self._runs_of(one, include_acked=include_acked)
             elif one.severity == "damage":
                 yield one
 
-    def _stretches_of(
-        self, positions: Positions, *, include_acked: bool
-    ) -> Iterator[StoredMessage | Stretch | Finding]:
+    def _runs_of(self, positions: Positions, *, include_acked: bool) -> Iterator[StoredMessage | MessageRun | Finding]:
         """Of a segment that is open."""
         wanted = positions.unacked | positions.acked if include_acked else positions.unacked
         rel_seqs = np.flatnonzero(wanted & positions.persistent & self.seen(positions))
         bodies = positions.bodies(rel_seqs)
-        for part, are_alike in self._alike(positions, rel_seqs, bodies):
+        for part, is_run in self._cut(positions, rel_seqs, bodies):
             chosen, its_bodies = rel_seqs[part], bodies[part]
-            stretch = self._stretch(positions, chosen, its_bodies) if are_alike else None
-            if stretch is not None:
-                yield stretch
+            run = self._run(positions, chosen, its_bodies) if is_run else None
+            if run is not None:
+                yield run
             else:
                 yield from self.messages_of(positions, chosen, its_bodies)
 
@@ -131,7 +126,7 @@ class ClassicV1Directory:
         with self.journal() as journal:
             for positions in self.segments(journal):
                 wanted = positions.unacked & (positions.persistent == persistent) & (positions.embedded_sizes == 0)
-                yield _ids(positions.bodies(np.flatnonzero(wanted)))
+                yield msg_ids_of(positions.bodies(np.flatnonzero(wanted)))
 
     def knows_references(self) -> bool:
         return True
@@ -151,12 +146,12 @@ class ClassicV1Directory:
             for positions in self.segments(journal, only):
                 wanted = positions.unacked & positions.persistent & self.seen(positions)
                 elsewhere = wanted & (positions.embedded_sizes == 0)
-                yield int((wanted & ~elsewhere).sum()), _ids(positions.bodies(np.flatnonzero(elsewhere)))
+                yield int((wanted & ~elsewhere).sum()), msg_ids_of(positions.bodies(np.flatnonzero(elsewhere)))
 
     @contextmanager
     def journal(self) -> Iterator[JournalBySegment]:
         """The journal, open."""
-        file = IndexFile.open(self.files, below(self.path, disk.JOURNAL_NAME), JOURNAL)
+        file = QueueIndexFile.open(self.files, below(self.path, disk.JOURNAL_NAME), JOURNAL)
         try:
             yield JournalBySegment(file, self.segment_entry_count)
         finally:
@@ -169,7 +164,7 @@ class ClassicV1Directory:
         """
         numbers = self.segment_files() | journal.published
         for number in sorted(numbers if only is None else filter(only.__contains__, numbers)):
-            file = IndexFile.open(self.files, below(self.path, disk.segment_name(number)), SEGMENT)
+            file = QueueIndexFile.open(self.files, below(self.path, disk.segment_name(number)), SEGMENT)
             try:
                 yield Positions.of(number, file, journal, self.segment_entry_count)
             finally:
@@ -190,37 +185,37 @@ class ClassicV1Directory:
         bodies = positions.bodies(rel_seqs)
         there = positions.embedded_sizes[rel_seqs] > 0
         if not there.all():
-            there[~there] = self.bodies.contains_each(_ids(bodies[~there]))
+            there[~there] = self.bodies.contains_each(msg_ids_of(bodies[~there]))
         sizes: Ints = bodies["size"][there].astype(np.int64)
         return sizes
 
-    def _alike(self, positions: Positions, rel_seqs: Ints, bodies: Bodies) -> list[tuple[slice, bool]]:
-        """Where to cut positions: see :func:`warren.salvage.alike.cut_alike`."""
+    def _cut(self, positions: Positions, rel_seqs: Ints, bodies: Bodies) -> list[tuple[slice, bool]]:
+        """Where to cut positions: see :func:`warren.salvage.message_runs.cut_runs`."""
         embedded = positions.embedded_sizes[rel_seqs]
         sizes = np.where(embedded == 0, bodies["size"].astype(np.int64), embedded)
-        below = classic_rules.redelivered_below(self.terms)
-        before = np.zeros(len(rel_seqs), np.bool_) if below is None else positions.first_seq_id + rel_seqs < below
+        before = classic_rules.redelivered(self.terms, positions.first_seq_id + rel_seqs)
         columns = before, positions.from_file[rel_seqs]
-        return cut_alike(sizes, positions.acked[rel_seqs], embedded == 0, columns)
+        return cut_runs(sizes, positions.acked[rel_seqs], embedded == 0, columns)
 
-    def _stretch(self, positions: Positions, rel_seqs: Ints, bodies: Bodies) -> Stretch | None:
-        """Messages that are alike as columns; ``None``: they are better read one by one."""
-        if len(rel_seqs) < STRETCH_MESSAGES or int(bodies["expiry_us"].max()) >= _NO_EXPIRY_US:
+    def _run(self, positions: Positions, rel_seqs: Ints, bodies: Bodies) -> MessageRun | None:
+        """Uniform messages as columns; ``None``: they are better read one by one."""
+        if len(rel_seqs) < RUN_MESSAGES or int(bodies["expiry_us"].max()) >= classic_rules.NO_EXPIRY_US:
             return None
         file = positions.file if positions.from_file[rel_seqs[0]] else positions.journal
         _, offsets, embedded_at = positions.records(rel_seqs)
         size = int(positions.embedded_sizes[rel_seqs[0]])
         embedded = size > 0
-        encoded = _rows(file, np.array(embedded_at), size) if embedded else self.bodies.read_alike(_ids(bodies))
+        encoded = (
+            rows_at(file, np.array(embedded_at), size) if embedded else self.bodies.read_uniform(msg_ids_of(bodies))
+        )
         if encoded is None:
             return None
         seq_ids = positions.first_seq_id + rel_seqs
-        below = classic_rules.redelivered_below(self.terms)
-        return Stretch(
+        return MessageRun(
             seq_ids=seq_ids,
             msg_ids=np.ascontiguousarray(bodies["msg_id"]).view(np.uint8).reshape(len(rel_seqs), -1),
             expiries_us=bodies["expiry_us"].astype(np.uint64),
-            redelivered=below is None or int(seq_ids[0]) < below,
+            redelivered=bool(classic_rules.redelivered(self.terms, seq_ids[:1])[0]),
             encoded=encoded,
             path=file.path,
             offsets=np.array(offsets, np.int64),
@@ -228,9 +223,10 @@ class ClassicV1Directory:
 
     def messages_of(self, positions: Positions, rel_seqs: Ints, bodies: Bodies) -> Iterator[StoredMessage | Finding]:
         """One by one, of a segment that is open; ``bodies``: of these positions' records."""
-        redelivered_below = classic_rules.redelivered_below(self.terms)
+        seq_ids = positions.first_seq_id + rel_seqs
         columns = zip(
-            rel_seqs.tolist(),
+            seq_ids.tolist(),
+            classic_rules.redelivered(self.terms, seq_ids).tolist(),
             positions.acked[rel_seqs].tolist(),
             bodies["msg_id"].tolist(),
             bodies["expiry_us"].tolist(),
@@ -238,29 +234,12 @@ class ClassicV1Directory:
             *positions.records(rel_seqs),
             strict=True,
         )
-        first_seq_id = positions.first_seq_id
         elsewhere = positions.embedded_sizes[rel_seqs] == 0
-        stored = self.bodies.read_each(_ids(bodies[elsewhere])) if elsewhere.any() else iter(())
-        for rel_seq, acked, msg_id, expiry_us, embedded_size, file, offset, embedded_at in columns:
-            seq_id = first_seq_id + rel_seq
+        stored = self.bodies.read_each(msg_ids_of(bodies[elsewhere])) if elsewhere.any() else iter(())
+        for seq_id, redelivered, acked, msg_id, expiry_us, embedded_size, file, offset, embedded_at in columns:
             encoded = file.read(embedded_size, embedded_at) if embedded_size else next(stored)
             if not isinstance(encoded, bytes):
                 if not acked:
                     yield missing_body(file.path, offset, seq_id, msg_id, encoded)
                 continue
-            redelivered = redelivered_below is None or seq_id < redelivered_below
             yield StoredMessage(seq_id, msg_id, True, redelivered, acked, expiry_us, encoded, file.path, offset)
-
-
-def _ids(bodies: Bodies) -> MsgIds:
-    return np.ascontiguousarray(bodies["msg_id"]).view(MSG_IDS)
-
-
-def _rows(file: IndexFile, at: Ints, size: int) -> Octets | None:
-    """``size`` bytes from each of these offsets; ``None``: they lie too far apart to be read at once."""
-    low, high = int(at.min()), int(at.max()) + size
-    if high - low > 4 * STRETCH_BYTES:
-        return None
-    window = np.frombuffer(file.read(high - low, low), np.uint8)
-    rows: Octets = np.lib.stride_tricks.sliding_window_view(window, size)[at - low]
-    return rows

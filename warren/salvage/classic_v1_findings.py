@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from queue_index import directory as disk
-from queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
-from queue_index.record_format import BODY_SIZE, JOURNAL, Ints
+from warren.queue_index import directory as disk
+from warren.queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
+from warren.queue_index.record_format import BODY_SIZE, JOURNAL, Ints
 from warren.salvage.classic_rules import CHANGED
-from warren.salvage.index_file import IndexFile
 from warren.salvage.needed_body import Reference, contents_of, contradictions
 from warren.salvage.positions import JournalBySegment, Positions
 from warren.salvage.queue_directory import Finding, unreadable_file
+from warren.salvage.queue_index_file import QueueIndexFile
 from warren.salvage.read_only import below
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ def of_directory(queue: ClassicV1Directory) -> Iterator[Finding | Reference]:
         yield from _messages(one, is_durable=is_durable)
 
 
-def _damage(kind: str, file: IndexFile, offset: int | None, detail: str) -> Finding:
+def _damage(kind: str, file: QueueIndexFile, offset: int | None, detail: str) -> Finding:
     return Finding(kind, "damage", file.path, offset, detail)
 
 
-def _leftover(kind: str, file: IndexFile, offset: int | None, detail: str) -> Finding:
+def _leftover(kind: str, file: QueueIndexFile, offset: int | None, detail: str) -> Finding:
     return Finding(kind, "leftover", file.path, offset, detail)
 
 
@@ -124,7 +124,7 @@ def _segment_file(positions: Positions) -> Iterator[Finding]:
         yield _damage(finding.kind, file, finding.offset, finding.detail)
 
 
-def _gaps(file: IndexFile) -> Iterator[Finding]:
+def _gaps(file: QueueIndexFile) -> Iterator[Finding]:
     for start, stop in file.gaps:
         detail = (
             f"{stop - start} bytes that hold no whole record; records go on at {stop}. Messages may be missing, and "

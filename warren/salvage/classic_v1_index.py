@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from queue_index.entries import DELIVERED, NOTHING, PUBLISHED
-from queue_index.record_format import Ints
+from warren.queue_index.entries import DELIVERED, NOTHING, PUBLISHED
+from warren.queue_index.record_format import Ints
 from warren.salvage.classic_v1_findings import walk
 from warren.salvage.positions import Positions
 from warren.salvage.queue_directory import Finding, IndexColumns

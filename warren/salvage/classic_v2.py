@@ -3,7 +3,7 @@
 A restarted broker delivers a queue's persistent messages that are not acked in the order of their positions, below
 ``next_seq_id`` where a clean stop left terms. It has delivered before what lies below ``next_deliver_seq_id``, and all
 of it where there are no terms. What it cannot find, or what fails its check, is acked; here that is a finding.
-Positions are taken up segment by segment: memory is that of one segment.
+Positions are read segment by segment: memory is that of one segment.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from typing import Final
 import attrs
 import numpy as np
 
-from queue_index import index_v2_format as v2
-from queue_index.message_format import MSG_ID_BYTES, decode_message, locate_body
-from queue_index.record_format import Bools, Ints, Octets
-from queue_index.recovery_terms import RecoveryTerms
-from storage.errors import DataError, MessageError, StorageError
+from warren.queue_index import directory as disk
+from warren.queue_index import index_v2_format as v2
+from warren.queue_index.message_format import MSG_ID_BYTES, decode_message, locate_body
+from warren.queue_index.message_template import MessageTemplate
+from warren.queue_index.record_format import Bools, Ints, Octets
+from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.salvage import classic_rules, classic_v2_findings, classic_v2_index
-from warren.salvage.alike import STRETCH_BYTES, STRETCH_MESSAGES, cut_alike
+from warren.salvage.classic_rules import msg_ids_of
+from warren.salvage.message_runs import RUN_MESSAGES, cut_runs, rows_at
 from warren.salvage.names import Json
 from warren.salvage.needed_body import Reference, with_bodies
 from warren.salvage.queue_directory import (
-    MSG_IDS,
     BodySource,
     Extent,
     Finding,
     IndexColumns,
+    MessageRun,
     MsgIds,
     StoredMessage,
-    Stretch,
     Summary,
     missing_body,
     one_by_one,
 )
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.segment_v2 import SegmentV2, read_message
+from warren.storage.errors import DataError, MessageError, StorageError
 
 KIND: Final = "rabbitmq-classic-v2"
 
-_NO_EXPIRY_US: Final = 1 << 63
-"""No broker writes such a number, and columns cannot hold it."""
 
 _HEADERS_ASKED = 16
 """So many files of a directory are asked how many entries a segment has."""
@@ -97,18 +97,18 @@ class ClassicV2Directory:
         return Extent(pieces, 0, self.entry_count())
 
     def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
-        return one_by_one(self.stretches(include_acked=include_acked))
+        return one_by_one(self.message_runs(include_acked=include_acked))
 
-    def stretches(
+    def message_runs(
         self, *, include_acked: bool = False, only: range | None = None
-    ) -> Iterator[StoredMessage | Stretch | Finding]:
+    ) -> Iterator[StoredMessage | MessageRun | Finding]:
         for one in classic_v2_findings.walk(self, only):
             if not isinstance(one, Finding):
-                yield from self._stretches_of(one, include_acked=include_acked)
+                yield from self._runs_of(one, include_acked=include_acked)
             elif one.severity == "damage":
                 yield one
 
-    def _stretches_of(self, segment: SegmentV2, *, include_acked: bool) -> Iterator[StoredMessage | Stretch | Finding]:
+    def _runs_of(self, segment: SegmentV2, *, include_acked: bool) -> Iterator[StoredMessage | MessageRun | Finding]:
         """Of one that is open."""
         rel_seqs = self._wanted(segment, include_acked=include_acked)
         entries, disputed, inside = segment.entries[rel_seqs], segment.disputed[rel_seqs], segment.inside[rel_seqs]
@@ -116,10 +116,10 @@ class ClassicV2Directory:
         before = self.redelivered(segment.first_seq_id + rel_seqs)
         sizes = np.where(elsewhere, entries["size"], entries["length"]).astype(np.int64)
         single = acked | disputed | ~(elsewhere | inside)
-        for part, are_alike in cut_alike(sizes, single, elsewhere, (before,)):
-            stretch = self._stretch(segment, rel_seqs[part]) if are_alike else None
-            if stretch is not None:
-                yield stretch
+        for part, is_run in cut_runs(sizes, single, elsewhere, (before,)):
+            run = self._run(segment, rel_seqs[part]) if is_run else None
+            if run is not None:
+                yield run
             else:
                 for _, found in self._one_by_one(segment, rel_seqs[part]):
                     yield found
@@ -134,7 +134,7 @@ class ClassicV2Directory:
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         for segment in self.segments():
             wanted = segment.live & segment.elsewhere & (segment.persistent == persistent)
-            yield _ids(segment, np.flatnonzero(wanted))
+            yield msg_ids_of(segment.entries[wanted])
 
     def knows_references(self) -> bool:
         return all(segment.problem is None for segment in self.segments())
@@ -151,7 +151,7 @@ class ClassicV2Directory:
     def deliverable(self, only: range) -> Iterator[tuple[int, MsgIds]]:
         for segment in self.segments(only):
             wanted = segment.live & segment.persistent & self.seen(segment)
-            yield int((wanted & segment.inside).sum()), _ids(segment, np.flatnonzero(wanted & segment.elsewhere))
+            yield int((wanted & segment.inside).sum()), msg_ids_of(segment.entries[wanted & segment.elsewhere])
 
     # ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -198,7 +198,7 @@ class ClassicV2Directory:
     def _files(self) -> dict[int, list[str]]:
         found: dict[int, list[str]] = {}
         for name in self.files.list(self.path):
-            number = v2.segment_number_v2(name)
+            number = disk.segment_number_v2(name)
             if number is not None and (number + 1) * v2.MAX_ENTRIES <= v2.MAX_POSITION:
                 found.setdefault(number, []).append(name)
         return found
@@ -217,25 +217,28 @@ class ClassicV2Directory:
         there = wanted & segment.inside
         stored = np.flatnonzero(wanted & segment.elsewhere)
         if len(stored):
-            there[stored] = self.bodies.contains_each(_ids(segment, stored))
+            there[stored] = self.bodies.contains_each(msg_ids_of(segment.entries[stored]))
         return np.flatnonzero(there)
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _stretch(self, segment: SegmentV2, rel_seqs: Ints) -> Stretch | None:
-        """Messages that are alike as columns; ``None``: they are better read one by one."""
+    def _run(self, segment: SegmentV2, rel_seqs: Ints) -> MessageRun | None:
+        """Uniform messages as columns; ``None``: they are better read one by one."""
         entries = segment.entries[rel_seqs]
-        if len(rel_seqs) < STRETCH_MESSAGES or int(entries["expiry_us"].max()) >= _NO_EXPIRY_US:
+        if len(rel_seqs) < RUN_MESSAGES or int(entries["expiry_us"].max()) >= classic_rules.NO_EXPIRY_US:
             return None
         if segment.elsewhere[rel_seqs[0]]:
             ids: Octets | None = np.ascontiguousarray(entries["msg_id"]).view(np.uint8).reshape(len(rel_seqs), -1)
-            encoded = self.bodies.read_alike(_ids(segment, rel_seqs))
+            encoded = self.bodies.read_uniform(msg_ids_of(entries))
         else:
             encoded = _rows(segment, entries["offset"].astype(np.int64), int(entries["length"][0]))
-            ids = None if encoded is None else _ids_of_alike(encoded)
+            template = None if encoded is None else MessageTemplate.of(encoded[0].tobytes())
+            ids = (
+                None if encoded is None or template is None or not template.fits(encoded) else template.msg_ids(encoded)
+            )
         if encoded is None or ids is None:
             return None
-        return Stretch(
+        return MessageRun(
             seq_ids=segment.first_seq_id + rel_seqs,
             msg_ids=ids,
             expiries_us=entries["expiry_us"].astype(np.uint64),
@@ -248,7 +251,7 @@ class ClassicV2Directory:
     def _one_by_one(self, segment: SegmentV2, rel_seqs: Ints) -> Iterator[tuple[int, StoredMessage | Finding]]:
         entries = segment.entries[rel_seqs]
         elsewhere = segment.elsewhere[rel_seqs]
-        stored = self.bodies.read_each(_ids(segment, rel_seqs[elsewhere])) if elsewhere.any() else iter(())
+        stored = self.bodies.read_each(msg_ids_of(entries[elsewhere])) if elsewhere.any() else iter(())
         seq_ids = segment.first_seq_id + rel_seqs
         columns = zip(
             rel_seqs.tolist(),
@@ -276,12 +279,7 @@ class ClassicV2Directory:
 
     def redelivered(self, seq_ids: Ints) -> Bools:
         """Which were delivered before, as far as one can know."""
-        below = classic_rules.redelivered_below(self.terms)
-        return np.ones(len(seq_ids), np.bool_) if below is None else seq_ids < below
-
-
-def _ids(segment: SegmentV2, rel_seqs: Ints) -> MsgIds:
-    return np.ascontiguousarray(segment.entries["msg_id"][rel_seqs]).view(MSG_IDS)
+        return classic_rules.redelivered(self.terms, seq_ids)
 
 
 def _msg_id_of(encoded: bytes) -> bytes:
@@ -298,13 +296,9 @@ def _msg_id_of(encoded: bytes) -> bytes:
 def _rows(segment: SegmentV2, at: Ints, length: int) -> Octets | None:
     """The messages of the records at these offsets; ``None``: one is not sound, or they lie too far apart."""
     size = v2.RECORD_HEAD_SIZE + length
-    low, high = int(at.min()), int(at.max()) + size
-    if high - low > 4 * STRETCH_BYTES:
+    rows = rows_at(segment.store, at, size)
+    if rows is None:
         return None
-    window = np.frombuffer(segment.store.read(high - low, low), np.uint8)
-    if len(window) < high - low:
-        return None
-    rows: Octets = np.lib.stride_tricks.sliding_window_view(window, size)[at - low]
     heads = np.ascontiguousarray(rows[:, : v2.RECORD_HEAD_SIZE]).view(v2.RECORD_HEAD)[:, 0]
     if (heads["length"] != length).any():
         return None
@@ -312,16 +306,3 @@ def _rows(segment: SegmentV2, at: Ints, length: int) -> Octets | None:
     starts = range(v2.RECORD_HEAD_SIZE, len(data) + v2.RECORD_HEAD_SIZE, size)
     checksums = np.array([v2.checksum_of(data[start : start + length]) for start in starts], np.uint16)
     return None if (checked & (checksums != heads["checksum"])).any() else rows[:, v2.RECORD_HEAD_SIZE :]
-
-
-def _ids_of_alike(encoded: Octets) -> Octets | None:
-    """The ids in messages that differ in body and id alone; ``None``: they differ in more."""
-    first = encoded[0].tobytes()
-    place = locate_body(first)
-    if place is None:
-        return None
-    body_at, size, id_at = place
-    for low, high in ((0, body_at), (body_at + size, id_at), (id_at + MSG_ID_BYTES, len(first))):
-        if not (encoded[:, low:high] == encoded[0, low:high]).all():
-            return None
-    return np.ascontiguousarray(encoded[:, id_at : id_at + MSG_ID_BYTES])

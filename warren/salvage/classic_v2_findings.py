@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from queue_index import directory as disk
-from queue_index import index_v2_format as v2
-from queue_index.message_format import MSG_ID_BYTES
-from queue_index.record_format import Bools
-from queue_index.recovery_terms import v2_index_state
-from storage.errors import DataError
+from warren.queue_index import directory as disk
+from warren.queue_index import index_v2_format as v2
+from warren.queue_index.message_format import MSG_ID_BYTES
+from warren.queue_index.record_format import Bools
+from warren.queue_index.recovery_terms import v2_index_state
 from warren.salvage.classic_rules import CHANGED
 from warren.salvage.needed_body import Reference, contents_of, contradictions
 from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import below
 from warren.salvage.segment_v2 import BAD_HEADER, RecordFile, SegmentV2, problems_of, read_message
+from warren.storage.errors import DataError
 
 if TYPE_CHECKING:
     from warren.salvage.classic_v2 import ClassicV2Directory
@@ -132,7 +132,7 @@ def _store_alone(segment: SegmentV2) -> Iterator[Finding]:
 
 
 def _records(segment: SegmentV2) -> Iterator[Finding]:
-    """Records one behind the other. Where the chain breaks it is taken up at the next one of which an entry says the
+    """Records one behind the other. Where the chain breaks reading goes on at the next one of which an entry says the
     same.
 
     What is wrong with a record of a live entry is said of the entry.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from queue_index.message_format import MSG_ID_BYTES
+from warren.queue_index.message_format import MSG_ID_BYTES
 from warren.salvage.classic_v2_findings import walk
 from warren.salvage.queue_directory import Finding, IndexColumns
 from warren.salvage.segment_v2 import SegmentV2

@@ -1,17 +1,6 @@
-"""``warren export``: the messages that a restarted broker would deliver, each as a JSON object on a line.
+"""``warren export``: the messages that a restarted broker would deliver, in order.
 
-::
-
-    {"vhost", "queue", "seq_id", "msg_id", "persistent", "redelivered", "expiry_us", "size", "exchange", "routing_keys",
-     "properties", "headers", "body", "body_sha256"}           and "acked": true or "orphan": true where it is so
-
-Of a quorum queue ``seq_id`` is the index in its log, and ``delivery_count`` stands behind ``expiry_us``: how often the
-message came back; it is not put into the headers.
-
-``msg_id`` (null in a quorum queue) and ``body_sha256`` are hexadecimal, ``body`` base64, ``expiry_us`` microseconds
-since the epoch or null. ``properties`` holds those that are set, under AMQP's names; ``headers`` an object or null.
-What JSON has no word for stands there as :func:`queue_index.properties.to_json` says it; names:
-:mod:`warren.salvage.names`.
+A line or a row for each: :mod:`warren.salvage.json_lines` says what stands in it.
 
 Queues come in the order of their names, vhost by vhost. The levels of a priority queue come under its bare name, the
 highest first, each with seq_ids of its own. An *orphan* is a message in a store that no unacked message of any queue
@@ -23,21 +12,27 @@ from __future__ import annotations
 
 from binascii import hexlify
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
+from typing import Final, Protocol
 
 import attrs
 
-from storage.errors import DataError, MessageError, WarrenError
-from warren.salvage.message_json import FLAGS, FLAGS_WITHOUT_ID, WORDS, MessageJson
+from warren.msg_store.commit_log_format import Record
+from warren.salvage.envelopes import Envelopes
+from warren.salvage.json_lines import WORDS, JsonLines, Write, json_line
+from warren.salvage.message_batches import Batcher, MessageBatch
 from warren.salvage.names import from_text, split_level, to_json, to_text
 from warren.salvage.needed import NeededBodies
-from warren.salvage.queue_directory import UNREADABLE_BODY, Finding, QueueDirectory, StoredMessage, Stretch
+from warren.salvage.queue_directory import Finding, MessageRun, QueueDirectory, StoredMessage
 from warren.salvage.read_only import below
 from warren.salvage.source import Source
-from warren.salvage.stretch_lines import stretch_lines
 from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
+from warren.storage.errors import DataError, MessageError, WarrenError
 
-Write = Callable[[bytes], object]
+BATCH_BYTES: Final = 1 << 17
+"""Of messages, about, that are turned into lines together."""
+
 Report = Callable[[Finding], None]
 
 
@@ -71,9 +66,16 @@ def export_source(source: Source, selection: Selection, write: Write, report: Re
         raise WarrenError(f"{source.path}: no vhost {selection.vhost!r}")
     there = {name for vhost in vhosts for name, _ in chosen_queues(vhost, selection.queues)}
     check_found(source.path, selection, there)
-    exporter = Exporter(write, report)
+    exporter = Exporter(JsonLines(write), report)
     for vhost in vhosts:
-        exporter.vhost(vhost, selection)
+        for name, directories in chosen_queues(vhost, selection.queues):
+            for directory in directories:
+                exporter.messages(vhost.name, name, directory.message_runs(include_acked=selection.include_acked))
+        if selection.orphans and vhost.knows_needs:
+            for store in STORES:
+                _orphans(exporter, vhost, store, write)
+        for problem in problems_of(vhost, selection.queues):
+            exporter.problem(problem)
     return exporter.exported
 
 
@@ -105,97 +107,69 @@ def problems_of(vhost: Vhost, queues: Sequence[str] = ()) -> Iterator[Finding]:
             yield problem
 
 
+class MessageWriter(Protocol):
+    """What an export writes messages with."""
+
+    def messages(self, vhost: bytes, queue: bytes, batch: MessageBatch) -> None:
+        """Some of the messages of a queue."""
+
+    def record(self, position: int, record: Record) -> None:
+        """A record of a topic."""
+
+    def flush(self) -> None:
+        """Write what is held back."""
+
+
+@attrs.define
 class Exporter:
-    """Turns messages into lines, and counts.
+    """Hands messages to a writer, reports what cannot be read, and counts."""
 
-    ``numbered``: what every line begins with, behind which the number of the message stands. A message that is there
-    and cannot be read has a number, too, which is left out: numbers can be told without reading messages.
-    """
+    writer: MessageWriter
+    _report: Report
+    position: int = 0
+    """Of the next message."""
+    exported: Exported = attrs.Factory(Exported)
+    _batcher: Batcher = attrs.Factory(partial(Batcher, BATCH_BYTES))
 
-    def __init__(self, write: Write, report: Report, numbered: bytes | None = None) -> None:
-        self.exported = Exported()
-        self.number = 0
-        """Of the next message."""
-        self.write = write
-        self._report = report
-        self._numbered = numbered
-        self._json = MessageJson()
+    def messages(self, vhost: bytes, queue: bytes, found: Iterable[StoredMessage | MessageRun | Finding]) -> None:
+        """Some of the messages of a queue, in order."""
+        self._batcher.position = self.position
+        for one in self._batcher.batches(found):
+            if isinstance(one, Finding):
+                self.problem(one)
+            else:
+                self.exported.messages += len(one)
+                self.exported.payload_bytes += one.payload_bytes
+                self.writer.messages(vhost, queue, one)
+        self.position = self._batcher.position
 
-    def vhost(self, vhost: Vhost, selection: Selection) -> None:
-        """All that is wanted of a vhost."""
-        for name, directories in chosen_queues(vhost, selection.queues):
-            for directory in directories:
-                self.messages(vhost.name, name, directory.stretches(include_acked=selection.include_acked))
-        if selection.orphans and vhost.knows_needs:
-            for store in STORES:
-                self._orphans(vhost, store)
-        for problem in problems_of(vhost, selection.queues):
-            self.problem(problem)
+    def record(self, record: Record) -> None:
+        """The next record of a topic store."""
+        self.exported.messages += 1
+        self.exported.payload_bytes += len(record.body)
+        self.writer.record(self.position, record)
+        self.position += 1
 
     def problem(self, finding: Finding) -> None:
-        """Tell it, and count it, if it is damage."""
+        """Report it, and count it, if it is damage."""
         if finding.severity == "damage":
             self.exported.problems += 1
             self._report(finding)
 
-    def messages(self, vhost: bytes, queue: bytes, found: Iterable[StoredMessage | Stretch | Finding]) -> None:
-        """Some of the messages of a queue, in order."""
-        begin = b"{" if self._numbered is None else b", "
-        head = b'%b"vhost": %b, "queue": %b, "seq_id": ' % (begin, to_json(to_text(vhost)), to_json(to_text(queue)))
-        for one in found:
-            if isinstance(one, Finding):
-                self.number += one.kind == UNREADABLE_BODY
-                self.problem(one)
-            elif isinstance(one, StoredMessage):
-                self._message(head, one)
-            elif (lines := stretch_lines(head, one, self._json, self._number())) is not None:
-                self.count(lines.count, lines.payload_bytes)
-                for piece in lines.pieces:
-                    self.write(piece)
-            else:
-                for message in one.messages():
-                    self._message(head, message)
 
-    def _number(self) -> tuple[bytes, int] | None:
-        return None if self._numbered is None else (self._numbered, self.number)
-
-    def count(self, messages: int, payload_bytes: int) -> None:
-        """So many were written."""
-        self.number += messages
-        self.exported.messages += messages
-        self.exported.payload_bytes += payload_bytes
-
-    def _message(self, head: bytes, message: StoredMessage) -> None:
-        seq_id, msg_id, persistent, redelivered, acked, expiry_us, encoded, path, offset, delivery_count = message
-        start = (
-            head if self._numbered is None else b"%b%d%b" % (self._numbered, self.number, head),
-            b"%d" % seq_id,
-            *((b', "msg_id": "', hexlify(msg_id)) if msg_id else (b', "msg_id": null',)),
-            FLAGS[persistent, redelivered] if msg_id else FLAGS_WITHOUT_ID[persistent, redelivered],
-            b"%d" % expiry_us if expiry_us else b"null",
-            b"" if delivery_count is None else b', "delivery_count": %d' % delivery_count,
-        )
+def _orphans(exporter: Exporter, vhost: Vhost, store_name: str, write: Write) -> None:
+    """The bodies that nobody needs."""
+    store, envelopes = vhost.store(store_name), Envelopes()
+    head = b'{"vhost": %b, "queue": null, "seq_id": null, "msg_id": "' % to_json(to_text(vhost.name))
+    flags = b'", "persistent": %b, "redelivered": null, "expiry_us": null' % WORDS[store_name == PERSISTENT_STORE]
+    for file, record in NeededBodies.of(vhost, store_name).orphans(store):
         try:
-            self._line(start, encoded, b'", "acked": true}\n' if acked else b'"}\n')
-        except MessageError as error:
-            self.number += 1
-            self.problem(Finding("unreadable message", "damage", path, offset, f"message {seq_id}: {error}"))
-
-    def _orphans(self, vhost: Vhost, store_name: str) -> None:
-        """The bodies that nobody needs."""
-        store = vhost.store(store_name)
-        head = b'{"vhost": %b, "queue": null, "seq_id": null, "msg_id": "' % to_json(to_text(vhost.name))
-        flags = b'", "persistent": %b, "redelivered": null, "expiry_us": null' % WORDS[store_name == PERSISTENT_STORE]
-        for file, record in NeededBodies.of(vhost, store_name).orphans(store):
-            try:
-                self._line((head, hexlify(record.msg_id), flags), store.read(record.msg_id), b'", "orphan": true}\n')
-            except (DataError, MessageError) as error:
-                path = below(below(vhost.path, store_name), file)
-                self.problem(Finding("unreadable message", "damage", path, record.offset, str(error)))
-
-    def _line(self, start: tuple[bytes, ...], encoded: bytes, end: bytes) -> None:
-        """Write one message; raises :class:`MessageError`, before anything is written, where it is none."""
-        size, pieces = self._json.line(start, encoded, end)
-        self.count(1, size)
-        for piece in pieces:
-            self.write(piece)
+            envelope, body = envelopes.split(store.read(record.msg_id))
+        except (DataError, MessageError) as error:
+            path = below(below(vhost.path, store_name), file)
+            exporter.problem(Finding("unreadable message", "damage", path, record.offset, str(error)))
+            continue
+        exporter.exported.messages += 1
+        exporter.exported.payload_bytes += len(body)
+        for piece in json_line((head, hexlify(record.msg_id), flags), envelope, body, b'", "orphan": true}\n'):
+            write(piece)

@@ -37,7 +37,7 @@ from __future__ import annotations
 import posixpath
 from typing import Any
 
-from msg_store.rdq_format import file_number
+from warren.msg_store.rdq_format import file_number
 from warren.salvage.names import to_text
 from warren.salvage.needed import NeededBodies
 from warren.salvage.queue_directory import QueueDirectory

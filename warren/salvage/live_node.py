@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from actors.vhost_files import LOCK_FILE
-from storage.errors import DirectoryLockedError
-from storage.lock_holder import lock_holder
+from warren.storage.errors import DirectoryLockedError
+from warren.storage.lock_file import LOCK_FILE
+from warren.storage.lock_holder import lock_holder
 
 _INSIDE: Final = (
     ("msg_stores", "vhosts", "*", "queues", "*"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -24,6 +24,17 @@ def to_text(name: bytes) -> str:
 def from_text(text: str) -> bytes:
     """The name whose text form ``text`` is."""
     return text.encode("utf-8", "surrogateescape")
+
+
+@overload
+def as_text(text: str) -> str: ...
+@overload
+def as_text(text: str | None) -> str | None: ...
+
+
+def as_text(text: str | None) -> str | None:
+    """The text form as columns can hold it, which is UTF-8: a byte that is not becomes ``\\udc80``, as in JSON."""
+    return None if text is None else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def split_level(name: bytes) -> tuple[bytes, int | None]:

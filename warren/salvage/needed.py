@@ -8,9 +8,9 @@ from itertools import islice
 import attrs
 import numpy as np
 
-from msg_store.rdq_format import MSG_ID_BYTES, Record
-from msg_store.store_reader import StoreReader
-from queue_index.record_format import Bools, Ints
+from warren.msg_store.rdq_format import MSG_ID_BYTES, Record
+from warren.msg_store.store_reader import StoreReader
+from warren.queue_index.record_format import Bools, Ints
 from warren.salvage.queue_directory import MSG_IDS, MsgIds
 from warren.salvage.vhost import Vhost
 

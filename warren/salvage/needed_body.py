@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import attrs
 
-from queue_index.message_format import decode_message
-from storage.errors import DataError, MessageError, StorageError, UnknownMessageError
+from warren.queue_index.message_format import decode_message
 from warren.salvage.queue_directory import BodySource, Finding, missing_body
+from warren.storage.errors import DataError, MessageError, StorageError, UnknownMessageError
 
 
 class Reference(NamedTuple):

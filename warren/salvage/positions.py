@@ -1,8 +1,8 @@
 """The positions of a classic queue's index, segment by segment: what the segment file and the journal say together.
 
 After a crash in a flush the journal repeats what the segment says; that is taken out first
-(:mod:`queue_index.entries`). What cannot come about may stand in a damaged file. There every fact that stands anywhere
-is believed, so that an acked message does not come back because of a damaged record.
+(:mod:`warren.queue_index.entries`). What cannot come about may stand in a damaged file. There every fact that stands
+anywhere is believed, so that an acked message does not come back because of a damaged record.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from queue_index.entries import (
+from warren.queue_index.entries import (
     ACKED,
     IMPOSSIBLE,
     MINUS,
@@ -25,9 +25,9 @@ from queue_index.entries import (
     no_entries,
     segment_entries,
 )
-from queue_index.entries import Finding as IndexFinding
-from queue_index.record_format import BODY_SIZE, Bools, Columns, Ints, Octets
-from warren.salvage.index_file import BODIES, Bodies, IndexFile
+from warren.queue_index.entries import Finding as IndexFinding
+from warren.queue_index.record_format import BODY_SIZE, Bools, Columns, Ints, Octets
+from warren.salvage.queue_index_file import BODIES, Bodies, QueueIndexFile
 
 _MAX_SEGMENT = np.iinfo(np.int64).max
 """A file can have a name with a higher number; a journal cannot speak of it."""
@@ -36,7 +36,7 @@ _MAX_SEGMENT = np.iinfo(np.int64).max
 class JournalBySegment:
     """A journal's records, sorted by segment once, in each segment in the order of the file."""
 
-    def __init__(self, file: IndexFile, segment_entry_count: int) -> None:
+    def __init__(self, file: QueueIndexFile, segment_entry_count: int) -> None:
         columns = file.columns
         publishes, delivers, acks = (
             np.argsort(numbers // segment_entry_count, kind="stable")
@@ -87,9 +87,9 @@ class Positions:
 
     number: int
     first_seq_id: int
-    file: IndexFile
+    file: QueueIndexFile
     in_file: SegmentEntries
-    journal: IndexFile
+    journal: QueueIndexFile
     journal_columns: Columns
     in_journal: SegmentEntries
     """Without the facts of what was published, delivered and acked within the journal."""
@@ -101,7 +101,7 @@ class Positions:
     journal_findings: list[IndexFinding]
 
     @classmethod
-    def of(cls, number: int, file: IndexFile, journal: JournalBySegment, segment_entry_count: int) -> Positions:
+    def of(cls, number: int, file: QueueIndexFile, journal: JournalBySegment, segment_entry_count: int) -> Positions:
         """A segment, whose file (perhaps a missing one) is open."""
         columns = journal.of(number)
         in_journal_only = (columns.publish_numbers, columns.delivers, columns.acks)
@@ -153,14 +153,15 @@ class Positions:
         return np.where(self.from_file, self.in_file.embedded, self.in_journal.embedded)
 
     def bodies(self, rel_seqs: Ints) -> Bodies:
-        """The bodies of the publish records of these positions, of type :data:`warren.salvage.index_file.BODIES`."""
+        """The bodies of the publish records of these positions, of type
+        :data:`warren.salvage.queue_index_file.BODIES`."""
         found = np.empty(len(rel_seqs), BODIES)
         from_file = self.from_file[rel_seqs]
         found[from_file] = self.file.bodies(self.in_file.body_at[rel_seqs[from_file]])
         found[~from_file] = self.journal.bodies(self.in_journal.body_at[rel_seqs[~from_file]])
         return found
 
-    def records(self, rel_seqs: Ints) -> tuple[list[IndexFile], list[int], list[int]]:
+    def records(self, rel_seqs: Ints) -> tuple[list[QueueIndexFile], list[int], list[int]]:
         """These positions' publish records: files, offsets of the records and of what is embedded in them."""
         from_file = self.from_file[rel_seqs]
         bodies = np.where(from_file, self.in_file.body_at[rel_seqs], self.in_journal.body_at[rel_seqs])

@@ -13,8 +13,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from storage.errors import StorageError, UnknownMessageError, WarrenError
 from warren.salvage.names import Json
+from warren.storage.errors import StorageError, UnknownMessageError, WarrenError
 
 if TYPE_CHECKING:
     from warren.salvage.needed_body import Reference
@@ -60,7 +60,7 @@ class StoredMessage(NamedTuple):
     expiry_us: int
     """Microseconds since the epoch; 0: none."""
     encoded: bytes
-    """The message: see :mod:`queue_index.message_format`."""
+    """The message: see :mod:`warren.queue_index.message_format`."""
     path: str
     """The index file that has it, and where."""
     offset: int
@@ -69,7 +69,7 @@ class StoredMessage(NamedTuple):
 
 
 @attrs.frozen(eq=False)
-class Stretch:
+class MessageRun:
     """Many messages whose encoded forms have one length, as columns. All are persistent and none is acked."""
 
     seq_ids: npt.NDArray[np.int64]
@@ -156,7 +156,7 @@ class BodySource(Protocol):
     def contains(self, msg_id: bytes) -> bool: ...
 
     def read(self, msg_id: bytes) -> bytes:
-        """Raises :class:`storage.errors.UnknownMessageError`, or :class:`storage.errors.DataError`."""
+        """Raises :class:`warren.storage.errors.UnknownMessageError`, or :class:`warren.storage.errors.DataError`."""
 
     def contains_each(self, msg_ids: MsgIds) -> npt.NDArray[np.bool_]:
         """The same as :meth:`contains` for many."""
@@ -164,7 +164,7 @@ class BodySource(Protocol):
     def read_each(self, msg_ids: MsgIds) -> Iterator[bytes | WarrenError]:
         """Of many each one's body, or what :meth:`read` would raise."""
 
-    def read_alike(self, msg_ids: MsgIds) -> npt.NDArray[np.uint8] | None:
+    def read_uniform(self, msg_ids: MsgIds) -> npt.NDArray[np.uint8] | None:
         """The bodies of many as the rows of a matrix; ``None``: they are not that, or better read one by one."""
 
 
@@ -195,9 +195,9 @@ class QueueDirectory(Protocol):
         ``include_acked``: acked persistent messages too, as far as they are still there; missing ones are no finding.
         """
 
-    def stretches(
+    def message_runs(
         self, *, include_acked: bool = False, only: range | None = None
-    ) -> Iterator[StoredMessage | Stretch | Finding]:
+    ) -> Iterator[StoredMessage | MessageRun | Finding]:
         """The same, with messages of one length together where there are many; ``only``: of these segments."""
 
     def count(self, only: range) -> int:
@@ -224,10 +224,10 @@ class QueueDirectory(Protocol):
         """The same without a look into the store: what its own files tell, and what unacked messages need of it."""
 
 
-def one_by_one(found: Iterable[StoredMessage | Stretch | Finding]) -> Iterator[StoredMessage | Finding]:
+def one_by_one(found: Iterable[StoredMessage | MessageRun | Finding]) -> Iterator[StoredMessage | Finding]:
     """The same, each message alone."""
     for one in found:
-        if isinstance(one, Stretch):
+        if isinstance(one, MessageRun):
             yield from one.messages()
         else:
             yield one

@@ -21,7 +21,6 @@ from typing import Final
 import attrs
 import numpy as np
 
-from storage.errors import DataError
 from warren.salvage import quorum_findings, quorum_index
 from warren.salvage.names import Json
 from warren.salvage.needed_body import Reference
@@ -30,14 +29,15 @@ from warren.salvage.queue_directory import (
     Extent,
     Finding,
     IndexColumns,
+    MessageRun,
     MsgIds,
     StoredMessage,
-    Stretch,
     Summary,
 )
 from warren.salvage.quorum_member import Member, best_of, unreadable
 from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.storage.errors import DataError
 
 KIND: Final = "rabbitmq-quorum"
 
@@ -112,9 +112,9 @@ class QuorumDirectory:
         if include_acked:
             yield from member.acked(live)
 
-    def stretches(
+    def message_runs(
         self, *, include_acked: bool = False, only: range | None = None
-    ) -> Iterator[StoredMessage | Stretch | Finding]:
+    ) -> Iterator[StoredMessage | MessageRun | Finding]:
         return self.messages(include_acked=include_acked)
 
     def count(self, only: range) -> int:

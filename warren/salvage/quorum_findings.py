@@ -1,6 +1,6 @@
 """What is damaged or left over in a quorum queue's directories.
 
-The files speak for themselves (:meth:`queue_index.quorum.log.QuorumLog.problems`); the replay says what makes
+The files speak for themselves (:meth:`warren.queue_index.quorum.log.QuorumLog.problems`); the replay says what makes
 no sense, and which messages cannot be had. Of several directories of one queue, the one that is read is compared with
 the others: members hold the same entry at the same index and term, as far as both go.
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from queue_index.quorum.log import LogEntry, QuorumLog
-from storage.errors import DataError
+from warren.queue_index.quorum.log import LogEntry, QuorumLog
 from warren.salvage.needed_body import contents_of
 from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum_member import Member, best_of, of_problem, unreadable
+from warren.storage.errors import DataError
 
 if TYPE_CHECKING:
     from warren.salvage.quorum import QuorumDirectory

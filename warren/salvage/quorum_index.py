@@ -13,15 +13,15 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from queue_index.message_format import MSG_ID_BYTES, message_facts
-from queue_index.quorum.commands import Enqueue, Requeue
-from storage.errors import DataError, MessageError, TermError
+from warren.queue_index.message_format import MSG_ID_BYTES, message_facts
+from warren.queue_index.quorum.commands import Enqueue, Requeue
 from warren.salvage.queue_directory import Finding, IndexColumns
 from warren.salvage.quorum_member import encoded_in, unreadable
+from warren.storage.errors import DataError, MessageError, TermError
 
 if TYPE_CHECKING:
-    from queue_index.quorum.log import LogEntry
-    from queue_index.quorum.machine import QuorumMachine
+    from warren.queue_index.quorum.log import LogEntry
+    from warren.queue_index.quorum.machine import QuorumMachine
     from warren.salvage.quorum import QuorumDirectory
 
 _ROWS: Final = 4096
@@ -40,13 +40,13 @@ def of_queue(queue: QuorumDirectory) -> Iterator[IndexColumns | Finding]:
     yield from member.damage(replayed)
     left = _Left.of(replayed.machine)
     del replayed
-    rows = _Rows()
+    rows = _PendingEntries()
     for entry, command in member.commands():
         if isinstance(command, Enqueue | Requeue):
             rows.add(entry, command)
             if rows.is_full:
                 yield rows.columns(left)
-                rows = _Rows()
+                rows = _PendingEntries()
     if rows.seq_ids:
         yield rows.columns(left)
 
@@ -77,7 +77,7 @@ class _Left:
 
 
 @attrs.define
-class _Rows:
+class _PendingEntries:
     """Entries, until there are enough."""
 
     seq_ids: list[int] = attrs.Factory(list)

@@ -13,18 +13,18 @@ from typing import Final
 
 import attrs
 
-from queue_index.message_format import message_facts
-from queue_index.quorum.commands import Command, Enqueue, Requeue
-from queue_index.quorum.config import QueueConfig, read_config
-from queue_index.quorum.decoding import EntryDecoder
-from queue_index.quorum.log import LogEntry, QuorumLog
-from queue_index.quorum.problems import Problem
-from queue_index.quorum.ready_queues import QueuedMessage
-from queue_index.quorum.replay import Replayed, replay
-from storage.errors import DataError, MessageError, StorageError, TermError
+from warren.queue_index.message_format import message_facts
+from warren.queue_index.quorum.commands import Command, Enqueue, Requeue
+from warren.queue_index.quorum.config import QueueConfig, read_config
+from warren.queue_index.quorum.decoding import EntryDecoder
+from warren.queue_index.quorum.log import LogEntry, QuorumLog
+from warren.queue_index.quorum.problems import Problem
+from warren.queue_index.quorum.ready_queues import QueuedMessage
+from warren.queue_index.quorum.replay import Replayed, replay
 from warren.salvage.queue_directory import MISSING_BODY, UNREADABLE_BODY, UNREADABLE_QUEUE, Finding, StoredMessage
 from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.read_only import ReadOnlyFileSystem
+from warren.storage.errors import DataError, MessageError, StorageError, TermError
 
 _VERSION: Final = b"\x83"
 """What a term begins with that stands alone."""

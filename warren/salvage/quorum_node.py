@@ -8,17 +8,19 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from queue_index.quorum.config import CONFIG_NAME
-from queue_index.quorum.log import WalEntries, WalIndex, is_wal_name
-from queue_index.quorum.node_tables import META_FILE, NAMES_FILE, read_applied, read_uids
-from queue_index.quorum.problems import Problem
-from storage.errors import DataError, StorageError
+from warren.queue_index.quorum.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_wal_name
+from warren.queue_index.quorum.node_tables import read_applied, read_uids
+from warren.queue_index.quorum.problems import Problem
 from warren.salvage.names import printable, to_text
 from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.storage.errors import DataError, StorageError
+
+if TYPE_CHECKING:
+    from warren.queue_index.quorum.log import WalEntries, WalIndex
 
 _Found = TypeVar("_Found")
 
@@ -33,7 +35,9 @@ class QuorumNode:
     @cached_property
     def wal(self) -> WalIndex:
         """Where the entries of its queues stand in the write-ahead logs."""
-        return WalIndex.scan(self.files, self._wal_paths)
+        from warren.queue_index.quorum.log import WalIndex  # noqa: PLC0415  # only where there is one
+
+        return WalIndex.scan(self.files, self._wal_paths, set(map(_uid, self._directories)))
 
     @cached_property
     def wal_share(self) -> int:

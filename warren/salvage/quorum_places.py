@@ -19,13 +19,12 @@ from typing import Final
 
 import attrs
 
-from queue_index.quorum.config import CONFIG_NAME, read_config
-from queue_index.quorum.log import is_segment_name, is_wal_name
-from queue_index.quorum.node_tables import META_FILE, NAMES_FILE
-from storage.errors import DataError, StorageError
+from warren.queue_index.quorum.config import read_config
+from warren.queue_index.quorum.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_segment_name, is_wal_name
 from warren.salvage.queue_directory import Finding, unreadable_file
 from warren.salvage.quorum_node import QuorumNodes, directories
 from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.storage.errors import DataError, StorageError
 
 QUORUM_FOLDER: Final = "quorum"
 """In a node's data directory. ``coordination`` beside it looks the same, and holds no queues."""

@@ -14,8 +14,8 @@ from typing import Final, NoReturn, TypeVar
 
 import attrs
 
-from storage.errors import DataError, StorageError
-from storage.filesystem import File, FileSystem
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import File, FileSystem
 
 _Result = TypeVar("_Result")
 

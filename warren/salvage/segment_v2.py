@@ -18,14 +18,14 @@ from typing import Final
 import attrs
 import numpy as np
 
-from queue_index import index_v2_format as v2
-from queue_index.index_v2_format import Entries
-from queue_index.record_format import Bools, Ints
-from storage.errors import DataError, StorageError
-from storage.filesystem import File
+from warren.queue_index import index_v2_format as v2
+from warren.queue_index.index_v2_format import Entries
+from warren.queue_index.record_format import Bools, Ints
 from warren.salvage.queue_directory import MISSING_BODY, UNREADABLE_BODY, Finding, unreadable_file
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.windows import MAX_MESSAGE_BYTES, WHOLE_BYTES, has_bytes_behind
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import File
 
 BAD_HEADER: Final = "bad header"
 

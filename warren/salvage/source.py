@@ -22,12 +22,8 @@ from typing import Final, TypeVar
 
 import attrs
 
-from queue_index import directory as disk
-from storage.descriptors import descriptor_bound
-from storage.errors import DataError, StorageError
-from storage.filesystem import RealFileSystem
+from warren.queue_index import directory as disk
 from warren.salvage.archive import unpack
-from warren.salvage.classic_converting import is_of_v1, is_of_v2
 from warren.salvage.live_node import refuse_live_node
 from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum_node import QuorumNodes
@@ -35,6 +31,9 @@ from warren.salvage.quorum_places import QuorumPlace, quorum_places
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.places import store_at
 from warren.salvage.vhost import STORES, Vhost, VhostPlace
+from warren.storage.descriptors import descriptor_bound
+from warren.storage.errors import DataError, StorageError
+from warren.storage.filesystem import RealFileSystem
 
 KIND: Final = "rabbitmq-classic-v1"
 MIXED_KIND: Final = "rabbitmq"
@@ -267,7 +266,8 @@ def _is_vhost_config(files: ReadOnlyFileSystem, path: str) -> bool:
 
 
 def _is_queue(files: ReadOnlyFileSystem, place: str) -> bool:
-    return any(name == disk.QUEUE_NAME_FILE or is_of_v1(name) or is_of_v2(name) for name in _names(files, place))
+    names = _names(files, place)
+    return disk.QUEUE_NAME_FILE in names or any(disk.is_of_v1(name) or disk.is_of_v2(name) for name in names)
 
 
 def _names(files: ReadOnlyFileSystem, place: str) -> list[str]:

@@ -25,9 +25,8 @@ import attrs
 from rich.console import RenderableType
 from rich.text import Text
 
-from msg_store.rdq_format import EndReason, Record, ScanEnd
-from msg_store.store_reader import StoreReader
-from storage.errors import DataError, StorageError
+from warren.msg_store.rdq_format import EndReason, Record, ScanEnd
+from warren.msg_store.store_reader import StoreReader
 from warren.salvage.names import Json, printable
 from warren.salvage.needed import NeededBodies
 from warren.salvage.needed_body import bad_record, contents_of, garbage, in_store, orphan, orphaned_message
@@ -36,6 +35,7 @@ from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.source import Source
 from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
 from warren.salvage.windows import has_bytes_behind
+from warren.storage.errors import DataError, StorageError
 
 _Found = TypeVar("_Found")
 

@@ -21,21 +21,18 @@ from typing import Final
 import attrs
 import numpy as np
 
-from msg_store.rdq_format import STORE_SUFFIXES, file_name, file_number, in_age_order
-from msg_store.store_reader import StoreReader
-from queue_index import directory as disk
-from queue_index.record_format import Bools, Octets
-from queue_index.recovery_terms import RecoveryTerms, read_recovery_terms, v2_index_state
-from storage.errors import DataError, StorageError, WarrenError
-from warren.salvage.classic_converting import ClassicConvertingDirectory, is_of_v1, is_of_v2
-from warren.salvage.classic_v1 import ClassicV1Directory
-from warren.salvage.classic_v2 import ClassicV2Directory
+from warren.msg_store.rdq_format import STORE_SUFFIXES, file_name, file_number, in_age_order
+from warren.msg_store.store_reader import StoreReader
+from warren.queue_index import directory as disk
+from warren.queue_index.record_format import Bools, Octets
+from warren.queue_index.recovery_terms import RecoveryTerms, read_recovery_terms, v2_index_state
 from warren.salvage.names import to_text
+from warren.salvage.queue_descriptor import QueueDescriptor, QueueFormat
 from warren.salvage.queue_directory import MSG_IDS, UNREADABLE_FILE, Finding, MsgIds, QueueDirectory, Severity
-from warren.salvage.quorum import QuorumDirectory
 from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.quorum_places import QuorumPlace
 from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.storage.errors import DataError, StorageError, WarrenError
 
 PERSISTENT_STORE: Final = "msg_store_persistent"
 TRANSIENT_STORE: Final = "msg_store_transient"
@@ -69,6 +66,8 @@ class Vhost:
     """By directory; without those that were not stopped cleanly."""
     queues: list[QueueDirectory]
     """In order of their names."""
+    descriptors: dict[str, QueueDescriptor]
+    """Of the same queues, by the paths of their directories."""
     is_whole: bool
     """Whether all of its queues are here, and not one of them alone."""
     problems: list[Finding]
@@ -80,7 +79,7 @@ class Vhost:
         """The vhost in that place, or the part of it that is meant; ``nodes``: of quorum queues, shared with others."""
         path, only = place.path, place.only
         is_whole = path is not None and only is None
-        vhost = cls(files, path or "", b"", disk.DEFAULT_SEGMENT_ENTRY_COUNT, {}, [], is_whole, [*place.problems])
+        vhost = cls(files, path or "", b"", disk.DEFAULT_SEGMENT_ENTRY_COUNT, {}, [], {}, is_whole, [*place.problems])
         directories = [] if only is None else [only]
         if path is not None:
             vhost._read_settings()
@@ -90,13 +89,14 @@ class Vhost:
         if not vhost.name:
             vhost.name = next(filter(None, named_by), vhost.directory.encode())
         for directory, of in zip(directories, named, strict=True):
-            vhost.queues.append(vhost._queue(directory, of.queue, of.index_version))
-        nodes = nodes or QuorumNodes(files)
+            vhost.descriptors[directory] = vhost._descriptor(directory, of.queue, of.index_version)
         for queue in place.quorum:
-            vhost.queues.append(
-                QuorumDirectory(files=files, path=queue.path, name=queue.name, members=queue.members, nodes=nodes)
+            vhost.descriptors[queue.path] = QueueDescriptor(
+                format=QueueFormat.QUORUM, path=queue.path, name=queue.name, members=queue.members
             )
             vhost.problems += queue.problems
+        nodes, bodies = nodes or QuorumNodes(files), _LazyStore(vhost, PERSISTENT_STORE)
+        vhost.queues = [one.open(files, bodies, nodes) for one in vhost.descriptors.values()]
         vhost.queues.sort(key=lambda queue: (queue.name, queue.path))
         return vhost
 
@@ -231,23 +231,16 @@ class Vhost:
             self._add("wrong vhost", path, f"it belongs to the vhost {to_text(name.vhost)!r}")
         return name
 
-    def _queue(self, path: str, name: bytes, index_version: int) -> QueueDirectory:
-        """What reads the classic queue in that directory, by what lies in it and by what its ``.queue_name`` says."""
+    def _descriptor(self, path: str, name: bytes, index_version: int) -> QueueDescriptor:
+        """Of the classic queue in that directory, by what lies in it and by what its ``.queue_name`` says."""
         files = self.files.list(path)
-        is_v2 = index_version == 2 or any(map(is_of_v2, files))
-        is_v1 = not is_v2 or any(map(is_of_v1, files))
-        terms, bodies = self._terms_of(path), _LazyStore(self, PERSISTENT_STORE)
-        if not is_v1:
-            return ClassicV2Directory(files=self.files, path=path, name=name, terms=terms, bodies=bodies)
-        kind = ClassicConvertingDirectory if is_v2 else ClassicV1Directory
-        return kind(
-            files=self.files,
-            path=path,
-            name=name,
-            segment_entry_count=self.segment_entry_count,
-            terms=terms,
-            bodies=bodies,
-        )
+        is_v2 = index_version == 2 or any(map(disk.is_of_v2, files))
+        is_v1 = not is_v2 or any(map(disk.is_of_v1, files))
+        form = QueueFormat.CLASSIC_V1
+        if is_v2:
+            form = QueueFormat.CONVERTING if is_v1 else QueueFormat.CLASSIC_V2
+        count, terms = self.segment_entry_count, self._terms_of(path)
+        return QueueDescriptor(format=form, path=path, name=name, segment_entry_count=count, terms=terms)
 
     def _terms_of(self, path: str) -> RecoveryTerms | None:
         """What a clean stop said of the queue in that directory; nothing where that is not what it says."""
@@ -301,5 +294,5 @@ class _LazyStore:
     def read_each(self, msg_ids: MsgIds) -> Iterator[bytes | WarrenError]:
         return self._vhost.store(self._name).read_each(msg_ids)
 
-    def read_alike(self, msg_ids: MsgIds) -> Octets | None:
-        return self._vhost.store(self._name).read_alike(msg_ids)
+    def read_uniform(self, msg_ids: MsgIds) -> Octets | None:
+        return self._vhost.store(self._name).read_uniform(msg_ids)

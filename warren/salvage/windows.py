@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage.filesystem import File, data_windows
+from warren.storage.filesystem import File, data_windows
 
 WHOLE_BYTES: Final = 24 << 20
 """A file of a queue up to this size is held in memory while it is open."""

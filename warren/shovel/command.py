@@ -14,11 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from storage.errors import WarrenError
-from warren.salvage.complaints import Complaints
+from warren.commands.findings import FindingReporter
+from warren.commands.options import pairs
+from warren.commands.output import print_json, print_text, report_error
 from warren.salvage.names import Json, printable
-from warren.salvage.output import complain, print_json, print_text
 from warren.shovel.errors import ShovelError
+from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from warren.shovel.pump import Moved
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 
 _EXIT_DAMAGE: Final = 1
 
-Place = "A data directory (warren's, or a stopped RabbitMQ's), {} or amqp://user:password@host:port/vhost."
+_PLACE_HELP = "A data directory (warren's, or a stopped RabbitMQ's), {} or amqp://user:password@host:port/vhost."
 
 
 def shovel(
-    source: Annotated[str, typer.Argument(metavar="SRC", help=Place.format("a .tar.gz of one"))],
-    destination: Annotated[str, typer.Argument(metavar="DST", help=Place.format("one that is not there yet"))],
+    source: Annotated[str, typer.Argument(metavar="SRC", help=_PLACE_HELP.format("a .tar.gz of one"))],
+    destination: Annotated[str, typer.Argument(metavar="DST", help=_PLACE_HELP.format("one that is not there yet"))],
     *,
     queue: Annotated[
         list[str] | None, typer.Option(help="Only this queue; may be given several times. A broker as SRC needs it.")
@@ -92,14 +93,11 @@ def shovel(
 
 
 def _renames(said: list[str]) -> dict[str, str]:
-    renames = {}
-    for each in said:
-        old, equals, new = each.partition("=")
-        if not (old and equals and new):
-            raise ShovelError(f"--rename {each}: wants OLD=NEW")
-        if old in renames:
-            raise ShovelError(f"--rename {each}: {old!r} is renamed twice")
-        renames[old] = new
+    """What ``--rename`` says."""
+    renames = pairs("--rename", said, "OLD=NEW", error=ShovelError)
+    if len(renames) < len(said):
+        twice = next(old for old in renames if sum(each.startswith(f"{old}=") for each in said) > 1)
+        raise ShovelError(f"--rename: {twice!r} is renamed twice")
     return renames
 
 
@@ -122,12 +120,12 @@ def _watching(*, as_json: bool) -> Iterator[Watcher]:
         if task is not None:
             bars.update(task, completed=moved.messages)
 
-    complaints = Complaints()
+    findings = FindingReporter()
     with bars:
         try:
-            yield Watcher(begin, progress, complaints, complain)
+            yield Watcher(begin, progress, findings, report_error)
         finally:
-            complaints.rest()
+            findings.rest()
 
 
 def _print(account: Account, *, as_json: bool, finished: bool) -> None:

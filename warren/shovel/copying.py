@@ -2,7 +2,7 @@
 
 One pass over each queue's directory, in the order in which a restarted broker would deliver: memory is that of one
 segment, or of a quorum queue's replay. What cannot be read is reported and passed over; all the rest is copied. The
-levels of a priority queue come under its bare name, the highest first.
+levels of a priority queue come under its base name, the highest first.
 
 A classic queue's messages come in the order of their seq_ids. Not so a quorum queue's: what had been out comes first,
 and a higher priority overtakes. There the progress may call safe what is below the lowest seq_id that is *still to
@@ -21,9 +21,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from storage.errors import DataError, MessageError
 from warren.salvage.names import split_level, to_text
-from warren.salvage.queue_directory import Finding, QueueDirectory, StoredMessage, Stretch
+from warren.salvage.queue_directory import Finding, MessageRun, QueueDirectory, StoredMessage
 from warren.salvage.quorum import QuorumDirectory
 from warren.salvage.source import Source as OpenSource
 from warren.salvage.source import open_source
@@ -32,8 +31,9 @@ from warren.shovel.errors import ShovelError
 from warren.shovel.letter import Letter, Position, from_term
 from warren.shovel.places import SourceQueue
 from warren.shovel.progress import Progress, Reach
+from warren.storage.errors import DataError, MessageError
 
-Report = Callable[[Finding], None]
+OnFinding = Callable[[Finding], None]
 
 
 @attrs.define
@@ -43,13 +43,13 @@ class CopySource:
     _vhosts: list[Vhost]
     _progress: Progress
     _rename: Callable[[bytes], bytes]
-    _report: Report
+    _report: OnFinding
     copies: bool = True
 
     @classmethod
     @contextmanager
     def open(
-        cls, path: str, vhost: str | None, progress: Progress, rename: Callable[[bytes], bytes], report: Report
+        cls, path: str, vhost: str | None, progress: Progress, rename: Callable[[bytes], bytes], report: OnFinding
     ) -> Iterator[CopySource]:
         """The source at ``path``, of its vhosts perhaps one only; ``rename``: a queue's name at the destination."""
         with open_source(path) as source:
@@ -86,11 +86,11 @@ def chosen_vhosts(source: OpenSource, wanted: str | None) -> list[Vhost]:
 
 
 def by_name(vhost: Vhost) -> list[tuple[bytes, list[QueueDirectory]]]:
-    """Bare name → directories, the highest level first."""
+    """Base name → directories, the highest level first."""
 
     def order(directory: QueueDirectory) -> tuple[bytes, int]:
-        bare, level = split_level(directory.name)
-        return bare, 0 if level is None else -level
+        base, level = split_level(directory.name)
+        return base, 0 if level is None else -level
 
     groups = groupby(sorted(vhost.queues, key=order), key=lambda directory: split_level(directory.name)[0])
     return [(name, list(directories)) for name, directories in groups]
@@ -160,7 +160,7 @@ class _CopiedQueue:
     _directories: list[QueueDirectory]
     _reaches: list[Reach]
     _progress: Progress
-    _report: Report
+    _report: OnFinding
     _open: list[set[int]] = attrs.field(init=False)
     """For each directory the seq_ids that were handed out and are not settled."""
     _walks: list[_Walk] = attrs.field(init=False)
@@ -194,11 +194,11 @@ class _CopiedQueue:
                 yield letter
 
     def _messages(self, directory: QueueDirectory, reach: Reach) -> Iterator[StoredMessage]:
-        for found in directory.stretches():
+        for found in directory.message_runs():
             if isinstance(found, Finding):
                 if found.severity == "damage":
                     self._report(found)
-            elif isinstance(found, Stretch):
+            elif isinstance(found, MessageRun):
                 if int(found.seq_ids[-1]) >= reach.next_seq_id:
                     yield from (message for message in found.messages() if not reach.has(message.seq_id))
             elif not reach.has(found.seq_id):

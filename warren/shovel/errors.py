@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.errors import WarrenError
+from warren.storage.errors import WarrenError
 
 
 class ShovelError(WarrenError):

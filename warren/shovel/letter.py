@@ -14,10 +14,10 @@ import functools
 import struct
 from typing import Final, NamedTuple
 
-from queue_index.amqp_tables import Table
-from queue_index.message_format import Envelope, decode_message
-from queue_index.properties import decode_properties, encode_properties
-from storage.errors import MessageError
+from warren.queue_index.amqp_tables import Table
+from warren.queue_index.message_format import Envelope, decode_message
+from warren.queue_index.properties import decode_properties, encode_properties
+from warren.storage.errors import MessageError
 
 ORIGINAL_EXCHANGE: Final = "x-original-exchange"
 """The header that says where a message was published first, where it arrives under another exchange's name."""

@@ -1,7 +1,7 @@
 """What the pump asks of the two places between which it stands.
 
 A queue is known at both by its name and its vhost's, as bytes. Whatever a place cannot do raises a
-:class:`storage.errors.WarrenError`; a source that is closed after one keeps what was not settled.
+:class:`warren.storage.errors.WarrenError`; a source that is closed after one keeps what was not settled.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ from typing import Final
 
 import attrs
 
-from storage.errors import DataError
-from storage.filesystem import FileSystem, write_file
 from warren.salvage.names import Json, to_json, to_text
 from warren.shovel.errors import ShovelError
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem, write_file
 
 _KIND: Final = "shovel progress 1"
 

@@ -13,11 +13,11 @@ from typing import Final
 
 import attrs
 
-from storage.errors import WarrenError
 from warren.salvage.names import printable, to_text
 from warren.shovel.errors import RefusedError
 from warren.shovel.letter import Position
 from warren.shovel.places import Intake, SourceQueue
+from warren.storage.errors import WarrenError
 
 WINDOW_BYTES: Final = 16 << 20
 

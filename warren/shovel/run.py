@@ -10,8 +10,6 @@ from contextlib import ExitStack
 
 import attrs
 
-from storage.errors import StorageError
-from storage.filesystem import RealFileSystem
 from warren.salvage.names import from_text, to_text
 from warren.salvage.queue_directory import Finding
 from warren.shovel.address import Address, is_broker
@@ -24,6 +22,8 @@ from warren.shovel.places import Destination, Source, SourceQueue
 from warren.shovel.progress import Progress, default_path
 from warren.shovel.pump import Moved, Pump
 from warren.shovel.writing import DirectoryDestination, MoveSource
+from warren.storage.errors import StorageError
+from warren.storage.filesystem import RealFileSystem
 
 
 @attrs.frozen(kw_only=True)
@@ -74,7 +74,7 @@ class Watcher:
 
 
 def shovel(orders: Orders, account: Account, watcher: Watcher) -> None:
-    """Do it, and keep ``account``; raises :class:`storage.errors.WarrenError` for what cannot be done."""
+    """Do it, and keep ``account``; raises :class:`warren.storage.errors.WarrenError` for what cannot be done."""
 
     def report(finding: Finding) -> None:
         account.problems += 1

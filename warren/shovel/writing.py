@@ -1,7 +1,7 @@
 """Data directories that are opened for writing: a source that is emptied, and a destination.
 
-Both are vhosts of :mod:`actors.vhost`, whose lock keeps other warrens out; where a broker runs, nothing is opened. The
-files may be RabbitMQ's; what it finds at its next start tells docs/recovery.md.
+Both are vhosts of :mod:`warren.actors.vhost`, whose lock keeps other warrens out; where a broker runs, nothing is
+opened. The files may be RabbitMQ's; what it finds at its next start tells docs/recovery.md.
 
 *Emptied*: messages are fetched, acks pending, and acked when they are settled; each batch of acks is synced. A kill
 brings back what was not acked. *Filled*: letters are held until the pump asks what became of them; then they are
@@ -19,28 +19,28 @@ from typing import Final
 
 import attrs
 
-from actors.engines.arguments import QueueDeclaration
-from actors.engines.definitions import Definitions
-from actors.vhost import Vhost
-from actors.vhost_files import LOCK_FILE
-from queue_index.fetching import Fetched
-from queue_index.message_format import Envelope
-from queue_index.variable_queue import VariableQueue
-from storage.errors import DirectoryLockedError, MessageError, StorageError, WarrenError
-from storage.filesystem import RealFileSystem
-from storage.settings import RABBITMQ_3_10, Settings
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.definitions import Definitions
+from warren.actors.vhost import Vhost
 from warren.data_directory import Kind, refuse_part
-from warren.embedded import open_vhost, vhost_path
+from warren.engine import open_vhost, vhost_path
+from warren.queue_index.fetching import Fetched
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.variable_queue import VariableQueue
 from warren.running_broker import is_a_brokers
 from warren.salvage import classic_v1, quorum
 from warren.salvage.names import from_text, split_level, to_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.source import open_source
 from warren.salvage.vhost import Vhost as OpenVhost
-from warren.shovel.copying import Report, chosen_vhosts
+from warren.shovel.copying import OnFinding, chosen_vhosts
 from warren.shovel.errors import ShovelError
 from warren.shovel.letter import Letter, Position, from_term
 from warren.shovel.places import Intake, Outcome, SourceQueue
+from warren.storage.errors import DirectoryLockedError, MessageError, StorageError, WarrenError
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.lock_file import LOCK_FILE
+from warren.storage.settings import RABBITMQ_3_10, Settings
 
 FETCHED_AT_ONCE: Final = 256
 """Messages that are in memory together at most, and as many bytes of them, about:"""
@@ -76,12 +76,12 @@ class MoveSource:
 
     _path: str
     _vhosts: dict[bytes, Vhost]
-    _report: Report
+    _report: OnFinding
     copies: bool = False
 
     @classmethod
     @contextmanager
-    def open(cls, path: str, vhost: str | None, names: Sequence[bytes], report: Report) -> Iterator[MoveSource]:
+    def open(cls, path: str, vhost: str | None, names: Sequence[bytes], report: OnFinding) -> Iterator[MoveSource]:
         """The data directory ``path``, of its vhosts perhaps one only; ``names``: the queues that will be asked for.
 
         Nothing is opened for writing where that is not possible for all of them.
@@ -136,8 +136,8 @@ def _refuse_unwritable(path: str, vhost: OpenVhost, names: Sequence[bytes]) -> N
 
 
 def _highest_level_first(name: bytes) -> tuple[bytes, int]:
-    bare, level = split_level(name)
-    return bare, 0 if level is None else -level
+    base, level = split_level(name)
+    return base, 0 if level is None else -level
 
 
 @attrs.define(eq=False)
@@ -148,7 +148,7 @@ class _EmptiedQueue:
     name: bytes
     _home: Vhost
     _levels: list[VariableQueue]
-    _report: Report
+    _report: OnFinding
     already: int = 0
 
     def count(self) -> int:
@@ -242,11 +242,11 @@ class DirectoryDestination:
             self._opened.callback(lock.remove)
             self._definitions = Definitions.open(files, self._directory)
         self._definitions.declare_vhost(vhost)
-        bare, level = split_level(name)
+        base, level = split_level(name)
         if level is None:
             with suppress(WarrenError):
                 self._definitions.declare_queue(
-                    QueueDeclaration(vhost=vhost, name=to_text(bare), durable=True), named_by_node=True
+                    QueueDeclaration(vhost=vhost, name=to_text(base), durable=True), named_by_node=True
                 )
         self._definitions.save()
 

@@ -1,4 +1,4 @@
-"""Simulation: a node under a workload, in virtual time, with the very engines that page for real.
+"""Simulation: a node under a workload, in virtual time, with the same engines that page in a real node.
 
     from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Scenario, simulate
 

@@ -1,6 +1,7 @@
-"""Two results side by side: their numbers in one table, their pictures with one scale and one axis of time.
+"""Compare two results: their numbers in one table, their pictures with the same scales and the same axis of time.
 
-Queues that both have are compared with each other; where no name is in both, the two that held most.
+Queues of the same name are compared with each other. If the two have no name in common, the fullest queues are
+compared.
 """
 
 from __future__ import annotations

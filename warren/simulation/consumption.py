@@ -1,8 +1,8 @@
-"""Consumption: what consumers did, as it was recorded: how many messages they took, acked and gave back, and when.
+"""Consumption: how many messages consumers took, acked and gave back, and when, as a node recorded it.
 
-A value of a scenario (``ConsumerSpec.record``). Who does it again is
-:class:`warren.simulation.replayed_consumer.ReplayedConsumer`; read from a file it is by
-:func:`warren.simulation.replay.recorded_consumption`.
+A consumption is a value of a scenario (``ConsumerSpec.record``).
+:class:`warren.simulation.replayed_consumer.ReplayedConsumer` repeats it, and
+:func:`warren.simulation.replay.recorded_consumption` reads it from a file.
 """
 
 from __future__ import annotations

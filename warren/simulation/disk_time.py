@@ -1,4 +1,4 @@
-"""How long a disk takes, and who has to wait for whom: one operation at a time, in the order in which they came."""
+"""The time that a disk takes. It does one operation at a time, in the order in which they were asked for."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import simpy
 
-from storage.counted import DiskAccount
 from warren.simulation.scenario import Disk
 from warren.simulation.units import NS, ns
+from warren.storage.counted import DiskAccount
 
 
 class DiskTime:

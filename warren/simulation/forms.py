@@ -1,8 +1,8 @@
-"""Forms of values: how what a person writes in a scenario becomes what the simulation works with.
+"""Forms of values: convert what a person writes in a scenario to what the simulation works with.
 
-A form says of a wrong value what is wrong and not where: its sentence begins with a blank (" must be …"), with the
-number of an item ("[2] …") or with the name of an inner key. :func:`named` puts the field's name before it, level by
-level, until an error reads ``publishers[0].rate must be …``.
+The message of a form's error begins with a blank (" must be …"), the number of an item ("[2] …") or the name of an
+inner key, and does not say in which field the value is. :func:`named` adds the field's name, level by level, until the
+message reads ``publishers[0].rate must be …``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The grid of a sweep: which keys of a scenario are varied, over which values, and the point for each combination.
+"""The grid of a sweep: the keys that are varied, their values, and a scenario for each combination.
 
-An *axis* is a key with its values, ``node.paging_ratio`` = 0.3, 0.5. A *point* is one value of each axis, and the
-scenario that has them. Points are in the order of the axes' values, the last axis changing fastest. Every point keeps
-the scenario's seed, so what differs between two of them is what was varied, not what was drawn.
+An *axis* is a key with its values, for example ``node.paging_ratio`` with 0.3 and 0.5. A *point* is one value of each
+axis, and the scenario that has these values. The last axis changes fastest. All points have the same seed, so two
+points differ only in what was varied.
 """
 
 from __future__ import annotations

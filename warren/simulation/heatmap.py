@@ -1,8 +1,9 @@
-"""Pictures of a sweep: how what came of a scenario depends on what was varied.
+"""Pictures of a sweep: how the results depend on what was varied.
 
-One key gives lines. Two give heat maps, the first key downwards, the second to the right; of more, the last goes to the
-right and each combination of the others is a row. There is a map for each number that is not the same at all points;
-those that are, are said below. A point that failed is hatched; a dash is a thing that did not happen.
+One key gives lines. Two keys give heat maps, the first key downwards, the second to the right. If there are more, the
+last one goes to the right, and each combination of the others is a row. There is a map for each number that is not the
+same at all points; the others are listed below the maps. A point that failed is hatched. A dash means that something
+did not happen.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How long messages waited, from the moment at which they were to be published until a consumer took them up.
+"""Latencies: how long messages waited, from the moment they were to be published until a consumer received them.
 
-What consumers take up is only noted; once a step all of it is worked out together.
+During a step, the deliveries are only collected; at its end the latencies of all of them are computed together.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Latencies:
     largest_ns: int = 0
     _ids: list[bytes] = attrs.Factory(list)
     _taken_ns: list[Times] = attrs.Factory(list)
-    """Of the step so far: messages' ids, and when they were taken up."""
+    """Of the step so far: messages' ids, and when they were delivered."""
 
     def add(self, ids: bytes, taken_ns: Times) -> None:
-        """Messages that were taken up; ``ids``: 16 bytes each, which begin with the moment (all ones: none)."""
+        """Note delivered messages. ``ids``: 16 bytes each, which begin with the time (all ones: none)."""
         self._ids.append(ids)
         self._taken_ns.append(taken_ns)
 
     def end_step(self) -> tuple[float, float]:
-        """p50 and p99 (seconds) of the step; NaN where nothing was taken up."""
+        """p50 and p99 (seconds) of the step; NaN if nothing was delivered."""
         if not self._ids:
             return math.nan, math.nan
         published_ns = np.frombuffer(b"".join(self._ids), ">i8")[::2].astype(np.int64)
@@ -59,7 +59,7 @@ class Latencies:
         return float(p50), float(p99)
 
     def quantile(self, share: float) -> float:
-        """Seconds within which that share of all messages was taken up; NaN where there were none."""
+        """Seconds within which that share of all messages was delivered; NaN if there were none."""
         if self.counts is None:
             return math.nan
         bucket = int(np.searchsorted(np.cumsum(self.counts), share * self.count))

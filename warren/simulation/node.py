@@ -1,8 +1,8 @@
 """A simulated node: its queues, its stores, its memory monitor and alarms, and the gate where publishers wait.
 
-The rules are the runtime's own objects (:mod:`actors.engines.memory_monitor`, ``alarms``); what the memory monitor's
-actor does with them is done here in virtual time. Memory is what the scenario says a message takes in each state
-(:class:`~warren.simulation.scenario.MessageMemory`), accounted queue by queue at the end of each turn.
+The rules are the runtime's own objects (:mod:`warren.actors.engines.memory_monitor`, ``alarms``); what the memory
+monitor's actor does with them is done here in virtual time. Memory is what the scenario says a message takes in each
+state (:class:`~warren.simulation.scenario.MessageMemory`), accounted queue by queue at the end of each turn.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from typing import Final, Literal
 import attrs
 import numpy as np
 
-from actors.engines.alarms import AlarmEvent, Alarms, DiskMonitor, disk_limit_bytes
-from actors.engines.arguments import QueueDeclaration
-from actors.engines.memory_monitor import MemoryMonitor
-from actors.engines.memory_readings import AllocatedReading, memory_limit_bytes
-from actors.engines.node_settings import NodeSettings
-from actors.memory_monitor_actor import ALARM_INTERVAL_MS
-from actors.running_vhost import stored_name
-from actors.surroundings import MAX_SYNC_DELAY_MS
-from actors.vhost_files import VhostFiles
-from queue_index.body_store import StoreClient
-from queue_index.msg_ids import MsgIds
-from queue_index.recovery_terms import RecoveryTerms
-from queue_index.variable_queue import QueueFiles, VariableQueue
-from storage.counted import CountedFileSystem, DiskAccount
+from warren.actors.engines.alarms import AlarmEvent, Alarms, DiskMonitor, disk_limit_bytes
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.memory_monitor import MemoryMonitor
+from warren.actors.engines.memory_readings import AllocatedReading, memory_limit_bytes
+from warren.actors.engines.node_settings import NodeSettings
+from warren.actors.engines.sync_group import SyncGroup
+from warren.actors.memory_monitor_actor import ALARM_INTERVAL_MS
+from warren.actors.running_vhost import stored_name
+from warren.actors.vhost_files import VhostFiles
+from warren.queue_index.body_store import StoreClient
+from warren.queue_index.msg_ids import MsgIds
+from warren.queue_index.recovery_terms import RecoveryTerms
+from warren.queue_index.variable_queue import QueueFiles, VariableQueue
 from warren.simulation.disk_time import DiskTime
 from warren.simulation.publication import NO_TIME, Progress
 from warren.simulation.scenario import NodeSpec, QueueSpec, Scenario
@@ -34,8 +33,9 @@ from warren.simulation.simulated_queue import SimulatedQueue
 from warren.simulation.sizes import bodies
 from warren.simulation.store import SimulatedStore, StoreLink
 from warren.simulation.units import NS
-from warren.simulation.virtual_time import Bell, VirtualTime
+from warren.simulation.virtual_time import Event, VirtualTime
 from warren.simulation.workload import envelope
+from warren.storage.counted import CountedFileSystem, DiskAccount
 
 _VHOST: Final = "/"
 _DIRECTORY: Final = "/node/vhost"
@@ -97,8 +97,8 @@ class SimulatedNode:
         self.used_bytes = 0
         self.changed: dict[SimulatedQueue, None] = {}
         """Queues that something has happened to since the timeline's last row."""
-        self.syncing: set[str] = set()
-        self.gate = Bell(self.time.env)
+        self.sync_group = SyncGroup(self.settings.sync_interval_ms)
+        self.gate = Event(self.time.env)
         """Rung when the last alarm is over."""
         self.marks: list[Mark] = []
         self.alarm_ns = 0
@@ -221,11 +221,6 @@ class SimulatedNode:
         """Keep a moment for the pictures."""
         self.marks.append(Mark(self.time.now_ns() / NS, kind, text, queue))
 
-    def sync_delay_ns(self) -> int:
-        """As :meth:`actors.surroundings.Surroundings.sync_delay_ns`."""
-        many_ms = min(len(self.syncing), MAX_SYNC_DELAY_MS)
-        return max(self.settings.sync_interval_ms, many_ms) * 1_000_000
-
     # ── memory and disk ─────────────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -317,7 +312,7 @@ class SimulatedNode:
         elif not event.publishers_blocked and self._alarm_since_ns is not None:
             self.alarm_ns += now - self._alarm_since_ns
             self._alarm_since_ns = None
-            self.gate.ring()
+            self.gate.set()
 
     def finish(self) -> None:
         """The simulation is over."""

@@ -1,4 +1,4 @@
-"""A node as a scenario says it: its memory, what a message takes of it in each state, its disk, and its settings."""
+"""The node of a scenario: its memory, the memory that a message takes in each state, its disk, and its settings."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Final, Literal, cast
 
 import attrs
 
-from actors.engines.memory_readings import memory_limit_bytes
-from actors.engines.node_settings import NodeSettings
-from actors.engines.settings_file import engine_settings
-from storage.errors import SettingsError
-from storage.settings import Settings
+from warren.actors.engines.memory_readings import memory_limit_bytes
+from warren.actors.engines.node_settings import NodeSettings
+from warren.actors.engines.settings_file import engine_settings
 from warren.simulation.forms import amount, named, nearest, one_of, part, period, table, truth
 from warren.simulation.units import ScenarioError, shown
+from warren.storage.errors import SettingsError
+from warren.storage.settings import Settings
 
 Profile = Literal["default", "rabbitmq-3.10"]
 MOST_MEMORY: Final = 1 << 50
@@ -148,7 +148,7 @@ class NodeSpec:
     """A node: its memory, its disk, and how it is set up. What is not said is the profile's, or the default."""
 
     profile: Profile = attrs.field(default="default", converter=_profile)
-    """The engine's numbers and habits (:mod:`storage.settings`)."""
+    """The engine's numbers and habits (:mod:`warren.storage.settings`)."""
     memory: int = attrs.field(default=2 << 30, converter=amount)
     """Total memory."""
     watermark: float = attrs.field(default=0.4, converter=watermark)

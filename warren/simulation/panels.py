@@ -1,7 +1,7 @@
-"""The panels of which pictures are made: each draws one side of a run into a pair of axes.
+"""The panels of the pictures: each draws one aspect of a run into a pair of axes.
 
-Which picture shows which of them: :mod:`warren.simulation.plots`. What they have in common, the moments:
-:mod:`warren.simulation.ribbon`.
+:mod:`warren.simulation.plots` puts panels together to pictures. :mod:`warren.simulation.ribbon` draws the moments that
+all panels show.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from warren.simulation.picture_style import (
     BLUE,
     GREEN,
     GREY,
+    LINE,
     MINT,
     PALE,
     PAPER,
@@ -49,13 +50,15 @@ STATES: Final = (
 """From the head, which consumers get next, to the tail, where messages come in."""
 _LOG_FROM: Final = 30.0
 """Latencies that differ by more than this factor are drawn on a logarithmic scale."""
+_STRIP_FROM: Final = 0.93
+"""Where the strip of the time without a limit begins, as a share of a panel's height."""
 
 
 # ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def draw_memory(axes: Axes, view: View) -> None:
-    """What the node uses, against where paging begins and where publishers are blocked."""
+    """The memory used, with the limits at which paging begins and publishers are blocked."""
     node = view.node
     at, used, limit = node["time_s"], node["used_bytes"], node["limit_bytes"]
     axes.fill_between(at, used, color=BLUE, alpha=0.16, linewidth=0)
@@ -70,7 +73,7 @@ def draw_memory(axes: Axes, view: View) -> None:
 
 
 def draw_states(axes: Axes, queue: QueueView) -> None:
-    """Where its messages are: the head below, the tail above; what consumers hold on top."""
+    """The messages in each list, the head at the bottom; unacked messages on top."""
     columns = queue.columns
     at, base = columns["time_s"], np.zeros(len(columns["time_s"]))
     for key, name, colour in STATES:
@@ -86,7 +89,7 @@ def draw_states(axes: Axes, queue: QueueView) -> None:
 
 
 def _has_unacked(columns: Columns) -> bool:
-    """Whether so many are unacked that it can be seen."""
+    """Whether there are enough unacked messages to be seen."""
     return bool(columns["unacked"].max(initial=0) > 0.01 * columns["len"].max(initial=0))
 
 
@@ -95,7 +98,7 @@ def _has_unacked_in_ram(columns: Columns) -> bool:
 
 
 def draw_target(axes: Axes, queue: QueueView) -> None:
-    """What it has in RAM, against what it may have."""
+    """The messages in RAM, and the target."""
     columns = queue.columns
     at, in_ram, target = columns["time_s"], columns["ram_msg_count"], columns["target_ram_count"]
     held = in_ram + columns["ram_ack_count"]
@@ -107,26 +110,35 @@ def draw_target(axes: Axes, queue: QueueView) -> None:
     known = finite[np.isfinite(finite)]
     if len(known):
         axes.plot(at, finite, color=AMBER, drawstyle="steps-post", label="target")
+        alone = _alone(finite)
+        axes.plot(at[alone], finite[alone], color=AMBER, linestyle="", marker=".", markersize=2.5)
     most = float(held.max()) if len(at) else 0.0
     if len(known):
         most = max(most, min(float(known.max()), 1.6 * most) if most else float(known.max()))
     value_axis(axes, count_text, top=most * 1.08)
-    unlimited = np.where(np.isinf(target), 0.955, np.nan)
-    if np.isfinite(unlimited).any():
-        across: Any = axes.get_xaxis_transform()
-        axes.plot(
-            at, unlimited, color=AMBER, linewidth=1.6, linestyle=(0, (1, 1.6)), transform=across, label="no limit"
-        )
+    if queue.rates["no_limit"].any():
+        _draw_no_limit(axes, queue.rates)
+
+
+def _draw_no_limit(axes: Axes, rates: Columns) -> None:
+    """A strip at the top: as high as the share of the time in which the target is infinite."""
+    across: Any = axes.get_xaxis_transform()
+    heights = _STRIP_FROM + (1 - _STRIP_FROM) * rates["no_limit"]
+    axes.plot([0, 1], [_STRIP_FROM] * 2, color=LINE, linewidth=0.6, transform=axes.transAxes)
+    axes.stairs(
+        heights, rates["time_s"], baseline=_STRIP_FROM, fill=True, color=AMBER, alpha=0.45, linewidth=0,
+        transform=across, label="no limit",
+    )  # fmt: skip
 
 
 def draw_latency(axes: Axes, queue: QueueView) -> None:
-    """How long messages waited that were taken up in a step."""
+    """The latencies of the messages that were delivered in a step."""
     columns = queue.columns
     at, p50, p99 = columns["time_s"], columns["latency_p50_s"], columns["latency_p99_s"]
     known = np.concatenate((p50, p99))
     known = known[np.isfinite(known)]
     if not len(known):
-        _say(axes, "nothing was taken up")
+        _say(axes, "nothing was delivered")
         value_axis(axes, time_text, top=0.0)
         axes.set_yticks([])
         return
@@ -148,14 +160,14 @@ def draw_latency(axes: Axes, queue: QueueView) -> None:
 
 
 def _alone(values: Floats) -> Any:
-    """Which have nothing on either side, so that no line would show them."""
+    """The values without a neighbour, which a line does not show."""
     known = np.isfinite(values)
     padded = np.concatenate(([False], known, [False]))
     return known & ~padded[:-2] & ~padded[2:]
 
 
 def draw_flow(axes: Axes, queue: QueueView) -> None:
-    """Messages a second: what came, what went out."""
+    """Messages published and delivered per second."""
     rates = queue.rates
     most = 0.0
     for key, name, colour, width in (
@@ -177,7 +189,7 @@ def _stairs(axes: Axes, rates: Columns, key: str, **look: Any) -> None:
 
 
 def draw_waiting(axes: Axes, view: View) -> None:
-    """Messages that publishers hold back, as long as they may not publish."""
+    """Messages that blocked publishers hold back."""
     at, waiting = view.node["time_s"], view.node["waiting_messages"]
     axes.fill_between(at, waiting, color=RED, alpha=0.2, linewidth=0)
     axes.plot(at, waiting, color=RED)
@@ -188,7 +200,7 @@ def draw_waiting(axes: Axes, view: View) -> None:
 
 
 def draw_disk(axes: Axes, view: View) -> None:
-    """Bytes a second: written above, read below."""
+    """Bytes per second: written above, read below."""
     rates = view.rates
     written, read = rates["disk_write_bytes"], rates["disk_read_bytes"]
     axes.stairs(written, rates["time_s"], color=AMBER, fill=True, label="written", linewidth=0)
@@ -236,15 +248,16 @@ def queue_panels(queue: QueueView) -> dict[str, Panel]:
 
     return {
         "states": panel("messages by state", draw_states, 2.1, 5 + int(_has_unacked(queue.columns))),
-        "target": panel("in RAM, and its target", draw_target, 1.7, _target_entries(queue.columns)),
+        "target": panel("in RAM, and its target", draw_target, 1.7, _target_entries(queue)),
         "latency": panel("latency", draw_latency, 1.7, 2),
         "flow": panel("messages a second", draw_flow, 1.5, 3),
     }
 
 
-def _target_entries(columns: Columns) -> int:
-    target = columns["target_ram_count"]
-    return 1 + int(_has_unacked_in_ram(columns)) + int(np.isfinite(target).any()) + int(np.isinf(target).any())
+def _target_entries(queue: QueueView) -> int:
+    columns, target = queue.columns, queue.columns["target_ram_count"]
+    has_no_limit = queue.rates["no_limit"].any()
+    return 1 + int(_has_unacked_in_ram(columns)) + int(np.isfinite(target).any()) + int(has_no_limit)
 
 
 def _of_view(draw: Callable[[Axes, View], None], view: View, axes: Axes) -> None:

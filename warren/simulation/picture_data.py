@@ -1,8 +1,8 @@
-"""What pictures draw: a result's columns, thinned to what a picture can show, and its marks made into spans.
+"""The data of pictures: a result's columns, reduced to what a picture can show, and its marks as spans.
 
-The few queues that matter are drawn, :data:`MOST_QUEUES` of them: those that held most messages, then those that most
-came through. A long timeline is thinned to :data:`MOST_POINTS` points. What a point stands for is then the moment of
-most messages or of most memory among its steps, a mean for what is counted, and the worst p99: so no peak is lost.
+At most :data:`MOST_QUEUES` queues are drawn: those that held most messages, then those with most throughput. A long
+timeline is reduced to :data:`MOST_POINTS` points. Each point shows the step with most messages or most memory among
+those that it stands for, so no peak is lost; counts are means, and of the p99 it is the worst.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from warren.simulation.timeline import QUEUE_COLUMNS
 
 MOST_POINTS: Final = 900
 MOST_BARS: Final = 180
-"""Of what is counted by step: rates look like rates, not like the grain of the steps."""
+"""The number of parts of the time in which rates are computed; single steps would show their granularity."""
 MOST_QUEUES: Final = 4
 _MATTERS: Final = 0.03
 """A queue that never held this share of what the fullest one held is not drawn beside it."""
 _CLOSE: Final = 0.004
-"""Spans with less than this share of the time between them are drawn as one."""
+"""Spans with a smaller gap than this share of the time are drawn as one."""
 
 Floats = npt.NDArray[np.float64]
 Columns = dict[str, npt.NDArray[Any]]
@@ -46,7 +46,7 @@ _COUNTED: Final = (
 
 @attrs.frozen
 class Span:
-    """From when to when; ``times`` that it happened, where short ones are drawn as one."""
+    """A span of time. ``times``: the number of short spans that are drawn as this one."""
 
     start_s: float
     end_s: float
@@ -63,35 +63,38 @@ class QueueView:
     queues: int
     columns: Columns
     rates: Columns
-    """What is counted by step, a second; ``time_s`` has one more: where each begins, and where the last ends."""
+    """What is counted by step, per second, and ``no_limit``: the share of the time in which the target is infinite.
+
+    ``time_s`` has one more element: where each begins, and where the last one ends.
+    """
     paging: tuple[Span, ...]
 
 
 @attrs.frozen
 class View:
-    """A result, as pictures need it."""
+    """The parts of a result that pictures need."""
 
     name: str
     scale: TimeScale
     node: Columns
     rates: Columns
     queues: tuple[QueueView, ...]
-    """The few that matter, the most important first."""
+    """The queues that are drawn, the most important first."""
     left_out: int
-    """Lines of the timeline that are not drawn."""
+    """The number of queues that are not drawn."""
     left_out_ready: int
-    """Messages that those had at most, each at its own moment."""
+    """The sum of the most messages that each of them had."""
     paging_ratio: float
     paging: tuple[Span, ...]
     alarms: tuple[Span, ...]
     disk_alarms: tuple[Span, ...]
     events: tuple[Span, ...]
     step_s: float
-    """What a point stands for."""
+    """The time that a point stands for."""
 
 
 def view_of(result: Result, *, queues: Sequence[str] | None = None, most_points: int = MOST_POINTS) -> View:
-    """What of a result is drawn: ``queues``, or else those that matter."""
+    """The data for pictures of ``queues``, or by default of the most important ones."""
     summary: Any = result.summary
     length_s = float(summary["length_s"])
     scale = TimeScale(length_s, float(summary.get("start_s") or 0.0))
@@ -108,7 +111,7 @@ def view_of(result: Result, *, queues: Sequence[str] | None = None, most_points:
                 name=name,
                 queues=int(columns["queues"][0]) if len(columns["queues"]) else 1,
                 columns=_thinned(columns, "len", most_points),
-                rates=_rates(columns),
+                rates=_rates(columns | {"no_limit": np.isinf(columns["target_ram_count"])}, shares=("no_limit",)),
                 paging=spans(marks, "paging-starts", length_s),
             )
         )
@@ -131,7 +134,7 @@ def view_of(result: Result, *, queues: Sequence[str] | None = None, most_points:
 
 
 def _columns_of(result: Result, names: Sequence[str]) -> dict[str, Columns]:
-    """The rows of some queues alone: a whole timeline as a DataFrame may be larger than all else."""
+    """The rows of some queues only, because a whole timeline as a DataFrame may be very large."""
     of_rows = np.asarray(result.timeline_columns["queue"], object)
     rows = {name: np.flatnonzero(of_rows == name) for name in names}
     found: dict[str, Columns] = {name: {} for name in names}
@@ -144,7 +147,7 @@ def _columns_of(result: Result, names: Sequence[str]) -> dict[str, Columns]:
 
 
 def that_matter(queues: Mapping[str, Any], most: int = MOST_QUEUES) -> list[str]:
-    """The names of the few that matter, in order of importance; ``queues`` is the summary's."""
+    """The names of the most important queues, in order; ``queues`` is that of the summary."""
 
     def importance(item: tuple[str, Any]) -> tuple[float, float]:
         return -item[1]["max_ready"], -(item[1]["published"] + item[1]["delivered"])
@@ -155,7 +158,7 @@ def that_matter(queues: Mapping[str, Any], most: int = MOST_QUEUES) -> list[str]
 
 
 def _is_of(queue: str, line: str) -> bool:
-    """Whether a queue's marks belong to a line: its own, or its group's."""
+    """Whether a queue's marks belong to a line of the timeline: its own, or its group's."""
     return queue == line or (queue.startswith(line) and re.fullmatch(r"-[0-9]+", queue[len(line) :]) is not None)
 
 
@@ -163,7 +166,7 @@ def _is_of(queue: str, line: str) -> bool:
 
 
 def spans(marks: Iterable[Mark], kind: str, length_s: float) -> tuple[Span, ...]:
-    """When it was so for any queue at all; of events, each for itself."""
+    """The spans in which it was so for at least one queue. Each event has a span of its own."""
     if kind == "event":
         return _of_events(marks, length_s)
     found: list[Span] = []
@@ -211,12 +214,12 @@ def _joined(found: Sequence[Span], close_s: float) -> list[Span]:
 
 
 def _edges(rows: int, most: int) -> npt.NDArray[np.int64]:
-    """Where groups of rows begin, at most so many."""
+    """The first row of each of at most ``most`` groups."""
     return np.unique(np.linspace(0, rows, min(rows, most) + 1).astype(np.int64))[:-1]
 
 
 def _thinned(columns: Columns, by: str, most: int) -> Columns:
-    """Of each group of rows the one with most of ``by``; of latencies the median and the worst."""
+    """The row with most of ``by`` of each group of rows; of latencies the median and the worst."""
     rows = len(columns["time_s"])
     if rows <= most:
         return columns
@@ -233,13 +236,13 @@ def _thinned(columns: Columns, by: str, most: int) -> Columns:
 
 
 def _known(of: Any, values: Floats) -> float:
-    """Of what is a number; NaN where nothing is."""
+    """``of`` the finite values; NaN if there are none."""
     known = values[np.isfinite(values)]
     return float(of(known)) if len(known) else float("nan")
 
 
 def _rates(columns: Columns, shares: Sequence[str] = ()) -> Columns:
-    """What was counted, a second, in at most :data:`MOST_BARS` groups of steps; the mean of shares."""
+    """Counts per second in at most :data:`MOST_BARS` groups of steps, and the mean of shares."""
     ends = columns["time_s"].astype(np.float64)
     rows = len(ends)
     edges = _edges(rows, MOST_BARS)

@@ -1,11 +1,12 @@
-"""How pictures of a simulation look: colours, words for numbers, axes, and figures with the same margins.
+"""The style of pictures of a simulation: colours, axes, and figures with fixed margins.
 
-A figure is rows of panels over one axis of time; several runs stand side by side in columns, each row with one scale.
-Above the panels runs the ribbon: when queues paged, when an alarm held publishers back, what the scenario did.
-The colours keep apart for colour-blind eyes (after Okabe and Ito; where two are alike in hue they differ in
-lightness). Margins are fixed, in inches: so time stands at the same place in every picture of a report.
+A figure has rows of panels with a common axis of time. Several runs stand side by side in columns, and the panels of
+a row have the same scale. Above the panels is the ribbon: when queues paged, when an alarm blocked publishers, the
+events of the scenario. The colours can be told apart by colour-blind readers (after Okabe and Ito; colours of similar
+hue differ in lightness). Margins are fixed, in inches, so the axis of time is at the same place in all pictures of a
+report.
 
-Same input, same bytes: nothing of the moment or of the machine goes into a file.
+The same input gives the same bytes: no date and nothing about the machine goes into a file.
 """
 
 from __future__ import annotations

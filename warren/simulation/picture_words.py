@@ -1,4 +1,4 @@
-"""Numbers, times and names in words, as pictures and reports say them; and the scale of time of a picture."""
+"""Numbers, times and names as text for pictures and reports, and the scale of an axis of time."""
 
 from __future__ import annotations
 

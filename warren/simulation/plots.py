@@ -1,7 +1,7 @@
-"""The pictures of one result: ``overview.png`` with all panels on one axis of time, and one PNG for each side of it.
+"""The pictures of one result: ``overview.png`` with the main panels, and a PNG file for each aspect.
 
-The overview shows the queue that held most. The others show up to :data:`~warren.simulation.picture_data.MOST_QUEUES`
-queues, one panel each, and say how many they leave out.
+The overview shows the fullest queue. The others show up to :data:`~warren.simulation.picture_data.MOST_QUEUES` queues
+and say how many they leave out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A sweep's points on the cores of this machine, in processes of their own.
+"""Run the points of a sweep in processes on this machine's cores.
 
-The processes are fresh ones (not forks of this one, whose threads they would have halves of), and they import the
-simulation alone: nothing of the program that was started, which so needs no guard around its sweep. There are never
-more points on their way than processes, so when one dies (out of memory, say) few can be at fault: each of those is
-tried once more, alone, and the one with which a process dies again is a point that failed.
+The processes are started afresh, not forked, because a fork has no copy of the other threads. They import only the
+simulation, and not the program that was started, so that program needs no guard (``if __name__ == "__main__"``). There
+are never more points in work than processes. If a process dies, for example because memory runs out, one of these
+points is the cause. Each of them is tried once more, alone. The point with which a process dies again has failed.
 """
 
 from __future__ import annotations

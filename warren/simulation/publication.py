@@ -1,6 +1,7 @@
-"""What goes between a simulated queue and those around it: publications, tokens, consumers, a store's progress.
+"""What simulated queues exchange with publishers, consumers and stores.
 
-A *token* stands for a publish that somebody wants to hear of, and comes back once: the messages are safe, or refused.
+A *token* stands for a publish whose publisher wants to know the outcome. It is returned once: when the messages are
+safe, or refused.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
-from actors.engines.effects import Delivered
-from queue_index.message_format import Envelope
+from warren.queue_index.message_format import Envelope
 from warren.simulation.units import ns
 
 if TYPE_CHECKING:
@@ -19,16 +19,6 @@ if TYPE_CHECKING:
 
 NO_TIME: Final = b"\xff" * 8
 """In the place of a message's time: it was there before the simulation began."""
-
-
-class Receiver(Protocol):
-    """A consumer, as its queue knows it."""
-
-    @property
-    def buffered(self) -> int:
-        """Messages that it was handed and has not taken up."""
-
-    def take(self, delivered: Delivered) -> None: ...
 
 
 class Behind(Protocol):

@@ -1,7 +1,7 @@
-"""The timers of one simulated queue: at most one of each key; starting it again moves it.
+"""The timers of one simulated queue. There is at most one for each key; starting it again moves it.
 
-SimPy's events cannot be taken back. So a timer that is moved to later keeps its event, which waits on when it comes,
-and one that is cancelled has an event that nobody hears: a deadline that moves with every message costs nothing.
+SimPy's events cannot be cancelled. A timer that is moved to a later time keeps its event, and waits again when the
+event comes. The event of a cancelled timer does nothing. So a deadline that moves with every message costs nothing.
 """
 
 from __future__ import annotations

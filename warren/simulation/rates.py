@@ -1,8 +1,8 @@
-"""Rates: how many messages a second, over time; and from them the moments at which messages come.
+"""Rates: the number of messages per second, over time, and the times at which messages come.
 
-A rate is a curve that is cumulated: how many messages there were until a time, piecewise linear. Its inverse turns
-whole numbers (``constant``) or the points of a unit Poisson process (``poisson``) into moments, so one rule serves
-constant rates, bursts, days and traces.
+A rate is stored as a cumulated curve: the number of messages up to a time, piecewise linear. The inverse of this curve
+maps whole numbers (``constant``) or the points of a unit Poisson process (``poisson``) to times. The same method serves
+constant rates, bursts, daily curves and traces.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A record of a running node in the form of a simulation's answer: to be drawn, saved, and compared with a replay.
+"""The record of a running node in the form of a simulation's result, to be drawn, saved and compared with a replay.
 
-Every queue has a row for every step from its first one on: while it slept, of what it had last and of counts that are
-0. What a running node does not know is 0, or NaN where that is a duration; in the summary None.
+Every queue has a row for each step from its first one on. In steps without a sample, the row repeats the last state,
+and its counts are 0. A value that a running node does not know is 0, or NaN for a duration; in the summary it is
+None.
 """
 
 from __future__ import annotations

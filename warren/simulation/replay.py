@@ -1,14 +1,14 @@
-"""Replay: a record of a running node (:mod:`warren.recording`) as the workload of a simulated one.
+"""Replay: use the record of a running node (:mod:`warren.recording`) as the workload of a simulated one.
 
-:func:`record_scenario` makes a whole scenario of a record: the node's limits, the queues with what was in them when the
-record began, publishers that publish as many messages of the recorded sizes as came then, and consumers that take, ack
-and give back as many as were taken, acked and given back then. It is a value like any other: change the node, or the
-consumers, and see what would have been. :func:`recorded_rate` and :func:`recorded_consumption` are its parts, for
-scenarios of your own. The record itself in the form of a simulation's answer: :mod:`warren.simulation.recorded_answer`.
+:func:`record_scenario` makes a scenario of a record: the node's limits; the queues with the messages that they had when
+the record began; publishers that publish as many messages of the recorded sizes as were published; and consumers that
+take, ack and give back as many as were taken, acked and given back. It is a scenario like any other: change the node or
+the consumers, and see what would have happened. :func:`recorded_rate` and :func:`recorded_consumption` make its parts,
+for other scenarios. :mod:`warren.simulation.recorded_answer` turns the record itself into a result.
 
-What a record does not have, a replay cannot do again: in which order things were done within an interval (they are done
-evenly), a message's own expiration and priority, dead letters on their way (where they arrived they were published,
-and are published again; so the queues lose their dead-letter arguments), and how long publishers were held back.
+A replay cannot repeat what a record does not have: the order of operations within an interval (they are spread evenly);
+expiration and priority of single messages; dead letters on their way (they were recorded as publishes where they
+arrived, so the queues of the scenario have no dead-letter arguments); and how long publishers were blocked.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from actors.engines.node_settings import NodeSettings
-from storage.errors import DataError
-from storage.settings import PROFILES, Settings
+from warren.actors.engines.node_settings import NodeSettings
 from warren.recording import RecordedNode, read_record
 from warren.simulation.consumption import Consumption
 from warren.simulation.node_spec import MessageMemory, NodeSpec
@@ -32,6 +30,8 @@ from warren.simulation.rates import Trace
 from warren.simulation.scenario import ConsumerSpec, PublisherSpec, QueueSpec, Scenario
 from warren.simulation.sizes import ConstantSize, EmpiricalSize, Size
 from warren.simulation.units import ScenarioError
+from warren.storage.errors import DataError
+from warren.storage.settings import PROFILES, Settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +67,7 @@ def record_scenario(
     publishers: list[PublisherSpec] = []
     replayed: list[ConsumerSpec] = []
     for name in names:
-        of_queue = _Rows(record, name, rows[name])
+        of_queue = _RecordedQueue(record, name, rows[name])
         specs.append(of_queue.queue())
         publishers += of_queue.publishers()
         if consumers is None:
@@ -88,13 +88,13 @@ def record_scenario(
 def recorded_rate(path: str | os.PathLike[str] | RecordedNode, queue: str) -> Trace:
     """How many messages a second came to a queue, over the time of a record. Raises :class:`ScenarioError`."""
     record = opened_record(path)
-    return _Rows(record, queue, _rows_of(record, queue)).rate()
+    return _RecordedQueue(record, queue, _rows_of(record, queue)).rate()
 
 
 def recorded_consumption(path: str | os.PathLike[str] | RecordedNode, queue: str) -> Consumption:
     """What the consumers of a queue did, over the time of a record. Raises :class:`ScenarioError`."""
     record = opened_record(path)
-    return _Rows(record, queue, _rows_of(record, queue)).consumption()
+    return _RecordedQueue(record, queue, _rows_of(record, queue)).consumption()
 
 
 def recorded_node(path: str | os.PathLike[str] | RecordedNode) -> NodeSpec:
@@ -153,7 +153,7 @@ def _profile_of(engine: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 # ── one queue ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Rows:
+class _RecordedQueue:
     """The rows of one queue, as spans of time in each of which something happened."""
 
     def __init__(self, record: RecordedNode, name: str, rows: pd.DataFrame) -> None:

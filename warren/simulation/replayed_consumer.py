@@ -1,9 +1,9 @@
-"""A consumer that does what was recorded: takes as many messages as were taken then, acks and gives back as many.
+"""A consumer that repeats what was recorded: it takes, acks and gives back as many messages as in the record.
 
-It asks for messages instead of having them pushed: what a queue pushed then, within whatever prefetch, is what was
-recorded. Each span of the record is gone through in pieces (:data:`PIECES`), evenly, for nobody knows better. What
-cannot be done yet, because the queue has no message, is done as soon as a piece finds one. Acks are of what was taken
-first, what is given back of what was taken last.
+It fetches messages; they are not pushed to it, because what was pushed within a prefetch is what was recorded. The
+operations of each span of the record are spread evenly over :data:`PIECES` pieces. If the queue has no message, the
+operation is done in a later piece. Acks are of the messages that were taken first, and the messages that were taken
+last are given back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from actors.engines.effects import Delivered
+from warren.actors.engines.effects import Delivered
 from warren.simulation.consumption import Consumption
 from warren.simulation.simulated_queue import SimulatedQueue
 from warren.simulation.units import NS, ns

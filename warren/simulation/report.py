@@ -1,7 +1,7 @@
-"""The report of a result: one HTML file that needs nothing else, on a screen, on a phone, on paper, in light and dark.
+"""The report of a result: one HTML file without scripts, for a screen, a phone and paper, in light and dark.
 
-Pictures stand in it as SVG, each twice: as wide as a screen, and as narrow as a phone. Their inks are variables of the
-page's style, so that they change with it. Names of queues come from scenarios: all text is escaped.
+Each picture is in it twice, as SVG: for the width of a screen and for that of a phone. The colours of the SVG are
+variables of the page's style, so they follow the theme. Names of queues come from scenarios, so all text is escaped.
 """
 
 from __future__ import annotations
@@ -46,17 +46,18 @@ REPORT_FILE: Final = "report.html"
 MOST_ROWS: Final = 20
 """Of the tables of queues and of moments."""
 _FEW_COLUMNS: Final = 5
-"""As many as a phone is wide; where there are more, names of columns stay on one line, and the table scrolls."""
+"""The number of columns that fit on a phone. A wider table has its column names on one line, scrolls, and says so."""
 
 EXPLAINED: Final = {
     "memory": "Above the watermark publishers are blocked (shaded); above the lower line queues page. Green, dashed: "
     "it is over.",
     "states": "Consumers take from below (Q4), publishers add on top (Q1). Q4 and Q1 are in RAM as a whole, of Q3 and "
     "Q2 the bodies may be on disk, and of delta nothing is in RAM.",
-    "target": "What is above its target a queue pages. Dotted: there is no limit.",
+    "target": "A queue pages what is above its target. The strip at the top is as high as the share of the time "
+    "in which there is no limit.",
     "disk": "Written above, read below.",
-    "latency": "From when a message was to be published until a consumer took it up: half of them within p50, all but "
-    "one in a hundred within p99. A gap: none was taken up.",
+    "latency": "From when a message was to be published until a consumer received it: half of them within p50, all but "
+    "one in a hundred within p99. A gap: none was delivered.",
     "flow": "What was published, what was handed to consumers, what they acked.",
 }
 
@@ -217,8 +218,11 @@ def table_section(
         "<tr>" + "".join(f"<td{kind if n else ''}>{html.escape(one)}" for n, one in enumerate(row)) for row in rows
     )
     more = f"<p class=note>{html.escape(note)}</p>" if note else ""
-    scrolls = '"scrolls many"' if len(head) > _FEW_COLUMNS else "scrolls"
-    table = f"<div class={scrolls}><table><thead><tr>{top}<tbody>{body}</table></div>"
+    scrolls, hint = "scrolls", ""
+    if len(head) > _FEW_COLUMNS:
+        scrolls, hint = '"scrolls many"', f"<p class=hint>{len(head)} columns: scroll sideways to see them all →</p>"
+    area = f'role=region tabindex=0 aria-label="{html.escape(title)}"'
+    table = f"{hint}<div class={scrolls} {area}><table><thead><tr>{top}<tbody>{body}</table></div>"
     return f"<section><h2>{html.escape(title)}</h2>{table}{more}</section>"
 
 
@@ -257,10 +261,10 @@ _HEAD: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>{title}</title><style>
 :root { --ink: #1f2a30; --pale: #6b7780; --line: #c9d0d4; --grid: #e9edef; --paper: #fff; --page: #f3f5f6;
-  --edge: #dfe4e7; --blue: #0a6ab0; --sky: #7cc0ea; --green: #0b7f5f; --mint: #8fd3b6; --red: #c9371c;
-  --plum: #9b5f8d; --font: system-ui, "DejaVu Sans", Verdana, sans-serif; }
+  --edge: #dfe4e7; --shade: #1f2a3055; --blue: #0a6ab0; --sky: #7cc0ea; --green: #0b7f5f; --mint: #8fd3b6;
+  --red: #c9371c; --plum: #9b5f8d; --font: system-ui, "DejaVu Sans", Verdana, sans-serif; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4eaed; --pale: #9aa7ae; --line: #4b575e; --grid: #2b343a;
-  --paper: #182026; --page: #10161a; --edge: #2a343a; --blue: #3f9be0; --sky: #a5d6f3;
+  --paper: #182026; --page: #10161a; --edge: #2a343a; --shade: #000c; --blue: #3f9be0; --sky: #a5d6f3;
   --green: #2bab85; --mint: #a9dfc7; --red: #ee6a4d; --plum: #c58bb8; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.45 var(--font); }
@@ -275,7 +279,14 @@ h1 { margin: 0; font-size: 28px; overflow-wrap: anywhere; } h2 { margin: 0 0 4px
 section .note { margin-top: 6px; }
 svg, img { width: 100%; height: auto; display: block; }
 .phone { display: none; } h3 { margin: 10px 0 2px; font-size: 15px; }
-.scrolls { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: 13px; }
+/* A shadow at an edge behind which there is more of a table: the covers scroll with it, the shadows do not. */
+.scrolls { overflow-x: auto; background:
+  linear-gradient(to right, var(--paper) 40%, transparent) left / 48px 100% no-repeat local,
+  linear-gradient(to left, var(--paper) 40%, transparent) right / 48px 100% no-repeat local,
+  linear-gradient(to right, var(--shade), transparent) left / 18px 100% no-repeat scroll,
+  linear-gradient(to left, var(--shade), transparent) right / 18px 100% no-repeat scroll; }
+.hint { display: none; color: var(--pale); font-size: 13px; margin: 0 0 4px; }
+table { border-collapse: collapse; width: 100%; font-size: 13px; }
 th { max-width: 10em; text-align: left; color: var(--pale); font-weight: 500;
   border-bottom: 1px solid var(--line); }
 th, td { padding: 4px 12px 4px 0; vertical-align: bottom; } td { border-bottom: 1px solid var(--grid); }
@@ -284,8 +295,9 @@ td:first-child { overflow-wrap: anywhere; min-width: 9em; }
 td.n { white-space: nowrap; }
 @media (max-width: 640px) { main { padding: 16px 8px 40px; } section { padding: 12px 10px; } h1 { font-size: 23px; }
   .cards { grid-template-columns: 1fr 1fr; } .n { padding-left: 8px; } td:first-child { min-width: 7em; }
-  .many th { white-space: nowrap; } .screen { display: none; } .phone { display: block; } }
-@media print { body { background: none; } section, .card { break-inside: avoid; } }
+  .many th { white-space: nowrap; } .hint { display: block; } .screen { display: none; } .phone { display: block; } }
+@media print { body, .scrolls { background: none; } .hint { display: none; }
+  section, .card { break-inside: avoid; } }
 </style></head><body><main>
 """
 _TAIL: Final = "</main></body></html>\n"

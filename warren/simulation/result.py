@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from storage.errors import DataError
 from warren.simulation.node import Mark
 from warren.simulation.scenario import Scenario
 from warren.simulation.timeline import NODE_COLUMNS, QUEUE_COLUMNS
+from warren.storage.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,8 +1,8 @@
-"""Moments: the ribbon above a picture's panels, with bars and words, and the same moments inside the panels.
+"""Moments: the ribbon above the panels of a picture, and the same moments inside the panels.
 
-Inside, a span of alarm is shaded; a line stands where paging or an alarm begins, and a green dashed one where it is
-over. What the scenario did to its node is dotted. Where something happened many times, only its first beginning and its
-last end have lines, and the ribbon says how often.
+Inside a panel, alarms are shaded. A line marks the beginning of paging or of an alarm, a green dashed line its end, and
+dotted lines the events of the scenario. If something happened many times, only its first beginning and its last end
+have lines, and the ribbon says how often it happened.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Running a scenario: the node, who works with it, what happens to it, and what came of it."""
+"""Run a scenario: make the node and its clients, apply the events, and collect the result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from storage.errors import SettingsError
 from warren.simulation.consumption import Consumption
 from warren.simulation.node import SimulatedNode
 from warren.simulation.rates import Curve
@@ -20,6 +19,7 @@ from warren.simulation.summary import summarize
 from warren.simulation.timeline import Line, Timeline
 from warren.simulation.units import ScenarioError, moment, ns
 from warren.simulation.workload import SimulatedConsumer, SimulatedPublisher
+from warren.storage.errors import SettingsError
 
 Progress = Callable[[float], None]
 """Told the share of the simulated time that has passed, once a step."""

@@ -1,9 +1,9 @@
-"""Scenarios: a node, its queues, who publishes, who consumes, and what happens to them.
+"""Scenarios: a node, its queues, publishers, consumers and events.
 
-A scenario is a value, checked as it is made: :class:`~warren.simulation.units.ScenarioError` names the key and the
-reason. Times are seconds and sizes bytes; a text with its unit (``"10min"``, ``"2GB"``) is taken too, and a table
-wherever a part of a scenario may stand. A file of them is read by :mod:`warren.simulation.toml_file`, and has the same
-names. The node: :mod:`warren.simulation.node_spec`.
+A scenario is checked when it is made: :class:`~warren.simulation.units.ScenarioError` names the key and the reason.
+Times are in seconds and sizes in bytes. A text with a unit (``"10min"``, ``"2GB"``) is accepted too, and a table for
+each part of a scenario. :mod:`warren.simulation.toml_file` reads scenarios from files, with the same names. The node is
+in :mod:`warren.simulation.node_spec`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Final, Literal, cast
 
 import attrs
 
-from actors.engines.arguments import MAX_PRIORITY, QueueDeclaration
-from actors.engines.errors import ArgumentsError
+from warren.actors.engines.arguments import MAX_PRIORITY, QueueDeclaration
+from warren.actors.engines.errors import ArgumentsError
 from warren.simulation import forms
 from warren.simulation.consumption import Consumption, consumption_of
 from warren.simulation.forms import named, number, one_of, part, parts, period, share, truth, whole

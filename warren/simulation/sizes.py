@@ -1,7 +1,7 @@
-"""Sizes of bodies: one for all, lognormal, or as they were counted; and the bodies themselves, which are zeros.
+"""Sizes of bodies: one size for all, lognormal, or from a histogram; and the bodies, which consist of zeros.
 
-Bodies of one size are one object, whatever a backlog of them counts. Of sizes above :data:`EXACT_BELOW` the first three
-digits are kept, so that there are few.
+All bodies of one size are the same object, so a backlog takes no memory for them. Sizes above :data:`EXACT_BELOW` are
+rounded to three digits, so that there are few different ones.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _rounded(sizes: npt.NDArray[np.float64]) -> Sizes:
 
 @attrs.frozen(field_transformer=named)
 class ConstantSize:
-    """All alike."""
+    """All bodies have the same size."""
 
     size: int = attrs.field(converter=body_bytes)
 

@@ -1,4 +1,4 @@
-"""What came of a simulation, in a few numbers."""
+"""The summary of a simulation: its result in a few numbers."""
 
 from __future__ import annotations
 

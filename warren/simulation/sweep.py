@@ -1,11 +1,11 @@
-"""Sweeps: one scenario many times over, a grid of values for some of its keys; on all cores, or wherever else.
+"""Sweeps: run a scenario for each point of a grid of values, on all cores or with another executor.
 
     from warren.simulation.sweep import sweep
 
     frame = sweep(scenario, {"node.paging_ratio": [0.3, 0.5, 0.7], "publishers.rate": [500, 1000]})
 
-Points know nothing of each other, and each has the scenario's own seed: wherever they run, and whatever is done first,
-the rows are the same, in the grid's order. A point that fails is a row with its error; the others are there.
+Points do not depend on each other, and all have the scenario's seed. The rows are in the grid's order, and they are the
+same wherever and in which order the points are run. A point that fails gives a row with its error.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from storage.errors import WarrenError
 from warren.simulation.grid import Axis, Point, axes_of, points_of, shown, shown_values
 from warren.simulation.running import simulate
 from warren.simulation.scenario import Scenario
+from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +79,7 @@ def run_point(point: Point) -> Outcome:
         return Outcome(point.number, simulate(point.scenario).summary)
     except WarrenError as error:
         return Outcome(point.number, None, str(error))
-    except Exception as error:  # whatever it is, it is told with the point's values
+    except Exception as error:  # any error is reported with the point's values
         return Outcome(point.number, None, f"{type(error).__name__}: {error}")
 
 

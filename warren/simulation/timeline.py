@@ -1,10 +1,11 @@
-"""The timeline: a row for each queue (or group) and step, and one for the node; and how long messages waited.
+"""The timeline: a row for each queue (or group) and step, and a row for the node and step.
 
-Counts in a row are of the row's moment; rates, reads, writes and latencies are of the step that ends there. What queues
-of a group share a row for is added up; of durations and latencies it is the group's as a whole.
+State in a row is that at the end of the step; rates, reads, writes and latencies are those of the step. A group's row
+has the sums of its queues; durations and latencies are those of the group as a whole.
 
-Of ten thousand queues few have anything to do in a step. So what was last seen of each is kept in a matrix, a row for
-each queue; a queue that had a turn, or publishers that were held, is looked at again, and the columns are added up.
+Of ten thousand queues, few are active in a step. So the last known state of each is kept in a matrix with a row for
+each queue. Only queues that had a turn, or whose publishers were blocked, are read again; then the columns are summed
+up.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from storage.counted import DiskAccount
 from warren.simulation.latencies import Latencies
 from warren.simulation.node import SimulatedNode
 from warren.simulation.simulated_queue import SimulatedQueue
 from warren.simulation.units import NS
+from warren.storage.counted import DiskAccount
 
 QUEUE_COLUMNS: Final = {
     "time_s": "f8", "queue": "str", "queues": "i8",
@@ -71,7 +72,7 @@ class Line:
     latencies: Latencies = attrs.Factory(Latencies)
 
 
-class _Rows:
+class _GrowingMatrix:
     """A matrix that grows by rows."""
 
     __slots__ = ("_room", "count")
@@ -110,8 +111,8 @@ class Timeline:
         self._sums: Ints = np.zeros((len(self.lines), len(_WHOLE)), np.int64)
         self._line_floats: Floats = np.zeros((len(self.lines), len(_ADDED) + 1))
         self._times: list[float] = []
-        self._whole_rows = _Rows(len(_WHOLE), np.int64)
-        self._float_rows = _Rows(len(_FLOATS), np.float64)
+        self._whole_rows = _GrowingMatrix(len(_WHOLE), np.int64)
+        self._float_rows = _GrowingMatrix(len(_FLOATS), np.float64)
         self._disk_busy_ns = 0
         self._at_ns = 0
         self._disk = DiskAccount()

@@ -1,17 +1,17 @@
-"""Traces: rates that were measured, as a file of rows that another tool wrote, CSV or Parquet.
+"""Traces: measured rates, in a CSV or Parquet file that another tool wrote.
 
-A row says from when on, and how many messages a second (or, until the next row, in all):
+A row has a time, and the number of messages per second from then on (or in all, until the next row):
 
     time,rate                       time,messages
     0,120                           2026-03-02T09:00:00,7200
     60,150                          2026-03-02T09:01:00,9000
 
-Times are seconds from the scenario's start, or moments (ISO 8601, or Parquet's), of which the first is the start. The
-last row holds as long as the others usually do; behind it nothing comes. Rows come in the order of their times, and
-about as often from first to last: where some are missing, that is a *gap*, and what came in it is not known. So a gap
-is an error, unless it is said what to make of it: ``hold`` the rate before it, or ``zero``.
+Times are seconds from the scenario's start, or timestamps (ISO 8601, or Parquet's), the first of which is the start.
+The last row is valid for the usual distance between rows; after it nothing comes. Rows are in the order of their
+times, at nearly equal distances. A larger distance is a *gap*: what came in it is not known. A gap is an error unless
+an option says how to fill it: ``hold`` keeps the rate before it, ``zero`` means that nothing came.
 
-Whether a file is Parquet its first bytes say, not its name.
+The first bytes of a file, not its name, say whether it is Parquet.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from actors.engines.information_units import parse_information_unit
-from storage.errors import SettingsError
+from warren.actors.engines.information_units import parse_information_unit
+from warren.storage.errors import SettingsError
 
 NS: Final = 1_000_000_000
 DAY_S: Final = 86_400.0

@@ -1,4 +1,4 @@
-"""Virtual time: SimPy's, in whole nanoseconds, as everything that is simulated sees it."""
+"""Virtual time: SimPy's clock in whole nanoseconds, for everything that is simulated."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class VirtualTime:
         event.callbacks.append(lambda _: call())
 
 
-class Bell:
-    """Something that one process waits for and others ring."""
+class Event:
+    """Something that processes wait for and others set."""
 
     __slots__ = ("_env", "_event")
 
@@ -46,12 +46,12 @@ class Bell:
         self._event: simpy.Event | None = None
 
     def wait(self) -> simpy.Event:
-        """The event of the next ring."""
+        """SimPy's event of the next time that it is set."""
         if self._event is None:
             self._event = self._env.event()
         return self._event
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Let who waits go on; what nobody waits for is forgotten."""
         if self._event is not None:
             event, self._event = self._event, None

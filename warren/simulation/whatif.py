@@ -1,12 +1,12 @@
-"""What if: a scenario that starts from the queues of a real directory instead of empty ones.
+"""What if: a scenario that starts with the queues of a real directory instead of empty ones.
 
-The directory is read as ``warren inspect`` reads it (:mod:`warren.salvage`): a stopped RabbitMQ's or warren's, or an
-archive of one, read-only. Of each queue counts what a restarted broker would deliver: how many messages, and how large
-their bodies are on average. The levels of a priority queue become one queue again. What a queue was declared as says a
-warren's directory, or a broker's exported definitions, and also which queues were never used and so have no files;
-where neither is there, a queue is durable and not lazy.
+The directory is read as ``warren inspect`` reads it (:mod:`warren.salvage`), read-only: a stopped RabbitMQ's or
+warren's, or an archive of one. Of each queue, the scenario has the number of messages that a restarted broker would
+deliver, and the average size of their bodies. The levels of a priority queue become one queue. The declaration of a
+queue comes from a warren directory or from a broker's exported definitions, which also name queues that were never used
+and have no files. Without either, a queue is durable and not lazy.
 
-What cannot be read is left out, and said (a *note*); where nothing is left, that is an error.
+What cannot be read is left out, with a *note*. If nothing is left, that is an error.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from typing import Any, Final
 
 import attrs
 
-from actors.engines.definitions_file import FILE_NAME, LOG_NAME, DefinitionsFile
-from storage.errors import StorageError, WarrenError
+from warren.actors.engines.definitions_file import FILE_NAME, LOG_NAME, DefinitionsFile
 from warren.salvage.names import printable, shown, split_level, to_text
 from warren.salvage.queue_directory import QueueDirectory
 from warren.salvage.read_only import ReadOnlyFileSystem
@@ -31,6 +30,7 @@ from warren.salvage.vhost import Vhost
 from warren.simulation.scenario import QueueSpec, Scenario
 from warren.simulation.sizes import LARGEST, ConstantSize
 from warren.simulation.units import ScenarioError
+from warren.storage.errors import StorageError, WarrenError
 
 Note = Callable[[str], object]
 Arguments = Mapping[str, Any]
@@ -73,8 +73,8 @@ def queues_of_directory(
     export_definitions``).
     ``note`` is told, in a sentence each, what could not be read. A name that two vhosts have begins with its vhost's.
 
-    Raises :class:`~storage.errors.DataError` or :class:`~storage.errors.StorageError` where there is no such directory,
-    and ScenarioError where nothing in it can be read.
+    Raises :class:`~warren.storage.errors.DataError` or :class:`~warren.storage.errors.StorageError` where there is no
+    such directory, and ScenarioError where nothing in it can be read.
     """
     name = os.fspath(path)
     notes: list[str] = []
@@ -115,8 +115,8 @@ def _found(
 def _found_in(vhost: Vhost, vhost_name: str, queues: Sequence[str], declared: Declared, note: Note) -> Iterator[_Found]:
     found: dict[str, _Found | None] = {}
     for directory in vhost.queues:
-        bare, level = split_level(directory.name)
-        name = to_text(bare) or posixpath.basename(directory.path)
+        base_name, level = split_level(directory.name)
+        name = to_text(base_name) or posixpath.basename(directory.path)
         counted = _counted(directory, note) if not queues or name in queues else None
         if counted is None:
             found.setdefault(name, None)

@@ -1,8 +1,8 @@
-"""Who publishes and who consumes: SimPy processes that live beside the queues.
+"""Publishers and consumers: SimPy processes that work with the simulated queues.
 
-Messages of one publisher that come within the scenario's granularity are handed over together, at the last one's
-moment; each keeps its own moment for its latency. A consumer likewise settles together what it handles within the
-granularity. With a granularity of 0 every message is an event of its own.
+Messages of one publisher that come within the scenario's granularity are published together, at the time of the last
+one; each keeps its own time for its latency. A consumer settles together what it handles within the granularity. With a
+granularity of 0, every message is an event of its own.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from actors.deliveries import BUFFER
-from actors.engines.consumers import Consumer
-from actors.engines.effects import Delivered
-from queue_index.message_format import Envelope
-from queue_index.properties import Properties, encode_properties
+from warren.actors.engines.consumers import Consumer
+from warren.actors.engines.effects import Delivered
+from warren.actors.engines.queue_turn import BUFFER
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.properties import Properties, encode_properties
 from warren.simulation.publication import Publication, expiration_ms
 from warren.simulation.scenario import ConsumerSpec, PublisherSpec
 from warren.simulation.simulated_queue import SimulatedQueue
 from warren.simulation.sizes import ConstantSize, Sizes, bodies, body
 from warren.simulation.units import NS, ns
-from warren.simulation.virtual_time import Bell
+from warren.simulation.virtual_time import Event
 
 if TYPE_CHECKING:
     from warren.simulation.node import SimulatedNode
@@ -93,7 +93,7 @@ class SimulatedPublisher:
         """Of these moments, the first of which the message is not published, and the first behind its group."""
         highest = float(np.max(np.diff(curve.messages) / np.diff(curve.at_s), initial=0.0))
         self._catch_up_ns = round(NS / max(CATCH_UP_RATE, 2 * highest))
-        self._bell = Bell(node.time.env)
+        self._wake = Event(node.time.env)
         self._limit = node.settings.credit_flow_default_credit[0]
         node.time.env.process(self._live())
 
@@ -165,7 +165,7 @@ class SimulatedPublisher:
                 yield queue.room.wait()
             else:
                 queue.hurry_up()
-                yield self._bell.wait()
+                yield self._wake.wait()
         queue.blocked_publishers -= 1
         queue.counters.held_ns += int(env.now) - began_ns
         self._held_until_ns = int(env.now)
@@ -202,7 +202,7 @@ class SimulatedPublisher:
     def answered(self, count: int, *, refused: bool) -> None:
         """So many of its messages are safe, or were refused."""
         self._unconfirmed -= count
-        self._bell.ring()
+        self._wake.set()
 
 
 class _Confirm:
@@ -254,7 +254,7 @@ class SimulatedConsumer:
         self._drawn: npt.NDArray[np.float64] = np.empty(0)
         self._even: tuple[tuple[int, float], Times] = (0, 0.0), np.empty(0, np.int64)
         """What a constant rate came to last: for so many messages, of so long each."""
-        self._bell = Bell(node.time.env)
+        self._wake = Event(node.time.env)
         self._subscribe()
         node.time.env.process(self._live())
 
@@ -285,13 +285,13 @@ class SimulatedConsumer:
         if not self._downs:
             self._subscribe()
 
-    def take(self, delivered: Delivered) -> None:
+    def put(self, delivered: Delivered) -> None:
         """Messages from the queue."""
         if self._downs or delivered.channel != self._channel:
             return  # on their way when it went down; the queue has them back
         self._buffer.append((delivered.fetched.ids, delivered.first_tag, delivered.count))
         self.buffered += delivered.count
-        self._bell.ring()
+        self._wake.set()
 
     # ── work ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -299,7 +299,7 @@ class SimulatedConsumer:
         env = self._node.time.env
         while True:
             if not self._buffer:
-                yield self._bell.wait()
+                yield self._wake.wait()
                 continue
             epoch = self._epoch
             ends_ns = self._service_ends()
@@ -309,7 +309,7 @@ class SimulatedConsumer:
             taken_ns[0] = env.now
             np.add(ends_ns[:-1], taken_ns[0], out=taken_ns[1:])
             self._latencies(ids, taken_ns)
-            if self._spec.no_ack and tags:  # as the runtime has it: acked as it is taken up
+            if self._spec.no_ack and tags:  # as in the runtime: acked when it is delivered
                 self._queue.tell(SimulatedQueue.settle, (self._channel, tags, True))
             if ends_ns[-1]:
                 yield env.timeout(int(ends_ns[-1]))

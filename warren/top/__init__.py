@@ -1,5 +1,6 @@
-"""Looking at a running node, from its own process or another one: ``warren top`` and what answers it.
+"""``warren top``: a live view of a running node, in its own process or another one.
 
-:mod:`~warren.top.snapshots` is the node's side, :mod:`~warren.top.attached` the other's, :mod:`~warren.top.picture`
-what is drawn. Nothing here changes anything.
+:mod:`~warren.top.snapshots` takes the numbers in the node's process, :mod:`~warren.top.attached` fetches them from
+another one, :mod:`~warren.top.picture` and :mod:`~warren.top.queue_page` draw them, and :mod:`~warren.top.keys` reads
+the keyboard. Nothing here changes a node.
 """

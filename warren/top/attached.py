@@ -1,4 +1,4 @@
-"""Attached: a running node's answers, from another process. One connection, a line of JSON each way."""
+"""A client of a running node's status socket: a request and its answer are one line of JSON each."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import socket
 from types import TracebackType
 from typing import Any, Final
 
-from actors.status_server import find_socket, short_path
-from storage.errors import WarrenError
+from warren.actors.status_server import find_socket, short_path
+from warren.storage.errors import WarrenError
 
 PATIENCE_S: Final = 10.0
-"""A node that answers nothing for so long is taken not to answer at all."""
+"""The longest wait for an answer."""
 
 
 class NotAttachedError(WarrenError):
@@ -22,7 +22,7 @@ class Attached:
     """A connection to the node that runs in a directory; a context manager that closes it."""
 
     def __init__(self, path: str) -> None:
-        """Raises :class:`NotAttachedError`, which says why."""
+        """Raises :class:`NotAttachedError` where no node answers."""
         self.path = path
         place = find_socket(path)
         if place is None:
@@ -41,7 +41,7 @@ class Attached:
         self._lines = self._socket.makefile("rb")
 
     def ask(self, **request: object) -> dict[str, Any]:
-        """What the node answers; raises :class:`WarrenError` with what it says is wrong."""
+        """The node's answer. Raises :class:`WarrenError` with the node's words if the answer is an error."""
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
             line = self._lines.readline()
@@ -64,6 +64,10 @@ class Attached:
     def snapshot(self, sort: str = "messages", limit: int | None = None, vhost: str | None = None) -> dict[str, Any]:
         """As :meth:`warren.top.snapshots.Snapshots.take`."""
         return self.ask(want="snapshot", sort=sort, limit=limit, vhost=vhost)
+
+    def queue(self, vhost: str, name: str) -> dict[str, Any]:
+        """As :meth:`warren.top.snapshots.Snapshots.queue`."""
+        return self.ask(want="queue", vhost=vhost, name=name)
 
     def close(self) -> None:
         self._lines.close()

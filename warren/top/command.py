@@ -13,11 +13,15 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from warren.commands.opening import AdoptOption, NodePath, looking_at
+from warren.commands.opening import looking_at
+from warren.commands.options import AdoptOption, NodePath, OnlyVhostOption
+from warren.commands.output import print_json
 from warren.node import Node
-from warren.salvage.output import print_json
+from warren.storage.errors import WarrenError
+from warren.top.attached import NotAttachedError
 from warren.top.keys import Keyboard, View
 from warren.top.picture import heading_lines, is_coloured, picture
+from warren.top.queue_page import missing_page, queue_page
 from warren.top.snapshots import Snapshot, Snapshots
 
 _ROWS_WITHOUT_TERMINAL: Final = 100
@@ -51,7 +55,7 @@ def top(
     limit: Annotated[
         int | None, typer.Option(min=1, help="At most so many queues; otherwise as many as there is room for.")
     ] = None,
-    vhost: Annotated[str | None, typer.Option(help="Only this vhost.")] = None,
+    vhost: OnlyVhostOption = None,
     adopt: AdoptOption = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One snapshot as JSON, at once and with every queue.")
@@ -59,10 +63,11 @@ def top(
 ) -> None:
     """Watch a node: each queue as a bar of its lists, its rates, memory and alarms. Changes nothing; q ends it.
 
-    Where a node runs, this attaches to it. Where none does, one is opened for as long as this lasts.
+    If a node runs in the directory, this attaches to it. Otherwise it opens one until it ends.
     """
     with looking_at(path, attach=attach, adopt=adopt) as node:
-        take = Snapshots(node).take if isinstance(node, Node) else node.snapshot
+        source = Snapshots(node._running) if isinstance(node, Node) else node
+        take = source.take if isinstance(source, Snapshots) else source.snapshot
         note = OWN_NOTE if isinstance(node, Node) else ""
         if as_json:
             print_json(take(str(sort), limit, vhost))
@@ -70,7 +75,9 @@ def top(
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = _WIDTH_WITHOUT_TERMINAL
-        view = _View(console, lambda order, most: take(order, _fewer(limit, most), vhost), note, str(sort))
+        view = _View(
+            console, lambda order, most: take(order, _fewer(limit, most), vhost), source.queue, note, str(sort)
+        )
         try:
             if once or not console.is_terminal:
                 take("name", 0, vhost)  # rates are what came between two
@@ -87,22 +94,28 @@ def _fewer(limit: int | None, most: int | None) -> int | None:
 
 
 def _leave_topics_out(snapshot: Snapshot, room: int) -> None:
-    """Keep the lines of so many topics."""
+    """Keep the rows of ``room`` topics."""
     if (topics := snapshot.get("topics")) is not None:
         topics["left_out"] = max(0, len(topics["rows"]) - room)
         del topics["rows"][room:]
 
 
 class _View:
-    """Draws one source on one console."""
+    """Draws snapshots on a console."""
 
     def __init__(
-        self, console: Console, take: Callable[[str, int | None], Snapshot], note: str, sort: str = "messages"
+        self,
+        console: Console,
+        take: Callable[[str, int | None], Snapshot],
+        take_queue: Callable[[str, str], Snapshot],
+        note: str,
+        sort: str = "messages",
     ) -> None:
-        """``take``: a snapshot in that order, with at most so many rows (``None``: all)."""
+        """``take``: a snapshot in an order with at most so many rows (``None``: all). ``take_queue``: of one queue."""
         self._view = View(sort)
         self._console = console
         self._take = take
+        self._take_queue = take_queue
         self._note = note
 
     def print(self) -> None:
@@ -122,7 +135,7 @@ class _View:
             sys.stdout.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
     def watch(self, interval_s: float) -> None:
-        """Frames until somebody has seen enough, or the node is closed."""
+        """Draw frames until ``q`` is pressed or the node is closed."""
         coloured = is_coloured(self._console)
         with Keyboard() as keyboard, Live(console=self._console, screen=True, auto_refresh=False) as live:
             due_s = time.monotonic()
@@ -135,10 +148,27 @@ class _View:
                         return
 
     def _frame(self, height: int, *, coloured: bool) -> RenderableType:
-        """What fills a screen: the picture, and at its foot what the keys do."""
+        """A screen: the list of queues or a queue's page, and below it the keys."""
+        lines: list[RenderableType] = []
+        if self._view.opened is None:
+            lines = [self._list(height, coloured=coloured)]
+        if self._view.opened is not None:  # also where the list has just opened it
+            lines = [*self._view.cut_page(self._page(self._view.opened, coloured=coloured), height - 1)]
+        return Group(*lines, Text(self._view.footer(), "dim", no_wrap=True, overflow="ellipsis"))
+
+    def _list(self, height: int, *, coloured: bool) -> RenderableType:
         snapshot = self._take(self._view.sort, self._view.wanted(height))
         self._view.filtered(snapshot)
         _leave_topics_out(snapshot, max(3, height // 3))
         self._view.cut(snapshot, max(1, height - heading_lines(snapshot) - 1))
-        foot = Text(self._view.said(), "dim", no_wrap=True, overflow="ellipsis")
-        return Group(picture(snapshot, self._console.width, coloured=coloured, note=self._note), foot)
+        width, selected = self._console.width, self._view.selected
+        return picture(snapshot, width, coloured=coloured, note=self._note, selected=selected)
+
+    def _page(self, key: tuple[str, str], *, coloured: bool) -> list[Text]:
+        try:
+            snapshot = self._take_queue(*key)
+        except NotAttachedError:
+            raise
+        except WarrenError as error:  # the queue was deleted, or the node is of a version without pages
+            return missing_page(key, str(error), self._console.width)
+        return queue_page(snapshot, self._console.width, coloured=coloured, note=self._note)

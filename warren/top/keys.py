@@ -1,13 +1,13 @@
-"""The keys of ``warren top``: what was typed, and what it changes in the view.
+"""The keys of ``warren top``: the keyboard, and what each key changes in the view.
 
 ::
 
-    q            ends it                       /text ⏎   only queues and topics with text in their names
-    s            the next order                Esc       all of them again
-    ↑ ↓ PgUp PgDn Home     scroll
+    q            quit                          /text ⏎   only queues and topics with text in their names
+    s            sort by the next measure      Esc       all queues again; back from a queue's page
+    ↑ ↓ PgUp PgDn Home     select a queue      ⏎         the page of the selected queue
 
-A :class:`View` is what is looked at; it knows no terminal. A :class:`Keyboard` is the terminal's, without waiting for
-whole lines and without echo; where there is none, nothing is ever typed.
+A :class:`View` holds what is shown and does not know the terminal. A :class:`Keyboard` reads single keys from the
+terminal, without echo. Where stdin is no terminal, there are no keys.
 """
 
 from __future__ import annotations
@@ -25,49 +25,81 @@ import attrs
 
 from warren.top.snapshots import SORTS, Snapshot
 
-HELP: Final = "q quit · s sort · ↑↓ scroll · / filter"
+HELP: Final = "q quit · s sort · ↑↓ select · ⏎ open · / filter"
+PAGE_HELP: Final = "Esc back · ↑↓ scroll · q quit"
 _ESCAPES: Final = {"[A": "up", "[B": "down", "[5~": "page up", "[6~": "page down", "[H": "home", "[1~": "home"}
-_STEPS: Final = {"up": -1, "down": 1}
+_ENTER: Final = ("\r", "\n")
 
 
 @attrs.define
 class View:
-    """Which queues are looked at, and in which order."""
+    """The list of queues with its order, filter and selected row, or the page of one queue."""
 
     sort: str = "messages"
     start: int = 0
-    """So many of the first are scrolled away."""
+    """The number of the first row that is shown."""
+    cursor: int = 0
+    """The number of the selected row."""
     text: str = ""
-    """That names have in them."""
+    """Only names that contain this are shown."""
     typing: str | None = None
-    """What was typed behind a ``/`` so far; ``None``: no filter is being typed."""
+    """What has been typed after ``/``; ``None``: no filter is being typed."""
+    opened: tuple[str, str] | None = None
+    """Vhost and name of the queue whose page is shown; ``None``: the list is shown."""
+    _opening: bool = False
+    """Whether the page of the selected queue is to be opened; which one it is, the next :meth:`cut` knows."""
     _page: int = 1
+    _page_start: int = 0
+    """The number of the first line of a queue's page that is shown."""
 
     def press(self, key: str) -> bool:
-        """Take one key; whether to go on."""
+        """Take one key. Returns whether to go on."""
         if self.typing is not None:
             self._type(key)
         elif key in ("q", "Q"):
             return False
+        elif self.opened is not None:
+            self._press_on_page(key)
         elif key == "s":
             orders = list(SORTS)
-            self.sort, self.start = orders[(orders.index(self.sort) + 1) % len(orders)], 0
+            self.sort = orders[(orders.index(self.sort) + 1) % len(orders)]
+            self._to_top()
         elif key == "/":
             self.typing = ""
         elif key == "escape":
-            self.text, self.start = "", 0
-        elif key == "home":
-            self.start = 0
-        elif key in ("page up", "page down"):
-            self.start = max(0, self.start + (self._page if key == "page down" else -self._page))
-        elif key in _STEPS:
-            self.start = max(0, self.start + _STEPS[key])
+            self.text = ""
+            self._to_top()
+        elif key in _ENTER:
+            self._opening = True
+        else:
+            self._move(key)
         return True
+
+    def _press_on_page(self, key: str) -> None:
+        if key == "escape":
+            self.opened = None
+        else:
+            self._page_start = self._moved(self._page_start, key)
+
+    def _move(self, key: str) -> None:
+        self.cursor = self._moved(self.cursor, key)
+        if key in ("page up", "page down"):
+            self.start = self._moved(self.start, key)
+
+    def _moved(self, number: int, key: str) -> int:
+        if key == "home":
+            return 0
+        steps = {"up": -1, "down": 1, "page up": -self._page, "page down": self._page}
+        return max(0, number + steps.get(key, 0))
+
+    def _to_top(self) -> None:
+        self.start = self.cursor = 0
 
     def _type(self, key: str) -> None:
         typed = self.typing or ""
-        if key in ("\r", "\n"):
-            self.text, self.start, self.typing = typed, 0, None
+        if key in _ENTER:
+            self.text, self.typing = typed, None
+            self._to_top()
         elif key == "escape":
             self.typing = None
         elif key in ("\x7f", "\b"):
@@ -75,12 +107,14 @@ class View:
         elif len(key) == 1 and key.isprintable():
             self.typing = typed + key
 
+    # ── what is shown ───────────────────────────────────────────────────────────────────────────────────────────
+
     def wanted(self, room: int) -> int | None:
-        """How many rows to ask for, to show ``room`` of them; ``None``: all."""
-        return None if self.text else self.start + room
+        """The number of rows to ask for so that ``room`` of them can be shown; ``None``: all."""
+        return None if self.text else max(self.start, self.cursor - room + 1) + room
 
     def filtered(self, snapshot: Snapshot) -> None:
-        """Leave out what is called otherwise."""
+        """Remove the queues and topics whose names do not contain the filter's text."""
         if self.text:
             snapshot["queues"] = [row for row in snapshot["queues"] if self.text in row["name"]]
             snapshot["left_out"] = 0
@@ -88,18 +122,37 @@ class View:
                 topics["rows"] = [row for row in topics["rows"] if self.text in row["name"]]
 
     def cut(self, snapshot: Snapshot, room: int) -> None:
-        """Leave the queues that there is room for; no further than to the last one."""
+        """Keep the ``room`` rows that are shown; the selected row is one of them."""
         rows = snapshot["queues"]
         total = len(rows) + snapshot["left_out"]
         self._page = max(1, room)
-        self.start = max(0, min(self.start, total - room))
-        snapshot["queues"] = rows[self.start : self.start + room]
-        snapshot["left_out"] = max(0, total - self.start - len(snapshot["queues"]))
+        self.cursor = max(0, min(self.cursor, total - 1))
+        start = max(0, min(self.start, total - room))
+        self.start = min(max(start, self.cursor - room + 1), self.cursor)
+        shown = snapshot["queues"] = rows[self.start : self.start + room]
+        snapshot["left_out"] = max(0, total - self.start - len(shown))
+        if self._opening and shown:
+            row = shown[self.selected]
+            self.opened, self._page_start = (row["vhost"], row["name"]), 0
+        self._opening = False
 
-    def said(self) -> str:
-        """What is to be said of it in a line."""
+    @property
+    def selected(self) -> int:
+        """The number of the selected row among those that are shown."""
+        return self.cursor - self.start
+
+    def cut_page(self, lines: list[Any], room: int) -> list[Any]:
+        """The ``room`` lines of a queue's page that are shown."""
+        self._page = max(1, room)
+        self._page_start = max(0, min(self._page_start, len(lines) - room))
+        return lines[self._page_start : self._page_start + room]
+
+    def footer(self) -> str:
+        """The line below the list or the page: order, filter and keys."""
         if self.typing is not None:
             return f"/{self.typing}▏"
+        if self.opened is not None:
+            return PAGE_HELP
         parts = [f"by {self.sort}"]
         parts += [f"from {self.start + 1:,} on"] if self.start else []
         parts += [f"with {self.text!r}, Esc: all"] if self.text else []
@@ -107,7 +160,7 @@ class View:
 
 
 class Keyboard:
-    """What is typed at the terminal that stdin is, if it is one."""
+    """The keys typed at the terminal that stdin is, if it is one."""
 
     def __init__(self) -> None:
         self._descriptor = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
@@ -126,7 +179,7 @@ class Keyboard:
             termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
 
     def keys(self, timeout_s: float) -> list[str]:
-        """What was typed within that time; as soon as anything is."""
+        """The keys typed within that time. Returns as soon as there is any."""
         if self._descriptor is None:
             time.sleep(timeout_s)
             return []
@@ -136,7 +189,7 @@ class Keyboard:
 
 
 def keys_of(typed: str) -> list[str]:
-    """The keys: single characters, and names of those that send several."""
+    """Split what a terminal sent into keys: single characters, and names of keys that send several."""
     keys = []
     while typed:
         if typed[0] != "\x1b":
@@ -148,7 +201,7 @@ def keys_of(typed: str) -> list[str]:
         if sent is not None:
             keys.append(_ESCAPES[sent])
             typed = typed[1 + len(sent) :]
-        elif behind.startswith("["):  # another key, that sends letters which are no commands
+        elif behind.startswith("["):  # another key: the letters of its sequence are no commands
             typed = behind.lstrip("[0123456789;")[1:]
         else:
             keys.append("escape")

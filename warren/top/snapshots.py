@@ -1,4 +1,4 @@
-"""Snapshots: a node in numbers, at one moment, for whoever looks on.
+"""Snapshots: the numbers of a node, or of one of its queues, at one moment.
 
 ::
 
@@ -9,14 +9,19 @@
     "topics": null where there are none, else {"down": why or null, "rows": [topic]}
     topic {"name", "queues", "messages", "appended", "in_rate", "groups": {name: lag}}
 
-``state`` is ``running``, ``hibernated``, ``down`` (``reason`` says why) or ``busy``: a queue that did not get to
-answer, with the numbers that it had last. ``published`` counts what ever came, ``gone`` what of it has left for good;
-both begin anew when a queue is opened anew. The rates are their growth in a second since the same looker's last
-snapshot, null in the first. Of a topic ``messages`` are those that its files still have, ``appended`` all that ever
-came; topics are of no vhost, so they are left out where one is asked for. ``target`` is how many messages may be in
-RAM, null for any number.
+    {"warren": 1, "path", "pid", "up_s", "memory": as above, "queue": row, "stats": what Queue.stats says or null,
+     "declared": {"durable", "exclusive", "auto_delete", "arguments"}}
 
-*Looking changes nothing*: it keeps no queue awake, and one that rests is not even asked, for it would say what it said.
+``state`` is ``running``, ``hibernated``, ``down`` (``reason`` says why) or ``busy``. A busy queue did not answer in
+time; its row has the numbers of the snapshot before, and it has no ``stats``. ``published`` counts the messages that
+ever came, ``gone`` those that have left the queue permanently; both start at zero when a queue is opened. The rates
+are the growth of these two per second since the last snapshot of the same :class:`Snapshots`, and null in the first
+one. ``target`` is the number of messages that may be in RAM, null for any number. Of a topic, ``messages`` counts those
+that its files still have, ``appended`` all that ever came. Topics belong to no vhost, so a snapshot of one vhost has
+none.
+
+A snapshot changes nothing. It does not wake a hibernated queue. A queue that has hibernated since its last row is not
+asked, because its answer would be the same.
 """
 
 from __future__ import annotations
@@ -28,27 +33,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from actors import messages as m
-from actors import topic_messages as tm
-from actors.engines.errors import NotFoundError
-from actors.looking import ask_politely
-from actors.running_vhost import QueueCell
-from storage.errors import WarrenError
+from warren.actors import messages as m
+from warren.actors import topic_messages as tm
+from warren.actors.engines.errors import NotFoundError
+from warren.actors.looking import ask_politely
+from warren.actors.queue_actor import QueueActor
+from warren.actors.running_vhost import QueueCell
+from warren.queue_index.amqp_tables import table_to_json
+from warren.steps import run
+from warren.storage.errors import WarrenError
 from warren.topic_stats import each_topic
 
 if TYPE_CHECKING:
-    from warren.node import Node
+    from warren.running_node import RunningNode
 
 Row = dict[str, Any]
 Snapshot = dict[str, Any]
 
 PROTOCOL: Final = 1
 QUEUE_PATIENCE_S: Final = 0.2
-"""How long one queue is waited for."""
+"""The longest wait for the answer of one queue."""
 SNAPSHOT_PATIENCE_S: Final = 1.0
-"""How long all of them are; then the rest is ``busy``."""
+"""The longest wait for all of them; the rest is ``busy``."""
 
 LISTS: Final = ("q1", "q2", "delta", "q3", "q4")
+_DECLARED: Final = ("name", "vhost", "durable", "exclusive", "auto_delete", "arguments")
+"""What a queue's stats repeat of its declaration."""
 _SUMMED: Final = (
     *LISTS, "ready", "unacked", "consumers", "in_ram", "bytes", "bytes_in_ram", "in_rate", "out_rate",
 )  # fmt: skip
@@ -62,12 +72,15 @@ SORTS: Final[Mapping[str, Callable[[Row], float]]] = {
     "ram": lambda row: row["in_ram"],
     "name": lambda row: 0,
 }
-"""What comes first: most of these; then by vhost and name. Queues that are down come before all others, but by name."""
+"""The orders of rows: most of these first, then by vhost and name.
+
+Queues that are down come before all others, except in the order of names.
+"""
 
 
 @attrs.frozen
 class _Seen:
-    """What is remembered of a queue between two snapshots."""
+    """A queue's row at the last snapshot."""
 
     actor: object
     rest_number: int
@@ -76,27 +89,29 @@ class _Seen:
 
 
 class Snapshots:
-    """One looker's snapshots of a node. ``clock``: monotonic seconds."""
+    """The snapshots of a node for one client. ``clock``: monotonic seconds."""
 
-    def __init__(self, node: Node, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, node: RunningNode, clock: Callable[[], float] = time.monotonic) -> None:
         self._node = node
         self._clock = clock
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._appended: dict[str, tuple[float, int]] = {}
-        """Of each topic at the last snapshot: when, and how many messages had ever come."""
+        """Of each topic at the last snapshot: the time, and how many messages had ever been appended."""
 
     def answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What a request over the node's socket gets. Raises :class:`WarrenError` for one that cannot be understood."""
+        """The answer to a request over the node's socket. Raises :class:`WarrenError` for a request that is wrong."""
         vhost = request.get("vhost")
         if vhost is not None and not isinstance(vhost, str):
             raise WarrenError(f"a vhost is a name or null, not {vhost!r}")
         match request.get("want"):
             case "snapshot":
                 return self.take(request.get("sort", "messages"), request.get("limit"), vhost)
+            case "queue":
+                return self.queue("/" if vhost is None else vhost, request.get("name"))
             case "definitions":
-                return self._node.definitions(vhost)
+                return run(self._node.definitions(vhost))
             case other:
-                raise WarrenError(f"a node knows snapshots and definitions, and no {other!r}")
+                raise WarrenError(f"a node answers for a snapshot, a queue and definitions, not for {other!r}")
 
     def take(self, sort: str = "messages", limit: int | None = None, vhost: str | None = None) -> Snapshot:
         """A snapshot, with at most ``limit`` rows; the totals are of all. Raises :class:`NotFoundError`."""
@@ -109,20 +124,43 @@ class Snapshots:
         rows = list(self._rows(vhost))
         totals = _totals(rows)
         shown = sorted(rows, key=_order(sort))[:limit]
-        settings = self._node.config.node
-        memory = self._node.memory()
-        return {
-            "warren": PROTOCOL,
-            "path": self._node.path,
-            "pid": os.getpid(),
-            "up_s": round(self._clock() - self._node.opened_s, 1),
-            "memory": memory
-            | {"paging_bytes": int(memory["limit_bytes"] * settings.vm_memory_high_watermark_paging_ratio)},
+        return self._node_part() | {
             "down_vhosts": {name: str(error) for name, error in list(self._node.actor.down.items())},
             "totals": totals,
             "queues": shown,
             "left_out": len(rows) - len(shown),
             "topics": None if vhost is not None else self._topics(),
+        }
+
+    def queue(self, vhost: str, name: object) -> Snapshot:
+        """One queue with all that it says about itself. Raises :class:`NotFoundError`."""
+        running = self._node.actor.vhosts.get(vhost)
+        cell = None if running is None or not isinstance(name, str) else running.cells.get(name)
+        if cell is None:
+            raise NotFoundError(f"no queue {name!r} in vhost '{vhost}'")
+        declaration, actor = cell.declaration, cell.running
+        key = vhost, declaration.name
+        row, stats = (_down(cell, key), None) if actor is None else self._ask(key, actor, QUEUE_PATIENCE_S)
+        return self._node_part() | {
+            "queue": row,
+            "stats": None if stats is None else {name: stats[name] for name in stats if name not in _DECLARED},
+            "declared": {
+                "durable": declaration.durable,
+                "exclusive": declaration.exclusive,
+                "auto_delete": declaration.auto_delete,
+                "arguments": table_to_json(declaration.arguments),
+            },
+        }
+
+    def _node_part(self) -> Snapshot:
+        settings, memory = self._node.config.node, run(self._node.memory())
+        paging_bytes = int(memory["limit_bytes"] * settings.vm_memory_high_watermark_paging_ratio)
+        return {
+            "warren": PROTOCOL,
+            "path": self._node.path,
+            "pid": os.getpid(),
+            "up_s": round(self._clock() - self._node.opened_s, 1),
+            "memory": memory | {"paging_bytes": paging_bytes},
         }
 
     # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -167,30 +205,35 @@ class Snapshots:
     def _row(self, cell: QueueCell, key: tuple[str, str], last: _Seen | None, deadline_s: float) -> Row:
         actor = cell.running
         if actor is None:
-            reason = str(cell.error if cell.error is not None else cell.down_error())
-            return _unknown(key, "down") | {"reason": reason}
-        if last is not None and last.actor is not actor:  # it was opened anew: other numbers
-            last = None
-        now_s, rest_number = self._clock(), actor.rest_number
-        if last is not None and rest_number and last.rest_number == rest_number:
+            return _down(cell, key)
+        now_s = self._clock()
+        if last is not None and last.actor is actor and last.rest_number and last.rest_number == actor.rest_number:
             row = last.row | {"in_rate": 0.0, "out_rate": 0.0}
-        else:
-            patience_s = max(0.0, min(QUEUE_PATIENCE_S, deadline_s - now_s))
-            stats = ask_politely(actor.actor_ref, m.GetStats(), patience_s)
-            if stats is None:
-                if last is not None:
-                    self._seen[key] = last
-                return (_unknown(key, "busy") if last is None else last.row) | {"state": "busy"}
-            row = to_row(key, stats) | ({"state": "hibernated"} if rest_number else {})
-            if last is not None and now_s > last.at_s:
-                for rate, count in (("in_rate", "published"), ("out_rate", "gone")):
-                    row[rate] = round(max(0, row[count] - last.row[count]) / (now_s - last.at_s), 1)
+            self._seen[key] = _Seen(actor, last.rest_number, now_s, row)
+            return row
+        if last is not None:
+            self._seen[key] = last
+        return self._ask(key, actor, max(0.0, min(QUEUE_PATIENCE_S, deadline_s - now_s)))[0]
+
+    def _ask(self, key: tuple[str, str], actor: QueueActor, patience_s: float) -> tuple[Row, dict[str, Any] | None]:
+        """A queue's row, and its stats if it answered in time."""
+        now_s, rest_number = self._clock(), actor.rest_number
+        stats = ask_politely(actor.actor_ref, m.GetStats(), patience_s)
+        last = self._seen.get(key)
+        if last is not None and last.actor is not actor:  # the queue was opened again: its counts started at zero
+            last = None
+        if stats is None:
+            return (_unknown(key, "busy") if last is None else last.row) | {"state": "busy"}, None
+        row = to_row(key, stats) | ({"state": "hibernated"} if rest_number else {})
+        if last is not None and now_s > last.at_s:
+            for rate, count in (("in_rate", "published"), ("out_rate", "gone")):
+                row[rate] = round(max(0, row[count] - last.row[count]) / (now_s - last.at_s), 1)
         self._seen[key] = _Seen(actor, rest_number, now_s, row)
-        return row
+        return row, stats
 
 
 def to_row(key: tuple[str, str], stats: Mapping[str, Any]) -> Row:
-    """What a queue's stats come to."""
+    """The row for a queue's stats."""
     status = stats["backing_queue_status"]
     target = status["target_ram_count"]
     return {
@@ -214,6 +257,10 @@ def to_row(key: tuple[str, str], stats: Mapping[str, Any]) -> Row:
         "in_rate": None,
         "out_rate": None,
     }
+
+
+def _down(cell: QueueCell, key: tuple[str, str]) -> Row:
+    return _unknown(key, "down") | {"reason": str(cell.error if cell.error is not None else cell.down_error())}
 
 
 def _unknown(key: tuple[str, str], state: str) -> Row:

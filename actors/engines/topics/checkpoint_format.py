@@ -15,7 +15,7 @@ from typing import Final
 
 import attrs
 
-from storage.filesystem import FileSystem, write_file
+from warren.storage.filesystem import FileSystem, write_file
 
 FILE_BYTES: Final = 4096
 _STAMPS = struct.Struct(">qqq")

@@ -1,7 +1,7 @@
 """Who reads which queue of a topic, and how far. A reader that reads everything for itself is a group of one member.
 
 Queues of a topic are divided over the *members* of a group: each has one owner. Members stand in the order in which
-they came; each gets a stretch of neighbouring queues, the first ones one more than the others where it does not come
+they came; each gets a run of neighbouring queues, the first ones one more than the others where it does not come
 out even (RocketMQ's average allocation). Whenever somebody comes or goes this is done anew, and the *generation*
 counts.
 
@@ -30,11 +30,11 @@ from typing import Literal
 
 import attrs
 
-from actors.engines.topics.errors import MemberError, QueueLostError, QueueRangeError
+from warren.actors.engines.topics.errors import MemberError, QueueLostError, QueueRangeError
 
 Bounds = Callable[[int], tuple[int, int]]
 """Of a queue: its minimum (the first message that there is) and its maximum (behind the last)."""
-Place = int | Literal["first", "last"]
+StartOffset = int | Literal["first", "last"]
 """A queue offset, the first message that there is, or behind the last one."""
 
 
@@ -69,13 +69,13 @@ def lag_of(committed: int, minimum: int, maximum: int) -> int:
     return max(maximum - max(committed, minimum), 0)
 
 
-def _first_place(consume_from: Place | Mapping[int, int], queue_id: int, bounds: Bounds) -> int:
+def _first_place(consume_from: StartOffset | Mapping[int, int], queue_id: int, bounds: Bounds) -> int:
     """Where to begin in a queue; a mapping that does not name it means its first message."""
-    place: Place = consume_from.get(queue_id, "first") if isinstance(consume_from, Mapping) else consume_from
+    place: StartOffset = consume_from.get(queue_id, "first") if isinstance(consume_from, Mapping) else consume_from
     return _resolve(place, *bounds(queue_id))
 
 
-def _resolve(place: Place, minimum: int, maximum: int) -> int:
+def _resolve(place: StartOffset, minimum: int, maximum: int) -> int:
     return minimum if place == "first" else maximum if place == "last" else place
 
 
@@ -144,7 +144,7 @@ class ConsumerGroup:
         """In the order in which they came."""
         return tuple(self._members)
 
-    def join(self, member: str, bounds: Bounds, consume_from: Place | Mapping[int, int] = "first") -> None:
+    def join(self, member: str, bounds: Bounds, consume_from: StartOffset | Mapping[int, int] = "first") -> None:
         """Let a member in, and divide the queues anew.
 
         Not before what the CommitLog holds is dispatched, or ``bounds`` would seem to lack a tail. ``consume_from``:
@@ -268,7 +268,7 @@ class ConsumerGroup:
         if claim is not None and claim != self._claims[queue_id]:
             raise QueueLostError(f"{self._said(queue_id)}: it was given away or sought to another place since")
 
-    def seek(self, places: Place | Mapping[int, Place], bounds: Bounds) -> dict[int, int]:
+    def seek(self, places: StartOffset | Mapping[int, StartOffset], bounds: Bounds) -> dict[int, int]:
         """Go on somewhere else, in all queues or in those named; all queue offsets that are now committed.
 
         Raises :class:`QueueRangeError` for a queue that there is not, and for a place outside what a queue holds.

@@ -1,12 +1,12 @@
 """What a topic refuses. All are :class:`WarrenError`, and none of them changes anything.
 
 Records on disk that are not what they must be (a half message without a topic to go to) are no refusals:
-:class:`~msg_store.commit_log_format.RecordError` says those.
+:class:`~warren.msg_store.commit_log_format.RecordError` says those.
 """
 
 from __future__ import annotations
 
-from storage.errors import WarrenError
+from warren.storage.errors import WarrenError
 
 
 class TopicError(WarrenError):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from actors.engines.topics.errors import TopicNameError
-from msg_store import commit_log_format
+from warren.actors.engines.topics.errors import TopicNameError
+from warren.msg_store import commit_log_format
 
 # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 

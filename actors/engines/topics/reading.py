@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from msg_store.commit_log import CommitLog
-from msg_store.commit_log_format import Record, RecordError
-from msg_store.packed_record import PackedRecord, pack
-from storage.errors import DataError, StorageError
+from warren.msg_store.commit_log import CommitLog
+from warren.msg_store.commit_log_format import Record, RecordError
+from warren.msg_store.packed_record import PackedRecord, pack
+from warren.storage.errors import DataError, StorageError
 
 _READ_BYTES: Final = 1 << 20
 
@@ -31,9 +31,9 @@ def read_packed(log: CommitLog, entries: npt.NDArray[Any]) -> Iterator[PackedRec
     ends = starts + entries["size"].astype(np.int64)
     size = log.mapped.file_size
     breaks = np.flatnonzero((starts[1:] != ends[:-1]) | (starts[1:] % size == 0)) + 1
-    for first, last in _stretches(starts, ends, breaks):
+    for first, last in _contiguous(starts, ends, breaks):
         try:
-            yield from _read_stretch(log, starts[first:last].tolist(), ends[first:last].tolist())
+            yield from _read_contiguous(log, starts[first:last].tolist(), ends[first:last].tolist())
         except (DataError, StorageError):
             if starts[last - 1] >= log.min_offset:
                 raise
@@ -54,7 +54,7 @@ def read_sound_records(log: CommitLog, entries: npt.NDArray[Any]) -> tuple[list[
         return records, damage
 
 
-def _stretches(
+def _contiguous(
     starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], breaks: npt.NDArray[np.intp]
 ) -> Iterator[tuple[int, int]]:
     """From and to of entries that follow one another, a read's worth at most."""
@@ -68,7 +68,7 @@ def _stretches(
             first = last
 
 
-def _read_stretch(log: CommitLog, starts: list[int], ends: list[int]) -> Iterator[PackedRecord]:
+def _read_contiguous(log: CommitLog, starts: list[int], ends: list[int]) -> Iterator[PackedRecord]:
     first = starts[0]
     data = memoryview(log.read(first, ends[-1] - first))
     for start, end in zip(starts, ends, strict=True):

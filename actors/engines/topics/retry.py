@@ -17,7 +17,7 @@ from typing import Final
 
 import attrs
 
-from actors.engines.topics.names import (
+from warren.actors.engines.topics.names import (
     DELAY,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
@@ -26,11 +26,11 @@ from actors.engines.topics.names import (
     dead_letter_topic,
     retry_topic,
 )
-from actors.engines.topics.record_copies import copy_of, with_properties
-from actors.engines.topics.schedule import to_scheduled
-from msg_store.commit_log import Batch
-from msg_store.commit_log_format import Record, decode_properties
-from storage.topic_settings import TopicSettings
+from warren.actors.engines.topics.record_copies import copy_of, with_properties
+from warren.actors.engines.topics.schedule import to_scheduled
+from warren.msg_store.commit_log import Batch
+from warren.msg_store.commit_log_format import Record, decode_properties
+from warren.storage.topic_settings import TopicSettings
 
 FIRST_DELAY_LEVEL: Final = 3
 """Of the first retry: 10 s with RocketMQ's levels."""
@@ -49,8 +49,8 @@ def sent_back(
 
     ``delay_level`` 0: the usual one; negative: to the dead letters. ``max_reconsume_times``: the settings', if not
     given. Its properties may become too large for a record: ``CommitLog.append`` says so. Raises
-    :class:`~actors.engines.topics.errors.TopicNameError`, and :class:`~msg_store.commit_log_format.RecordError` for a
-    record without a topic.
+    :class:`~warren.actors.engines.topics.errors.TopicNameError`, and
+    :class:`~warren.msg_store.commit_log_format.RecordError` for a record without a topic.
     """
     check_group_name(group)
     most = settings.max_reconsume_times if max_reconsume_times is None else max_reconsume_times

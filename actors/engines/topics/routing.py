@@ -18,8 +18,8 @@ from typing import Final
 import attrs
 import numpy as np
 
-from actors.engines.topics.errors import QueueRangeError
-from storage.java_hash import hash_many, java_hash
+from warren.actors.engines.topics.errors import QueueRangeError
+from warren.storage.java_hash import hash_many, java_hash
 
 TURN_MESSAGES: Final = 1024
 """So many messages of a batch go to one queue before the next one has its turn."""

@@ -23,12 +23,12 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from actors.engines.topics.errors import DelayError
-from actors.engines.topics.names import DELAY, HALF_TOPIC, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
-from actors.engines.topics.record_copies import all_with_properties, copy_of, merged, real_place
-from msg_store.commit_log import Batch
-from msg_store.commit_log_format import Record, RecordError
-from storage.topic_settings import TopicSettings
+from warren.actors.engines.topics.errors import DelayError
+from warren.actors.engines.topics.names import DELAY, HALF_TOPIC, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
+from warren.actors.engines.topics.record_copies import all_with_properties, copy_of, merged, real_place
+from warren.msg_store.commit_log import Batch
+from warren.msg_store.commit_log_format import Record, RecordError
+from warren.storage.topic_settings import TopicSettings
 
 
 def queue_of_level(level: int) -> int:

@@ -2,7 +2,7 @@
 
 In RocketMQ's order, for RocketMQ's directories have to be answered for as it would:
 
-1. Each ConsumeQueue finds its own end (:meth:`~queue_index.consume_queue.ConsumeQueue.recover`).
+1. Each ConsumeQueue finds its own end (:meth:`~warren.queue_index.consume_queue.ConsumeQueue.recover`).
 2. After a clean stop the CommitLog is read from its third last file on. After a dirty one, from the last file whose
    first message is older than the checkpoint (none: the first file), and what is read is dispatched. The end is the
    first bytes that are no good record, or a blank one that has no file behind it.
@@ -11,11 +11,11 @@ In RocketMQ's order, for RocketMQ's directories have to be answered for as it wo
 5. Without any CommitLog file, ConsumeQueues are deleted; with ``rebuild_after_crash`` entries without a CommitLog are
    an error, for it may lie elsewhere.
 
-With ``rebuild_after_crash``, which a store that goes on to be written has, a dirty stop is met otherwise from 2 on.
-The CommitLog is only read, and a record that was not written to its end, which no CRC tells, is no good one; nor is one
-that says it lies elsewhere. Old bytes behind its end go, for good. ConsumeQueues are taken back to where that reading
-began, the index to what its files surely hold (:mod:`queue_index.index_recovery`), and both are dispatched anew from
-there: in RocketMQ's way an entry can stay that never was, and keys are lost.
+With ``rebuild_after_crash`` (set for stores that will be written to), step 2 and those after it differ after a dirty
+stop. The CommitLog is only read. A record that was not written to its end (no CRC tells that) is not good, nor is one
+whose physical offset is not its position. Old bytes behind the log's end are deleted permanently. ConsumeQueues are cut
+back to where the reading began, the index to what its files surely hold (:mod:`warren.queue_index.index_recovery`), and
+both are dispatched anew from there. In RocketMQ's way, entries of messages that are gone can stay, and keys are lost.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import numpy as np
 
-from msg_store.commit_log_format import HEAD_BYTES, MESSAGE_MAGIC, Blank, decode_store_timestamp, peek
-from msg_store.record_columns import Failure, RecordColumns
-from queue_index.index_recovery import recover as recover_index
-from storage.errors import DataError
+from warren.msg_store.commit_log_format import MESSAGE_MAGIC, STORE_TIMESTAMP_STOP, Blank, decode_store_timestamp, peek
+from warren.msg_store.record_check import Failure
+from warren.msg_store.record_columns import RecordColumns
+from warren.queue_index.index_recovery import recover as recover_index
+from warren.storage.errors import DataError
 
 if TYPE_CHECKING:
-    from actors.engines.topics.checkpoint_format import Checkpoint
-    from actors.engines.topics.topic_store import TopicStore
-    from msg_store.commit_log import CommitLog
-    from storage.mapped_files import MappedFiles
-    from storage.topic_settings import TopicSettings
+    from collections.abc import Sequence
+
+    from warren.actors.engines.topics.checkpoint_format import Checkpoint
+    from warren.actors.engines.topics.topic_store import TopicStore
+    from warren.msg_store.record_check import Read
+    from warren.storage.mapped_files import MappedFiles
+    from warren.storage.topic_settings import TopicSettings
 
 _CLEAN_FILES: Final = 3
 """CommitLog files that are read after a clean stop."""
 
 _LOOK_BYTES: Final = 16 << 20
 _ZEROS: Final = bytes(1 << 20)
-_FIRST_BYTES: Final = HEAD_BYTES + 20 + 8
-"""Of a file, up to the first record's store timestamp."""
 
 
 @attrs.frozen
@@ -59,21 +60,22 @@ class Cut:
         return f"{where}: {self.what}"
 
 
-def reading_start(log: CommitLog, settings: TopicSettings, checkpoint: Checkpoint, *, was_clean: bool) -> int:
-    """From which of its files (there is one) on recovery reads a CommitLog."""
-    bases = log.mapped.bases
+def reading_start(
+    read: Read, bases: Sequence[int], settings: TopicSettings, checkpoint: Checkpoint, *, was_clean: bool
+) -> int:
+    """The file from which on recovery reads a CommitLog: one of ``bases``, of which there is at least one."""
     if was_clean:
         return bases[max(len(bases) - _CLEAN_FILES, 0)]
     bound = checkpoint.min_timestamp
     if settings.message_index_enable and settings.message_index_safe:
         bound = min(bound, checkpoint.index_msg_timestamp)
-    return next((base for base in reversed(bases) if _is_safe_before(log, base, bound)), bases[0])
+    return next((base for base in reversed(bases) if _is_safe_before(read, base, bound)), bases[0])
 
 
-def _is_safe_before(log: CommitLog, base: int, bound_ms: int) -> bool:
+def _is_safe_before(read: Read, base: int, bound_ms: int) -> bool:
     """Whether everything before this file is known to be safe, and dispatched."""
-    data = log.mapped.read(base, _FIRST_BYTES)
-    if len(data) < _FIRST_BYTES or peek(data, 0)[1] != MESSAGE_MAGIC:
+    data = read(base, STORE_TIMESTAMP_STOP)
+    if len(data) < STORE_TIMESTAMP_STOP or peek(data, 0)[1] != MESSAGE_MAGIC:
         return False
     stored_ms = decode_store_timestamp(data)
     return stored_ms != 0 and stored_ms <= bound_ms
@@ -113,7 +115,9 @@ class Recovery:
         rebuilding = self._is_own and not store.was_clean
         furthest = self._recover_queues()
         if log.mapped.bases:
-            start = reading_start(log, store.settings, store.checkpoint, was_clean=store.was_clean)
+            start = reading_start(
+                log.mapped.read, log.mapped.bases, store.settings, store.checkpoint, was_clean=store.was_clean
+            )
             end = self._find_end(
                 max(start, self.good_until), dispatching=not store.was_clean and not rebuilding, rebuilding=rebuilding
             )

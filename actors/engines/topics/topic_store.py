@@ -30,31 +30,25 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from actors.engines.topics.checkpoint_format import Checkpoint, read_checkpoint, write_checkpoint
-from actors.engines.topics.consumer_group import Bounds
-from actors.engines.topics.reput import reput
-from actors.engines.topics.store_recovery import Cut, Recovery
-from msg_store.commit_log import Appended, Batch, CommitLog, MessageIllegalError
-from msg_store.commit_log_format import BLANK_HEADER_BYTES, COMMIT, ROLLBACK, TRANSACTION_MASK, Blank
-from msg_store.message_batch import measure
-from msg_store.record_columns import Failure, RecordColumns
-from queue_index.consume_queue import ConsumeQueue
-from queue_index.consume_queue_format import Ints, Longs
-from queue_index.index_file_format import Layout, is_file_name
-from queue_index.key_index import KeyIndex
-from storage.errors import DataError, NoRoomError, StorageError
-from storage.filesystem import FileSystem
-from storage.java_hash import index_hash
-from storage.mapped_files import parse_file_name
-from storage.topic_settings import TopicSettings
-
-COMMIT_LOG: Final = "commitlog"
-CONSUME_QUEUES: Final = "consumequeue"
-INDEX: Final = "index"
-CONFIG: Final = "config"
-CHECKPOINT: Final = "checkpoint"
-ABORT: Final = "abort"
-LOCK: Final = "lock"
+from warren.actors.engines.topics.checkpoint_format import Checkpoint, read_checkpoint, write_checkpoint
+from warren.actors.engines.topics.consumer_group import Bounds
+from warren.actors.engines.topics.reput import reput
+from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUES, INDEX, LOCK
+from warren.actors.engines.topics.store_recovery import Cut, Recovery
+from warren.msg_store.commit_log import Appended, Batch, CommitLog, MessageIllegalError
+from warren.msg_store.commit_log_format import BLANK_HEADER_BYTES, COMMIT, ROLLBACK, TRANSACTION_MASK, Blank
+from warren.msg_store.message_batch import measure
+from warren.msg_store.record_check import Failure
+from warren.msg_store.record_columns import RecordColumns
+from warren.queue_index.consume_queue import ConsumeQueue
+from warren.queue_index.consume_queue_format import Ints, Longs
+from warren.queue_index.index_file_format import Layout, is_file_name
+from warren.queue_index.key_index import KeyIndex
+from warren.storage.errors import DataError, NoRoomError, StorageError
+from warren.storage.filesystem import FileSystem
+from warren.storage.java_hash import index_hash
+from warren.storage.mapped_files import parse_file_name
+from warren.storage.topic_settings import TopicSettings
 
 _QUEUE_ID: Final = re.compile("[+-]?[0-9]{1,20}", re.ASCII)
 _MOST_QUEUE_ID: Final = (1 << 31) - 1
@@ -251,20 +245,20 @@ class TopicStore:
         return self.commit_log.end - min(self.dispatched, self.indexed)
 
     def dispatch(self) -> bool:
-        """Build entries and items of one more stretch of the CommitLog; whether there was any.
+        """Build entries and items of one more part of the CommitLog; whether there was any.
 
         New messages come first; an index that is behind them (after a dirty stop) is caught up with in between. Raises
         :class:`NoRoomError` where the disk is full: what could not be built is built by a later call.
         """
         try:
-            return self._dispatch_stretch()
+            return self._dispatch_part()
         except NoRoomError:
-            if self.index.end_physical_offset >= self.indexed:  # a part of the stretch is in the index
+            if self.index.end_physical_offset >= self.indexed:  # some of its keys are in the index
                 self.indexed = max(self.index.end_physical_offset, self.commit_log.min_offset)
                 self.skip_keys = self.index.already_put(self.indexed)
             raise
 
-    def _dispatch_stretch(self) -> bool:
+    def _dispatch_part(self) -> bool:
         end = self.commit_log.end
         together = self.indexed == self.dispatched
         if self.indexed < self.commit_log.min_offset:  # its message has expired, and no other has keys in the index
@@ -287,7 +281,7 @@ class TopicStore:
         return touched
 
     def _walk(self, start: int, end: int, *, to_queues: bool, to_index: bool) -> int:
-        """Dispatch the next stretch from ``start``; where the one behind it begins."""
+        """Dispatch the next part from ``start``; where the one behind it begins."""
         for item in self.commit_log.columns(start, end, delay_levels_ms=self.settings.delay_levels_ms()):
             match item:
                 case RecordColumns():
@@ -371,7 +365,7 @@ class TopicStore:
         """Physical offsets of messages with this key, or with another one of the same hash, the newest first.
 
         At most ``max_msgs_num_batch``; a message may come twice. Times are those of the index: to the second.
-        ``damage``: see :meth:`queue_index.key_index.KeyIndex.query`.
+        ``damage``: see :meth:`warren.queue_index.key_index.KeyIndex.query`.
         """
         wanted = self.settings.default_query_max_num if max_num is None else max_num
         bounded = min(wanted, self.settings.max_msgs_num_batch)

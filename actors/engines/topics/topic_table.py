@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import attrs
 
-from actors.engines.topics.errors import QueueRangeError
-from storage.errors import DataError
-from storage.filesystem import FileSystem, write_file
+from warren.actors.engines.topics.errors import QueueRangeError
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem, write_file
 
 FILE_NAME: Final = "topics.json"
 MOST_QUEUES: Final = 1 << 16

@@ -27,8 +27,8 @@ from typing import Final
 
 import attrs
 
-from actors.engines.topics.errors import TransactionError
-from actors.engines.topics.names import (
+from warren.actors.engines.topics.errors import TransactionError
+from warren.actors.engines.topics.names import (
     DELAY,
     HALF_TOPIC,
     OP_TOPIC,
@@ -41,9 +41,9 @@ from actors.engines.topics.names import (
     WAIT,
     check_group_name,
 )
-from actors.engines.topics.record_copies import all_with_properties, copy_of, real_place
-from msg_store.commit_log import Batch
-from msg_store.commit_log_format import (
+from warren.actors.engines.topics.record_copies import all_with_properties, copy_of, real_place
+from warren.msg_store.commit_log import Batch
+from warren.msg_store.commit_log_format import (
     COMMIT,
     TRANSACTION_MASK,
     Host,

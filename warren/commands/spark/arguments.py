@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated, Any
 
 import typer
 
+from warren.commands.options import TableFormat
 from warren.pipeline import part
 
 Paths = Annotated[
@@ -22,13 +22,6 @@ Master = Annotated[
     typer.Option("--master", metavar="M", help="Where Spark runs, as spark://host:7077; default: local[*]."),
 ]
 Out = Annotated[str | None, typer.Option("--out", metavar="DIR", help="Write to DIR, whole or not at all.")]
-
-
-class TableFormat(enum.StrEnum):
-    """What a job's tables are written as."""
-
-    JSONL = "jsonl"
-    PARQUET = "parquet"
 
 
 TableFormatOption = Annotated[

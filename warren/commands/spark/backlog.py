@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from warren.commands.opening import JsonOption
+from warren.commands.options import JsonOption, SetOption, TableFormat, parse_settings
+from warren.commands.output import print_json
 from warren.commands.spark.arguments import Master, Paths, job
-from warren.salvage.commands import SetOption, parse_settings
 from warren.salvage.names import printable
-from warren.salvage.output import print_json
 
 _SHOWN = 15
-
-
-class Format(StrEnum):
-    """How tables are written."""
-
-    PARQUET = "parquet"
-    JSONL = "jsonl"
 
 
 def backlog(
     paths: Paths,
     out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where to: a new directory, whole or not at all.")],
     *,
-    format: Annotated[Format, typer.Option("--format", help="How the tables are written.")] = Format.JSONL,
+    format: Annotated[TableFormat, typer.Option("--format", help="How the tables are written.")] = TableFormat.JSONL,
     now: Annotated[
         str | None,
         typer.Option(

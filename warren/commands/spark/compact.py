@@ -12,11 +12,10 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from warren.commands.opening import JsonOption
+from warren.commands.options import EXIT_DAMAGE, JsonOption, parse_settings
+from warren.commands.output import print_json, print_text, report_error
 from warren.commands.spark.arguments import Master, Paths, job
-from warren.salvage.commands import EXIT_DAMAGE, parse_settings
 from warren.salvage.names import printable
-from warren.salvage.output import complain, print_json, print_text
 
 LimitOption = Annotated[
     list[str] | None,
@@ -39,7 +38,7 @@ def compact(paths: Paths, *, master: Master = None, setting: LimitOption = None,
     else:
         print_text(_tables(compacting))
     for problem in compacting.problems:
-        complain(problem)
+        report_error(problem)
     if not all(store["known"] for store in compacting.stores):
         raise typer.Exit(EXIT_DAMAGE)
 

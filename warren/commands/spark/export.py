@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated
 
 import typer
 
-from warren.commands.opening import JsonOption
+from warren.commands.findings import FindingReporter
+from warren.commands.options import (
+    EXIT_DAMAGE,
+    JsonOption,
+    OnlyVhostOption,
+    QueueOption,
+    SetOption,
+    TableFormat,
+    distinct,
+    parse_settings,
+)
+from warren.commands.output import print_json, report_error
 from warren.commands.spark.arguments import Master, Paths, job
-from warren.salvage.commands import EXIT_DAMAGE, QueueOption, SetOption, named_queues, parse_settings
-from warren.salvage.complaints import Complaints
 from warren.salvage.export import Selection
 from warren.salvage.names import printable
-from warren.salvage.output import complain, print_json
-
-
-class Format(enum.StrEnum):
-    """What it writes."""
-
-    JSONL = "jsonl"
-    PARQUET = "parquet"
 
 
 def export(
@@ -28,9 +28,9 @@ def export(
     *,
     out: Annotated[str, typer.Option("--out", metavar="DIR", help="Write to DIR, whole or not at all.")],
     output_format: Annotated[
-        Format, typer.Option("--format", help="A JSON object on a line for each message, or Parquet.")
-    ] = Format.JSONL,
-    vhost: Annotated[str | None, typer.Option(help="Only this vhost.")] = None,
+        TableFormat, typer.Option("--format", help="A JSON object on a line for each message, or Parquet.")
+    ] = TableFormat.JSONL,
+    vhost: OnlyVhostOption = None,
     queue: QueueOption = None,
     master: Master = None,
     setting: SetOption = None,
@@ -44,16 +44,16 @@ def export(
     order = export_job.Order(
         out=out,
         format=output_format.value,
-        selection=Selection(vhost=vhost, queues=named_queues(queue)),
+        selection=Selection(vhost=vhost, queues=distinct(queue)),
         settings=parse_settings(setting),
     )
     exported = export_job.run(paths, order, master)
     for note in exported.notes:
-        complain(note)
-    complaints = Complaints()
+        report_error(note)
+    findings = FindingReporter()
     for _, finding in exported.problems:
-        complaints(finding)
-    complaints.rest()
+        findings(finding)
+    findings.rest()
     if as_json:
         print_json(exported.to_json())
     else:

@@ -12,11 +12,10 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from warren.commands.opening import JsonOption
-from warren.commands.spark.arguments import Master, Out, Paths, TableFormat, TableFormatOption, job
-from warren.salvage.commands import EXIT_DAMAGE, SetOption, parse_settings
+from warren.commands.options import EXIT_DAMAGE, JsonOption, SetOption, TableFormat, parse_settings
+from warren.commands.output import print_json, print_text, report_error
+from warren.commands.spark.arguments import Master, Out, Paths, TableFormatOption, job
 from warren.salvage.names import from_text, printable, shown
-from warren.salvage.output import complain, print_json, print_text
 
 
 def inspect(
@@ -43,7 +42,7 @@ def inspect(
         print_json({"out": out, "format": output_format.value, "nodes": inspected.nodes})
     for node in inspected.nodes:
         for problem in node["problems"]:
-            complain(problem)
+            report_error(problem)
     if not inspected.is_whole:
         raise typer.Exit(EXIT_DAMAGE)
 

@@ -6,19 +6,17 @@ from typing import Annotated
 
 import typer
 
-from warren.commands.opening import JsonOption
+from warren.commands.options import JsonOption, TableFormat, parse_settings
+from warren.commands.output import print_json
 from warren.commands.spark.arguments import Master, job
-from warren.commands.spark.export import Format
-from warren.salvage.commands import parse_settings
 from warren.salvage.names import printable
-from warren.salvage.output import print_json
 
 ExportPaths = Annotated[
     list[str],
     typer.Argument(metavar="PATH...", help="What warren spark export wrote: directories, files, globs, URIs."),
 ]
 InputFormat = Annotated[
-    Format | None, typer.Option("--format", help="Of what is read; default: as the files' names say.")
+    TableFormat | None, typer.Option("--format", help="Of what is read; default: as the files' names say.")
 ]
 
 

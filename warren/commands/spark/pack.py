@@ -8,11 +8,11 @@ from typing import Annotated
 import attrs
 import typer
 
-from warren.commands.opening import JsonOption
+from warren.commands.options import JsonOption
+from warren.commands.output import print_json, print_text
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.shipping import Packed, pack_environment
 from warren.pipeline.shipping import pack as pack_package
-from warren.salvage.output import print_json, print_text
 
 Out = Annotated[
     str | None,

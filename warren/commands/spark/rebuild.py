@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from warren.commands.opening import JsonOption
+from warren.commands.options import EXIT_DAMAGE, CheckOption, JsonOption, SetOption, parse_settings
+from warren.commands.output import print_json, report_error
 from warren.commands.spark.arguments import Master, Paths, job
-from warren.salvage.commands import EXIT_DAMAGE, SetOption, parse_settings
 from warren.salvage.names import printable
-from warren.salvage.output import complain, print_json
 
 
 def rebuild(
@@ -20,7 +19,7 @@ def rebuild(
         typer.Option("--out", metavar="DIR", help="Where to: a new directory that all of Spark's machines share."),
     ],
     *,
-    check: Annotated[bool, typer.Option("--check", help="Compare with the files that are there.")] = False,
+    check: CheckOption = False,
     master: Master = None,
     setting: SetOption = None,
     as_json: JsonOption = False,
@@ -33,9 +32,9 @@ def rebuild(
     reports = job("rebuild").run(paths, master, parse_settings(setting), out, check=check)
     for report in reports:
         for note in report.notes:
-            complain(note)
+            report_error(note)
         for finding in report.damage:
-            complain(finding)
+            report_error(finding)
     if as_json:
         said = [report.to_json() for report in reports]
         print_json(said[0] if len(said) == 1 else {"nodes": said})

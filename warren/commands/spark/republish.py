@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from warren.commands.opening import JsonOption
+from warren.commands.options import JsonOption
+from warren.commands.output import print_json
 from warren.commands.spark.arguments import Master, job
 from warren.commands.spark.load import InputFormat
 from warren.salvage.names import printable
-from warren.salvage.output import print_json
 
 
 def republish(

@@ -11,11 +11,10 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from warren.commands.opening import JsonOption
-from warren.commands.spark.arguments import Master, Out, Paths, TableFormat, TableFormatOption, job
-from warren.salvage.commands import EXIT_DAMAGE, SetOption, parse_settings
+from warren.commands.options import EXIT_DAMAGE, JsonOption, SetOption, TableFormat, parse_settings
+from warren.commands.output import opened, print_json, print_text, report_error
+from warren.commands.spark.arguments import Master, Out, Paths, TableFormatOption, job
 from warren.salvage.names import printable, to_json
-from warren.salvage.output import complain, opened, print_json, print_text
 from warren.salvage.verify import Account, to_report
 
 
@@ -35,7 +34,7 @@ def verify(
     changes = parse_settings(setting)
     with job("verify").verified(paths, master, changes, out=out, output_format=output_format.value) as verified:
         for note in verified.notes:
-            complain(note)
+            report_error(note)
         counts = {"damage": verified.damage, "leftover": verified.leftover}
         if out is not None and as_json:
             print_json({"out": out, "format": output_format.value, **counts})

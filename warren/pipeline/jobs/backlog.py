@@ -19,9 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from storage.filesystem import FileSystem
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.apart import each_apart
 from warren.pipeline.jobs.backlog_page import page
 from warren.pipeline.jobs.backlog_tables import (
     MESSAGE_COLUMNS,
@@ -39,10 +37,12 @@ from warren.pipeline.jobs.backlog_tables import (
     waiting_messages,
     waiting_records,
 )
+from warren.pipeline.jobs.parallel import map_parallel
 from warren.pipeline.jobs.running import load, running, staged
 from warren.pipeline.places import Kind, Node
 from warren.pipeline.tables import TABLES
 from warren.salvage.names import Json
+from warren.storage.filesystem import FileSystem
 
 PAGE: Final = "index.html"
 
@@ -101,7 +101,7 @@ def run(
 
 def collect(spark: SparkSession, nodes: Sequence[Node], settings: Mapping[str, str], now: str | None) -> Backlog:
     """All tables of these nodes."""
-    kinds = {node: node.kinds() for node in nodes}
+    kinds = {node: node.contents().kinds for node in nodes}
     of_queues = [node for node, kind in kinds.items() if Kind.QUEUES in kind]
     of_topics = [node for node, kind in kinds.items() if Kind.TOPICS in kind]
     messages = _read(spark, "messages", of_queues, settings, MESSAGE_COLUMNS)
@@ -147,7 +147,7 @@ def _read(
 def _moments(spark: SparkSession, nodes: Sequence[Node], now: str | None) -> pa.Table:
     """For each node the moment from which ages are counted."""
     if now == "files":
-        moments = each_apart(spark, nodes, newest_ms)
+        moments = map_parallel(spark, nodes, newest_ms)
     else:
         moments = [int(now) if now is not None else int(time.time() * 1000)] * len(nodes)
     return pa.table({"node": [node.name for node in nodes], "now_ms": pa.array(moments, pa.int64())})

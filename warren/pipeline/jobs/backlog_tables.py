@@ -16,7 +16,7 @@ there:
 
 *When a message came* is what its property ``timestamp`` says (seconds; numbers from 10^11 on are milliseconds, as some
 publishers write them), else the time of its latest entry in ``x-death``, which is when it was dead-lettered; else it is
-not known, and such messages are counted apart. RocketMQ says it of every record: ``store_timestamp``.
+not known, and such messages are counted separately. RocketMQ says it of every record: ``store_timestamp``.
 
 *When a message went* no file says. So ``rates`` has what came; of RocketMQ also how much of that *every* group which
 reads the queue has consumed by now, whenever it was.

@@ -2,9 +2,9 @@
 
 What of a file is needed is not on disk: it is found by joining what all queues of a vhost refer to with the records of
 its stores, which Spark does. A message that stands several times counts once, at its last place. Then the engine's own
-rule (:class:`msg_store.file_summary.FileSummary`) is asked for pairs until it has no more: there must be garbage enough
-in the store, and the valid bytes of two neighbours must fit into a file. Files with nothing valid are deleted. The file
-with the highest number is the one that a broker goes on writing, and stays.
+rule (:class:`warren.msg_store.file_summary.FileSummary`) is asked for pairs until it has no more: there must be garbage
+enough in the store, and the valid bytes of two neighbours must fit into a file. Files with nothing valid are deleted.
+The file with the highest number is the one that a broker goes on writing, and stays.
 
 Where a queue of the vhost cannot be read, nobody knows what is needed, and nothing is proposed.
 """
@@ -23,13 +23,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from msg_store.file_summary import FileSummary
-from msg_store.rdq_columns import ColumnScan
-from msg_store.rdq_format import EndReason
-from storage.errors import DataError
-from storage.settings import Settings
-from warren.pipeline.arrays import as_text
-from warren.pipeline.bare_queues import Opening
+from warren.msg_store.file_summary import FileSummary
+from warren.msg_store.rdq_columns import ColumnScan
+from warren.msg_store.rdq_format import EndReason
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.running import running
 from warren.pipeline.jobs.spreading import Batches, done, kept, planned
@@ -45,10 +41,13 @@ from warren.pipeline.jobs.vhost_parts import (
 from warren.pipeline.options import DEFAULT_PARTITION_BYTES
 from warren.pipeline.places import Node
 from warren.pipeline.tables.hidden import hidden_in
-from warren.salvage.names import Json
+from warren.pipeline.tables.queue_parts import QueueOpener
+from warren.salvage.names import Json, as_text
 from warren.salvage.queue_directory import MSG_IDS
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.vhost import PERSISTENT_STORE
+from warren.storage.errors import DataError
+from warren.storage.settings import Settings
 
 SETTINGS: Final = {"msg_store_file_size_limit": int, "msg_store_garbage_fraction": float}
 """What may be set, and its type."""
@@ -99,8 +98,8 @@ def do(work: QueuesWork | StoreWork | SaidWork) -> Batches:
     files = work.node.place().files
     match work:
         case QueuesWork():
-            opening = Opening(files)
-            for queue in map(opening.opened, work.queues):
+            opener = QueueOpener(work.node)
+            for queue in (opener.open(queue, work.vhost_path) for queue in work.queues):
                 for is_persistent in (True, False):
                     for ids in queue.references(persistent=is_persistent):
                         yield _batch(REFERENCE, work.place, len(ids), persistent_store=is_persistent, msg_id=_ids(ids))

@@ -26,18 +26,19 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
-from storage.errors import WarrenError
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.apart import Apart, attempts_in, each_apart
-from warren.pipeline.jobs.export_columns import MESSAGES, RECORDS, columns_of, empty_table
+from warren.pipeline.jobs.export_columns import columns_of, empty_table
 from warren.pipeline.jobs.export_log import Chain, LogChunk, Walked
 from warren.pipeline.jobs.export_parts import Job, Problem, Written, count_chunk, write_part
 from warren.pipeline.jobs.export_plan import Chunk, NodeSurvey, Part, first_positions, pack, survey_node, uncounted
+from warren.pipeline.jobs.parallel import ParallelMap, map_parallel, task_outputs
 from warren.pipeline.jobs.running import check_out, running, staged
 from warren.pipeline.options import DEFAULT_PARTITION_BYTES
 from warren.pipeline.places import Kind, Node
+from warren.pipeline.schemas import EXPORTED_MESSAGES, EXPORTED_RECORDS
 from warren.salvage.export import Selection, check_found
 from warren.salvage.names import Json, to_json
+from warren.storage.errors import WarrenError
 
 FORMATS: Final = ("jsonl", "parquet")
 
@@ -51,7 +52,7 @@ _FEW_NODES: Final = 2
 
 def rows(messages: DataFrame) -> DataFrame:
     """The export's columns and order, of the table ``messages``."""
-    return messages.select(*MESSAGES).orderBy("node", "vhost", "queue", "position")
+    return messages.select(*EXPORTED_MESSAGES.names).orderBy("node", "vhost", "queue", "position")
 
 
 def record_rows(records: DataFrame) -> DataFrame:
@@ -62,10 +63,8 @@ def record_rows(records: DataFrame) -> DataFrame:
         .withColumn("body_sha256", F.sha2("body", 256))
         .withColumn("properties", arrow_udf(_as_json, "string")("properties"))  # type: ignore[call-overload]
     )
-    columns = [F.col(name).cast("long") if of == pa.int64() else F.col(name) for name, of in RECORDS.items()]
-    return numbered.select(*(column.alias(name) for column, name in zip(columns, RECORDS, strict=True))).orderBy(
-        "node", "position"
-    )
+    columns = [F.col(field.name).cast(field.dataType).alias(field.name) for field in EXPORTED_RECORDS]
+    return numbered.select(*columns).orderBy("node", "position")
 
 
 def _as_json(properties: pa.Array) -> pa.Array:
@@ -116,15 +115,15 @@ def run(paths: Sequence[str], order: Order, master: str | None = None) -> Export
     if order.format not in FORMATS:
         raise PipelineError(f"--format {order.format}: is not {' or '.join(FORMATS)}")
     with running("Exporting", master, paths) as (spark, nodes):
-        return export_nodes(nodes, order, partial(each_apart, spark), spark.sparkContext.defaultParallelism)
+        return export_nodes(nodes, order, partial(map_parallel, spark), spark.sparkContext.defaultParallelism)
 
 
-def export_nodes(nodes: Sequence[Node], order: Order, apart: Apart, cores: int) -> Exported:
-    """The same, with whatever does pieces of work apart."""
+def export_nodes(nodes: Sequence[Node], order: Order, parallel: ParallelMap, cores: int) -> Exported:
+    """The same, with whatever runs tasks."""
     check_out(order.out, nodes)
     in_order = sorted(nodes, key=lambda node: os.fsencode(node.name))
     survey = partial(survey_node, selection=order.selection, settings=dict(order.settings))
-    surveys = [survey(node) for node in in_order] if len(in_order) <= _FEW_NODES else apart(in_order, survey)
+    surveys = [survey(node) for node in in_order] if len(in_order) <= _FEW_NODES else parallel(in_order, survey)
     _check(in_order, surveys, order.selection)
     exported, kinds = Exported(order.out, order.format), Kind(0)
     for node, found in zip(in_order, surveys, strict=True):
@@ -133,15 +132,15 @@ def export_nodes(nodes: Sequence[Node], order: Order, apart: Apart, cores: int) 
         exported.problems += [(node.name, one) for one in found.problems if one.severity == "damage"]
     chunks = [chunk for found in surveys for chunk in found.chunks]
     parts = pack(chunks, order.partition_bytes or _part_bytes(chunks, cores))
-    with staged(order.out, nodes) as staging, attempts_in(staging) as attempts:
+    with staged(order.out, nodes) as staging, task_outputs(staging) as outputs:
         job = Job(
             run=uuid.uuid4().hex,
-            attempts=attempts,
+            outputs=outputs,
             format=order.format,
             columns=tuple(columns_of(kinds)),
             selection=order.selection,
         )
-        written = _write(parts, job, apart)
+        written = _write(parts, job, parallel)
         _settle(written, staging, job)
     for one in written:
         exported.messages += one.messages
@@ -170,15 +169,15 @@ def _part_bytes(chunks: Sequence[Chunk], cores: int) -> int:
     return min(max(share, _LEAST_PART_BYTES), DEFAULT_PARTITION_BYTES)
 
 
-def _write(parts: list[Part], job: Job, apart: Apart) -> list[Written]:
+def _write(parts: list[Part], job: Job, parallel: ParallelMap) -> list[Written]:
     """Write all parts; those again whose first position was not what it was thought to be."""
-    parts, counts = _counted(parts, job, apart)
+    parts, counts = _counted(parts, job, parallel)
     begins = first_positions(parts, counts)
     written: dict[int, Written] = {}
     wrong = list(range(len(parts)))
     while wrong:
         work = [(parts[number], begins[number]) for number in wrong]
-        for number, one in zip(wrong, apart(work, partial(write_part, job=job)), strict=True):
+        for number, one in zip(wrong, parallel(work, partial(write_part, job=job)), strict=True):
             written[number] = one
             counts |= zip(parts[number].chunks, one.counts, strict=True)
         right = first_positions(parts, counts)
@@ -187,16 +186,16 @@ def _write(parts: list[Part], job: Job, apart: Apart) -> list[Written]:
     return [written[number] for number in range(len(parts))]
 
 
-def _counted(parts: list[Part], job: Job, apart: Apart) -> tuple[list[Part], dict[Chunk, int]]:
+def _counted(parts: list[Part], job: Job, parallel: ParallelMap) -> tuple[list[Part], dict[Chunk, int]]:
     """What parts in the middle of a queue or a store have to know: counts, and where a range's first record begins."""
     unknown = uncounted(parts)
     count: Callable[[Chunk], int | Walked] = partial(count_chunk, job=job)
-    found = dict(zip(unknown, apart(unknown, count), strict=True))
+    found = dict(zip(unknown, parallel(unknown, count), strict=True))
     counts: dict[Chunk, int] = {chunk: one for chunk, one in found.items() if isinstance(one, int)}
     walked = {chunk: one for chunk, one in found.items() if isinstance(chunk, LogChunk) and isinstance(one, Walked)}
     ranges = [chunk for part in parts for chunk in part.chunks if isinstance(chunk, LogChunk)]
     while (chain := Chain.of(ranges, walked)).wrong:
-        again = apart(chain.wrong, count)
+        again = parallel(chain.wrong, count)
         walked |= {chunk: one for chunk, one in zip(chain.wrong, again, strict=True) if isinstance(one, Walked)}
     begun = [
         Part(part.number, tuple(chain.chunks[one] if isinstance(one, LogChunk) else one for one in part.chunks))

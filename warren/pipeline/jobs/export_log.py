@@ -1,4 +1,4 @@
-"""A CommitLog cut into ranges that are exported apart, with the very records of ``warren topic scan``.
+"""A CommitLog cut into ranges that parallel tasks export, with the very records of ``warren topic scan``.
 
 A range has the records that begin in it. Where the first one does is known of a file's first range only. Elsewhere it
 is *guessed*, by a magic code in front of the physical offset of that very place, and the range is *walked*: counted
@@ -16,17 +16,17 @@ from typing import Final, Self
 import attrs
 import numpy as np
 
-from msg_store.commit_log import CommitLog
-from msg_store.commit_log_format import Blank, Record
-from msg_store.record_check import Failure
-from msg_store.record_columns import RecordColumns
-from storage.mapped_files import MappedFiles
-from storage.topic_settings import TopicSettings
-from warren.pipeline.log_ranges import first_record
+from warren.msg_store.commit_log import CommitLog
+from warren.msg_store.commit_log_format import Blank, Record
+from warren.msg_store.record_check import Failure
+from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.record_finder import RecordFinder
 from warren.pipeline.places import Node
 from warren.pipeline.survey import recovered
 from warren.salvage.queue_directory import Finding
-from warren.salvage.rocketmq.walking import bad_record, gap, whole_stretches
+from warren.salvage.rocketmq.walking import bad_record, gap, gapless_ranges
+from warren.storage.mapped_files import MappedFiles
+from warren.storage.topic_settings import TopicSettings
 
 FINEST_BYTES: Final = 16 << 20
 """Of a range: what a part is put together from."""
@@ -97,7 +97,7 @@ def survey_log(node: Node, settings: Mapping[str, str]) -> tuple[list[LogChunk],
     with recovered(node, settings) as opened:
         log = opened.store.commit_log
         found = Log(node, log.mapped.directory, opened.settings, tuple(log.mapped.bases), log.end)
-        whole = list(whole_stretches(log))
+        whole = list(gapless_ranges(log))
         missing = [gap(log, stop) for _, stop in whole if stop < log.end]
         notes = list(opened.notes)
     chunks = []
@@ -202,10 +202,6 @@ class Chain:
 
 
 def _guess(log: CommitLog, chunk: LogChunk) -> int:
-    """Where the first record of a range begins, as far as one look tells; the range's end: none does."""
-
-    def read(at: int, size: int) -> bytes:
-        return log.mapped.read(at, min(size, chunk.file_stop - at))
-
-    found = first_record(read, chunk.start, chunk.stop)
+    """Where the first sound record of a range begins; the range's end: none does."""
+    found = RecordFinder(read=log.mapped.read, end=chunk.file_stop).first(chunk.start, chunk.stop)
     return chunk.stop if found is None else found

@@ -7,24 +7,23 @@ once for each part.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 
-from msg_store.commit_log_format import Record
+from warren.msg_store.commit_log_format import Record
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.apart import attempt
-from warren.pipeline.jobs.export_columns import ColumnExporter, ParquetPart
+from warren.pipeline.jobs.export_columns import ParquetPart, ParquetRows
 from warren.pipeline.jobs.export_log import LogChunk, Walked, log_records, walk
 from warren.pipeline.jobs.export_plan import Chunk, Part, QueueChunk
+from warren.pipeline.jobs.parallel import task_output
 from warren.pipeline.places import Node
-from warren.salvage.export import Exported, Exporter, Report, Selection, Write, problems_of
-from warren.salvage.names import to_json
-from warren.salvage.queue_directory import Finding, QueueDirectory, StoredMessage, Stretch
-from warren.salvage.rocketmq.message_lines import record_line
+from warren.salvage.export import Exporter, MessageWriter, Selection, problems_of
+from warren.salvage.json_lines import JsonLines
+from warren.salvage.queue_directory import Finding, QueueDirectory
 from warren.salvage.source import Source
 from warren.salvage.vhost import Vhost
 
@@ -41,7 +40,7 @@ class Job:
 
     run: str
     """Tells it from every other run."""
-    attempts: str
+    outputs: str
     """The directory to write to."""
     format: str
     columns: tuple[str, ...]
@@ -62,66 +61,30 @@ class Written:
     problems: tuple[Problem, ...]
 
 
-class Sink(Protocol):
-    """Where the messages of one node go."""
-
-    number: int
-    """The position of the next one."""
-
-    @property
-    def exported(self) -> Exported: ...
-
-    def problem(self, finding: Finding) -> None: ...
-
-    def messages(self, vhost: bytes, queue: bytes, found: Iterable[StoredMessage | Stretch | Finding]) -> None: ...
-
-    def record(self, record: Record) -> None: ...
-
-    def flush(self) -> None: ...
-
-
-class NumberedLines(Exporter):
-    """Lines of JSON with ``node`` and ``position`` in front."""
-
-    def __init__(self, write: Write, report: Report, node: str) -> None:
-        self._start = b'{"node": %b, "position": ' % to_json(node)
-        super().__init__(write, report, self._start)
-
-    def record(self, record: Record) -> None:
-        """A record of a topic."""
-        line = record_line(record)
-        self.write(b"%b%d, %b" % (self._start, self.number, line[1:]))
-        self.count(1, len(record.body))
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-
 def write_part(work: tuple[Part, int], job: Job) -> Written:
     """Write a part, its first message being the one at that position."""
     part, position = work
-    path = attempt(job.attempts, f"part-{part.number:05d}")
+    path = task_output(job.outputs, f"part-{part.number:05d}")
     problems: dict[Problem, None] = {}
     counts, messages, payload_bytes = [], 0, 0
     group: object = None
     looked_at: dict[tuple[str, bytes, str], Vhost] = {}
-    with _output(path, job) as sink_of:
+    with _output(path, job) as writer_of:
         for chunk in part.chunks:
             if group is not None and chunk.group != group:
                 position = 0
             node = chunk.node.name
-            sink = sink_of(partial(_note, problems, node), node)
-            sink.number = position
+            exporter = Exporter(writer_of(node), partial(_note, problems, node), position=position)
             if isinstance(chunk, LogChunk):
-                _export_log(chunk, sink)
+                _export_log(chunk, exporter)
             else:
-                vhost = _export_queue(chunk, sink, job)
+                vhost = _export_queue(chunk, exporter, job)
                 looked_at[node, vhost.name, vhost.path] = vhost
-            sink.flush()
-            counts.append(sink.number - position)
-            group, position = chunk.group, sink.number
-            messages += sink.exported.messages
-            payload_bytes += sink.exported.payload_bytes
+            exporter.writer.flush()
+            counts.append(exporter.position - position)
+            group, position = chunk.group, exporter.position
+            messages += exporter.exported.messages
+            payload_bytes += exporter.exported.payload_bytes
     for (node, *_), vhost in looked_at.items():  # a store is looked at when its first body is wanted
         for problem in problems_of(vhost, job.selection.queues):
             if problem.severity == "damage":
@@ -151,35 +114,31 @@ def _note(problems: dict[Problem, None], node: str, finding: Finding) -> None:
 
 
 @contextmanager
-def _output(path: str, job: Job) -> Iterator[_SinkOf]:
-    """What makes sinks that write to a new file."""
+def _output(path: str, job: Job) -> Iterator[Callable[[str], MessageWriter]]:
+    """What makes a node's writer to a new file."""
     if job.format == "parquet":
         part = ParquetPart(path, job.columns)
-        yield partial(ColumnExporter, part)
+        yield partial(ParquetRows, part)
         part.close()
         return
     try:
         with open(path, "xb", buffering=WRITE_BYTES) as file:
-            yield partial(NumberedLines, file.write)
+            yield partial(JsonLines, file.write)
     except OSError as error:
         raise PipelineError(f"{path}: {error.strerror or error}") from error
 
 
-class _SinkOf(Protocol):
-    def __call__(self, report: Report, node: str) -> Sink: ...
-
-
-def _export_log(chunk: LogChunk, sink: Sink) -> None:
+def _export_log(chunk: LogChunk, exporter: Exporter) -> None:
     for item in log_records(chunk):
         if isinstance(item, Record):
-            sink.record(item)
+            exporter.record(item)
         else:
-            sink.problem(item)
+            exporter.problem(item)
 
 
-def _export_queue(chunk: QueueChunk, sink: Sink, job: Job) -> Vhost:
+def _export_queue(chunk: QueueChunk, exporter: Exporter, job: Job) -> Vhost:
     vhost, directory = _OPEN.queue(chunk, job.run)
-    sink.messages(chunk.vhost, chunk.queue, directory.stretches(only=chunk.segments))
+    exporter.messages(chunk.vhost, chunk.queue, directory.message_runs(only=chunk.segments))
     return vhost
 
 

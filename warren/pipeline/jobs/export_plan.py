@@ -1,7 +1,7 @@
 """How an export is cut into parts: what lies in the nodes, and which part writes what.
 
 The order of an export is that of nodes (by their names), vhosts, queues (by the bytes of their names) and positions; a
-node's topic store comes behind its queues. A *chunk* is a stretch of that order that lies in one place: some segments
+node's topic store comes behind its queues. A *chunk* is a piece of that order that lies in one place: some segments
 of one queue's directory, or a range of bytes of a CommitLog. A *part* is a few chunks in a row, and becomes one file.
 
 Of a part that begins in the middle of a queue the first position is known when the chunks before it are counted.
@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from itertools import pairwise
 from typing import Final
 
 import attrs
 
-from storage.errors import StorageError
-from storage.filesystem import FileSystem
 from warren.pipeline.jobs.export_log import LogChunk, survey_log
 from warren.pipeline.places import Kind, Node
 from warren.salvage.export import Selection, chosen_queues, problems_of
@@ -26,6 +23,8 @@ from warren.salvage.names import to_text
 from warren.salvage.queue_directory import Extent, Finding, QueueDirectory
 from warren.salvage.read_only import below
 from warren.salvage.vhost import PERSISTENT_STORE, Vhost
+from warren.storage.errors import StorageError
+from warren.storage.filesystem import FileSystem
 
 LEAST_BYTES: Final = 64 << 10
 """What opening a queue costs, however small it is."""
@@ -79,19 +78,19 @@ class NodeSurvey:
 def survey_node(node: Node, selection: Selection, settings: Mapping[str, str]) -> NodeSurvey:
     """Lists what is wanted of the queues, and of the topic store where no queues are asked for by name."""
     wants_all = selection.vhost is None and not selection.queues
-    kinds = node.kinds() & (Kind.BOTH if wants_all else Kind.QUEUES)
+    contents = node.contents()
+    kinds = contents.kinds & (Kind.BOTH if wants_all else Kind.QUEUES)
     chunks: list[Chunk] = []
     problems: list[Finding] = []
     notes: list[str] = []
     matches, names = False, frozenset[bytes]()
     if Kind.QUEUES in kinds:
-        with closing(node.place().queues()) as source:
-            vhosts = [vhost for vhost in source.vhosts if selection.vhost in (None, to_text(vhost.name))]
-            found = [(vhost, name, of) for vhost in vhosts for name, of in chosen_queues(vhost, selection.queues)]
-            chunks += _queue_chunks(node, found)
-            problems += [one for vhost in vhosts for one in problems_of(vhost, selection.queues)]
-            matches = bool(found) if selection.queues else bool(vhosts)
-            names = frozenset(name for _, name, _ in found) if selection.queues else names
+        vhosts = [vhost for vhost in contents.opened_vhosts() if selection.vhost in (None, to_text(vhost.name))]
+        found = [(vhost, name, of) for vhost in vhosts for name, of in chosen_queues(vhost, selection.queues)]
+        chunks += _queue_chunks(node, found)
+        problems += [one for vhost in vhosts for one in problems_of(vhost, selection.queues)]
+        matches = bool(found) if selection.queues else bool(vhosts)
+        names = frozenset(name for _, name, _ in found) if selection.queues else names
     if Kind.TOPICS in kinds:
         log_chunks, missing, notes = survey_log(node, settings)
         chunks += log_chunks

@@ -16,17 +16,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from storage.errors import WarrenError
-from warren.pipeline.arrays import as_text
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.output import check_format, write_tables
 from warren.pipeline.jobs.running import running
-from warren.pipeline.jobs.spreading import Batches, apart, kept
+from warren.pipeline.jobs.spreading import Batches, kept, parallel_rows
 from warren.pipeline.places import Node
 from warren.salvage.inspect import Report, inspect_source
-from warren.salvage.names import to_json
+from warren.salvage.names import as_text, to_json
 from warren.salvage.rocketmq.inspecting import inspect_store
 from warren.salvage.rocketmq.store import opened_store
+from warren.storage.errors import WarrenError
 
 QUEUE, TOPIC, STORE_FILE, NODE = "queue", "topic", "store file", "node"
 
@@ -52,7 +51,7 @@ class Given:
 def reports(spark: SparkSession, nodes: list[Node], settings: Mapping[str, str] | None = None) -> DataFrame:
     """A row of JSON for each queue, each topic's queue, each file of a store, and each node: see :func:`table`."""
     given = [Given(number, node, settings or {}) for number, node in enumerate(nodes)]
-    return apart(spark, given, inspect_node, _ROWS)
+    return parallel_rows(spark, given, inspect_node, _ROWS)
 
 
 def table(reports: DataFrame, what: str) -> DataFrame:
@@ -97,7 +96,7 @@ class _Found:
     def add(self, what: str, report: Report) -> None:
         self.rows.append((what, report))
 
-    def complain(self, problem: object) -> None:
+    def report_error(self, problem: object) -> None:
         self.problems.append(" ".join(str(problem).split()))
 
 
@@ -112,16 +111,16 @@ def _read(given: Given, found: _Found) -> tuple[Report, Report]:
             for vhost in source.vhosts:
                 for problem in vhost.problems:
                     if problem.severity == "damage":
-                        found.complain(problem)
+                        found.report_error(problem)
     if directory is None:
         return queues, {}
     try:
         with opened_store(place.path, place.files, directory, given.settings) as store:
             for note in store.notes:
-                found.complain(note)
-            return queues, inspect_store(store, found.complain, lambda _: None)
+                found.report_error(note)
+            return queues, inspect_store(store, found.report_error, lambda _: None)
     except WarrenError as error:
-        found.complain(error)
+        found.report_error(error)
         found.is_unread = True
         return queues, {}
 

@@ -22,9 +22,9 @@ from typing import IO, Final, Self
 
 import attrs
 
-from storage.errors import DataError
 from warren.pipeline.errors import PipelineError
 from warren.salvage.names import to_json
+from warren.storage.errors import DataError
 
 _KIND: Final = "republish ledger 1"
 

@@ -24,16 +24,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from storage.errors import SettingsError, WarrenError
-from storage.settings import Settings
 from warren.config import Config
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.apart import attempt, attempts_in
+from warren.pipeline.jobs.parallel import task_output, task_outputs
 from warren.pipeline.jobs.rows_in import FORMATS, QueueName, exported_rows, format_of, letter_of, queue_of, rows_of
 from warren.pipeline.jobs.running import check_out, running, staged
 from warren.salvage.names import Json
 from warren.shovel.places import Intake
 from warren.shovel.writing import DirectoryDestination
+from warren.storage.errors import SettingsError, WarrenError
+from warren.storage.settings import Settings
 
 HELD_BYTES: Final = 16 << 20
 """Of messages that are written and synced together."""
@@ -100,8 +100,8 @@ def run(
     with running("Loading", master) as (spark, _):
         check_out(out)
         rows = sharded(exported_rows(spark, paths, input_format or format_of(paths) or "parquet"), nodes)
-        with staged(out) as staging, attempts_in(staging) as attempts:
-            answers = rows.mapInArrow(partial(build, attempts=attempts, settings=engine), "answer binary").collect()
+        with staged(out) as staging, task_outputs(staging) as outputs:
+            answers = rows.mapInArrow(partial(build, outputs=outputs, settings=engine), "answer binary").collect()
             built: dict[int, Built] = {one.number: one for one in (pickle.loads(row[0]) for row in answers)}
             for number in range(nodes):
                 if number in built:
@@ -123,12 +123,12 @@ def engine_settings(changes: Mapping[str, str]) -> Settings:
 
 
 def build(
-    batches: Iterator[pa.RecordBatch], attempts: str, settings: Settings | None = None
+    batches: Iterator[pa.RecordBatch], outputs: str, settings: Settings | None = None
 ) -> Iterator[pa.RecordBatch]:
     """What a task does: rows of nodes, one behind the other, into directories; answers with each of them."""
     rows = (row for batch in batches for row in rows_of(batch))
     for number, of_node in groupby(rows, key=lambda row: int(row["shard"])):
-        path = attempt(attempts, f"node-{number}")
+        path = task_output(outputs, f"node-{number}")
         answer = pickle.dumps(_built(number, path, of_node, settings))
         yield pa.RecordBatch.from_pydict({"answer": [answer]})
 

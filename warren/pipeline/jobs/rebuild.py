@@ -4,7 +4,7 @@
    ``--out`` (:mod:`warren.pipeline.log_columns`).
 2. The ranges are put in a chain; those that began in a wrong place are read again, until the chain holds.
 3. Recovery says where each log ends, and what it cuts off: as on one machine, but for the reading that is done.
-4. Queues and index files are built apart (:mod:`warren.pipeline.building`), and moved together.
+4. Queues and index files are built by parallel tasks (:mod:`warren.pipeline.building`), and moved together.
 
 Driver and executors need to see the same ``--out``. One node's files lie directly in it; of several, each has a
 folder: the last names of its path, as many of them as tell it from all the others, with ``_`` between.
@@ -20,12 +20,7 @@ from typing import Any, Final
 
 import attrs
 
-from actors.engines.topics.topic_store import INDEX
-from queue_index.consume_queue import ConsumeQueue
-from queue_index.index_file_format import name_after
-from storage.descriptors import descriptor_bound
-from storage.filesystem import RealFileSystem
-from storage.mapped_files import MappedFiles
+from warren.actors.engines.topics.store_files import INDEX
 from warren.pipeline.building import (
     BuiltQueue,
     BuiltQueues,
@@ -38,20 +33,22 @@ from warren.pipeline.building import (
     queues_works,
 )
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.apart import attempts_in, each_apart
+from warren.pipeline.jobs.parallel import ParallelMap, map_parallel, task_outputs
 from warren.pipeline.jobs.running import running, staged
 from warren.pipeline.log_columns import ColumnFiles, ReadingWork, read_range
-from warren.pipeline.log_ranges import Chain, Lay, Range, chain, lay_of, ranges, settled
+from warren.pipeline.log_ranges import Chain, LogLayout, Range, chain, layout_of, ranges, settled
 from warren.pipeline.places import Node
+from warren.queue_index.consume_queue import ConsumeQueue
+from warren.queue_index.index_file_format import name_after
 from warren.salvage.names import Json
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.comparing import Compared, compare
 from warren.salvage.rocketmq.rebuilding import Rebuilt, empty_store
 from warren.salvage.rocketmq.store import index_names
 from warren.salvage.rocketmq.walking import bad_record, gap
-
-Each = Callable[[Sequence[Any], Callable[[Any], Any]], list[Any]]
-"""Pieces, and what is done with each → the answers."""
+from warren.storage.descriptors import descriptor_bound
+from warren.storage.filesystem import RealFileSystem
+from warren.storage.mapped_files import MappedFiles
 
 _LEAST_RANGE_BYTES: Final = 16 << 20
 _MOST_RANGE_BYTES: Final = 128 << 20
@@ -60,7 +57,7 @@ _MOST_BUCKETS: Final = 64
 
 
 @attrs.frozen(kw_only=True)
-class Report:
+class RebuiltNode:
     """What came of one node."""
 
     node: str
@@ -93,12 +90,12 @@ class Report:
 
 def run(
     paths: list[str], master: str | None, settings: Mapping[str, str], out: str, *, check: bool = False
-) -> list[Report]:
+) -> list[RebuiltNode]:
     """Rebuild what the nodes of these paths have; a report for each."""
     if "://" in out:
         raise PipelineError(f"{out}: files are built in place, so --out is a directory that driver and executors share")
     with running("Rebuilding", master, paths) as (spark, nodes), staged(out, nodes) as staging:
-        each = partial(each_apart, spark)
+        each = partial(map_parallel, spark)
         return rebuild(nodes, staging, out, settings, each, cores=spark.sparkContext.defaultParallelism, check=check)
 
 
@@ -107,32 +104,32 @@ def rebuild(
     staging: str,
     out: str,
     changes: Mapping[str, str],
-    each: Each,
+    each: ParallelMap,
     *,
     cores: int,
     check: bool = False,
     range_bytes: int | None = None,
-) -> list[Report]:
+) -> list[RebuiltNode]:
     """Build into ``staging``, which becomes ``out``. ``range_bytes``: how the logs are cut, if that is to be told."""
     folders = folder_names(nodes)
-    with attempts_in(staging) as attempts:
-        lays = _for_each(nodes, partial(lay_of, changes=changes), each)
-        size = sum(len(lay.bases) * lay.settings.mapped_file_size_commit_log for lay in lays)
+    with task_outputs(staging) as outputs:
+        layouts = _for_each(nodes, partial(layout_of, changes=changes), each)
+        size = sum(len(layout.bases) * layout.settings.mapped_file_size_commit_log for layout in layouts)
         range_bytes = range_bytes or min(max(size // (_RANGES_A_CORE * cores), _LEAST_RANGE_BYTES), _MOST_RANGE_BYTES)
         buckets = min(max(2 * cores // max(len(nodes), 1), 1), _MOST_BUCKETS)
-        logs = [_Log(lay, ranges(lay, range_bytes)) for lay in lays]
-        _read(logs, attempts, buckets, each)
-        ends = _for_each([(log.lay, log.chain.good_until) for log in logs], partial(_settle, changes=changes), each)
+        logs = [_Log(layout, ranges(layout, range_bytes)) for layout in layouts]
+        _read(logs, outputs, buckets, each)
+        ends = _for_each([(log.layout, log.chain.good_until) for log in logs], partial(_settle, changes=changes), each)
         for log, end in zip(logs, ends, strict=True):
             log.end = end
-        built = _build(logs, attempts, each)
+        built = _build(logs, outputs, each)
         for one, folder in zip(built, folders, strict=True):
             moved(one.parts, one.index_files, one.names, os.path.join(staging, folder))
     places = [os.path.join(staging, folder) for folder in folders]
     compared: list[Any] = [None] * len(logs)
     if check:
         works = [
-            (log.lay, log.good_until, place, one.queues) for log, place, one in zip(logs, places, built, strict=True)
+            (log.layout, log.good_until, place, one.queues) for log, place, one in zip(logs, places, built, strict=True)
         ]
         compared = each(works, partial(_check, changes=changes))
     return [
@@ -141,7 +138,7 @@ def rebuild(
     ]
 
 
-def _for_each(pieces: Sequence[Any], work: Callable[[Any], Any], each: Each) -> list[Any]:
+def _for_each(pieces: Sequence[Any], work: Callable[[Any], Any], each: ParallelMap) -> list[Any]:
     """One piece is not worth a task."""
     return [work(piece) for piece in pieces] if len(pieces) == 1 else each(pieces, work)
 
@@ -174,7 +171,7 @@ class _End:
 class _Log:
     """A node's CommitLog, as it is put together."""
 
-    lay: Lay
+    layout: LogLayout
     parts: list[Range]
     read: list[ColumnFiles] = attrs.Factory(list)
     chain: Chain = attrs.field(factory=lambda: Chain((), {}, 0))
@@ -187,7 +184,7 @@ class _Log:
     @property
     def good_until(self) -> int:
         """For whoever opens the store again. After a dirty stop recovery builds queues of what it reads."""
-        return self.chain.good_until if self.lay.was_clean and self.lay.checked_from is not None else 0
+        return self.chain.good_until if self.layout.was_clean and self.layout.checked_from is not None else 0
 
     def wrong(self) -> dict[int, tuple[int | None, int]]:
         """Ranges that have to be read again: number → where the first record is, and the last key before it."""
@@ -206,7 +203,7 @@ class _Log:
 
     def damage(self) -> list[Finding]:
         """Bad records and missing files, in order."""
-        log = attrs.evolve(self.lay, bases=self.end.bases, end=self.end.end).commit_log()
+        log = attrs.evolve(self.layout, bases=self.end.bases, end=self.end.end).commit_log()
         found = {
             failure.physical_offset: bad_record(log, failure) for one in self.kept for failure in one.outcome.failures
         }
@@ -217,7 +214,7 @@ class _Log:
         return [found[physical_offset] for physical_offset in sorted(found)]
 
 
-def _read(logs: Sequence[_Log], attempts: str, buckets: int, each: Each) -> None:
+def _read(logs: Sequence[_Log], outputs: str, buckets: int, each: ParallelMap) -> None:
     """Read all ranges, and again those that were read from a wrong place."""
     wanted: list[tuple[_Log, int, int | None, int]] = [
         (log, number, None, 0) for log in logs for number in range(len(log.parts))
@@ -227,7 +224,7 @@ def _read(logs: Sequence[_Log], attempts: str, buckets: int, each: Each) -> None
     while wanted:
         works = [
             ReadingWork(
-                lay=log.lay, part=log.parts[number], attempts=attempts, buckets=buckets, start=start, floor=floor
+                layout=log.layout, part=log.parts[number], outputs=outputs, buckets=buckets, start=start, floor=floor
             )
             for log, number, start, floor in wanted
         ]
@@ -236,9 +233,9 @@ def _read(logs: Sequence[_Log], attempts: str, buckets: int, each: Each) -> None
         wanted = [(log, number, *told) for log in logs for number, told in log.wrong().items()]
 
 
-def _settle(work: tuple[Lay, int], changes: Mapping[str, str]) -> _End:
-    lay, good_until = work
-    with settled(lay, changes, good_until if lay.checked_from is not None else 0) as opened:
+def _settle(work: tuple[LogLayout, int], changes: Mapping[str, str]) -> _End:
+    layout, good_until = work
+    with settled(layout, changes, good_until if layout.checked_from is not None else 0) as opened:
         log = opened.store.commit_log
         return _End(log.end, tuple(log.mapped.bases), tuple(opened.notes))
 
@@ -259,9 +256,9 @@ class _Built:
         return sorted((queue for part in self.parts for queue in part.queues), key=lambda queue: queue.key)
 
 
-def _build(logs: Sequence[_Log], attempts: str, each: Each) -> list[_Built]:
-    indexes = [index_works(log.lay, attempts, log.kept) for log in logs]
-    queues = [queues_works(log.lay, attempts, log.kept) for log in logs]
+def _build(logs: Sequence[_Log], outputs: str, each: ParallelMap) -> list[_Built]:
+    indexes = [index_works(log.layout, outputs, log.kept) for log in logs]
+    queues = [queues_works(log.layout, outputs, log.kept) for log in logs]
     works = [*(work for of_node in indexes for work in of_node), *(work for of_node in queues for work in of_node)]
     answers = iter(each(works, _build_one))  # index files first: one takes longer than some queues
     index_files = [tuple(next(answers) for _ in of_node) for of_node in indexes]
@@ -282,14 +279,14 @@ def _names(count: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _check(work: tuple[Lay, int, str, Iterable[BuiltQueue]], changes: Mapping[str, str]) -> tuple[Compared, ...]:
+def _check(work: tuple[LogLayout, int, str, Iterable[BuiltQueue]], changes: Mapping[str, str]) -> tuple[Compared, ...]:
     """Beside the files that are there."""
-    lay, good_until, out, queues = work
+    layout, good_until, out, queues = work
     files = RealFileSystem(descriptor_bound())
-    with settled(lay, changes, good_until) as opened:
-        store = empty_store(files, out, lay.settings, opened.store.commit_log)
+    with settled(layout, changes, good_until) as opened:
+        store = empty_store(files, out, layout.settings, opened.store.commit_log)
         for queue in queues:
-            size = lay.settings.mapped_file_size_consume_queue
+            size = layout.settings.mapped_file_size_consume_queue
             store.queues[queue.key] = ConsumeQueue(
                 mapped=MappedFiles.load(files, f"{out}/{queue.directory}", size, writable=False),
                 topic=queue.topic,
@@ -305,14 +302,14 @@ def _check(work: tuple[Lay, int, str, Iterable[BuiltQueue]], changes: Mapping[st
             rebuilt.close()
 
 
-def _report(log: _Log, built: _Built, out: str, compared: tuple[Compared, ...] | None) -> Report:
+def _report(log: _Log, built: _Built, out: str, compared: tuple[Compared, ...] | None) -> RebuiltNode:
     not_built = [
         attrs.evolve(finding, path=out + finding.path.removeprefix(part.directory))
         for part in built.parts
         for finding in part.damage
     ]
-    return Report(
-        node=log.lay.node.name,
+    return RebuiltNode(
+        node=log.layout.node.name,
         out=out,
         records=sum(one.records for one in log.kept),
         files=(*(file for queue in built.queues for file in queue.files), *(f"{INDEX}/{name}" for name in built.names)),

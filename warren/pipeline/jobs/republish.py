@@ -24,13 +24,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from warren.pipeline.arrays import as_text
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.ledger import Ledger, Whose
 from warren.pipeline.jobs.rows_in import FORMATS, exported_rows, format_of, letter_of, name_of, of_table, rows_of
 from warren.pipeline.jobs.running import load, running
 from warren.pipeline.places import find_nodes
-from warren.salvage.names import Json, to_text
+from warren.salvage.names import Json, as_text, to_text
 from warren.shovel.address import Address
 from warren.shovel.broker_destination import BrokerDestination
 from warren.shovel.connection import Connection, Loop
@@ -118,7 +117,7 @@ def _rows_of(spark: SparkSession, paths: Sequence[str], order: Order) -> DataFra
 def _one_vhost(rows: DataFrame, order: Order) -> DataFrame:
     """The rows of one vhost: a broker's URL names only one."""
     if order.vhost is not None:
-        return rows.filter(F.col("vhost").eqNullSafe(as_text(order.vhost) or ""))
+        return rows.filter(F.col("vhost").eqNullSafe(as_text(order.vhost)))
     found = sorted(str(row[0]) for row in rows.select("vhost").distinct().limit(10).collect())
     if len(found) > 1:
         raise PipelineError(f"queues of several vhosts, {', '.join(found)}: say which with --vhost")
@@ -140,11 +139,11 @@ def publish(batches: Iterable[pa.RecordBatch], order: Order, shown: str) -> Iter
                 destination = BrokerDestination(connection, as_published=order.as_published)
             whose = Whose(node=node, vhost=to_text(name_of(vhost)), queue=to_text(name_of(queue)), to=shown)
             with Ledger.open(order.ledger, whose) as ledger:
-                done = _publish_queue(_Rows(whose, ledger, of_queue), destination, order)
+                done = _publish_queue(_QueueRows(whose, ledger, of_queue), destination, order)
             yield pa.RecordBatch.from_pydict({"answer": [pickle.dumps(done)]})
 
 
-def _publish_queue(source: _Rows, destination: BrokerDestination, order: Order) -> Republished:
+def _publish_queue(source: _QueueRows, destination: BrokerDestination, order: Order) -> Republished:
     vhost, queue = source.vhost, source.name
     moved = Moved(to_text(vhost), to_text(queue), to_text(queue))
     if source.has_letters():
@@ -160,7 +159,7 @@ def _publish_queue(source: _Rows, destination: BrokerDestination, order: Order) 
 
 
 @attrs.define
-class _Rows:
+class _QueueRows:
     """Rows of one queue, as the pump wants a source: settled is what the ledger has."""
 
     whose: Whose

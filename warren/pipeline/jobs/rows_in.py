@@ -20,13 +20,12 @@ import attrs
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from queue_index.amqp_tables import Value
-from queue_index.properties import Properties, encode_properties
-from storage.errors import MessageError
-from warren.pipeline.arrays import as_text
 from warren.pipeline.errors import PipelineError
-from warren.salvage.names import from_text, to_json
+from warren.queue_index.amqp_tables import Value
+from warren.queue_index.properties import Properties, encode_properties
+from warren.salvage.names import as_text, from_text, to_json
 from warren.shovel.letter import Letter
+from warren.storage.errors import MessageError
 
 COLUMNS: Final = (
     "node string, vhost string, queue string, priority int, position long, expiry_us long, exchange string, "
@@ -180,7 +179,8 @@ def _encoded(properties: str, headers: str | None) -> bytes:
 
 
 def _value(said: Any, *, is_table: bool = False) -> Value:
-    """What JSON says, as a value of a table: the other way round of :func:`queue_index.amqp_tables.value_to_json`."""
+    """What JSON says, as a value of a table: the other way round of
+    :func:`warren.queue_index.amqp_tables.value_to_json`."""
     if isinstance(said, dict):
         data = None if is_table else _base64(said)
         return {name: _value(value) for name, value in said.items()} if data is None else data

@@ -80,7 +80,7 @@ def _work_row(work: Any, weight: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(row)
 
 
-def apart(spark: SparkSession, items: Sequence[Any], do: Callable[[Any], Batches], schema: str) -> DataFrame:
-    """The rows that ``do`` makes of each item, each in a task of its own."""
+def parallel_rows(spark: SparkSession, items: Sequence[Any], do: Callable[[Any], Batches], schema: str) -> DataFrame:
+    """The rows that ``do`` makes of each item; each item is a parallel task."""
     given = spark.createDataFrame(pa.Table.from_batches([_work_row(item, 0) for item in items]))
     return done(_dealt(given, len(items)), do, schema)

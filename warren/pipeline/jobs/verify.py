@@ -24,8 +24,6 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from storage.errors import UnknownMessageError
-from warren.pipeline.arrays import as_text
 from warren.pipeline.jobs.output import check_format, write_tables
 from warren.pipeline.jobs.running import running
 from warren.pipeline.jobs.spreading import Batches, done, kept, planned
@@ -47,6 +45,7 @@ from warren.pipeline.jobs.vhost_parts import Numbered, node_number
 from warren.pipeline.options import DEFAULT_PARTITION_BYTES
 from warren.pipeline.places import Node
 from warren.pipeline.schemas import FINDINGS
+from warren.salvage.names import as_text
 from warren.salvage.needed_body import (
     Contents,
     Reference,
@@ -58,6 +57,7 @@ from warren.salvage.needed_body import (
     unanswered,
 )
 from warren.salvage.queue_directory import Finding
+from warren.storage.errors import UnknownMessageError
 
 # ── the join ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -14,11 +14,7 @@ from typing import Any, Final
 import attrs
 import pyarrow as pa
 
-from msg_store.rdq_format import EndReason, Record, decode_record, scan
-from storage.filesystem import File
-from storage.topic_settings import TopicSettings
-from warren.pipeline.arrays import as_text
-from warren.pipeline.bare_queues import Opening
+from warren.msg_store.rdq_format import EndReason, Record, decode_record, scan
 from warren.pipeline.jobs.spreading import Batches
 from warren.pipeline.jobs.vhost_parts import (
     Numbered,
@@ -31,6 +27,8 @@ from warren.pipeline.jobs.vhost_parts import (
 from warren.pipeline.places import Node
 from warren.pipeline.tables.findings import of_vhost
 from warren.pipeline.tables.hidden import Hidden, hidden_in
+from warren.pipeline.tables.queue_parts import QueueOpener
+from warren.salvage.names import as_text
 from warren.salvage.needed_body import Contents, Reference, bad_record, contents_of, garbage, in_store
 from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import ReadOnlyFileSystem, below
@@ -38,6 +36,8 @@ from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.verify_store import verify_store
 from warren.salvage.verify import as_far_as_it_goes, file_end, garbage_end, leftover_file
 from warren.salvage.vhost import PERSISTENT_STORE, VhostPlace
+from warren.storage.filesystem import File
+from warren.storage.topic_settings import TopicSettings
 
 FINDING, REFERENCE, RECORD = "finding", "reference", "record"
 
@@ -137,9 +137,9 @@ def do(work: _Work) -> Batches:
         case SaidWork():
             yield from _finding_rows(work.place, work.findings)
         case QueuesWork():
-            opening = Opening(files)
+            opener = QueueOpener(work.node)
             for queue in work.queues:
-                own = opening.opened(queue).own_findings()
+                own = opener.open(queue, work.vhost_path).own_findings()
                 yield from _queue_rows(work.place, as_far_as_it_goes(queue.path, own))
         case StoreWork():
             found = as_far_as_it_goes(work.directory, _store_file_rows(files, work))

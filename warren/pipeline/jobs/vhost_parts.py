@@ -12,19 +12,18 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from msg_store.rdq_format import file_number
-from storage.errors import StorageError
-from warren.pipeline.arrays import as_text
-from warren.pipeline.bare_queues import bare
+from warren.msg_store.rdq_format import file_number
 from warren.pipeline.places import Node
 from warren.pipeline.tables.queue_parts import byte_count
-from warren.salvage.names import to_text
+from warren.salvage.names import as_text, to_text
+from warren.salvage.queue_descriptor import QueueDescriptor
 from warren.salvage.queue_directory import Finding, QueueDirectory
 from warren.salvage.read_only import below
 from warren.salvage.vhost import STORES, Vhost, VhostPlace
+from warren.storage.errors import StorageError
 
 _VHOST_BITS: Final = 20
-"""Of a place: so many vhosts has no node."""
+"""Of a place: a node has fewer vhosts than this can count."""
 
 _Item = TypeVar("_Item")
 
@@ -44,8 +43,8 @@ class QueuesWork:
     node: Node
     place: int
     weight: int
-    queues: tuple[QueueDirectory, ...]
-    """As :func:`warren.pipeline.bare_queues.bare` makes them."""
+    vhost_path: str
+    queues: tuple[QueueDescriptor, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -97,9 +96,9 @@ def plan_vhost(
     node, place = numbered.node, place_number(numbered, index)
     files = node.place().files
     with closing(Vhost.open(files, where)) as vhost:
-        weighed = ((_index_bytes(queue), bare(queue)) for queue in vhost.queues)
+        weighed = ((_index_bytes(queue), vhost.descriptors[queue.path]) for queue in vhost.queues)
         for weight, queues in packed(weighed, partition_bytes):
-            yield QueuesWork(node=node, place=place, weight=weight, queues=tuple(queues))
+            yield QueuesWork(node=node, place=place, weight=weight, vhost_path=vhost.path, queues=tuple(queues))
         for store in STORES if vhost.is_whole else ():
             directory = below(vhost.path, store)
             names = vhost.store_files(store, look=look)
@@ -109,7 +108,7 @@ def plan_vhost(
                     node=node,
                     place=place,
                     weight=weight,
-                    vhost=as_text(to_text(vhost.name)) or "",
+                    vhost=as_text(to_text(vhost.name)),
                     store=store,
                     directory=directory,
                     names=tuple(chosen),

@@ -13,21 +13,21 @@ from __future__ import annotations
 import posixpath
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Final
 
 import attrs
 import numpy as np
 
-from msg_store.rdq_format import file_number
-from msg_store.store_reader import StoreReader
-from queue_index.record_format import Bools, Octets
-from storage.errors import StorageError, WarrenError
+from warren.msg_store.rdq_format import file_number
+from warren.msg_store.store_reader import StoreReader
 from warren.pipeline.places import Node
+from warren.queue_index.record_format import Bools, Octets
 from warren.salvage.queue_directory import MSG_IDS, MsgIds
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.vhost import Vhost
+from warren.storage.errors import StorageError, WarrenError
 
 MOST_STORES: Final = 4
 MOST_MESSAGES: Final = 32 << 20
@@ -89,12 +89,27 @@ def _scanned(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreRead
 
 def _needed(node: Node, files: ReadOnlyFileSystem, directory: str) -> MsgIds:
     """What the queues of a store's vhost need of it."""
-    path, store = posixpath.split(directory)
-    for where in node.place().parts()[0] or ():
-        if where.path == path:
+    with _vhost_of(node, files, directory) as vhost:
+        if vhost is None:
+            return np.empty(0, MSG_IDS)
+        return vhost.needed(posixpath.basename(directory), all_or_none=node.is_remote)  # there Spark tries again
+
+
+def knows_needs(node: Node, files: ReadOnlyFileSystem, directory: str) -> bool:
+    """Whether all that refers to the store in that directory can be read: reads the indexes of its vhost."""
+    with _vhost_of(node, files, directory) as vhost:
+        return vhost is not None and vhost.knows_needs
+
+
+@contextmanager
+def _vhost_of(node: Node, files: ReadOnlyFileSystem, directory: str) -> Iterator[Vhost | None]:
+    """The vhost of a store, with its classic queues alone: no other refers to it."""
+    for where in node.contents().vhosts or ():
+        if where.path == posixpath.dirname(directory):
             with closing(Vhost.open(files, attrs.evolve(where, quorum=()))) as vhost:
-                return vhost.needed(store, all_or_none=node.is_remote)  # there Spark tries again
-    return np.empty(0, MSG_IDS)
+                yield vhost
+            return
+    yield None
 
 
 @attrs.define
@@ -121,8 +136,14 @@ class NodeBodies:
                 raise found  # Spark tries again
             yield found
 
-    def read_alike(self, msg_ids: MsgIds) -> Octets | None:
-        return self.store.read_alike(msg_ids)
+    def read_uniform(self, msg_ids: MsgIds) -> Octets | None:
+        return self.store.read_uniform(msg_ids)
+
+    @property
+    def looked_into(self) -> StoreReader | None:
+        """The store, if these files were scanned for it by now."""
+        kept = _kept.get((self._node.path, self._directory))
+        return kept.store if kept is not None and kept.looked_by is self._files else None
 
     @property
     def store(self) -> StoreReader:

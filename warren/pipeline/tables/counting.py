@@ -1,7 +1,8 @@
 """How many messages of a queue come before a part of it: see :mod:`warren.pipeline.tables.queue_parts`.
 
-What stands in the index was counted when the table was planned; what lies in the store is counted here. The tasks of a
-queue that one Python worker does come in order, so it keeps what it counted last, and goes on from there.
+The first part of a queue has nothing before it. Another one counts: index records, of which those that lie in the store
+count where the store has them. The tasks of a queue that one Python worker does come in order, so it keeps what it
+counted and what it read itself, and goes on from there.
 """
 
 from __future__ import annotations
@@ -11,45 +12,64 @@ from typing import Final
 
 import attrs
 
-from msg_store.store_reader import StoreReader
-from warren.pipeline.bare_queues import Opening
-from warren.pipeline.places import Node
-from warren.pipeline.tables.queue_parts import Before, QueuePart
+from warren.msg_store.store_reader import StoreReader
+from warren.pipeline.tables.queue_parts import QueueOpener, QueuePart
 
 MOST_KNOWN: Final = 256
 
-Key = tuple[str, str, int, tuple[tuple[int, int], ...], int]
+Key = tuple[str, str, str]
 
 
 @attrs.frozen(eq=False)
 class _Known:
-    store: StoreReader
+    """Of the segments from a directory's first on."""
+
     stop: int
-    """Of the segments that were counted."""
+    """The number of the segment where counting goes on."""
     count: int
+    store: StoreReader | None
+    """The one that was looked into; ``None``: nothing was wanted of it."""
 
 
 _known: OrderedDict[Key, _Known] = OrderedDict()
-"""By node, directory, first segment and the sizes of the files, the one used last at the end."""
+"""By node, directory and fingerprint, the one used last at the end."""
 
 
-def count(node: Node, opening: Opening, before: Before) -> int:
-    """All messages before a part that can be had."""
-    return before.embedded + sum(_in_store(node, opening, part) for part in before.stored)
+def count_before(opener: QueueOpener, before: tuple[QueuePart, ...]) -> int:
+    """The messages of these parts, each of which begins with its directory's first segment."""
+    return sum(_count(opener, part) for part in before)
 
 
-def _in_store(node: Node, opening: Opening, part: QueuePart) -> int:
-    store, directory = part.bodies(opening.files, node).store, part.open(opening, node)
-    first, stop = part.segments.start, part.segments.stop
-    extent = directory.extent()
-    key = (node.path, part.path, first, tuple(extent.pieces.items()), extent.shared_bytes)
-    known = _known.pop(key, None)
-    if known is None or known.store is not store or known.stop > stop:
-        known = _Known(store, first, 0)
-    rest = range(known.stop, stop)
-    found = directory.deliverable(rest) if rest else iter(())
-    added = sum(int(store.contains_each(msg_ids).sum()) for _, msg_ids in found)
-    _known[key] = _Known(store, stop, known.count + added)
+def remember(opener: QueueOpener, part: QueuePart, count: int) -> None:
+    """A part was read, and has so many messages: whoever counts what comes behind it need not count these."""
+    store, key = opener.bodies(part.vhost_path).looked_into, _key(opener, part)
+    known = _known.get(key, _Known(0, 0, None))
+    if known.stop == part.segments.start and (known.store is None or known.store is store):
+        _keep(key, _Known(part.segments.stop, known.count + count, store))
+
+
+def _count(opener: QueueOpener, part: QueuePart) -> int:
+    stop, directory, bodies = part.segments.stop, opener.open_part(part), opener.bodies(part.vhost_path)
+    key = _key(opener, part)
+    known = _known.get(key)
+    if known is None or known.stop > stop or (known.store is not None and known.store is not bodies.store):
+        known = _Known(0, 0, None)
+    found, store = known.count, known.store
+    for embedded, stored in directory.deliverable(range(known.stop, stop)) if known.stop < stop else ():
+        found += embedded
+        if len(stored):
+            store = bodies.store
+            found += int(store.contains_each(stored).sum())
+    _keep(key, _Known(stop, found, store))
+    return found
+
+
+def _key(opener: QueueOpener, part: QueuePart) -> Key:
+    return opener.node.path, part.path, part.fingerprint
+
+
+def _keep(key: Key, known: _Known) -> None:
+    _known.pop(key, None)
+    _known[key] = known
     if len(_known) > MOST_KNOWN:
         _known.popitem(last=False)
-    return known.count + added

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import attrs
 
-from storage.errors import DataError, StorageError
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Node
 from warren.salvage.queue_directory import UNREADABLE_FILE, Finding, QueueDirectory
+from warren.storage.errors import DataError, StorageError
 
 
 @attrs.frozen

@@ -17,19 +17,20 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from queue_index.consume_queue_format import ENTRY_BYTES, Entries, Longs, decode
-from storage.errors import DataError
-from storage.filesystem import FileSystem
-from warren.pipeline.arrays import as_text, chosen, repeated
+from warren.pipeline.arrays import chosen, repeated
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.packing import counts, packed
-from warren.pipeline.places import Kind, Node
+from warren.pipeline.places import Kind, Node, NodeContents
 from warren.pipeline.row_filters import narrowed, within
 from warren.pipeline.schemas import ENTRIES
 from warren.pipeline.survey import QueueExtent, Survey, recovered
 from warren.pipeline.survey_memory import survey_of
 from warren.pipeline.table import Columns, Rows, Table, Task
+from warren.queue_index.consume_queue_format import ENTRY_BYTES, Entries, Longs, decode
+from warren.salvage.names import as_text
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem
 
 _FIELDS: Final = {"physical_offset": np.int64, "size": np.int32, "tags_code": np.int64}
 
@@ -62,8 +63,9 @@ class EntryWork:
     """The files are those that a recovery makes."""
 
 
-def plan(node: Node, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
     """Tasks of queues that lie on the disk as they are, in order; then one of all others."""
+    node = contents.node
     found = survey_of(node, options)
     queues = [
         queue
@@ -143,7 +145,7 @@ def _rows(node: Node, parts: list[EntryPart], shown: Sequence[str | None], entri
         len(rows),
         {
             "node": lambda: repeated(node.name, len(rows), pa.string()),
-            "topic": lambda: chosen([as_text(part.topic) or "" for part in parts], which),
+            "topic": lambda: chosen([as_text(part.topic) for part in parts], which),
             "queue_id": lambda: pa.array(np.array([part.queue_id for part in parts], np.int32)[which]),
             "queue_offset": lambda: pa.array(offsets),
             **{name: _field(entries, name, rows) for name in _FIELDS},

@@ -10,15 +10,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 
-import attrs
 import pyarrow as pa
 
-from warren.pipeline.arrays import as_text
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Kind, Node
+from warren.pipeline.places import Kind, Node, NodeContents
 from warren.pipeline.schemas import FINDINGS
 from warren.pipeline.table import Columns, Rows, Table, Task
+from warren.salvage.names import as_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.inference import infer
@@ -29,20 +28,12 @@ from warren.salvage.vhost import Vhost, VhostPlace
 _ROWS = 8192
 
 
-@attrs.frozen
-class StorePlace:
-    """A topic store."""
-
-    directory: str
-
-
-def plan(node: Node, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
     """A task for each vhost, and one for the topics."""
-    vhosts, store = node.place().parts()
-    for vhost in vhosts or ():
-        yield Task(node, vhost)
-    if store is not None:
-        yield Task(node, StorePlace(store))
+    for vhost in contents.vhosts or ():
+        yield Task(contents.node, vhost)
+    if contents.store is not None:
+        yield Task(contents.node, contents.store)
 
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
@@ -50,10 +41,10 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     yield from as_columns(task.node.name, findings(task.node, task.work, options))
 
 
-def findings(node: Node, work: VhostPlace | StorePlace, options: ReadOptions) -> Iterator[Finding]:
-    """Of a vhost, or of a topic store."""
+def findings(node: Node, work: VhostPlace | str, options: ReadOptions) -> Iterator[Finding]:
+    """Of a vhost, or of the topic store in a directory."""
     files = node.place().files
-    return of_store(files, work, options) if isinstance(work, StorePlace) else of_vhost(files, work)
+    return of_store(files, work, options) if isinstance(work, str) else of_vhost(files, work)
 
 
 def of_vhost(files: ReadOnlyFileSystem, work: VhostPlace) -> Iterator[Finding]:
@@ -62,10 +53,10 @@ def of_vhost(files: ReadOnlyFileSystem, work: VhostPlace) -> Iterator[Finding]:
         yield from verify_vhost(vhost)
 
 
-def of_store(files: ReadOnlyFileSystem, work: StorePlace, options: ReadOptions) -> Iterator[Finding]:
+def of_store(files: ReadOnlyFileSystem, directory: str, options: ReadOptions) -> Iterator[Finding]:
     """All of a topic store's findings."""
-    settings, _, _ = infer(files, work.directory, options.settings)
-    yield from verify_store(files, work.directory, settings)
+    settings, _, _ = infer(files, directory, options.settings)
+    yield from verify_store(files, directory, settings)
 
 
 def as_columns(node: str, found: Iterable[Finding]) -> Iterator[Columns]:

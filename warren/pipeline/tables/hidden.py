@@ -1,8 +1,9 @@
 """What no scan reaches in a store's file, for the tasks that read such a file alone.
 
-Where the chain of records is broken (:mod:`msg_store.store_reader`), which messages stand behind or within garbage, and
-whether that is no damage, depends on all files of the store and on all queues of the vhost. A task looks at them only
-where its own file is broken; what it learns of the store is kept for the next (:mod:`warren.pipeline.tables.bodies`).
+Where the chain of records is broken (:mod:`warren.msg_store.store_reader`), which messages stand behind or within
+garbage, and whether that is no damage, depends on all files of the store and on all queues of the vhost. A task looks
+at them only where its own file is broken; what it learns of the store is kept for the next
+(:mod:`warren.pipeline.tables.bodies`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import posixpath
 
 import attrs
 
-from msg_store.rdq_format import Record
+from warren.msg_store.rdq_format import Record
 from warren.pipeline.places import Node
 from warren.pipeline.tables.bodies import store_at
 from warren.salvage.read_only import ReadOnlyFileSystem

@@ -10,31 +10,30 @@ import numpy as np
 import pyarrow as pa
 
 from warren.pipeline.arrays import chosen, hexadecimal, known, repeated
-from warren.pipeline.bare_queues import Opening
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Kind, Node
+from warren.pipeline.places import Kind, Node, NodeContents
 from warren.pipeline.schemas import INDEX
 from warren.pipeline.table import Columns, Rows, Table, Task
 from warren.pipeline.tables.damage import Damage
-from warren.pipeline.tables.queue_parts import QueuePart, plan_queues
+from warren.pipeline.tables.queue_parts import QueueOpener, QueuePart, plan_queues
 from warren.salvage.queue_directory import Finding, IndexColumns
 
 ROW_BYTES: Final = 128
 """Of a row, about, as columns."""
 
 
-def plan(node: Node, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
     """Segments together, up to ``partition_bytes``."""
-    return plan_queues(node, options, wanted)
+    return plan_queues(contents, options, wanted)
 
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     """The positions of a task's parts, segment by segment."""
-    opening, damage = Opening(task.node.place().files), Damage(task.node, options)
+    opener, damage = QueueOpener(task.node), Damage(task.node, options)
     rows = max(options.batch_bytes // ROW_BYTES, 1)
     for part in task.work:
-        for found in part.open(opening, task.node).index_columns(part.segments):
+        for found in opener.open_part(part).index_columns(part.segments):
             if isinstance(found, Finding):
                 damage.finding(found)
                 continue

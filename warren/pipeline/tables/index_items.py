@@ -15,20 +15,21 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from queue_index.index_file import IndexFile
-from queue_index.index_file_format import ITEM_BYTES, Items, Layout
-from storage.filesystem import FileSystem
-from storage.topic_settings import TopicSettings
-from warren.pipeline.arrays import as_text, repeated
+from warren.pipeline.arrays import repeated
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.packing import counts, packed
-from warren.pipeline.places import Kind, Node
+from warren.pipeline.places import Kind, Node, NodeContents
 from warren.pipeline.row_filters import within
 from warren.pipeline.schemas import INDEX_ITEMS
 from warren.pipeline.survey import Survey, recovered
 from warren.pipeline.survey_memory import survey_of
 from warren.pipeline.table import Columns, Rows, Table, Task
+from warren.queue_index.index_file import IndexFile
+from warren.queue_index.index_file_format import ITEM_BYTES, Items, Layout
+from warren.salvage.names import as_text
+from warren.storage.filesystem import FileSystem
+from warren.storage.topic_settings import TopicSettings
 
 
 @attrs.frozen(kw_only=True)
@@ -60,8 +61,9 @@ class ItemWork:
     """The files are those that a recovery makes."""
 
 
-def plan(node: Node, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
     """Tasks of files that lie on the disk as they are, oldest first; then one of all others."""
+    node = contents.node
     found = survey_of(node, options)
     layout = _layout(found.settings)
     for group in packed(_parts(found, wanted, is_changed=False), ITEM_BYTES, options.partition_bytes):

@@ -13,20 +13,21 @@ from collections.abc import Iterator
 import attrs
 import pyarrow as pa
 
-from actors.engines.topics.topic_store import CONFIG
-from queue_index.consumer_offsets import ConsumerOffsets
-from storage.errors import DataError
-from warren.pipeline.arrays import as_text
+from warren.actors.engines.topics.store_files import CONFIG
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Kind, Node
+from warren.pipeline.places import Kind, NodeContents
 from warren.pipeline.schemas import OFFSETS
 from warren.pipeline.survey_memory import survey_of
 from warren.pipeline.table import Columns, Rows, Table, Task
+from warren.queue_index.consumer_offsets import ConsumerOffsets
+from warren.salvage.names import as_text
+from warren.storage.errors import DataError
 
 
-def plan(node: Node, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
     """A task for each node."""
+    node = contents.node
     yield Task(node, survey_of(node, options) if options.survey else None)
 
 

@@ -1,40 +1,41 @@
 """How the queues of a node are cut into tasks, and what a task knows of its part.
 
-A *part* is a stretch of one queue's segments, with all of its journal that speaks of them. A task has parts one behind
-the other, about ``partition_bytes`` of them. A queue that fits into a task is not cut. One that does not begins in a
-task of its own, and every task of it reads the journal anew. Segments that are not wanted belong to no part; so do
-queues that are not. A queue whose format has no such pieces, as a quorum queue, is one part.
+A *part* is a range of one queue's segments, with what its journal says of them. A task has consecutive parts, about
+``partition_bytes`` of them. A queue that fits into a task is not cut. A larger one begins in a task of its own, and
+each of its tasks reads the journal. Segments and queues that are not wanted belong to no part. A queue whose format has
+no segments, as a quorum queue, is one part.
 
-A part of the table ``messages`` weighs more than its files: the bodies in the vhost's store are taken to be spread over
-the index as its bytes are.
+A part of the table ``messages`` counts for more than its files: the bodies in the vhost's store are taken to be spread
+evenly over the bytes of its index.
 
-*Positions* of messages go on from one part to the next. Where a queue is cut, how many messages come before a part is
-counted in two steps: of what stands in the index when the table is planned, and of what lies in the store by the task
-itself, which has to look into the store anyway.
+*Positions* of messages go on from one part to the next. Where a queue is cut, a part says what comes before it, and the
+task counts the messages there (:mod:`warren.pipeline.tables.counting`): planning reads no index.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Final
+from zlib import crc32
 
 import attrs
 
-from msg_store.rdq_format import file_number
-from storage.errors import DataError
-from warren.pipeline.arrays import as_text
-from warren.pipeline.bare_queues import Opening, bare
+from warren.msg_store.rdq_format import file_number
 from warren.pipeline.filters import Bounds, Wanted
 from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Node
+from warren.pipeline.places import Node, NodeContents
 from warren.pipeline.table import Task
 from warren.pipeline.tables.bodies import NodeBodies
 from warren.salvage.export import chosen_queues
-from warren.salvage.names import split_level, to_text
+from warren.salvage.names import as_text, split_level, to_text
+from warren.salvage.queue_descriptor import QueueDescriptor
 from warren.salvage.queue_directory import Extent, QueueDirectory
-from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.quorum_node import QuorumNodes
+from warren.salvage.read_only import below
 from warren.salvage.vhost import PERSISTENT_STORE, Vhost
+from warren.storage.errors import DataError
 
 NO_END: Final = sys.maxsize
 """Behind every segment."""
@@ -46,11 +47,12 @@ class QueuePart:
 
     vhost: bytes
     vhost_path: str
-    queue: QueueDirectory
-    """As :func:`warren.pipeline.bare_queues.bare` makes it."""
+    queue: QueueDescriptor
+    fingerprint: str
+    """Of the sizes of the queue's files when this was planned."""
     segments: range
-    before: Before | None = None
-    """What comes before its first message; ``None``: what the part before it ended with."""
+    before: tuple[QueuePart, ...] | None = None
+    """What comes before its first message; ``None``: it goes on where the part before it in its task ends."""
 
     @property
     def path(self) -> str:
@@ -69,52 +71,48 @@ class QueuePart:
     def priority(self) -> int | None:
         return split_level(self.queue.name)[1]
 
-    def open(self, opening: Opening, node: Node) -> QueueDirectory:
-        """What reads it. All segments are there: ask for :attr:`segments`."""
-        return opening.opened(self.queue, self.bodies(opening.files, node))
 
-    def bodies(self, files: ReadOnlyFileSystem, node: Node) -> NodeBodies:
-        """The store that its messages are in."""
-        return NodeBodies(node, files, below(self.vhost_path, PERSISTENT_STORE))
+class QueueOpener:
+    """Opens the queues of one task, which share what is read of the logs of quorum queues."""
 
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.files = node.place().files
+        self._nodes = QuorumNodes(self.files)
 
-@attrs.frozen
-class Before:
-    """How many messages of a queue come before a part."""
+    def open(self, queue: QueueDescriptor, vhost_path: str) -> QueueDirectory:
+        """What reads a queue. All of its segments are there: ask for those of a part."""
+        return queue.open(self.files, self.bodies(vhost_path), self._nodes)
 
-    embedded: int = 0
-    stored: tuple[QueuePart, ...] = ()
-    """Where those of them that lie in the store are spoken of."""
+    def open_part(self, part: QueuePart) -> QueueDirectory:
+        """What reads a part's queue."""
+        return self.open(part.queue, part.vhost_path)
+
+    def bodies(self, vhost_path: str) -> NodeBodies:
+        """The store of a vhost; it is scanned when the first body is asked for."""
+        return NodeBodies(self.node, self.files, below(vhost_path, PERSISTENT_STORE))
 
 
 def plan_queues(
-    node: Node, options: ReadOptions, wanted: Wanted, *, messages: bool = False, as_stored: bool = False
+    contents: NodeContents, options: ReadOptions, wanted: Wanted, *, messages: bool = False, as_stored: bool = False
 ) -> Iterator[Task]:
     """The tasks of a node's queues in the order of export: each task's work is a tuple of parts.
 
     ``messages``: for that table. ``as_stored``: each directory is one part, in the order of inspect. With
     ``mode=failfast`` damage of the vhost itself raises :class:`DataError`.
     """
-    source = node.place().queues()
-    try:
-        packing = _Packing(node, options.partition_bytes)
-        for vhost in source.vhosts:
-            if not wanted.allows("vhost", as_text(to_text(vhost.name))):
-                continue
-            cutter = _Cutter(
-                vhost, wanted, cut=not as_stored, spread_over=options.partition_bytes if messages else None
-            )
-            queues = [[queue] for queue in vhost.queues] if as_stored else [one for _, one in chosen_queues(vhost)]
-            chosen = [one for one in queues if wanted.allows("queue", as_text(to_text(split_level(one[0].name)[0])))]
-            if options.mode == "failfast":
-                _stop_at_problem(vhost, {one.path for directories in chosen for one in directories})
-            for directories in chosen:
-                pieces = [piece for directory in directories for piece in cutter.pieces(directory)]
-                asks = messages and wanted.asks("position")
-                yield from packing.add(pieces, _Counting(directories) if asks else None)
-        yield from packing.rest()
-    finally:
-        source.close()
+    packing = _Packing(contents.node, options.partition_bytes)
+    for vhost in contents.opened_vhosts():
+        if not wanted.allows("vhost", as_text(to_text(vhost.name))):
+            continue
+        cutter = _Cutter(vhost, wanted, cut=not as_stored, spread_over=options.partition_bytes if messages else None)
+        queues = [[queue] for queue in vhost.queues] if as_stored else [one for _, one in chosen_queues(vhost)]
+        chosen = [one for one in queues if wanted.allows("queue", as_text(to_text(split_level(one[0].name)[0])))]
+        if options.mode == "failfast":
+            _stop_at_problem(vhost, {one.path for directories in chosen for one in directories})
+        for directories in chosen:
+            yield from packing.add([cutter.cut(directory) for directory in directories])
+    yield from packing.rest()
 
 
 def _stop_at_problem(vhost: Vhost, chosen: set[str]) -> None:
@@ -144,12 +142,19 @@ class _Cutter:
             extents = [queue.extent() for queue in vhost.queues]
             self._factor += stored / max(sum(byte_count(extent) for extent in extents if _may_store(extent)), 1)
 
-    def pieces(self, queue: QueueDirectory) -> Iterator[_Piece]:
-        """In order; without files of its own a queue is one piece, too."""
+    def cut(self, queue: QueueDirectory) -> tuple[QueuePart, list[_Piece]]:
+        """All of a queue as one part, and its pieces in order; one without files of its own is one piece, too."""
         extent = queue.extent()
-        if not self._cut:
-            yield _Piece(self._part(queue, range(NO_END)), byte_count(extent))
-            return
+        whole = QueuePart(
+            vhost=self._vhost.name,
+            vhost_path=self._vhost.path,
+            queue=self._vhost.descriptors[queue.path],
+            fingerprint=f"{crc32(repr(extent).encode()):08x}",
+            segments=range(NO_END),
+        )
+        return whole, list(self._pieces(whole, extent)) if self._cut else [_Piece(whole, byte_count(extent))]
+
+    def _pieces(self, whole: QueuePart, extent: Extent) -> Iterator[_Piece]:
         factor = self._factor if _may_store(extent) else 1.0
         for segments in wanted_segments(self._seq_ids, extent.seq_ids_per_piece):
             inside = sorted(filter(segments.__contains__, extent.pieces)) or [segments.start]
@@ -157,44 +162,7 @@ class _Cutter:
                 inside, [segments.start, *inside[1:]], [*inside[1:], segments.stop], strict=True
             ):
                 weight = extent.pieces.get(number, 0) + (extent.shared_bytes if low == segments.start else 0)
-                yield _Piece(self._part(queue, range(low, high)), int(weight * factor))
-
-    def _part(self, queue: QueueDirectory, segments: range) -> QueuePart:
-        return QueuePart(vhost=self._vhost.name, vhost_path=self._vhost.path, queue=bare(queue), segments=segments)
-
-
-class _Counting:
-    """Counts what comes before the parts of a queue, which are asked for in order: each segment is looked at once."""
-
-    def __init__(self, directories: list[QueueDirectory]) -> None:
-        self._left = list(directories)
-        self._until = 0
-        self._embedded = 0
-        self._stored: list[QueuePart] = []
-
-    def before(self, part: QueuePart) -> Before:
-        while self._left and self._left[0].path != part.path:
-            self._take(self._left.pop(0), part, NO_END)
-            self._until = 0
-        if self._left:
-            self._take(self._left[0], part, part.segments.start)
-        return Before(self._embedded, tuple(self._stored))
-
-    def _take(self, directory: QueueDirectory, part: QueuePart, until: int) -> None:
-        """All of a directory up to that segment; ``part`` is a later one of the queue."""
-        segments = range(self._until, until)
-        self._until = until
-        are_stored = False
-        for embedded, stored in directory.deliverable(segments) if segments else ():
-            self._embedded += embedded
-            are_stored = are_stored or len(stored) > 0
-        if not are_stored:
-            return
-        last = self._stored[-1] if self._stored else None
-        if last is not None and (last.path, last.segments.stop) == (directory.path, segments.start):
-            self._stored[-1] = attrs.evolve(last, segments=range(last.segments.start, until))
-        else:
-            self._stored.append(attrs.evolve(part, queue=bare(directory), segments=segments))
+                yield _Piece(attrs.evolve(whole, segments=range(low, high)), int(weight * factor))
 
 
 class _Packing:
@@ -205,8 +173,10 @@ class _Packing:
         self._parts: list[QueuePart] = []
         self._weight = 0
 
-    def add(self, pieces: list[_Piece], counting: _Counting | None) -> Iterator[Task]:
-        """All pieces of one queue, its levels too."""
+    def add(self, levels: list[tuple[QueuePart, list[_Piece]]]) -> Iterator[Task]:
+        """One queue, or all levels of one, in the order of their messages."""
+        pieces = [piece for _, of_level in levels for piece in of_level]
+        wholes = [whole for whole, _ in levels]
         if self._weight + sum(piece.weight for piece in pieces) > self._partition_bytes:
             yield from self.rest()
         previous: QueuePart | None = None
@@ -220,7 +190,7 @@ class _Packing:
             elif goes_on:
                 self._parts.append(part)
             else:
-                self._parts.append(attrs.evolve(part, before=counting.before(part) if counting else Before()))
+                self._parts.append(attrs.evolve(part, before=_before(part, wholes)))
             self._weight += weight
             previous = part
 
@@ -229,6 +199,14 @@ class _Packing:
         if self._parts:
             yield Task(self._node, tuple(self._parts))
         self._parts, self._weight = [], 0
+
+
+def _before(part: QueuePart, levels: list[QueuePart]) -> tuple[QueuePart, ...]:
+    """What comes before a part of a queue: higher levels, and segments of its own level, wanted ones or not."""
+    found = list(takewhile(lambda level: level.path != part.path, levels))
+    if part.segments.start:
+        found.append(attrs.evolve(part, segments=range(part.segments.start)))
+    return tuple(found)
 
 
 def _follows(part: QueuePart, previous: QueuePart) -> bool:

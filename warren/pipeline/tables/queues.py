@@ -8,14 +8,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from warren.pipeline.bare_queues import Opening
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Kind, Node
+from warren.pipeline.places import Kind, NodeContents
 from warren.pipeline.schemas import QUEUES
 from warren.pipeline.table import Columns, Rows, Table, Task
 from warren.pipeline.tables.damage import Damage
-from warren.pipeline.tables.queue_parts import plan_queues
+from warren.pipeline.tables.queue_parts import QueueOpener, plan_queues
 from warren.salvage.names import to_json
 
 _TYPES: Final = {"priority": pa.int32(), "version": pa.int32(), "ready": pa.int64(), "bytes": pa.int64()}
@@ -23,17 +22,17 @@ _BATCH: Final = 1024
 """Rows."""
 
 
-def plan(node: Node, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
     """Whole queues, small ones together; in order of their names as they are stored."""
-    return plan_queues(node, options, wanted, as_stored=True)
+    return plan_queues(contents, options, wanted, as_stored=True)
 
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     """The queues of a task."""
-    opening, damage = Opening(task.node.place().files), Damage(task.node, options)
+    opener, damage = QueueOpener(task.node), Damage(task.node, options)
     rows: list[tuple[Any, ...]] = []
     for part in task.work:
-        queue = part.open(opening, task.node)
+        queue = opener.open_part(part)
         damage.look_at(queue, part.segments)
         summary = queue.summary()
         rows.append(

@@ -1,8 +1,8 @@
 """The table ``records``: a row for each message in a CommitLog, with the values of ``warren topic scan``.
 
 Files are cut into ranges of ``partition_bytes``, small ones share a task; a range has the records that begin in it,
-wherever the cuts are (:mod:`msg_store.record_search`). Behind damage it goes on at the next record, within the same
-file too. What lies behind the end that recovery finds is no row, and neither is the filler at a file's end.
+wherever the cuts are (:mod:`warren.msg_store.record_search`). Behind damage it goes on at the next record, within the
+same file too. What lies behind the end that recovery finds is no row, and neither is the filler at a file's end.
 
 Pushed down: ``physical_offset`` leaves out files and ranges (a record that says it lies elsewhere is looked for where
 it says); ``store_timestamp`` leaves out files whose messages were all stored earlier or later; those and ``topic``,
@@ -17,23 +17,23 @@ from typing import Final
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
-from msg_store.record_check import Failure
-from msg_store.record_search import RecordSearch, Stretch, lookback_bytes
-from storage.errors import DataError
-from storage.filesystem import FileSystem
-from warren.pipeline.arrays import as_text
+from warren.msg_store.record_check import Failure
+from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.record_search import RecordSearch, lookback_bytes
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.packing import packed
-from warren.pipeline.places import Kind, Node
+from warren.pipeline.places import Kind, Node, NodeContents
 from warren.pipeline.record_rows import RecordRows, Whence
 from warren.pipeline.row_filters import narrowed, within
 from warren.pipeline.schemas import RECORDS
 from warren.pipeline.survey import LogExtent
 from warren.pipeline.survey_memory import survey_of
 from warren.pipeline.table import Rows, Table, Task
+from warren.salvage.names import as_text
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem
 
 _CLOCK_SLACK_MS: Final = 3_600_000
 """A broker's clock may be set back: a file is left out only where its neighbours' times say so by more than this."""
@@ -62,7 +62,7 @@ class LogRange:
         """Another part of the file."""
         return attrs.evolve(self, start=start, stop=stop)
 
-    def search(self, files: FileSystem, window_bytes: int) -> Iterator[Stretch | Failure]:
+    def search(self, files: FileSystem, window_bytes: int) -> Iterator[RecordColumns | Failure]:
         """What lies in it."""
         handle = files.open_read(self.path)
         try:
@@ -79,8 +79,9 @@ class LogRange:
             handle.close()
 
 
-def plan(node: Node, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
     """A task for each ``partition_bytes``; small files share one."""
+    node = contents.node
     found = survey_of(node, options)
     log, file_bytes = found.log, found.settings.mapped_file_size_commit_log
     if options.mode == "failfast":
@@ -101,10 +102,9 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     for work in task.work:
         whence = Whence(task.node.name, as_text(work.path), work.begin)
         for item in work.search(files, options.batch_bytes):
-            if isinstance(item, Stretch):
-                rows = wanted_rows(item, wanted)
-                if isinstance(rows, slice) or len(rows):
-                    yield RecordRows.of(item, rows, whence, bodies=options.bodies)
+            if isinstance(item, RecordColumns):
+                if (rows := _only(item, wanted)) is not None:
+                    yield RecordRows(rows, whence, options.bodies)
             elif options.mode == "failfast":
                 raise DataError(work.path, item.physical_offset - work.begin, item.reason)
 
@@ -144,7 +144,7 @@ def _stored(node: Node, ranges: list[LogRange]) -> dict[int, tuple[int | None, i
     files, first = node.place().files, {}
     for one in ranges:
         item = next(one.between(one.begin, one.begin + 1).search(files, _FIRST_BYTES), None)
-        first[one.begin] = int(item.columns.store_timestamps[0]) if isinstance(item, Stretch) else None
+        first[one.begin] = int(item.store_timestamps[0]) if isinstance(item, RecordColumns) else None
     times = [time for time in first.values() if time is not None]
     are_known = all(before <= after for before, after in pairwise(times))
     found: dict[int, tuple[int | None, int | None]] = {}
@@ -157,23 +157,18 @@ def _stored(node: Node, ranges: list[LogRange]) -> dict[int, tuple[int | None, i
     return found
 
 
-def wanted_rows(stretch: Stretch, wanted: Wanted) -> npt.NDArray[np.int64] | slice:
-    """Which rows of the columns may be wanted."""
-    columns = stretch.columns
-    rows = slice(stretch.first, stretch.stop)
+def _only(columns: RecordColumns, wanted: Wanted) -> RecordColumns | None:
+    """The records that may be wanted; ``None``: none of them."""
     topics = wanted.of_column("topic")
-    mask = np.ones(stretch.stop - stretch.first, np.bool_)
+    mask = np.ones(len(columns), np.bool_)
     if not all(allowed := [topics.allows(topic) for topic in columns.topics]):
-        mask &= np.array(allowed)[columns.topic_of[rows]]
-    for name, column in (
-        ("queue_id", columns.queue_ids),
-        ("queue_offset", columns.queue_offsets),
-        ("physical_offset", columns.physical_offsets),
-        ("store_timestamp", columns.store_timestamps),
-    ):
+        mask &= np.array(allowed)[columns.topic_of]
+    for name in ("queue_id", "queue_offset", "physical_offset", "store_timestamp"):
         if name in wanted.bounds:
-            mask &= within(wanted.of_column(name), column[rows])
-    return rows if mask.all() else np.flatnonzero(mask) + stretch.first
+            mask &= within(wanted.of_column(name), getattr(columns, f"{name}s"))
+    if mask.all():
+        return columns
+    return columns.take(np.flatnonzero(mask)) if mask.any() else None
 
 
 TABLE = Table(name="records", kinds=Kind.TOPICS, schema=RECORDS, plan=plan, read=read)

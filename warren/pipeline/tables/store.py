@@ -8,6 +8,7 @@ Without bodies of messages (``bodies=false``) the messages of long records are n
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -15,21 +16,22 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from msg_store.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
-from msg_store.rdq_format import EndReason, Record, ScanEnd, file_name, in_age_order
-from storage.errors import StorageError
-from storage.filesystem import File
-from warren.pipeline.arrays import as_text, hexadecimal, repeated, slices
+from warren.msg_store.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
+from warren.msg_store.rdq_format import EndReason, Record, ScanEnd, file_name, in_age_order
+from warren.pipeline.arrays import hexadecimal, repeated, slices
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Kind, Node
+from warren.pipeline.places import Kind, Node, NodeContents
 from warren.pipeline.schemas import STORE
 from warren.pipeline.table import Columns, Rows, Table, Task
+from warren.pipeline.tables.bodies import knows_needs
 from warren.pipeline.tables.damage import Damage
 from warren.pipeline.tables.hidden import Hidden, hidden_in
-from warren.salvage.names import to_text
+from warren.salvage.names import as_text, to_text
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.vhost import PERSISTENT_STORE, STORES
+from warren.storage.errors import StorageError
+from warren.storage.filesystem import File
 
 
 @attrs.frozen
@@ -39,8 +41,6 @@ class StoreFile:
     vhost: bytes
     store: str
     path: str
-    knows_needs: bool
-    """Whether all that refers to the store can be read."""
 
     @property
     def is_sound_without(self) -> bool:
@@ -48,31 +48,27 @@ class StoreFile:
         return self.store != PERSISTENT_STORE or self.path.endswith(".rdt")
 
 
-def plan(node: Node, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
     """Whole files, small ones together."""
     packed: list[StoreFile] = []
     packed_bytes = 0
-    source = node.place().queues()
-    try:
-        for vhost in source.vhosts:
-            if not wanted.allows("vhost", as_text(to_text(vhost.name))):
-                continue
-            for store in filter(lambda name: wanted.allows("store", name), STORES if vhost.is_whole else ()):
-                directory = below(vhost.path, store)
-                for number in in_age_order(vhost.files.list(directory)):
-                    path = below(directory, file_name(number))
-                    if not wanted.allows("file", path):
-                        continue
-                    size = vhost.files.size(path)
-                    if packed and packed_bytes + size > options.partition_bytes:
-                        yield Task(node, tuple(packed))
-                        packed, packed_bytes = [], 0
-                    packed.append(StoreFile(vhost.name, store, path, vhost.knows_needs))
-                    packed_bytes += size
-    finally:
-        source.close()
+    for vhost in contents.opened_vhosts():
+        if not wanted.allows("vhost", as_text(to_text(vhost.name))):
+            continue
+        for store in filter(lambda name: wanted.allows("store", name), STORES if vhost.is_whole else ()):
+            directory = below(vhost.path, store)
+            for number in in_age_order(vhost.files.list(directory)):
+                path = below(directory, file_name(number))
+                if not wanted.allows("file", path):
+                    continue
+                size = vhost.files.size(path)
+                if packed and packed_bytes + size > options.partition_bytes:
+                    yield Task(contents.node, tuple(packed))
+                    packed, packed_bytes = [], 0
+                packed.append(StoreFile(vhost.name, store, path))
+                packed_bytes += size
     if packed:
-        yield Task(node, tuple(packed))
+        yield Task(contents.node, tuple(packed))
 
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
@@ -100,18 +96,22 @@ def _records(
     hidden: Hidden | None = None
     for found in scanned:
         if not found.good.all():
-            hidden = hidden or hidden_in(damage.node, files, one.path, knows_needs=one.knows_needs)
+            hidden = hidden or _hidden(damage.node, files, one)
             if not (one.is_sound_without or hidden.explains_breaks):
                 first = int(found.offsets[found.good.argmin()])
                 damage.found(one.path, first, "torn record: it does not end in 0xFF")
         yield found
     end = scanned.finish()
     if end.reason is not EndReason.CLEAN:
-        hidden = hidden or hidden_in(damage.node, files, one.path, knows_needs=one.knows_needs)
+        hidden = hidden or _hidden(damage.node, files, one)
         if not hidden.explains_breaks:
             _look_at_end(damage, one, end)
     for run in _runs(hidden.records if hidden else (), window_bytes):
         yield _read_run(handle, run, with_messages=with_messages)
+
+
+def _hidden(node: Node, files: ReadOnlyFileSystem, one: StoreFile) -> Hidden:
+    return hidden_in(node, files, one.path, knows_needs=knows_needs(node, files, posixpath.dirname(one.path)))
 
 
 def _runs(records: Iterable[Record], most_bytes: int) -> Iterator[list[Record]]:

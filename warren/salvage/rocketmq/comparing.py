@@ -26,16 +26,17 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from actors.engines.topics.topic_store import CONSUME_QUEUES, INDEX, queue_directories
-from queue_index.consume_queue import ConsumeQueue
-from queue_index.consume_queue_format import ENTRY_BYTES
-from queue_index.index_file import IndexFile
-from queue_index.index_file_format import is_file_name
-from storage.filesystem import FileSystem
-from storage.mapped_files import file_name, parse_file_name
+from warren.actors.engines.topics.store_files import CONSUME_QUEUES, INDEX
+from warren.actors.engines.topics.topic_store import queue_directories
+from warren.queue_index.consume_queue import ConsumeQueue
+from warren.queue_index.consume_queue_format import ENTRY_BYTES
+from warren.queue_index.index_file import IndexFile
+from warren.queue_index.index_file_format import is_file_name
 from warren.salvage.names import Json
 from warren.salvage.rocketmq.rebuilding import Rebuilt
 from warren.salvage.rocketmq.store import RocketmqStore
+from warren.storage.filesystem import FileSystem
+from warren.storage.mapped_files import file_name, parse_file_name
 
 Outcome = Literal["equal", "different", "missing", "superfluous", "expired"]
 

@@ -23,12 +23,13 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from actors.engines.topics.topic_store import CONSUME_QUEUES, INDEX, commit_log_directory
-from queue_index.index_file_format import HEADER_BYTES, ITEM_BYTES, SLOT_BYTES, Header, Layout, is_file_name
-from storage.filesystem import File, FileSystem
-from storage.mapped_files import parse_file_name
-from storage.topic_settings import ROCKETMQ_4_9, TopicSettings
+from warren.actors.engines.topics.store_files import CONSUME_QUEUES, INDEX
+from warren.actors.engines.topics.topic_store import commit_log_directory
+from warren.queue_index.index_file_format import HEADER_BYTES, ITEM_BYTES, SLOT_BYTES, Header, Layout, is_file_name
 from warren.salvage.read_only import below
+from warren.storage.filesystem import File, FileSystem
+from warren.storage.mapped_files import parse_file_name
+from warren.storage.topic_settings import ROCKETMQ_4_9, TopicSettings
 
 Origin = Literal["set", "files", "default", "guess"]
 """Where a setting comes from: the user, the store's files, RocketMQ (nothing contradicts it), or a guess."""

@@ -31,14 +31,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from msg_store.commit_log_format import Blank
-from msg_store.record_columns import RecordColumns
-from queue_index.consumer_offsets import ConsumerOffsets
-from storage.errors import WarrenError
-from storage.mapped_files import file_name
+from warren.msg_store.commit_log_format import Blank
+from warren.msg_store.record_columns import RecordColumns
+from warren.queue_index.consumer_offsets import ConsumerOffsets
 from warren.salvage.names import printable
 from warren.salvage.rocketmq.store import RocketmqStore
 from warren.salvage.rocketmq.walking import walk_columns
+from warren.storage.errors import WarrenError
+from warren.storage.mapped_files import file_name
 
 KIND = "rocketmq-store"
 
@@ -49,18 +49,18 @@ _MANY = 12
 
 
 def inspect_store(
-    opened: RocketmqStore, complain: Callable[[object], object], advance: Callable[[int], object]
+    opened: RocketmqStore, report: Callable[[object], object], advance: Callable[[int], object]
 ) -> Report:
-    """The whole of the JSON; what cannot be read is complained of. ``advance`` is told how much was read."""
+    """The whole of the JSON; what cannot be read is reported. ``advance`` is told how much was read."""
     store = opened.store
     try:
         offsets: ConsumerOffsets | None = opened.consumer_offsets()
     except WarrenError as error:
-        complain(error)
+        report(error)
         offsets = None
     return {
         "kind": KIND,
-        "commit_log": _commit_log(opened, complain, advance),
+        "commit_log": _commit_log(opened, report, advance),
         "queues": [
             {"topic": topic, "queue_id": queue_id, "min_offset": queue.min_offset, "max_offset": queue.max_offset}
             for (topic, queue_id), queue in sorted(store.queues.items())
@@ -73,9 +73,7 @@ def inspect_store(
     }
 
 
-def _commit_log(
-    opened: RocketmqStore, complain: Callable[[object], object], advance: Callable[[int], object]
-) -> Report:
+def _commit_log(opened: RocketmqStore, report: Callable[[object], object], advance: Callable[[int], object]) -> Report:
     log = opened.store.commit_log
     counts: Counter[int | None] = Counter()
     for item in walk_columns(log, with_keys=False):
@@ -83,7 +81,7 @@ def _commit_log(
             counts[log.mapped.holding(item.start)] += len(item)
             advance(item.stop)
         elif not isinstance(item, Blank):
-            complain(item)
+            report(item)
     bases = log.mapped.bases
     files = [{"name": file_name(base), "size": log.mapped.file_size, "records": counts[base]} for base in bases]
     return {"min_offset": log.min_offset if bases else -1, "max_offset": log.end, "files": files}

@@ -16,19 +16,20 @@ from __future__ import annotations
 
 from base64 import b64encode
 from hashlib import sha256
+from typing import Any
 
-from msg_store.commit_log_format import Blank, Record, decode_properties
-from warren.salvage.names import Json, to_json
+from warren.msg_store.commit_log_format import Blank, Record, decode_properties
+from warren.salvage.names import to_json
 
 KEYS = "KEYS"
 TAGS = "TAGS"
 UNIQUE_KEY = "UNIQ_KEY"
 
 
-def record_line(record: Record) -> bytes:
-    """A record's line."""
+def record_fields(record: Record) -> dict[str, Any]:
+    """The members of a record's line, in order; the body as bytes."""
     properties = decode_properties(record.properties)
-    fields: dict[str, Json] = {
+    return {
         "topic": record.topic,
         "queue_id": record.queue_id,
         "queue_offset": record.queue_offset,
@@ -44,11 +45,17 @@ def record_line(record: Record) -> bytes:
         "tags": properties.get(TAGS),
         "keys": properties.get(KEYS),
         "properties": properties,
-        "body": b64encode(record.body).decode("ascii"),
+        "body": record.body,
         "body_sha256": sha256(record.body).hexdigest(),
         "crc_ok": record.crc_ok,
         "message_id": record.message_id(),
     }
+
+
+def record_line(record: Record) -> bytes:
+    """A record's line."""
+    fields = record_fields(record)
+    fields["body"] = b64encode(record.body).decode("ascii")
     return to_json(fields) + b"\n"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from actors.engines.topics.topic_store import CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUES, INDEX, LOCK
+from warren.actors.engines.topics.store_files import CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUES, INDEX, LOCK
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
 TOPICS: Final = "topics"

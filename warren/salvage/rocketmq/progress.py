@@ -20,7 +20,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from msg_store.commit_log import CommitLog
+from warren.msg_store.commit_log import CommitLog
 
 _AFTER_S: Final = 1.0
 _STEP_BYTES: Final = 1 << 20

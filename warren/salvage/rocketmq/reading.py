@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
-from msg_store.commit_log import CommitLog
-from msg_store.commit_log_format import Blank, Record, RecordError, decode
-from queue_index.consume_queue import ConsumeQueue
-from queue_index.consume_queue_format import ENTRY_BYTES
-from storage.errors import DataError
-from storage.topic_settings import TopicSettings
+from warren.msg_store.commit_log import CommitLog
+from warren.msg_store.commit_log_format import Blank, Record, RecordError, decode
+from warren.queue_index.consume_queue import ConsumeQueue
+from warren.queue_index.consume_queue_format import ENTRY_BYTES
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.message_lines import carries
 from warren.salvage.rocketmq.store import RocketmqStore
-from warren.salvage.rocketmq.verify_commit_log import CommitLog as VerifiedLog
+from warren.salvage.rocketmq.store_files import StoreFiles
+from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
-from warren.salvage.rocketmq.verify_ground import Ground
 from warren.salvage.rocketmq.walking import walk_records
+from warren.storage.errors import DataError
+from warren.storage.topic_settings import TopicSettings
 
 _MANY = 1024
 """Entries that are read at once."""
@@ -115,10 +115,10 @@ def salvaged_records(files: ReadOnlyFileSystem, directory: str, settings: TopicS
     A record whose sum alone is wrong is there; it says so. What the ConsumeQueues know of, and the log does not have,
     is told.
     """
-    ground = Ground.of(files, directory, settings)
-    with closing(ground):
-        log = VerifiedLog.of(ground)
-        queues = ConsumeQueues.of(ground, log)
+    store_files = StoreFiles.of(files, directory, settings)
+    with closing(store_files):
+        log = VerifiedCommitLog.of(store_files)
+        queues = ConsumeQueues.of(store_files, log)
         for item in log.walk():
             if isinstance(item, Finding):
                 yield item

@@ -12,19 +12,20 @@ from collections.abc import Callable
 
 import attrs
 
-from actors.engines.topics.checkpoint_format import Checkpoint
-from actors.engines.topics.topic_store import CONSUME_QUEUES, INDEX, TopicStore
-from msg_store.commit_log import CommitLog
-from msg_store.commit_log_format import Blank
-from msg_store.record_columns import RecordColumns
-from queue_index.key_index import KeyIndex
-from storage.descriptors import descriptor_bound
-from storage.errors import StorageError
-from storage.filesystem import FileSystem, RealFileSystem
-from storage.topic_settings import TopicSettings
+from warren.actors.engines.topics.checkpoint_format import Checkpoint
+from warren.actors.engines.topics.store_files import CONSUME_QUEUES, INDEX
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.msg_store.commit_log import CommitLog
+from warren.msg_store.commit_log_format import Blank
+from warren.msg_store.record_columns import RecordColumns
+from warren.queue_index.key_index import KeyIndex
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.store import RocketmqStore, index_names
 from warren.salvage.rocketmq.walking import walk_columns
+from warren.storage.descriptors import descriptor_bound
+from warren.storage.errors import StorageError
+from warren.storage.filesystem import FileSystem, RealFileSystem
+from warren.storage.topic_settings import TopicSettings
 
 
 @attrs.define

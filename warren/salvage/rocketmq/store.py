@@ -1,8 +1,9 @@
 """A topic store opened without changing it, as the original would find it after its recovery.
 
-Recovery cuts, deletes and writes; here it does so in memory, over the directory (:mod:`storage.overlay`). So what is
-asked gets the answer that a restarted broker would give. ``start`` goes one step further: what the broker builds when
-it begins to run, after it has loaded. Settings that no file tells are RocketMQ's, unless the user says otherwise.
+Recovery cuts, deletes and writes; here it does so in memory, over the directory (:mod:`warren.storage.overlay`). So
+what is asked gets the answer that a restarted broker would give. ``start`` goes one step further: what the broker
+builds when it begins to run, after it has loaded. Settings that no file tells are RocketMQ's, unless the user says
+otherwise.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from datetime import datetime, timedelta
 
 import attrs
 
-from actors.engines.topics.store_recovery import Cut
-from actors.engines.topics.topic_store import CHECKPOINT, CONFIG, TopicStore
-from queue_index.consume_queue import ConsumeQueue
-from queue_index.consumer_offsets import ConsumerOffsets
-from storage.errors import WarrenError
-from storage.overlay import OverlayFileSystem
-from storage.topic_settings import TopicSettings
+from warren.actors.engines.topics.store_files import CHECKPOINT, CONFIG
+from warren.actors.engines.topics.store_recovery import Cut
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.queue_index.consume_queue import ConsumeQueue
+from warren.queue_index.consumer_offsets import ConsumerOffsets
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.inference import Inferred, infer
-from warren.salvage.rocketmq.verify_commit_log import CommitLog
-from warren.salvage.rocketmq.verify_ground import Ground
+from warren.salvage.rocketmq.store_files import StoreFiles
+from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.source import open_place
+from warren.storage.errors import WarrenError
+from warren.storage.overlay import OverlayFileSystem
+from warren.storage.topic_settings import TopicSettings
 
 
 @attrs.frozen(eq=False)
@@ -67,8 +69,8 @@ class RocketmqStore:
         cut = next((cut for cut in self.store.cuts if cut.path.startswith(f"{log.mapped.directory}/")), None)
         if cut is None:
             return None
-        with closing(Ground.of(self.below, self.directory, self.settings)) as ground:
-            walked = CommitLog.of(ground)
+        with closing(StoreFiles.of(self.below, self.directory, self.settings)) as store_files:
+            walked = VerifiedCommitLog.of(store_files)
             for _ in walked.walk():
                 pass
         return cut if walked.good_end > log.end else None

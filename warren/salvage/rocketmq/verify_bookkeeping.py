@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from actors.engines.topics.checkpoint_format import FILE_BYTES
-from actors.engines.topics.topic_store import CHECKPOINT, CONFIG
-from msg_store.commit_log_format import SCHEDULE_TOPIC
-from queue_index.consumer_offsets import FILE_NAME
-from queue_index.consumer_offsets_format import decode_consumer_offsets, decode_delay_offsets
-from storage.errors import StorageError, WarrenError
+from warren.actors.engines.topics.checkpoint_format import FILE_BYTES
+from warren.actors.engines.topics.store_files import CHECKPOINT, CONFIG
+from warren.msg_store.commit_log_format import SCHEDULE_TOPIC
+from warren.queue_index.consumer_offsets import FILE_NAME
+from warren.queue_index.consumer_offsets_format import decode_consumer_offsets, decode_delay_offsets
 from warren.salvage.queue_directory import Finding, Severity, unreadable_file
-from warren.salvage.rocketmq.verify_commit_log import CommitLog
+from warren.salvage.rocketmq.store_files import StoreFiles, finding
+from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
-from warren.salvage.rocketmq.verify_ground import Ground, finding
+from warren.storage.errors import StorageError, WarrenError
 
 _DELAY_OFFSETS: Final = "delayOffset.json"
 _BACKUP: Final = ".bak"
@@ -28,21 +28,21 @@ Position = tuple[str, str, int, int]
 # ── checkpoint ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def checkpoint_findings(ground: Ground, log: CommitLog) -> Iterator[Finding]:
+def checkpoint_findings(store_files: StoreFiles, log: VerifiedCommitLog) -> Iterator[Finding]:
     """The checkpoint against the CommitLog, whose walk is over."""
-    path = ground.path(CHECKPOINT)
-    if not ground.files.exists(path) or ground.files.is_directory(path):
+    path = store_files.path(CHECKPOINT)
+    if not store_files.files.exists(path) or store_files.files.is_directory(path):
         if log.newest_ms:
             detail = "after a crash RocketMQ reads the whole log then, and deletes the index"
-            is_young = ground.is_crashed and len(log.files) <= 2
+            is_young = store_files.is_crashed and len(log.files) <= 2
             yield finding("missing checkpoint", "leftover" if is_young else "damage", path, None, detail)
         return
-    size = ground.files.size(path)
+    size = store_files.files.size(path)
     if size < len(_STAMPS) * _STAMP_BYTES:
         yield Finding("wrong file length", "damage", path, None, f"{size} bytes, and not {FILE_BYTES}")
     elif size != FILE_BYTES:
         yield Finding("leftover file length", "leftover", path, None, f"{size} bytes, and not {FILE_BYTES}")
-    known = ground.checkpoint
+    known = store_files.checkpoint
     stamps = (known.physic_msg_timestamp, known.logics_msg_timestamp, known.index_msg_timestamp)
     for number, (name, stamp) in enumerate(zip(_STAMPS, stamps, strict=True)):
         offset = number * _STAMP_BYTES
@@ -57,10 +57,10 @@ def checkpoint_findings(ground: Ground, log: CommitLog) -> Iterator[Finding]:
 # ── positions ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def offset_findings(ground: Ground, queues: ConsumeQueues) -> Iterator[Finding]:
+def offset_findings(store_files: StoreFiles, queues: ConsumeQueues) -> Iterator[Finding]:
     """The positions of groups, and of the delay levels, against the queues that they are in."""
-    yield from _positions(ground, queues, FILE_NAME, _consumer_positions)
-    yield from _positions(ground, queues, _DELAY_OFFSETS, _delay_positions)
+    yield from _positions(store_files, queues, FILE_NAME, _consumer_positions)
+    yield from _positions(store_files, queues, _DELAY_OFFSETS, _delay_positions)
 
 
 def _consumer_positions(text: str) -> list[Position]:
@@ -79,14 +79,14 @@ def _delay_positions(text: str) -> list[Position]:
 
 
 def _positions(
-    ground: Ground, queues: ConsumeQueues, name: str, parse: Callable[[str], list[Position]]
+    store_files: StoreFiles, queues: ConsumeQueues, name: str, parse: Callable[[str], list[Position]]
 ) -> Iterator[Finding]:
-    path = ground.path(CONFIG, name)
+    path = store_files.path(CONFIG, name)
     for candidate in (path + _BACKUP, path):
-        if not ground.files.exists(candidate):
+        if not store_files.files.exists(candidate):
             continue
         try:
-            data = ground.files.read(candidate)
+            data = store_files.files.read(candidate)
             positions = parse(data.decode("utf-8")) if data else []
         except StorageError as error:
             yield unreadable_file(candidate, error)

@@ -1,12 +1,13 @@
-"""The CommitLog as it lies: every record is read, its sum compared, and what is no record is looked at.
+"""The check of a CommitLog as it lies on the disk: every record is read, and its checksum compared.
 
-Where a walk comes to bytes that are no record, the question is what stands behind them: a *whole record* there, one
-that knows where it lies and is not older than what came before, means that the log is damaged in the middle, and the
-walk goes on with it. Nothing behind them means the log's end: zeros; or what a crash left of the last write; or old
-bytes, for cutting never wipes anything. A record that is older than those before it is such an old one.
+Where the walk meets bytes that are no record, it looks for a *whole record* behind them: a sound one
+(:mod:`warren.msg_store.record_finder`) that is not older than what came before. If there is one, the log is damaged in
+the middle, and the walk goes on with that record. If there is none, this is the log's end. Behind it are zeros, what a
+crash left of the last write, or old bytes (cutting a log does not overwrite them). A record that is older than those
+before it is among the old bytes.
 
-RocketMQ's recovery sees less: it reads from a certain file on and ends the log at the first bad record. What that costs
-is said with the damage.
+RocketMQ's recovery reads from a certain file on and ends the log at the first bad record. A finding says which messages
+are lost by that.
 """
 
 from __future__ import annotations
@@ -19,40 +20,34 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from msg_store.commit_log_format import (
-    HEAD_BYTES,
-    MESSAGE_MAGIC,
+from warren.actors.engines.topics.store_recovery import reading_start
+from warren.msg_store.commit_log_format import (
+    MAGIC_AT,
+    MESSAGE_MAGIC_BYTES,
     PREPARED,
     ROLLBACK,
+    STORE_TIMESTAMP_STOP,
     TRANSACTION_MASK,
     Blank,
     Record,
     RecordError,
     decode,
     decode_store_timestamp,
-    peek,
 )
-from msg_store.record_check import Failure, Outline, check
-from msg_store.record_columns import WINDOW_BYTES, RecordColumns, read_columns
-from storage.filesystem import data_windows
+from warren.msg_store.record_check import Failure, RecordHeader, check
+from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.record_finder import RecordFinder
+from warren.msg_store.record_scan import WINDOW_BYTES, read_columns
 from warren.salvage.queue_directory import Finding, Severity
-from warren.salvage.rocketmq.verify_ground import Ground, MappedFile, cut_short, finding, mapped_files
+from warren.salvage.rocketmq.store_files import MappedFile, StoreFiles, cut_short, finding, mapped_files
+from warren.storage.filesystem import data_windows
 
 _SEARCH_BYTES: Final = 1 << 20
 _SMALL_WINDOW_BYTES: Final = 64 << 10
 """Read at once where damage is: behind the next bad record all is read anew."""
 
-_MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
-_MAGIC_OFFSET: Final = 4
-_PHYSICAL_OFFSET: Final = 28
-_FIRST_BYTES: Final = HEAD_BYTES + 20 + 8
-"""Of a record, up to its store timestamp."""
-
 _MOST_LOOKS: Final = 200_000
 """At single places; a store in which more is wrong is not worth the hours."""
-
-_CLEAN_FILES: Final = 3
-"""Recovery after a clean stop reads so many."""
 
 
 @attrs.frozen
@@ -70,10 +65,10 @@ Walked = Finding | RecordColumns
 
 
 @attrs.define(eq=False)
-class CommitLog:
+class VerifiedCommitLog:
     """One store's CommitLog; :meth:`walk` once, the rest at any time."""
 
-    ground: Ground
+    store_files: StoreFiles
     files: list[MappedFile]
     name_findings: list[Finding]
     known_until: int = -1
@@ -94,9 +89,11 @@ class CommitLog:
     _looks_left: int = _MOST_LOOKS
 
     @classmethod
-    def of(cls, ground: Ground) -> CommitLog:
-        files, findings = mapped_files(ground, ground.commit_log, ground.settings.mapped_file_size_commit_log)
-        log = cls(ground, files, findings, good_end=files[0].base if files else 0)
+    def of(cls, store_files: StoreFiles) -> VerifiedCommitLog:
+        files, findings = mapped_files(
+            store_files, store_files.commit_log, store_files.settings.mapped_file_size_commit_log
+        )
+        log = cls(store_files, files, findings, good_end=files[0].base if files else 0)
         log.recovery_start = log._recovery_start()
         return log
 
@@ -120,7 +117,7 @@ class CommitLog:
         file = self.holding(physical_offset)
         if file is None:
             return b""
-        return self.ground.read(file.path, min(size, file.end - physical_offset), physical_offset - file.base)
+        return self.store_files.read(file.path, min(size, file.end - physical_offset), physical_offset - file.base)
 
     def look(self, physical_offset: int) -> Record | str:
         """The record there, or why there is none."""
@@ -131,7 +128,7 @@ class CommitLog:
         if file is None:
             return "the CommitLog has no such place"
         found = check(self.read, physical_offset, file.end)
-        if isinstance(found, Outline):
+        if isinstance(found, RecordHeader):
             try:
                 return decode(self.read(physical_offset, found.size))
             except RecordError as error:
@@ -141,39 +138,32 @@ class CommitLog:
     def severity(self, physical_offset: int) -> Severity:
         """Of what is wrong with something of a message: after a crash nothing behind the log's end is damage."""
         is_behind = self.cut is not None and physical_offset >= self.cut
-        return "leftover" if is_behind and self.ground.is_crashed else "damage"
+        return "leftover" if is_behind and self.store_files.is_crashed else "damage"
 
     @property
     def is_end_forgivable(self) -> bool:
         """Whether a crash explains what lies behind the end."""
-        return self.ground.is_crashed or self._was_cut_before(self.end.physical_offset)
+        return self.store_files.is_crashed or self._was_cut_before(self.end.physical_offset)
 
     def finding(self, kind: str, physical_offset: int, detail: str, severity: Severity | None = None) -> Finding:
         """A finding at a place in the log."""
         file = self.holding(physical_offset)
-        path, offset = (self.ground.commit_log, None) if file is None else (file.path, physical_offset - file.base)
+        path, offset = (self.store_files.commit_log, None) if file is None else (file.path, physical_offset - file.base)
         return finding(kind, severity or self.severity(physical_offset), path, offset, detail)
 
     # ── recovery ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _recovery_start(self) -> int:
-        bases = [file.base for file in self.files]
-        if not self.ground.is_crashed:
-            return bases[max(len(bases) - _CLEAN_FILES, 0)] if bases else 0
-        return next((base for base in reversed(bases) if self._is_safe_before(base)), self.min_offset)
-
-    def _is_safe_before(self, base: int) -> bool:
-        data = self.read(base, _FIRST_BYTES)
-        if len(data) < _FIRST_BYTES or peek(data, 0)[1] != MESSAGE_MAGIC:
-            return False
-        settings, bound = self.ground.settings, self.ground.checkpoint.min_timestamp
-        if settings.message_index_enable and settings.message_index_safe:
-            bound = min(bound, self.ground.checkpoint.index_msg_timestamp)
-        return 0 != decode_store_timestamp(data) <= bound
+        bases, store_files = [file.base for file in self.files], self.store_files
+        if not bases:
+            return 0
+        return reading_start(
+            self.read, bases, store_files.settings, store_files.checkpoint, was_clean=not store_files.is_crashed
+        )
 
     def _cost(self, failure: Failure, is_sum: bool) -> str:
         at = failure.physical_offset
-        if at < self.recovery_start or (is_sum and not self.ground.settings.check_crc_on_recover):
+        if at < self.recovery_start or (is_sum and not self.store_files.settings.check_crc_on_recover):
             return "RocketMQ's recovery does not see it"
         if self.cut is not None:
             return "RocketMQ's recovery does not come so far"
@@ -189,14 +179,14 @@ class CommitLog:
         window_bytes = WINDOW_BYTES
         for index, file in enumerate(self.files):
             while at is not None and at < file.end:
-                at = yield from self._stretch(index, max(at, file.base), window_bytes)
+                at = yield from self._file_part(index, max(at, file.base), window_bytes)
                 window_bytes = _SMALL_WINDOW_BYTES if at is not None and at < file.end else WINDOW_BYTES
         if at is not None:
             self.end = End(self.good_end, "zeros")
 
-    def _stretch(self, index: int, start: int, window_bytes: int) -> Generator[Walked, None, int | None]:
+    def _file_part(self, index: int, start: int, window_bytes: int) -> Generator[Walked, None, int | None]:
         """Walk in one file; where to go on, or nothing at the log's end."""
-        file, settings = self.files[index], self.ground.settings
+        file, settings = self.files[index], self.store_files.settings
         for item in read_columns(
             self.read,
             start,
@@ -238,16 +228,16 @@ class CommitLog:
             self.good_end = file.end if index + 1 < len(self.files) else at
             return file.end
         detail = f"it says that {blank.size} bytes are left of the file; {file.end - at} are"
-        following = next((place for place in self._magics(at, file) if self._is_whole(place)), file.end)
-        if following < file.end:
+        following = self._next_whole(at, file)
+        if following is not None:
             detail += f". Who walks through the log leaves out the messages behind it, from {following - file.base} on"
         yield self.finding("wrong blank record", at, detail)
-        return following
+        return file.end if following is None else following
 
     def _failure(self, failure: Failure, index: int) -> Generator[Walked, None, int | None]:
         at, file = failure.physical_offset, self.files[index]
-        is_sum = isinstance(check(self.read, at, file.end), Outline)
-        is_over = is_sum and failure.resume_at is not None and not self.ground.settings.check_crc_on_recover
+        is_sum = isinstance(check(self.read, at, file.end), RecordHeader)
+        is_over = is_sum and failure.resume_at is not None and not self.store_files.settings.check_crc_on_recover
         following = failure.resume_at if is_over else self._whole_behind(failure, index)
         if following is None:
             what = self._what_lies_at(at, index, is_sum=is_sum)
@@ -263,8 +253,8 @@ class CommitLog:
                 self.read,
                 at,
                 failure.resume_at,
-                delay_levels_ms=self.ground.settings.delay_levels_ms(),
-                with_keys=self.ground.settings.message_index_enable,
+                delay_levels_ms=self.store_files.settings.delay_levels_ms(),
+                with_keys=self.store_files.settings.message_index_enable,
             ):
                 if isinstance(item, RecordColumns):
                     yield from self._good(item)
@@ -278,41 +268,33 @@ class CommitLog:
             return None
         if failure.resume_at is not None and self._is_whole(failure.resume_at):
             return failure.resume_at
-        places = (
-            place
-            for file in self.files[index:]
-            for place in self._magics(max(failure.physical_offset + 1, file.base), file)
-        )
-        return next((place for place in places if self._is_whole(place)), None)
+        places = (self._next_whole(failure.physical_offset + 1, file) for file in self.files[index:])
+        return next((place for place in places if place is not None), None)
 
     def _was_cut_before(self, physical_offset: int) -> bool:
         """Whether a recovery, long ago, ended the log here: after a clean stop nobody knows of anything behind it."""
-        is_last = self._last_queued_ms == self.ground.checkpoint.logics_msg_timestamp != 0
-        return is_last and not self.ground.is_crashed and self.known_until < physical_offset
+        is_last = self._last_queued_ms == self.store_files.checkpoint.logics_msg_timestamp != 0
+        return is_last and not self.store_files.is_crashed and self.known_until < physical_offset
 
-    def _magics(self, start: int, file: MappedFile) -> Iterator[int]:
-        """Places from ``start`` on at which a record may begin."""
-        overlap = _MAGIC_OFFSET + len(_MAGIC) - 1
-        for at in self._windows(start, file, overlap):
-            data = self.read(at, _SEARCH_BYTES + overlap)
-            found = data.find(_MAGIC, _MAGIC_OFFSET)
-            while found >= 0:
-                yield at + found - _MAGIC_OFFSET
-                found = data.find(_MAGIC, found + 1)
+    def _next_whole(self, start: int, file: MappedFile) -> int | None:
+        """The next whole record of the file from ``start`` on: a sound one, not older than what came before."""
+        handle = self.store_files.open(file.path)
+        finder = RecordFinder(
+            read=self.read, end=file.end, next_data=lambda at: file.base + handle.next_data(at - file.base)
+        )
+        found = finder.positions(max(start, file.base), file.end)
+        return next((place for place in found if self._is_recent(place)), None)
 
     def _is_whole(self, physical_offset: int) -> bool:
-        """Whether a record lies there that says so itself, and is not older than what came before."""
         file = self.holding(physical_offset)
-        if file is None:
-            return False
-        data = self.read(physical_offset, _FIRST_BYTES)
-        if len(data) < _FIRST_BYTES or decode_physical_offset(data) != physical_offset:
-            return False
-        is_good = isinstance(check(self.read, physical_offset, file.end), Outline)
-        return is_good and decode_store_timestamp(data) >= self._last_ms
+        is_sound = file is not None and RecordFinder(read=self.read, end=file.end).is_sound(physical_offset)
+        return is_sound and self._is_recent(physical_offset)
+
+    def _is_recent(self, physical_offset: int) -> bool:
+        return decode_store_timestamp(self.read(physical_offset, STORE_TIMESTAMP_STOP)) >= self._last_ms
 
     def _what_lies_at(self, at: int, index: int, *, is_sum: bool) -> Literal["zeros", "record", "bytes"]:
-        if is_sum or self.read(at + _MAGIC_OFFSET, len(_MAGIC)) == _MAGIC:
+        if is_sum or self.read(at + MAGIC_AT, len(MESSAGE_MAGIC_BYTES)) == MESSAGE_MAGIC_BYTES:
             return "record"
         return "zeros" if self._is_zero(at, self.files[index]) else "bytes"
 
@@ -322,13 +304,13 @@ class CommitLog:
 
     def _windows(self, start: int, file: MappedFile, overlap: int = 0) -> Iterator[int]:
         """Where from ``start`` on to read the file in pieces, without its holes."""
-        handle = self.ground.open(file.path)
+        handle = self.store_files.open(file.path)
         for at in data_windows(handle, start - file.base, file.size, _SEARCH_BYTES, overlap=overlap):
             yield at + file.base
 
     def files_behind(self) -> Iterator[Finding]:
         """Files that begin behind the log's end, or at it, and the last one if it is short."""
-        end, size = self.end, self.ground.settings.mapped_file_size_commit_log
+        end, size = self.end, self.store_files.settings.mapped_file_size_commit_log
         yield from cut_short(
             self.files, size, ends_with_data=end.what != "zeros" or end.physical_offset == self.file_end
         )
@@ -345,8 +327,3 @@ def has_entry(columns: RecordColumns) -> npt.NDArray[np.bool_]:
     transaction = columns.sys_flags & TRANSACTION_MASK
     queued: npt.NDArray[np.bool_] = (transaction != PREPARED) & (transaction != ROLLBACK)
     return queued
-
-
-def decode_physical_offset(data: bytes) -> int:
-    """What the record at the beginning of ``data`` says of where it lies."""
-    return int.from_bytes(data[_PHYSICAL_OFFSET : _PHYSICAL_OFFSET + 8], "big", signed=True)

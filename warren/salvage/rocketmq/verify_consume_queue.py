@@ -19,14 +19,14 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from actors.engines.topics.topic_store import CONSUME_QUEUES
-from msg_store.commit_log_format import SCHEDULE_TOPIC, Record, decode_properties
-from msg_store.record_columns import RecordColumns
-from queue_index.consume_queue_format import ENTRY, ENTRY_BYTES, FILLER_SIZE, Entries, are_good, decode
-from storage.java_hash import java_hash
+from warren.actors.engines.topics.store_files import CONSUME_QUEUES
+from warren.msg_store.commit_log_format import SCHEDULE_TOPIC, Record, decode_properties
+from warren.msg_store.record_columns import RecordColumns
+from warren.queue_index.consume_queue_format import ENTRY, ENTRY_BYTES, FILLER_SIZE, Entries, are_good, decode
 from warren.salvage.queue_directory import Finding, Severity
-from warren.salvage.rocketmq.verify_commit_log import CommitLog, has_entry
-from warren.salvage.rocketmq.verify_ground import Ground, MappedFile, Stretches, cut_short, finding, mapped_files
+from warren.salvage.rocketmq.store_files import FindingRuns, MappedFile, StoreFiles, cut_short, finding, mapped_files
+from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog, has_entry
+from warren.storage.java_hash import java_hash
 
 _WINDOW_ENTRIES: Final = 1 << 16
 _RECOVERED_FILES: Final = 3
@@ -51,11 +51,11 @@ class Messages:
 
 
 @attrs.define(eq=False)
-class ConsumeQueue:
+class VerifiedQueue:
     """One queue's entries."""
 
-    ground: Ground
-    log: CommitLog
+    store_files: StoreFiles
+    log: VerifiedCommitLog
     topic: str
     queue_id: int
     files: list[MappedFile]
@@ -69,7 +69,7 @@ class ConsumeQueue:
     _filler_end: int = 0
     _bytes_behind: int | None = None
     """The number of the first place behind the end that is not empty."""
-    _stretches: Stretches = attrs.Factory(Stretches)
+    _runs: FindingRuns = attrs.Factory(FindingRuns)
 
     def load(self) -> None:
         """Find out where the entries begin and end."""
@@ -114,7 +114,7 @@ class ConsumeQueue:
             if file.base >= end:
                 break
             if low < high:
-                part = self.ground.read(file.path, high - low, low - file.base)
+                part = self.store_files.read(file.path, high - low, low - file.base)
                 data[low - at : low - at + len(part)] = part
         return decode(bytes(data))
 
@@ -199,11 +199,11 @@ class ConsumeQueue:
         if entry is None or not are_good(np.array([entry]))[0]:
             is_behind = number >= self.end and position >= self.max_physical_offset
             is_cut_off = is_behind or self._is_recovered(number)
-            is_recovered = self.ground.is_crashed and is_cut_off and position >= self.log.recovery_start
+            is_recovered = self.store_files.is_crashed and is_cut_off and position >= self.log.recovery_start
             severity: Severity = "leftover" if is_recovered else self.log.severity(position)
             if is_recovered:
                 fate = "RocketMQ's recovery makes it"
-            elif not self.ground.is_crashed and is_behind and position >= self.log.dispatched_until:
+            elif not self.store_files.is_crashed and is_behind and position >= self.log.dispatched_until:
                 fate = "RocketMQ makes it when it starts"
             else:
                 fate = "RocketMQ does not make it anew, and nobody who reads the queue sees the message"
@@ -212,13 +212,13 @@ class ConsumeQueue:
             detail = f"{name}: its entry points at {int(entry['physical_offset'])}"
             torn: Severity | None = "leftover" if self._may_be_torn(number) else None
             found = self.log.finding("message without entry", position, detail, torn)
-        yield from self._stretches.add("message", number, found)
+        yield from self._runs.add("message", number, found)
 
     # ── entries ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _may_be_torn(self, number: int) -> bool:
         """Whether a crash may have cut off the writing of this entry: the last one."""
-        return self.ground.is_crashed and number == self.end - 1
+        return self.store_files.is_crashed and number == self.end - 1
 
     def _is_recovered(self, number: int) -> bool:
         """Whether recovery looks at this entry; behind a bad one it makes all anew."""
@@ -249,7 +249,7 @@ class ConsumeQueue:
         offset, size = int(entry["physical_offset"]), int(entry["size"])
         severity: Severity = "damage"
         if offset < 0 or size <= 0:
-            if is_recovered and self.ground.is_crashed and self._is_recovered(number):
+            if is_recovered and self.store_files.is_crashed and self._is_recovered(number):
                 severity = "leftover"
             detail = f"it points at {offset}, {size} bytes; RocketMQ's recovery ends a queue at such an entry"
             yield from self._entry("invalid entry", number, detail, severity)
@@ -277,7 +277,7 @@ class ConsumeQueue:
         if self._may_be_torn(number):
             severity = "leftover"
         found = finding(kind, severity, file.path, at - file.base, f"entry {number}: {detail}")
-        yield from self._stretches.add("entry", number, found, count)
+        yield from self._runs.add("entry", number, found, count)
 
     def points_at(self, physical_offset: int) -> bool:
         """Whether an entry that is not judged yet points there."""
@@ -289,13 +289,13 @@ class ConsumeQueue:
         last = self.files[-1].end if self.files else 0
         yield from cut_short(
             self.files,
-            self.ground.settings.mapped_file_size_consume_queue,
+            self.store_files.settings.mapped_file_size_consume_queue,
             ends_with_data=0 <= last - self.end * ENTRY_BYTES < ENTRY_BYTES,
         )
         yield from self._judge(self.cursor, self.end, end)
         if self._bytes_behind is not None:
             yield from self._entry("leftover bytes", self._bytes_behind, "behind the last entry, and none", "leftover")
-        yield from self._stretches.finish()
+        yield from self._runs.finish()
 
 
 def _are_consecutive(numbers: Longs) -> bool:
@@ -322,17 +322,17 @@ def _are_filler(entries: Entries) -> npt.NDArray[np.bool_]:
 class ConsumeQueues:
     """Every queue of a store: those that have a directory, and those that only messages know of."""
 
-    ground: Ground
-    log: CommitLog
+    store_files: StoreFiles
+    log: VerifiedCommitLog
     name_findings: list[Finding] = attrs.Factory(list)
-    queues: dict[tuple[str, int], ConsumeQueue] = attrs.Factory(dict)
+    queues: dict[tuple[str, int], VerifiedQueue] = attrs.Factory(dict)
 
     @classmethod
-    def of(cls, ground: Ground, log: CommitLog) -> ConsumeQueues:
-        found = cls(ground, log)
-        for topic in ground.files.list(ground.path(CONSUME_QUEUES)):
-            path = ground.path(CONSUME_QUEUES, topic)
-            names = ground.files.list(path) if ground.files.is_directory(path) else None
+    def of(cls, store_files: StoreFiles, log: VerifiedCommitLog) -> ConsumeQueues:
+        found = cls(store_files, log)
+        for topic in store_files.files.list(store_files.path(CONSUME_QUEUES)):
+            path = store_files.path(CONSUME_QUEUES, topic)
+            names = store_files.files.list(path) if store_files.files.is_directory(path) else None
             for name in [""] if names is None else names:
                 inner = f"{path}/{name}" if name else path
                 if not (name.isascii() and name.isdigit() and int(name) <= _MOST_QUEUE_ID):
@@ -344,10 +344,10 @@ class ConsumeQueues:
         return found
 
     def _add(self, topic: str, queue_id: int, path: str) -> None:
-        size = self.ground.settings.mapped_file_size_consume_queue
-        files, findings = mapped_files(self.ground, path, size)
+        size = self.store_files.settings.mapped_file_size_consume_queue
+        files, findings = mapped_files(self.store_files, path, size)
         self.name_findings += findings
-        queue = self.queues[topic, queue_id] = ConsumeQueue(self.ground, self.log, topic, queue_id, files)
+        queue = self.queues[topic, queue_id] = VerifiedQueue(self.store_files, self.log, topic, queue_id, files)
         queue.load()
 
     @property
@@ -365,7 +365,7 @@ class ConsumeQueues:
             key = columns.topics[columns.topic_of[group[0]]], int(columns.queue_ids[group[0]])
             queue = self.queues.get(key)
             if queue is None:
-                queue = self.queues[key] = ConsumeQueue(self.ground, self.log, *key, [])
+                queue = self.queues[key] = VerifiedQueue(self.store_files, self.log, *key, [])
             yield from queue.take(
                 Messages(
                     columns.queue_offsets[group],

@@ -14,11 +14,20 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from actors.engines.topics.topic_store import INDEX
-from queue_index.index_file_format import HEADER_BYTES, ITEM, ITEM_BYTES, SLOT, SLOT_BYTES, Header, Layout, is_file_name
+from warren.actors.engines.topics.store_files import INDEX
+from warren.queue_index.index_file_format import (
+    HEADER_BYTES,
+    ITEM,
+    ITEM_BYTES,
+    SLOT,
+    SLOT_BYTES,
+    Header,
+    Layout,
+    is_file_name,
+)
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.read_only import below
-from warren.salvage.rocketmq.verify_ground import Ground, Stretches, finding
+from warren.salvage.rocketmq.store_files import FindingRuns, StoreFiles, finding
 
 _WINDOW_ITEMS: Final = 1 << 16
 _WINDOW_SLOTS: Final = 1 << 18
@@ -31,7 +40,7 @@ Longs = npt.NDArray[np.int64]
 class IndexItems:
     """Neighbouring items of one file."""
 
-    file: IndexFile
+    file: VerifiedIndexFile
     numbers: Longs
     key_hashes: Longs
     physical_offsets: Longs
@@ -39,21 +48,21 @@ class IndexItems:
 
 
 @attrs.define(eq=False)
-class IndexFile:
+class VerifiedIndexFile:
     """A file and its header."""
 
-    ground: Ground
+    store_files: StoreFiles
     path: str
     size: int
     layout: Layout
     header: Header
-    before: IndexFile | None
+    before: VerifiedIndexFile | None
     """The next older one."""
     is_doomed: bool
     """RocketMQ's recovery deletes it."""
     is_unsafe: bool
     """A crash may have left anything in it: it is doomed, or it was the one that was written to."""
-    _stretches: Stretches = attrs.Factory(Stretches)
+    _runs: FindingRuns = attrs.Factory(FindingRuns)
 
     @property
     def end(self) -> int:
@@ -73,11 +82,11 @@ class IndexFile:
     ) -> Iterator[Finding]:
         """A finding at an item; neighbouring ones are told at once, by :meth:`finish` at the latest."""
         found = self.finding(kind, self.layout.item_offset(number), f"item {number}: {detail}", severity)
-        yield from self._stretches.add("item", number, found, count)
+        yield from self._runs.add("item", number, found, count)
 
     def finish(self) -> Iterator[Finding]:
         """Findings that are still held back."""
-        yield from self._stretches.finish()
+        yield from self._runs.finish()
 
     # ── the file as a whole ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -104,7 +113,7 @@ class IndexFile:
         newest = np.zeros(self.layout.slot_count, np.int32)
         for start in range(1, self.end, _WINDOW_ITEMS):
             count = min(_WINDOW_ITEMS, self.end - start)
-            data = self.ground.read(self.path, count * ITEM_BYTES, self.layout.item_offset(start))
+            data = self.store_files.read(self.path, count * ITEM_BYTES, self.layout.item_offset(start))
             items = np.frombuffer(data[: len(data) // ITEM_BYTES * ITEM_BYTES], ITEM)
             numbers = start + np.arange(len(items))
             hashes = items["key_hash"].astype(np.int64)
@@ -153,13 +162,13 @@ class IndexFile:
     def _slot_of(self, number: int) -> int | None:
         if not number:
             return None
-        data = self.ground.read(self.path, 4, self.layout.item_offset(number))
+        data = self.store_files.read(self.path, 4, self.layout.item_offset(number))
         return int.from_bytes(data, "big", signed=True) % self.layout.slot_count
 
     def _slots(self, newest: Ints) -> Iterator[Finding]:
         for start in range(0, len(newest), _WINDOW_SLOTS):
             expected = newest[start : start + _WINDOW_SLOTS]
-            data = self.ground.read(self.path, len(expected) * SLOT_BYTES, self.layout.slot_offset(start))
+            data = self.store_files.read(self.path, len(expected) * SLOT_BYTES, self.layout.slot_offset(start))
             there = np.zeros(len(expected), np.int32)
             found = np.frombuffer(data[: len(data) // SLOT_BYTES * SLOT_BYTES], SLOT)
             there[: len(found)] = found
@@ -167,29 +176,29 @@ class IndexFile:
                 slot, said, right = start + index, int(there[index]), int(expected[index])
                 detail = f"slot {slot}: it names item {said}, the newest of its chain is {right}"
                 found_slot = self.finding("wrong slot", self.layout.slot_offset(slot), detail)
-                yield from self._stretches.add("slot", slot, found_slot)
-        yield from self._stretches.finish()
+                yield from self._runs.add("slot", slot, found_slot)
+        yield from self._runs.finish()
         chains = int(np.count_nonzero(newest))
         if self.header.hash_slot_count != chains:
             detail = f"it counts {self.header.hash_slot_count} slots with a chain, there are {chains}"
             yield self.finding("wrong index header", 32, detail)
 
 
-def index_files(ground: Ground) -> tuple[list[IndexFile], list[Finding]]:
+def index_files(store_files: StoreFiles) -> tuple[list[VerifiedIndexFile], list[Finding]]:
     """The files of the index, oldest first, and what is no file of an index."""
-    files: list[IndexFile] = []
+    files: list[VerifiedIndexFile] = []
     findings: list[Finding] = []
-    settings = ground.settings
+    settings = store_files.settings
     layout = Layout(settings.max_hash_slot_num, settings.max_index_num)
-    for name in ground.files.list(ground.path(INDEX)):
-        path = below(ground.path(INDEX), name)
-        if not is_file_name(name) or ground.files.is_directory(path):
+    for name in store_files.files.list(store_files.path(INDEX)):
+        path = below(store_files.path(INDEX), name)
+        if not is_file_name(name) or store_files.files.is_directory(path):
             findings.append(Finding("leftover file", "leftover", path, None, "no index file's name"))
             continue
-        size = ground.files.size(path)
-        header = Header.decode(ground.read(path, HEADER_BYTES, 0))
-        is_doomed = ground.is_crashed and header.end_timestamp > ground.checkpoint.index_msg_timestamp
-        is_unsafe = is_doomed or (ground.is_crashed and header.index_count < layout.item_count)
+        size = store_files.files.size(path)
+        header = Header.decode(store_files.read(path, HEADER_BYTES, 0))
+        is_doomed = store_files.is_crashed and header.end_timestamp > store_files.checkpoint.index_msg_timestamp
+        is_unsafe = is_doomed or (store_files.is_crashed and header.index_count < layout.item_count)
         before = files[-1] if files else None
-        files.append(IndexFile(ground, path, size, layout, header, before, is_doomed, is_unsafe))
+        files.append(VerifiedIndexFile(store_files, path, size, layout, header, before, is_doomed, is_unsafe))
     return files, findings

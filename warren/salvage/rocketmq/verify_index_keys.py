@@ -17,11 +17,12 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from msg_store.record_columns import RecordColumns, read_columns
+from warren.msg_store.record_columns import RecordColumns
+from warren.msg_store.record_scan import read_columns
 from warren.salvage.queue_directory import Finding, Severity
-from warren.salvage.rocketmq.verify_commit_log import CommitLog
-from warren.salvage.rocketmq.verify_ground import Ground
-from warren.salvage.rocketmq.verify_index_file import IndexFile, IndexItems, Longs
+from warren.salvage.rocketmq.store_files import StoreFiles
+from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
+from warren.salvage.rocketmq.verify_index_file import IndexItems, Longs, VerifiedIndexFile
 
 _AHEAD_ITEMS: Final = 1 << 12
 """The last items read must all lie behind the messages at hand; a damaged page holds a twentieth of that."""
@@ -49,9 +50,9 @@ class _Gap:
 class IndexKeys:
     """The items of all files, oldest first, beside the keys of the messages."""
 
-    ground: Ground
-    log: CommitLog
-    files: list[IndexFile]
+    store_files: StoreFiles
+    log: VerifiedCommitLog
+    files: list[VerifiedIndexFile]
     _items: Iterator[Finding | IndexItems] = attrs.field(factory=lambda: iter(()))
     _pending: Items = attrs.field(factory=lambda: np.zeros(0, _ITEM))
     _is_read: bool = False
@@ -62,9 +63,9 @@ class IndexKeys:
     """Those of the first item behind the last gap."""
 
     @classmethod
-    def of(cls, ground: Ground, log: CommitLog, files: list[IndexFile]) -> IndexKeys:
+    def of(cls, store_files: StoreFiles, log: VerifiedCommitLog, files: list[VerifiedIndexFile]) -> IndexKeys:
         ordered = sorted(files, key=lambda file: file.header.begin_physical_offset)
-        keys = cls(ground, log, ordered)
+        keys = cls(store_files, log, ordered)
         keys._items = keys._read()
         return keys
 
@@ -156,7 +157,7 @@ class IndexKeys:
             yield from self._times(file, items[mine], times[mine])
         self._last = (int(numbers[-1]), int(items["number"][-1]))
 
-    def _times(self, file: IndexFile, items: Items, times: Longs) -> Iterator[Finding]:
+    def _times(self, file: VerifiedIndexFile, items: Items, times: Longs) -> Iterator[Finding]:
         header, numbers = file.header, items["number"]
         bases = np.full(len(items), header.begin_timestamp)
         is_first = numbers == 1
@@ -173,7 +174,7 @@ class IndexKeys:
             yield from file.item("wrong time", int(numbers[index]), detail)
         yield from self._header(file, items, times)
 
-    def _header(self, file: IndexFile, items: Items, times: Longs) -> Iterator[Finding]:
+    def _header(self, file: VerifiedIndexFile, items: Items, times: Longs) -> Iterator[Finding]:
         """The header against the first and the last item, as far as they are among these."""
         header = file.header
         begin, end = header.begin_physical_offset, header.end_physical_offset
@@ -207,12 +208,12 @@ class IndexKeys:
                 yield from file.item("expired item", number, detail, "leftover")
             elif end is not None and offset >= end:
                 detail = f"it points at {offset}, behind the CommitLog's end at {end}"
-                severity: Severity = "leftover" if self.ground.is_crashed else file.severity
+                severity: Severity = "leftover" if self.store_files.is_crashed else file.severity
                 yield from file.item("item that points nowhere", number, detail, severity)
             else:
                 yield from self._stray(file, number, offset, int(item["key_hash"]))
 
-    def _stray(self, file: IndexFile, number: int, offset: int, key_hash: int) -> Iterator[Finding]:
+    def _stray(self, file: VerifiedIndexFile, number: int, offset: int, key_hash: int) -> Iterator[Finding]:
         record = self.log.look(offset)
         if isinstance(record, str):
             detail = f"it points at {offset}, where no message is: {record}"

@@ -15,46 +15,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from actors.engines.topics.topic_store import ABORT
-from msg_store.record_columns import RecordColumns
-from storage.errors import StorageError
-from storage.filesystem import FileSystem
-from storage.topic_settings import TopicSettings
+from warren.actors.engines.topics.store_files import ABORT
+from warren.msg_store.record_columns import RecordColumns
 from warren.salvage.queue_directory import Finding, Severity, unreadable_file
+from warren.salvage.rocketmq.store_files import StoreFiles
 from warren.salvage.rocketmq.verify_bookkeeping import checkpoint_findings, offset_findings
-from warren.salvage.rocketmq.verify_commit_log import CommitLog
+from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
-from warren.salvage.rocketmq.verify_ground import Ground
-from warren.salvage.rocketmq.verify_index_file import IndexFile, index_files
+from warren.salvage.rocketmq.verify_index_file import VerifiedIndexFile, index_files
 from warren.salvage.rocketmq.verify_index_keys import IndexKeys
+from warren.storage.errors import StorageError
+from warren.storage.filesystem import FileSystem
+from warren.storage.topic_settings import TopicSettings
 
 
 def verify_store(files: FileSystem, place: str, settings: TopicSettings) -> Iterator[Finding]:
     """Every finding in the store in the directory ``place``, as it is found; nothing is written."""
     try:
-        ground = Ground.of(files, place, settings)
+        store_files = StoreFiles.of(files, place, settings)
         try:
-            yield from _verify(ground)
+            yield from _verify(store_files)
         finally:
-            ground.close()
+            store_files.close()
     except StorageError as error:
         yield unreadable_file(place or ".", error)
 
 
-def _verify(ground: Ground) -> Iterator[Finding]:
-    log = CommitLog.of(ground)
-    queues = ConsumeQueues.of(ground, log)
-    index, strange = index_files(ground)
+def _verify(store_files: StoreFiles) -> Iterator[Finding]:
+    log = VerifiedCommitLog.of(store_files)
+    queues = ConsumeQueues.of(store_files, log)
+    index, strange = index_files(store_files)
     log.known_until = max((file.header.end_physical_offset for file in index), default=-1)
     yield from queues.name_findings
     yield from strange
     for file in index:
         yield from file.findings()
-    keys = IndexKeys.of(ground, log, index)
+    keys = IndexKeys.of(store_files, log, index)
     for item in log.walk():
         if isinstance(item, RecordColumns):
             yield from queues.take(item)
-            if ground.settings.message_index_enable:
+            if store_files.settings.message_index_enable:
                 yield from keys.take(item)
         else:
             yield item
@@ -63,18 +63,18 @@ def _verify(ground: Ground) -> Iterator[Finding]:
     yield from log.files_behind()
     yield from queues.finish(end)
     yield from keys.finish(end)
-    yield from checkpoint_findings(ground, log)
-    yield from offset_findings(ground, queues)
-    yield from _crash(ground, log, index)
+    yield from checkpoint_findings(store_files, log)
+    yield from offset_findings(store_files, queues)
+    yield from _crash(store_files, log, index)
 
 
-def _end_of_log(log: CommitLog, queues: ConsumeQueues) -> Iterator[Finding]:
+def _end_of_log(log: VerifiedCommitLog, queues: ConsumeQueues) -> Iterator[Finding]:
     """What lies at the end of the CommitLog, if it is not zeros alone."""
     end = log.end
     if not log.files:
         if queues.has_entries or log.known_until > 0:
             detail = "no file, but entries or keys of messages; RocketMQ deletes the entries when it starts"
-            yield Finding("missing CommitLog", "damage", log.ground.commit_log, None, detail)
+            yield Finding("missing CommitLog", "damage", log.store_files.commit_log, None, detail)
         return
     if end.what == "zeros":
         return
@@ -87,14 +87,14 @@ def _end_of_log(log: CommitLog, queues: ConsumeQueues) -> Iterator[Finding]:
         yield log.finding("leftover bytes", end.physical_offset, detail, "leftover")
 
 
-def _crash(ground: Ground, log: CommitLog, index: list[IndexFile]) -> Iterator[Finding]:
+def _crash(store_files: StoreFiles, log: VerifiedCommitLog, index: list[VerifiedIndexFile]) -> Iterator[Finding]:
     """What recovery will do, and what it costs."""
-    if not ground.is_crashed:
+    if not store_files.is_crashed:
         return
     detail = f"the store was not closed; RocketMQ's recovery reads the CommitLog from {log.recovery_start} on"
     if log.cut is not None:
         detail += f", and ends it at {log.cut}"
-    yield Finding("leftover abort file", "leftover", ground.path(ABORT), None, detail)
+    yield Finding("leftover abort file", "leftover", store_files.path(ABORT), None, detail)
     if log.cut is not None:
         detail = (
             f"{log.good_end - log.cut} bytes from here on, readable messages among them, do not count after a recovery"
@@ -103,7 +103,7 @@ def _crash(ground: Ground, log: CommitLog, index: list[IndexFile]) -> Iterator[F
     for file in index:
         header = file.header
         if file.is_doomed:
-            known = f"newer than the checkpoint's indexMsgTimestamp {ground.checkpoint.index_msg_timestamp}"
+            known = f"newer than the checkpoint's indexMsgTimestamp {store_files.checkpoint.index_msg_timestamp}"
             detail = f"{header.index_count - 1} items, {known}: RocketMQ's recovery deletes the file"
             if header.begin_physical_offset < log.recovery_start and header.index_count > 1:
                 stop = min(header.end_physical_offset, log.recovery_start)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from msg_store.commit_log import CommitLog
-from msg_store.commit_log_format import Blank, Record
-from msg_store.record_check import Failure
-from msg_store.record_columns import RecordColumns
+from warren.msg_store.commit_log import CommitLog
+from warren.msg_store.commit_log_format import Blank, Record
+from warren.msg_store.record_check import Failure
+from warren.msg_store.record_columns import RecordColumns
 from warren.salvage.queue_directory import Finding
 
 
 def walk_records(log: CommitLog) -> Iterator[Record | Blank | Finding]:
     """Every record, one by one."""
-    for start, stop in whole_stretches(log):
+    for start, stop in gapless_ranges(log):
         for item in log.items(start, stop):
             yield bad_record(log, item) if isinstance(item, Failure) else item
         if stop < log.end:
@@ -25,14 +25,14 @@ def walk_columns(
     log: CommitLog, *, with_keys: bool = True, delay_levels_ms: tuple[int, ...] = ()
 ) -> Iterator[RecordColumns | Blank | Finding]:
     """Every record, many at a time."""
-    for start, stop in whole_stretches(log):
+    for start, stop in gapless_ranges(log):
         for item in log.columns(start, stop, with_keys=with_keys, delay_levels_ms=delay_levels_ms):
             yield bad_record(log, item) if isinstance(item, Failure) else item
         if stop < log.end:
             yield gap(log, stop)
 
 
-def whole_stretches(log: CommitLog) -> Iterator[tuple[int, int]]:
+def gapless_ranges(log: CommitLog) -> Iterator[tuple[int, int]]:
     """Physical offsets between which no file is missing."""
     start = log.min_offset
     for before, after in pairwise(log.mapped.bases):

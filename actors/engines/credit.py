@@ -1,0 +1,82 @@
+"""Credit: how much may be on its way before whoever sends it has to wait.
+
+:class:`PublisherCredit` bounds what waits in an actor's inbox; :class:`GrantedCredit` what a queue has handed to a
+message store. :class:`StoreTickets` is a queue's account with a store: what it handed over, what the store has taken,
+what is safe.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class PublisherCredit(NamedTuple):
+    """An inbox is full from ``limit`` messages on, and takes more once no more than ``reopens_at`` are left."""
+
+    limit: int
+    reopens_at: int
+
+    @classmethod
+    def of(cls, setting: tuple[int, int]) -> PublisherCredit:
+        """``credit_flow_default_credit``: how many at first, and how many are granted at a time."""
+        initial, more_after = setting
+        return cls(initial, initial - more_after)
+
+
+class GrantedCredit:
+    """A queue's credit towards a store: spent with every body, given back when the store has taken them."""
+
+    __slots__ = ("_initial", "_more_after", "_taken", "blocked", "credit")
+
+    def __init__(self, initial: int, more_after: int) -> None:
+        self._initial = initial
+        self._more_after = more_after
+        self._taken = 0
+        self.credit = initial
+        self.blocked = False
+
+    def spend(self, count: int) -> None:
+        """Hand ``count`` bodies over; blocked once nothing is left."""
+        self.credit -= count
+        if self.credit <= 0:
+            self.blocked = True
+
+    def take_back(self, count: int) -> None:
+        """The store has taken ``count`` bodies; it grants them in portions of ``more_after``."""
+        self._taken += count
+        portions, self._taken = divmod(self._taken, self._more_after)
+        if self.credit + portions * self._more_after + self._taken >= self._initial:
+            portions, self._taken, self.credit = 0, 0, self._initial  # all is taken: nothing is left to wait for
+        self.credit += portions * self._more_after
+        if self.credit > 0:
+            self.blocked = False
+
+    def receive_grant(self) -> bool:
+        """Grants arrive by :meth:`take_back` alone."""
+        return False
+
+
+class StoreTickets:
+    """What a queue and a store know of each other. Tickets count the bodies that were handed over."""
+
+    __slots__ = ("credit", "safe_ticket", "taken_ticket", "written_ticket")
+
+    def __init__(self, credit: GrantedCredit) -> None:
+        self.credit = credit
+        self.written_ticket = 0
+        self.taken_ticket = 0
+        self.safe_ticket = 0
+
+    @property
+    def synced_ticket(self) -> int:
+        """Up to which ticket bodies are safe; as :class:`~warren.queue_index.body_store.BodyStore` calls it."""
+        return self.safe_ticket
+
+    def progress(self, taken: int, safe: int) -> bool:
+        """The store tells how far it is, perhaps later than was known; returns whether it has taken more."""
+        self.safe_ticket = max(self.safe_ticket, safe)
+        if taken <= self.taken_ticket:
+            return False
+        self.credit.take_back(taken - self.taken_ticket)
+        self.taken_ticket = taken
+        return True

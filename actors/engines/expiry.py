@@ -1,0 +1,174 @@
+"""Expiry: which messages of a queue die, and when: expired, one too many, rejected, refused.
+
+*Expiry* is looked at where messages leave: at the head. A message that is due and not at the head stays, and counts,
+until it gets there.
+
+*Limits* hold for ready messages. ``drop-head`` is done after messages came, from the head: of a priority queue's
+highest level. Where a whole batch came and some of what goes is due as well, either reason may be told.
+
+Without a dead-letter exchange such messages are removed; with one they go to the
+:mod:`~warren.actors.engines.dead_letter_outbox`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.backing import Backing
+from warren.actors.engines.dead_letter_outbox import BATCH_MESSAGES, DeadLetterOutbox, Held
+from warren.actors.engines.dead_letters import Reason
+from warren.actors.engines.effects import DeadLetterBatch
+from warren.actors.engines.limits import Limits
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.variable_queue import VariableQueue
+
+WallClock = Callable[[], int]
+"""µs since the Unix epoch."""
+
+
+class Expiry:
+    """Which messages of one queue die. ``send``: takes dead letters that are to be published."""
+
+    __slots__ = (
+        "_backing",
+        "_deadline_us",
+        "_declaration",
+        "_outbox",
+        "_send",
+        "_wall_clock",
+        "expiring",
+        "limits",
+        "ttl_us",
+    )
+
+    def __init__(
+        self,
+        declaration: QueueDeclaration,
+        backing: Backing,
+        wall_clock: WallClock,
+        send: Callable[[DeadLetterBatch], None],
+    ) -> None:
+        self._declaration = declaration
+        self._backing = backing
+        self._wall_clock = wall_clock
+        self._send = send
+        self._outbox: DeadLetterOutbox | None = None
+        self.limits = Limits.of(declaration)
+        ttl_ms = declaration.message_ttl_ms
+        self.ttl_us = None if ttl_ms is None else ttl_ms * 1000
+        self.expiring = len(backing) > 0 or backing.recovering
+        """Whether a message may have an expiry."""
+        self._deadline_us: int | None = 0 if self.expiring else None
+        """While the queue is asleep: when the message at the head expires; 0: nobody has looked."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no dead letters are on their way."""
+        return not self._outbox
+
+    @property
+    def held(self) -> Iterator[tuple[int, range]]:
+        """Dead letters that are on their way, by level and seq_ids."""
+        return iter(self._outbox or ())
+
+    # ── when ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def expiry_us(self, expiration_ms: int | None) -> int:
+        """When a message that comes now expires; 0: never."""
+        ttl_us = self.ttl_us
+        if expiration_ms is not None:
+            ttl_us = expiration_ms * 1000 if ttl_us is None else min(ttl_us, expiration_ms * 1000)
+        return 0 if ttl_us is None else self._wall_clock() + ttl_us
+
+    def next_deadline_us(self) -> int | None:
+        """When there is something to do next; ``None``: never, for what is here now. Wakes nothing."""
+        if self.limits is not None and not self.limits.refuses and self.limits.excess(self._backing):
+            return 0
+        if not self.expiring:
+            return None
+        if self._backing.asleep:
+            return self._deadline_us
+        level = self._backing.first_level()
+        return None if level is None else self._backing.level(level).head_expiry() or None
+
+    def fall_asleep(self) -> None:
+        """The queue is about to: remember what cannot be looked at then."""
+        self._deadline_us = self.next_deadline_us()
+        self.expiring = self.expiring and len(self._backing) > 0
+
+    # ── who ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def expire(self) -> None:
+        """What is due at the head dies."""
+        if not self.expiring:
+            return
+        now_us = self._wall_clock()
+        while (level := self._backing.first_level()) is not None:
+            queue = self._backing.level(level)
+            if not 0 < (queue.head_expiry() or 0) <= now_us:
+                return
+            count, _ = queue.head_due(now_us, BATCH_MESSAGES)
+            self._take_head(level, queue, count, "expired")
+        if not self._backing.depth and not self._backing.recovering:
+            self.expiring = False
+
+    def fresh_at_head(self, level: int, limit: int) -> int:
+        """How many messages at the head of a level, at most so many, may be handed out now."""
+        count, due = self._backing.level(level).head_due(self._wall_clock(), limit)
+        return 0 if due else count
+
+    def shed(self) -> None:
+        """What is more than the limits allow dies, from the head."""
+        limits = self.limits
+        if limits is None or limits.refuses:
+            return
+        while excess := limits.excess(self._backing):
+            level = self._backing.first_level()
+            if level is None:
+                return
+            queue = self._backing.level(level)
+            count = min(queue.head_excess(*excess), BATCH_MESSAGES)
+            if self.expiring:  # as if messages had come one by one: what is due behind the first ones expires
+                fresh, due = queue.head_due(self._wall_clock(), count)
+                count = 1 if due else fresh
+            self._take_head(level, queue, count, "maxlen")
+            self.expire()
+
+    def reject(self, held: Held) -> bool:
+        """Messages that a channel had die; ``False``: of that nobody hears, they are to be acked."""
+        outbox = self._open_outbox()
+        if outbox is None:
+            return False
+        outbox.take_rejected(held, self._wall_clock())
+        return True
+
+    def refuse(self, envelope: Envelope, bodies: Sequence[bytes]) -> None:
+        """Messages die that the limits did not let in, where they are to be heard of."""
+        outbox = self._open_outbox()
+        if outbox is not None and self.limits is not None and self.limits.dead_letters_refused:
+            outbox.take_refused(envelope, bodies, self._wall_clock())
+
+    def safe(self, number: int) -> None:
+        """A batch of dead letters is safe where it went."""
+        if self._outbox is None:
+            raise RuntimeError(f"no dead letters are on their way, batch {number} least of all")
+        self._outbox.safe(number)
+
+    def forget(self) -> None:
+        """The queue ends: nothing is on its way any more, as far as it goes."""
+        self._outbox = None
+        self.expiring = False
+
+    def _take_head(self, level: int, queue: VariableQueue, count: int, reason: Reason) -> None:
+        outbox = self._open_outbox()
+        if outbox is None:
+            queue.drop_many(count)
+        else:
+            outbox.take_head(level, count, reason, self._wall_clock())
+
+    def _open_outbox(self) -> DeadLetterOutbox | None:
+        """Where the dead go; ``None``: the queue has no exchange for them, and they are gone."""
+        if self._outbox is None and self._declaration.dead_letter_exchange is not None:
+            self._outbox = DeadLetterOutbox(self._declaration, self._backing, self._send)
+        return self._outbox

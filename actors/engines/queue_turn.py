@@ -1,0 +1,549 @@
+"""QueueTurn: what a queue does in one turn, whoever runs it.
+
+A *turn* works off what waits in the queue's inbox, and ends in three steps:
+
+1. :meth:`QueueTurn.make_safe` hands ready messages to consumers with room, and writes and syncs what has to be safe. It
+   returns the :class:`~warren.actors.engines.effects.Effects`: what others are to be told.
+2. :meth:`QueueTurn.tell` tells them. A host that has to wait for its disk, or to check something first, does so before.
+3. :meth:`QueueTurn.finish` sets the timers, if the turn had something to do.
+
+The two hosts are :class:`warren.actors.queue_actor.QueueActor` and
+:class:`warren.simulation.simulated_queue.SimulatedQueue`. A host has the inbox, runs the turns, and is what
+:class:`QueueTurnHost` says. The clock is handed in; there is no thread, file or randomness here.
+
+*Syncs* are grouped. What was published is synced after the node's sync interval
+(:class:`~warren.actors.engines.sync_group.SyncGroup`), or at once where somebody waits; after every turn with
+``sync="always"``. With ``"os"`` it is written and not synced. Settlements, which nobody waits for, are synced with
+publishes, or within the same time.
+
+*Reports.* A queue at work tells the memory monitor its RAM duration at a fixed interval.
+
+*Rest.* A queue that has had nothing to do for ``hibernate_after_ms`` flushes its journal and closes its files. What it
+has in RAM stays there until the memory monitor says that memory is wanted: as the answer to the last report, or at any
+time later. A queue with nothing in RAM leaves the memory monitor. The next message wakes it.
+
+*A full disk.* What finds no room stays in memory, and is tried again after ever longer waits. Publishers that wait for
+a confirm are told at once that their messages are not safe; consumers go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, Final, Literal, Protocol
+
+from warren.actors.engines.consumers import Consumer
+from warren.actors.engines.credit import GrantedCredit
+from warren.actors.engines.effects import DeadLetterBatch, Delivered, Effects
+from warren.actors.engines.full_disk import FullDisk
+from warren.actors.engines.node_settings import NodeSettings
+from warren.actors.engines.queue_process import QueueProcess
+from warren.actors.engines.sync_group import SyncGroup
+from warren.queue_index.message_format import Envelope
+from warren.storage.errors import NoRoomError, WarrenError
+
+BUFFER: Final = 1000
+"""Messages that a consumer without a prefetch holds at most and has not taken: its memory is bounded all the same."""
+
+_MS_NS: Final = 1_000_000
+
+TimerKey = Literal["sync", "report", "idle", "deadline"]
+"""A queue's timers. When one is due, the host calls the method of that name: :meth:`QueueTurn.sync_due` and so on."""
+
+
+class Clock(Protocol):
+    """Time in two forms."""
+
+    def now_ns(self) -> int:
+        """Monotonic time in nanoseconds."""
+
+    def wall_us(self) -> int:
+        """Time since the Unix epoch in microseconds."""
+
+
+class Receiver(Protocol):
+    """A consumer's side: where its messages go."""
+
+    @property
+    def buffered(self) -> int:
+        """Messages that it was handed and has not taken."""
+
+    def put(self, delivered: Delivered, /) -> None:
+        """Hand over messages."""
+
+
+class QueueStore(Protocol):
+    """A queue's way to a message store."""
+
+    credit: GrantedCredit
+
+    def sync(self) -> None:
+        """Ask for what was handed over to be made safe soon."""
+
+    def progress(self, taken: int, safe: int) -> bool:
+        """The store tells how far it is."""
+
+
+class QueueTurnHost(Protocol):
+    """What a turn asks of its host."""
+
+    def has_more(self) -> bool:
+        """Whether something waits in the inbox."""
+
+    def start_timer(self, key: TimerKey, wait_ns: int) -> None:
+        """Set a timer; one of that key that runs is moved."""
+
+    def cancel_timers(self) -> None:
+        """Forget all timers."""
+
+    def resume_soon(self) -> None:
+        """Call :meth:`QueueTurn.resume` in a later turn, behind what is in the inbox."""
+
+    def account_memory(self) -> None:
+        """Account for the memory that the queue needs now."""
+
+    def rested(self) -> None:
+        """The queue has given up the memory that it can do without."""
+
+    def report(self, duration_s: float | None, *, pageable: bool, resting: bool) -> None:
+        """Tell the memory monitor; its answer comes by :meth:`QueueTurn.set_duration_target`."""
+
+    def leave_monitor(self) -> None:
+        """Tell the memory monitor that nothing can be paged here."""
+
+    def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
+        """What was written found no room on the disk."""
+
+    def disk_has_room(self) -> None:
+        """It does again."""
+
+    def confirmed(self, token: Any) -> None:
+        """A publish is safe."""
+
+    def refused(self, token: Any) -> None:
+        """A publish was not taken, or not all of it: the queue is full."""
+
+    def not_safe(self, token: Any, error: NoRoomError) -> None:
+        """A publish was taken and found no room on the disk."""
+
+    def consumer_cancelled(self, receiver: Any) -> None:
+        """A consumer is gone because the queue is."""
+
+    def send_dead_letters(self, batch: DeadLetterBatch) -> None:
+        """Publish dead letters; :meth:`QueueTurn.dead_letters_safe` is to be called once they are safe."""
+
+    def unused(self) -> None:
+        """Nobody uses the queue any more, so that it is to be deleted."""
+
+
+class QueueTurn:
+    """One queue's turns. See the module's prose."""
+
+    __slots__ = (
+        "_bump_told",
+        "_clock",
+        "_deadline_us",
+        "_full_disk",
+        "_host",
+        "_idle_armed",
+        "_is_store_full",
+        "_last_work_ns",
+        "_name",
+        "_report_armed",
+        "_reporting",
+        "_settings",
+        "_sync_armed",
+        "_sync_group",
+        "_sync_now",
+        "_unbounded",
+        "_unused_told",
+        "process",
+        "receivers",
+        "resting",
+        "settled",
+        "stores",
+        "turns",
+        "waiting",
+        "worked",
+    )
+
+    def __init__(
+        self,
+        host: QueueTurnHost,
+        process: QueueProcess,
+        stores: Sequence[QueueStore],
+        *,
+        name: Hashable,
+        clock: Clock,
+        settings: NodeSettings,
+        sync_group: SyncGroup,
+        receivers: dict[str, Any] | None = None,
+    ) -> None:
+        self._host = host
+        self.process = process
+        self.stores = stores
+        self._name = name
+        self._clock = clock
+        self._settings = settings
+        self._sync_group = sync_group
+        self.receivers: dict[str, Any] = {} if receivers is None else receivers
+        """A :class:`Receiver` for each consumer, by tag."""
+        self._unbounded: tuple[str, ...] = ()
+        """The consumers without a prefetch."""
+        self.waiting: dict[Any, None] = {}
+        """Tokens of publishes that have not been answered."""
+        self.settled = False
+        """Whether something was settled that is not safe yet: a crash would bring it back."""
+        self.worked = False
+        """Whether this turn has had something to do."""
+        self.turns = 0
+        """How many turns had something to do."""
+        self.resting = False
+        self._sync_now = self._is_store_full = False
+        self._sync_armed = self._report_armed = self._idle_armed = False
+        self._reporting = self._bump_told = self._unused_told = False
+        self._deadline_us: int | None = None
+        self._last_work_ns = 0
+        self._full_disk: FullDisk | None = None
+
+    # ── messages in, out and settled ────────────────────────────────────────────────────────────────────────────
+
+    def publish(  # noqa: PLR0917
+        self,
+        envelope: Envelope,
+        msg_ids: bytes,
+        bodies: Sequence[bytes],
+        expiration_ms: int | None,
+        priority: int,
+        token: Any,
+    ) -> None:
+        """Take messages that share an envelope. ``token``: answered once; ``None``: nobody waits for an answer."""
+        self.worked = True
+        if token is not None:
+            self.waiting[token] = None
+        try:
+            self.process.publish_many(
+                envelope, msg_ids, bodies, expiration_ms=expiration_ms, priority=priority, token=token
+            )
+        except WarrenError:
+            self.waiting.pop(token, None)
+            raise
+
+    def get_many(self, channel: str, count: int, *, ack_required: bool) -> list[Delivered]:
+        """At most ``count`` messages for one who asks. A get that finds nothing keeps no queue from its rest."""
+        found = self.process.get_many(channel, count, ack_required=ack_required)
+        if found:
+            self.worked = True
+            if not ack_required:
+                self.settled = True
+        return found
+
+    def settle(self, channel: str, outcome: str, tags: Sequence[range]) -> None:
+        """Take back what a channel has: ``outcome`` is "ack", "requeue" or "reject"."""
+        self.worked = self.settled = True
+        if outcome == "ack":
+            self.process.ack(channel, tags)
+        else:
+            self.process.nack(channel, tags, requeue=outcome == "requeue")
+
+    def settle_up_to(self, channel: str, outcome: str, tag: int) -> None:
+        """As :meth:`settle`, everything up to a tag; 0: everything."""
+        self.worked = self.settled = True
+        if outcome == "ack":
+            self.process.ack_up_to(channel, tag)
+        else:
+            self.process.nack_up_to(channel, tag, requeue=outcome == "requeue")
+
+    def purge(self) -> int:
+        """Remove every ready message; returns how many there were."""
+        self.worked = self.settled = True
+        return self.process.purge()
+
+    def dead_letters_safe(self, number: int) -> None:
+        """A batch of dead letters is safe where it went."""
+        self.worked = self.settled = True
+        self.process.dead_letters_safe(number)
+
+    # ── consumers ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def subscribe(self, consumer: Consumer, receiver: Receiver) -> None:
+        """Let a consumer in."""
+        self.worked = True
+        self.process.add_consumer(consumer)
+        self.receivers[consumer.tag] = receiver
+        self._bound(consumer.tag, consumer.prefetch)
+
+    def set_prefetch(self, tag: str, prefetch: int) -> None:
+        """Let a consumer have another prefetch."""
+        self.worked = True
+        self.process.set_prefetch(tag, prefetch)
+        if tag in self.receivers:
+            self._bound(tag, prefetch)
+
+    def _bound(self, tag: str, prefetch: int) -> None:
+        self._unbounded = tuple(other for other in self._unbounded if other != tag)
+        if not prefetch:
+            self._unbounded += (tag,)
+
+    def cancel(self, tag: str) -> Any | None:
+        """Let a consumer go; returns its receiver. What it has unacked stays with its channel."""
+        self.worked = True
+        self.process.cancel_consumer(tag)
+        return self._drop(tag)
+
+    def close_channel(self, channel: str, tags: Sequence[str]) -> int:
+        """Let a channel go with its consumers; returns how many messages came back."""
+        self.worked = True
+        requeued = self.process.close_channel(channel)
+        for tag in tags:
+            self._drop(tag)
+        return requeued
+
+    def _drop(self, tag: str) -> Any | None:
+        self._bound(tag, 1)
+        return self.receivers.pop(tag, None)
+
+    # ── stores and memory ───────────────────────────────────────────────────────────────────────────────────────
+
+    def store_progress(self, store: QueueStore, taken: int, safe: int) -> None:
+        """A store tells how far it is. Where that unblocks it, paging goes on."""
+        self.worked = True
+        self._is_store_full = False
+        was_blocked = store.credit.blocked
+        store.progress(taken, safe)
+        if was_blocked and not store.credit.blocked:
+            self.process.resume()
+
+    def store_full(self, error: NoRoomError) -> None:
+        """A store found no room on the disk for what was handed over."""
+        self.worked = True
+        self._is_store_full = True
+        self.process.drain_confirms()
+        self._fail_waiting(error)
+
+    def resume(self) -> None:
+        """Go on with a reduction of memory that was cut short."""
+        self._bump_told = False
+        self.process.resume()
+        self._host.account_memory()
+
+    def set_duration_target(self, duration_s: float | None) -> None:
+        """What the memory monitor says: pages at once if the target fell. A resting queue gives up what it can."""
+        self.process.set_ram_duration_target(duration_s)
+        if self.resting and duration_s is not None:
+            self._hibernate()
+            if not self.process.is_pageable:
+                self._host.leave_monitor()
+        self._host.account_memory()
+
+    # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
+
+    def make_safe(self, *, hurry: bool) -> Effects:
+        """The first step. ``hurry``: somebody waits for a confirm."""
+        process = self.process
+        if self.receivers:
+            for tag in self._unbounded:
+                process.set_room(tag, max(BUFFER - self.receivers[tag].buffered, 0))
+            process.deliver()
+        if self._sync_now:
+            hurry, self._sync_now = True, False
+        if hurry and self._host.has_more():
+            self._sync_now = True  # what somebody waits for may still be in the inbox
+        if self.waiting or self.settled or (hurry and self._is_store_full):
+            self._sync(hurry=hurry)
+        return process.drain_effects()
+
+    def _sync(self, *, hurry: bool) -> None:
+        """Sync what publishers wait for, and what was settled: now, or when the timer says so."""
+        process, mode = self.process, self._settings.sync
+        if hurry or (self.waiting and mode != "group" and self._full_disk is None):
+            try:
+                if mode == "os":
+                    process.write_out()
+                else:
+                    process.sync_index()
+            except NoRoomError as error:
+                process.drain_confirms()
+                self._wait_for_room(error)
+                return
+            if self._full_disk is not None:
+                self._full_disk = None
+                self._host.disk_has_room()
+            for store in self.stores:
+                store.sync()
+            self.settled = False
+            self._sync_group.discard(self._name)
+        elif not self._sync_armed:
+            self._sync_armed = True
+            self._host.start_timer("sync", self._sync_group.delay_ns())
+            self._sync_group.add(self._name)
+        process.drain_confirms()
+
+    def sync_index(self) -> None:
+        """Make safe what was settled, now. What was published is safe when its tokens have been answered.
+
+        Raises :class:`~warren.storage.errors.NoRoomError`.
+        """
+        self.worked = self._sync_now = True
+        try:
+            self.process.sync_index()
+        except NoRoomError as error:
+            self._wait_for_room(error)
+            raise
+        self.settled = False
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether a full disk keeps something from being safe."""
+        return self._full_disk is not None or self._is_store_full
+
+    def _wait_for_room(self, error: NoRoomError) -> None:
+        """The disk is full: try again later. A crash before loses what was not confirmed, and brings back the settled.
+
+        Whoever waits for a confirm is told so.
+        """
+        since_now = self._full_disk is None
+        if self._full_disk is None:
+            self._full_disk = FullDisk()
+        self.settled = True  # so that it is tried again
+        if not self._sync_armed:
+            self._sync_armed = True
+            self._host.start_timer("sync", self._full_disk.next_wait_ns())
+        self._host.disk_is_full(error, since_now=since_now)
+        self._fail_waiting(error)
+
+    def _fail_waiting(self, error: NoRoomError) -> None:
+        effects = self.process.effects
+        answered = {*effects.confirmed, *effects.refused}
+        for token in [token for token in self.waiting if token not in answered]:
+            del self.waiting[token]
+            self._host.not_safe(token, error)
+
+    def tell(self, effects: Effects) -> None:
+        """The second step: tell everybody what the turn has brought about."""
+        host = self._host
+        for delivered in effects.deliveries:
+            receiver = self.receivers.get(delivered.consumer or "")
+            if receiver is not None:
+                receiver.put(delivered)
+        for token in effects.confirmed:
+            self.waiting.pop(token, None)
+            host.confirmed(token)
+        for token in effects.refused:
+            self.waiting.pop(token, None)
+            host.refused(token)
+        for tag in effects.cancelled:
+            if (ended := self._drop(tag)) is not None:
+                host.consumer_cancelled(ended)
+        for batch in effects.dead_letters:
+            host.send_dead_letters(batch)
+        unused = self.process.is_auto_delete_due
+        if unused and not self._unused_told:
+            host.unused()
+        self._unused_told = unused
+        if self.process.wants_bump and not self._bump_told:
+            self._bump_told = True
+            host.resume_soon()
+
+    def finish(self) -> None:
+        """The third step: set the timers and account for memory, if the turn had something to do."""
+        if self.worked:
+            self.worked = self.resting = False
+            self.turns += 1
+            self._last_work_ns = self._clock.now_ns()
+            self._arm_timers()
+            self._host.account_memory()
+
+    # ── timers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _arm_timers(self) -> None:
+        self._arm_deadline(self._next_deadline_us())
+        if not self._report_armed:
+            self._arm_report()
+            if not self._reporting:  # new to the monitor, or back from its rest: it has to hear what holds now
+                self._report()
+        if not self._idle_armed:
+            self._idle_armed = True
+            self._host.start_timer("idle", self._settings.hibernate_after_ms * _MS_NS)
+
+    def _arm_report(self) -> None:
+        self._report_armed = True
+        self._host.start_timer("report", self._settings.queue_ram_report_interval_ms * _MS_NS)
+
+    def arm_deadline(self) -> None:
+        """Set the timer for the next message that expires, or for the queue itself."""
+        self._arm_deadline(self._next_deadline_us())
+
+    def _next_deadline_us(self) -> int | None:
+        of_message, declaration = self.process.next_deadline_us(), self.process.declaration
+        if of_message == 0 and declaration.message_ttl_ms is None and declaration.dead_letter_exchange is None:
+            of_message = None  # it has not been opened yet, and for a message that is only dropped it need not be
+        of_queue = self.process.expires_at_us()
+        if of_message is None or of_queue is None:
+            return of_queue if of_message is None else of_message
+        return min(of_message, of_queue)
+
+    def _arm_deadline(self, deadline_us: int | None) -> None:
+        if deadline_us is not None and deadline_us != self._deadline_us:
+            self._deadline_us = deadline_us
+            self._host.start_timer("deadline", max(0, deadline_us - self._clock.wall_us()) * 1000)
+
+    def sync_due(self) -> None:
+        """Make safe what waits for it, at this turn's end."""
+        self.worked = self._sync_now = True
+        self._sync_armed = False
+
+    def report_due(self) -> None:
+        """Tell the memory monitor how long what is in RAM lasts."""
+        self._arm_report()
+        self._report()
+
+    def _report(self) -> None:
+        self._reporting = True
+        self._host.report(self.process.ram_duration(), pageable=self.process.is_pageable, resting=False)
+
+    def deadline_due(self) -> None:
+        """Let what is due die."""
+        self.worked = True
+        self._deadline_us = None
+        self.process.tick()
+        expires_at_us = self.process.expires_at_us()
+        if expires_at_us is not None and expires_at_us <= self._clock.wall_us():
+            self._host.unused()
+
+    def idle_due(self) -> None:
+        """Rest, if nothing has come for so long and nothing waits to be safe. Else the turn's end sets the timer."""
+        self._idle_armed = False
+        self.worked = True
+        now_ns = self._clock.now_ns()
+        if now_ns - self._last_work_ns < self._settings.hibernate_after_ms * _MS_NS or self._host.has_more():
+            return
+        deadline_us = self._next_deadline_us()
+        if self.process.recovering or self.waiting or self.settled or not self._has_come_to_rest():
+            self._last_work_ns = now_ns
+            return
+        self.worked = False
+        self._host.account_memory()
+        self._host.cancel_timers()
+        self._sync_armed = self._report_armed = self._reporting = False
+        self._deadline_us = None
+        self._arm_deadline(deadline_us)  # what expires does so while its queue rests, too
+        self._tell_of_rest()
+
+    def _has_come_to_rest(self) -> bool:
+        """Whether the queue rests now: not where the disk has no room for what has to be written before."""
+        try:
+            self._hibernate()
+        except NoRoomError:
+            return False
+        self.resting = True
+        return True
+
+    def _tell_of_rest(self) -> None:
+        if self.process.is_pageable:  # it lasts for ever, as things are; but the queue can be told to give it up
+            self._host.report(None, pageable=True, resting=True)
+        else:
+            self._host.leave_monitor()
+
+    def _hibernate(self) -> None:
+        self.process.hibernate()
+        self._host.rested()

@@ -1,0 +1,201 @@
+"""StoreTurn: what a shared message store does in one turn, whoever runs it.
+
+Queues hand bodies over, in batches, under *tickets*: a client counts what it has handed over. A turn takes what has
+come, makes safe what has to be, and says to each client up to which ticket bodies are taken (credit) and up to which
+they are safe (confirms). Syncs are grouped: a body waits for others at most :data:`SYNC_DELAY_NS`, unless somebody
+waits for it, or ``sync`` says that nothing waits.
+
+Compaction goes step by step, one file operation a turn, behind what has come meanwhile: writers do not wait for it.
+
+On a full disk bodies stay in the store's buffer, where they can be read. Nobody gets credit for more, and the clients
+hear that what they handed over is not safe.
+
+The hosts are :class:`warren.actors.store_actor.MessageStoreActor` and
+:class:`warren.simulation.store.SimulatedStore`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Final, Generic, Literal, Protocol, TypeVar
+
+import attrs
+
+from warren.actors.engines.full_disk import MAX_WAIT_NS, FullDisk
+from warren.msg_store.message_store import MessageStore
+from warren.storage.errors import DiskFullError, NoRoomError
+
+SYNC_DELAY_NS: Final = 25_000_000
+"""How long a body waits for others to be synced with: RabbitMQ's 25 ms."""
+
+TimerKey = Literal["sync", "room", "compact"]
+"""When one is due, the host calls :meth:`StoreTurn.sync_due`, :meth:`~StoreTurn.room_due` or
+:meth:`~StoreTurn.compact_step`."""
+
+C = TypeVar("C", bound=Hashable)
+Client_contra = TypeVar("Client_contra", bound=Hashable, contravariant=True)
+
+
+class StoreTurnHost(Protocol[Client_contra]):
+    """What a turn asks of its host. ``Client_contra``: how it calls a client."""
+
+    def start_timer(self, key: TimerKey, wait_ns: int) -> None:
+        """Set a timer; one of that key that runs is moved."""
+
+    def compact_soon(self) -> None:
+        """Call :meth:`StoreTurn.compact_step` in a later turn, behind what has come meanwhile."""
+
+    def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
+        """What was written found no room on the disk."""
+
+    def disk_has_room(self) -> None:
+        """It does again."""
+
+    def store_full(self, client: Client_contra, error: NoRoomError) -> None:
+        """Tell a client that what it handed over is not safe."""
+
+
+@attrs.frozen
+class Progress(Generic[C]):
+    """Up to which tickets a client's bodies are in the store, and safe."""
+
+    client: C
+    taken_ticket: int
+    safe_ticket: int
+
+
+@attrs.define
+class _Tickets:
+    taken: int = 0
+    safe: int = 0
+    told_taken: int = 0
+    told_safe: int = 0
+
+
+class StoreTurn(Generic[C]):
+    """One store's turns. See the module's prose."""
+
+    def __init__(self, host: StoreTurnHost[C], store: MessageStore, *, sync: str) -> None:
+        self.store = store
+        self._host = host
+        self._sync = sync
+        self._clients: dict[C, _Tickets] = {}
+        self._touched: dict[C, None] = {}
+        """Clients of which something was taken, or made safe, since they were told."""
+        self._hurry = self._sync_armed = self._room_armed = self._compacting = False
+        self._full_disk: FullDisk | None = None
+
+    # ── clients ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def join(self, client: C) -> None:
+        """A queue begins to use the store."""
+        self._clients[client] = _Tickets()
+
+    def leave(self, client: C) -> None:
+        """A queue has ended: it is told nothing more."""
+        self._clients.pop(client, None)
+
+    def write(self, client: C, msg_ids: Sequence[bytes], messages: Sequence[bytes], ticket: int) -> None:
+        """Take bodies. ``ticket``: how many this client has handed over with these."""
+        try:
+            self.store.write_many(msg_ids, messages)
+        except NoRoomError as error:  # they wait in the store's buffer
+            self._wait_for_room(error)
+        tickets = self._clients.get(client)
+        if tickets is not None:
+            tickets.taken = ticket
+            self._touched[client] = None
+
+    def hurry(self) -> None:
+        """Somebody waits for what was written: make it safe at the end of this turn."""
+        self._hurry = True
+
+    def forget_the_past(self) -> None:
+        """What was handed over until now is safe, and nobody has to be told."""
+        if self.store.synced_ticket < self.store.written_ticket:
+            self.store.sync()
+        for tickets in self._clients.values():
+            tickets.safe = tickets.told_taken = tickets.told_safe = tickets.taken
+        self._touched.clear()
+
+    # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
+
+    def make_safe(self) -> list[Progress[C]]:
+        """The first step: make safe what has to be. Returns what the clients are to be told next."""
+        store = self.store
+        if store.synced_ticket < store.written_ticket:
+            if self._hurry or (self._sync != "group" and self._full_disk is None):
+                self._sync_now()
+            elif not self._sync_armed and self._full_disk is None:
+                self._sync_armed = True
+                self._host.start_timer("sync", SYNC_DELAY_NS)
+        self._hurry = False
+        return self._progress() if self._touched and self._full_disk is None else []
+
+    def finish(self) -> None:
+        """The second step, once they were told: see to it that garbage is collected."""
+        if not self._compacting and self.store.needs_compaction():
+            self._compacting = True
+            self._host.compact_soon()
+
+    def _progress(self) -> list[Progress[C]]:
+        progress = []
+        for client in self._touched:
+            tickets = self._clients.get(client)
+            if tickets is not None and (tickets.told_taken < tickets.taken or tickets.told_safe < tickets.safe):
+                tickets.told_taken, tickets.told_safe = tickets.taken, tickets.safe
+                progress.append(Progress(client, tickets.taken, tickets.safe))
+        self._touched.clear()
+        return progress
+
+    def _sync_now(self) -> None:
+        if self.store.synced_ticket < self.store.written_ticket:
+            try:
+                self.store.sync()
+            except NoRoomError as error:
+                self._wait_for_room(error)
+                return
+        if self._full_disk is not None:
+            self._full_disk = None
+            self._host.disk_has_room()
+        for client, tickets in self._clients.items():
+            if tickets.safe < tickets.taken:
+                tickets.safe = tickets.taken
+                self._touched[client] = None
+
+    def _wait_for_room(self, error: NoRoomError) -> None:
+        since_now = self._full_disk is None
+        if self._full_disk is None:
+            self._full_disk = FullDisk()
+        self._host.disk_is_full(error, since_now=since_now)
+        if not self._room_armed:
+            self._room_armed = True
+            self._host.start_timer("room", self._full_disk.next_wait_ns())
+        for client, tickets in self._clients.items():
+            if tickets.safe < tickets.taken:
+                self._host.store_full(client, error)
+
+    # ── timers, and what comes later ────────────────────────────────────────────────────────────────────────────
+
+    def sync_due(self) -> None:
+        """Bodies have waited long enough for others."""
+        self._sync_armed = False
+        self._sync_now()
+
+    def room_due(self) -> None:
+        """Look whether there is room again for what could not be written."""
+        self._room_armed = False
+        self._sync_now()
+
+    def compact_step(self) -> None:
+        """One step of a compaction; where there is no room for it, again in a while."""
+        self._compacting = False
+        if not self.store.needs_compaction():
+            return
+        try:
+            self.store.compact(max_steps=1)
+        except DiskFullError:
+            if not self.store.is_usable:
+                raise
+            self._compacting = True
+            self._host.start_timer("compact", MAX_WAIT_NS)

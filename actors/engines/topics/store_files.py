@@ -1,0 +1,13 @@
+"""What the files and folders of a topic store are called, as RocketMQ calls them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+COMMIT_LOG: Final = "commitlog"
+CONSUME_QUEUES: Final = "consumequeue"
+INDEX: Final = "index"
+CONFIG: Final = "config"
+CHECKPOINT: Final = "checkpoint"
+ABORT: Final = "abort"
+LOCK: Final = "lock"

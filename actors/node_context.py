@@ -1,0 +1,78 @@
+"""NodeContext: what the actors of one node share: pool, clock, addresses, settings, and what everybody may look at."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import attrs
+from pykka import ActorRef
+
+from warren.actors.clock import Clock
+from warren.actors.engines.memory_readings import AllocatedReading
+from warren.actors.engines.node_settings import NodeSettings
+from warren.actors.engines.sync_group import SyncGroup
+from warren.actors.gate import Gate
+from warren.actors.pool import Pool
+from warren.storage.descriptors import descriptor_bound
+from warren.storage.errors import WarrenError
+from warren.storage.filesystem import FileSystem, RealFileSystem
+from warren.storage.settings import Settings
+
+
+class BlockedError(WarrenError):
+    """A publisher may not go on now: the queue or the disk is behind, or an alarm is set."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class NodeContext:
+    """One node's context. Set up by the node before any other actor starts."""
+
+    files: FileSystem
+    pool: Pool
+    clock: Clock
+    random: Callable[[int], bytes]
+    settings: NodeSettings
+    engine: Settings
+    gate: Gate = attrs.Factory(
+        lambda self: Gate(self.settings.credit_flow_default_credit[0], self.clock), takes_self=True
+    )
+    allocated: AllocatedReading = attrs.Factory(AllocatedReading)
+    """What each queue accounts for, each written by its actor alone."""
+    sync_group: SyncGroup = attrs.Factory(lambda self: SyncGroup(self.settings.sync_interval_ms), takes_self=True)
+    """The queues with a sync on its way."""
+    check_invariants: bool = False
+    """Check every engine after every turn; for tests."""
+    numbers: Iterator[int] = attrs.Factory(lambda: itertools.count(1))
+    """Numbers of store clients."""
+    _id_prefix: bytes = attrs.field(init=False)
+    _id_numbers: Iterator[int] = attrs.Factory(lambda: itertools.count(1))
+    recorder: ActorRef[Any] | None = None
+    """Who records the node; ``None``: nobody, or nobody any more."""
+    check_directory: Callable[[], None] = lambda: None
+    """Raises :class:`~warren.storage.errors.DirectoryLostError` where the data directory was removed or replaced:
+    before anybody is told that something is safe there. From any thread."""
+    counting: bool = False
+    """Whether queues count what happens to them, for a recorder that is there or will be."""
+    timer: ActorRef[Any] = attrs.field(init=False)
+    monitor: ActorRef[Any] = attrs.field(init=False)
+    node: ActorRef[Any] = attrs.field(init=False)
+
+    @property
+    def allocated_bytes(self) -> dict[Hashable, int]:
+        """What each queue accounts for, by the address of its actor."""
+        return self.allocated.by_owner
+
+    def __attrs_post_init__(self) -> None:
+        self._id_prefix = self.random(8)
+
+    def new_msg_ids(self, count: int) -> bytes:
+        """Ids for messages that go to several queues; from any thread."""
+        return b"".join([self._id_prefix + next(self._id_numbers).to_bytes(8, "big") for _ in range(count)])
+
+
+def shared_files(*, sync_evicted: bool) -> RealFileSystem:
+    """The operating system's files, for many threads, with as many open at a time as this process may have."""
+    return RealFileSystem(descriptor_bound(), threading.Lock(), sync_evicted=sync_evicted)

@@ -1,0 +1,299 @@
+"""NodeRegistry: the vhosts of a node that runs, and what is declared in them. The inner half of the node's actor.
+
+*Changes* of what is declared come one at a time (:class:`~warren.actors.messages.Change`): in memory, then on disk,
+then the queue's actor, and only then the answer. A change that fails, by whatever error, is taken back in memory and on
+disk and answered with the error; the node goes on. A queue that is deleted loses its files first and its definition
+then: a crash in between leaves an empty queue, never messages without one; and so does a definition that cannot be
+dropped.
+
+What opens the directory, and starts anew what fails, is :mod:`warren.actors.node_actor`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from warren.actors import messages as m
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.definitions_json import Imported
+from warren.actors.engines.errors import NotFoundError, ResourceLockedError
+from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
+from warren.actors.handing_over import QueueDownError, QueueGoneError
+from warren.actors.node_context import NodeContext
+from warren.actors.node_errors import BrokenNodeError, UnsavedError, VhostDownError
+from warren.actors.pool import PooledActor
+from warren.actors.running_vhost import QueueCell, RunningVhost
+from warren.queue_index import directory as names
+from warren.storage.errors import StorageError, WarrenError
+
+_LOG = logging.getLogger("warren.node")
+
+T = TypeVar("T")
+
+VHOSTS_DIRECTORY = "msg_stores/vhosts"
+
+
+class NodeRegistry(PooledActor):
+    """Vhosts, queues, exchanges and bindings of one node."""
+
+    def __init__(self, context: NodeContext, path: str) -> None:
+        super().__init__(context.pool)
+        self._context = context
+        self._path = path
+        self._definitions: Definitions | None = None
+        self.vhosts: dict[str, RunningVhost] = {}
+        """Read by any thread, changed by this actor alone."""
+        self.down: dict[str, BaseException] = {}
+        """Vhosts that could not be opened, and why."""
+
+    @property
+    def definitions(self) -> Definitions:
+        if self._definitions is None:
+            raise RuntimeError("the node is not open")
+        return self._definitions
+
+    @abstractmethod
+    def _open_vhost(self, name: str) -> None:
+        """Open the vhost of that name, which is defined."""
+
+    @abstractmethod
+    def _try_to_open_vhost(self, name: str, cells: Mapping[str, QueueCell]) -> None:
+        """Open a vhost again, or say why it is down. ``cells``: what handles hold on to."""
+
+    def _vhost_path(self, name: str) -> str:
+        entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
+        return f"{self._path}/{VHOSTS_DIRECTORY}/{entry}"
+
+    def _change(self, work: Callable[[], T]) -> T:
+        """Change what is declared: all of it, or nothing and the error."""
+        self.definitions.begin()
+        try:
+            return work()
+        except BaseException as error:
+            self.definitions.undo()
+            if not isinstance(error, WarrenError):
+                _LOG.exception("a change of what is declared was taken back")
+                self._check_definitions()
+            raise
+
+    def _check_definitions(self) -> None:
+        try:
+            self.definitions.check_invariants()
+        except RuntimeError as error:
+            raise BrokenNodeError(f"{self.describe()}: {error}") from error
+
+    # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def vhost(self, name: str) -> RunningVhost:
+        """Raises :class:`NotFoundError`, or :class:`VhostDownError` with what keeps the vhost from being opened."""
+        vhost = self.vhosts.get(name)
+        if vhost is None:
+            if (error := self.down.get(name)) is not None:
+                raise VhostDownError(f"vhost '{name}' is down: {error}") from error
+            raise NotFoundError(f"no vhost '{name}'")
+        return vhost
+
+    def declare_vhost(self, name: str) -> None:
+        """See that a vhost is there."""
+        if self.definitions.declare_vhost(name):
+            self._add_vhosts([name])
+        self.vhost(name)
+
+    def _add_vhosts(self, vhosts: Iterable[str]) -> None:
+        """Open vhosts that are new, and write down what is declared; or leave none of them."""
+        added: list[str] = []
+        try:
+            for name in vhosts:
+                added.append(name)
+                self._open_new_vhost(name)
+            self._save()
+        except BaseException as error:
+            for name in added:
+                self._discard_vhost(name, error)
+            raise
+
+    def _open_new_vhost(self, name: str) -> None:
+        try:
+            self._open_vhost(name)
+        except StorageError as error:
+            raise VhostDownError(f"vhost '{name}' cannot be opened: {error}") from error
+
+    def _discard_vhost(self, name: str, error: BaseException) -> None:
+        """Do away with a vhost that is not to be, after all."""
+        self.down.pop(name, None)
+        vhost = self.vhosts.pop(name, None)
+        if vhost is not None:
+            vhost.give_up(error)
+        with contextlib.suppress(StorageError):  # what stays is taken for an empty vhost when the node is next opened
+            self._context.files.delete_tree(self._vhost_path(name))
+
+    def _save(self) -> None:
+        """Write down what is declared, or refuse."""
+        try:
+            self.definitions.save()
+        except StorageError as error:
+            raise UnsavedError(f"what is declared could not be written down: {error}") from error
+
+    def delete_vhost(self, name: str) -> None:
+        """With everything in it."""
+        vhost = self.vhost(name)
+        cells = dict(vhost.cells)
+        try:
+            for queue, cell in cells.items():
+                if cell.running is not None:
+                    self._take_out(vhost, queue)
+            vhost.give_up(QueueGoneError(f"vhost '{name}' was deleted"))
+            self._context.files.delete_tree(vhost.directory.path)
+            self.definitions.delete_vhost(name)
+            self._save()
+        except WarrenError as error:
+            self.definitions.undo()
+            del self.vhosts[name]
+            vhost.give_up(error)
+            self._try_to_open_vhost(name, cells)
+            raise UnsavedError(f"vhost '{name}' could not be deleted: {error}") from error
+        del self.vhosts[name]
+        for cell in cells.values():
+            cell.deleted = True
+
+    # ── queues, exchanges, bindings ─────────────────────────────────────────────────────────────────────────────
+
+    def declare_queue(self, declaration: QueueDeclaration, owner: object | None) -> QueueCell:
+        """See that a queue is there; one that is, is the one that is asked for or it is refused."""
+        vhost = self.vhost(declaration.vhost)
+        cell = vhost.cells.get(declaration.name)
+        if cell is not None:
+            _check_owner(cell, owner)
+        if self.definitions.declare_queue(declaration, named_by_node=declaration.name.startswith("amq.gen-")):
+            self._save()
+            cell = vhost.cells[declaration.name] = QueueCell(declaration, owner if declaration.exclusive else None)
+            vhost.start_queue(cell)
+        elif cell is None:
+            raise RuntimeError(f"{declaration} is defined and not running")
+        elif (actor := cell.running) is not None:
+            actor.actor_ref.tell(m.Touch())
+        return cell
+
+    def release(self, owner: object) -> None:
+        """Delete the exclusive queues of an owner that goes."""
+        for vhost in self.vhosts.values():
+            for name in [name for name, cell in vhost.cells.items() if cell.owner is owner]:
+                self.delete_queue(vhost.name, name)
+
+    def find_queue(self, vhost: str, name: str, owner: object | None) -> QueueCell:
+        """A queue that is there; raises :class:`NotFoundError`."""
+        cell = self.vhost(vhost).cells.get(name)
+        if cell is None:
+            raise NotFoundError(f"no queue '{name}' in vhost '{vhost}'")
+        _check_owner(cell, owner)
+        return cell
+
+    def delete_queue(
+        self,
+        vhost: str,
+        name: str,
+        *,
+        owner: object | None = None,
+        if_empty: bool = False,
+        if_unused: bool = False,
+        force: bool = False,
+    ) -> int:
+        """Returns how many messages were ready; raises :class:`PreconditionFailedError` where it may not go.
+
+        ``owner``: who asks for it, by name; ``None``: the node itself, or who has a handle. ``force``: one that is down
+        goes too, with whatever its files still hold.
+        """
+        running = self.vhost(vhost)
+        if name not in running.cells:
+            return 0
+        cell = running.cells[name]
+        if owner is not None:
+            _check_owner(cell, owner)
+        if force and cell.running is None:
+            running.remove_files(cell)
+        deleted = self._take_out(running, name, if_empty=if_empty, if_unused=if_unused)
+        try:
+            self._save()
+        except UnsavedError:
+            running.cells[name] = cell
+            running.start_queue(cell)
+            raise
+        cell.deleted = True
+        return deleted
+
+    def _take_out(self, running: RunningVhost, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Delete a queue that is there; the file of definitions is not written yet."""
+        cell = running.cells[name]
+        actor = cell.running
+        if actor is None and cell.error is not None:
+            raise cell.down_error()
+        deleted = 0
+        if actor is not None:
+            try:
+                deleted = actor.actor_ref.ask(m.DeleteQueue(if_empty=if_empty, if_unused=if_unused))  # type: ignore[assignment]
+            except Exception as error:
+                if not actor.actor_stopped.is_set():
+                    raise
+                raise QueueDownError(f"{cell.declaration} could not be deleted: {error}") from error
+        del running.cells[name]
+        self.definitions.delete_queue(running.name, name)
+        return deleted
+
+    def declare_exchange(self, declaration: ExchangeDeclaration) -> None:
+        """See that an exchange is there."""
+        self.vhost(declaration.vhost)
+        self.definitions.declare_exchange(declaration)
+        self._save()
+
+    def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> None:
+        """With its bindings."""
+        self.definitions.delete_exchange(vhost, name, if_unused=if_unused)
+        self._save()
+
+    def bind(self, binding: Binding, owner: object) -> None:
+        """See that a binding is there; raises :class:`ResourceLockedError` for another owner's exclusive queue."""
+        if self.definitions.vhost(binding.vhost).has_ends(binding):
+            self._check_destination(binding, owner)
+        self.definitions.bind(binding)
+        self._save()
+
+    def unbind(self, binding: Binding, owner: object) -> None:
+        """See that it is not; raises :class:`ResourceLockedError` as :meth:`bind` does."""
+        if self.definitions.vhost(binding.vhost).has_binding(binding):
+            self._check_destination(binding, owner)
+        self.definitions.unbind(binding)
+        self._save()
+
+    def _check_destination(self, binding: Binding, owner: object) -> None:
+        cell = self.vhost(binding.vhost).cells.get(binding.destination)
+        if cell is not None and binding.destination_type == "queue":
+            _check_owner(cell, owner)
+
+    def export_definitions(self, vhost: str | None) -> dict[str, Any]:
+        """As RabbitMQ's JSON."""
+        return self.definitions.export_definitions(vhost)
+
+    def import_definitions(self, document: Mapping[str, Any], vhost: str | None) -> Imported:
+        """Add what the JSON has, all of it or nothing."""
+        imported = self.definitions.import_definitions(document, vhost)
+        into = {declaration.vhost for declaration in imported.queues}
+        for name in into.difference(imported.vhosts):
+            self.vhost(name)  # it may be down: then nothing is imported
+        self._add_vhosts(imported.vhosts)
+        for declaration in imported.queues:
+            running = self.vhost(declaration.vhost)
+            if declaration.name not in running.cells:
+                cell = running.cells[declaration.name] = QueueCell(declaration)
+                running.start_queue(cell)
+        return imported
+
+
+def _check_owner(cell: QueueCell, owner: object | None) -> None:
+    """Raise :class:`ResourceLockedError` where a queue is exclusive to somebody else."""
+    if cell.owner is not None and cell.owner is not owner:
+        raise ResourceLockedError(f"{cell.declaration} is exclusive to somebody else")

@@ -1,0 +1,98 @@
+"""NodeTopics: the topics of one node. They run, or they are down and why, or there are none yet.
+
+What fails takes all of the topics with it, and they are opened anew (:mod:`warren.actors.running_topics`): as often as
+the node's ``restart_limit`` allows. The node's queues serve whatever becomes of its topics.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pykka import ActorRef
+
+from warren.actors.engines.restarts import Restarts
+from warren.actors.node_context import NodeContext
+from warren.actors.node_errors import TopicsDownError
+from warren.actors.running_topics import TOPICS_DIRECTORY, RunningTopics
+from warren.storage.topic_settings import TopicSettings
+
+_LOG = logging.getLogger("warren.node")
+
+
+class NodeTopics:
+    """See the module's prose. Changed by the node's actor alone."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        path: str,
+        settings: TopicSettings,
+        used_disk_percent: Callable[[], float],
+        *,
+        owner: str,
+        retry_later: Callable[[BaseException], None],
+    ) -> None:
+        """``path``: the node's; ``retry_later``: is told what keeps the topics down."""
+        self._context = context
+        self._path = settings.store_path_root_dir or f"{path}/{TOPICS_DIRECTORY}"
+        self._settings = settings
+        self._used_disk_percent = used_disk_percent
+        self._owner = owner
+        self._retry_later = retry_later
+        self._restarts = Restarts()
+        self.running: RunningTopics | None = None
+        self.error: BaseException | None = None
+        """Why they are down."""
+
+    def get(self) -> RunningTopics | None:
+        """The topics that run; ``None`` where there are none yet. Raises :class:`TopicsDownError`."""
+        if self.running is None and self.error is not None:
+            raise TopicsDownError(f"the topics are down: {self.error}") from self.error
+        return self.running
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether there are topics to be opened."""
+        return self._context.files.is_directory(self._path)
+
+    def declare(self, name: str, queues: int) -> RunningTopics:
+        """See that a topic is there."""
+        topics = self.get() or self._open()
+        topics.declare(name, queues)
+        return topics
+
+    def _open(self) -> RunningTopics:
+        self.running = RunningTopics.open(
+            self._context,
+            self._path,
+            self._settings,
+            self._used_disk_percent,
+            owner=self._owner,
+            has_failed=bool(self._restarts),
+        )
+        self.error = None
+        return self.running
+
+    def try_to_open(self) -> None:
+        """Open them, or say why they are down."""
+        try:
+            self._open()
+        except Exception as error:
+            _LOG.exception("the topics are down")
+            self.error = error
+            self._retry_later(error)
+
+    def restart(self, actor: ActorRef[Any], error: BaseException) -> None:
+        """An actor has failed: open them anew, if it is one of theirs."""
+        topics = self.running
+        if topics is None or not topics.is_of(actor):
+            return
+        _LOG.error("the topics are opened anew: %s", error)
+        topics.give_up(error)
+        self.running, self.error = None, error
+        if not self._restarts.too_often(self._context.clock.now_ns(), self._context.settings.restart_limit):
+            self.try_to_open()
+        else:
+            self._retry_later(error)

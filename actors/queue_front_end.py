@@ -1,0 +1,191 @@
+"""QueueFrontEnd: what any thread may call of a queue's actor. What happens in its turns is
+:mod:`warren.actors.queue_actor`.
+
+*Publishers* hand over single messages that gather in the inbox, or batches of their own;
+:mod:`warren.actors.front_end` says how they are held back. An event loop hands over with ``here=False``.
+
+A message that finds an empty queue and a consumer that waits for it and acks unseen goes straight to it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from pykka._envelope import Envelope as Letter
+
+from warren.actors import messages as m
+from warren.actors.deliveries import Deliveries
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.queue_process import QueueProcess
+from warren.actors.engines.queue_turn import QueueTurn
+from warren.actors.front_end import FrontEnd
+from warren.actors.future import Confirm
+from warren.actors.handing_over import (
+    CLOSED_WEIGHT,
+    PublishBatch,
+    PublishKey,
+    QueueDownError,
+    QueueGoneError,
+    SettleKey,
+)
+from warren.actors.inbox import PendingBatch
+from warren.actors.interrupts import uninterrupted
+from warren.actors.node_context import NodeContext
+from warren.actors.pool import ActorStoppedError, WrongProcessError
+from warren.actors.store_actor import RemoteStore
+from warren.storage.errors import WarrenError
+
+_SAFE: Final = Confirm()
+_SAFE.set()
+
+
+class QueueFrontEnd(FrontEnd):
+    """The outer half of a queue's actor."""
+
+    __slots__ = (
+        "_abandoned",
+        "_error",
+        "_process",
+        "_queue_turn",
+        "_stores",
+        "alive",
+        "coalesces",
+        "declaration",
+        "deliveries",
+    )
+
+    def __init__(self, context: NodeContext, declaration: QueueDeclaration) -> None:
+        super().__init__(context)
+        self.declaration = declaration
+        self.coalesces = declaration.overflow == "drop-head"
+        """Whether single publishes may share a confirm: not where one may be refused and the next not."""
+        self.deliveries: dict[str, Deliveries] = {}
+        """Where consumers get their messages, by their tags. Anybody may ask whether there are any."""
+        self.alive = True
+        """Whether messages may be handed over; quicker to ask than ``actor_stopped``."""
+        self._process: QueueProcess | None = None
+        self._queue_turn: QueueTurn | None = None
+        self._stores: list[RemoteStore] = []
+        self._abandoned: deque[str] = deque()
+        self._error: BaseException | None = None
+
+    def describe(self) -> str:
+        return str(self.declaration)
+
+    def stopped_error(self) -> WarrenError:
+        if isinstance(self._error, QueueGoneError | WrongProcessError):
+            return self._error
+        if self._error is not None:
+            return QueueDownError(f"{self.describe()} is down: {self._error}")
+        return ActorStoppedError(f"{self.describe()} is gone")
+
+    def forget(self, error: WarrenError) -> None:
+        """In a forked child: the queue is the parent's, and whoever comes here gets ``error``."""
+        self._error = error
+        self.alive = False
+        self.actor_stopped.set()
+        self.actor_inbox.weight = CLOSED_WEIGHT
+        for deliveries in list(self.deliveries.values()):
+            deliveries.forget_all(error)
+
+    def publish(self, key: PublishKey, body: bytes, reserved_bytes: int = 0, *, here: bool = True) -> Confirm:
+        """Hand over one message; returns its confirm, which messages that came together share.
+
+        ``here``: whether the calling thread may do the queue's work; an event loop's may not. ``reserved_bytes``: by
+        :func:`~warren.actors.front_end.admit`, for this message and others that join it.
+        """
+        if here and self.deliveries and self._hand_off(key, body):
+            self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+            return _SAFE
+        inbox = self.actor_inbox
+        size_bytes = len(body) + key.overhead_bytes
+        batch = inbox.gather(key, body, self._new_batch, 1, size_bytes=size_bytes, reserved_bytes=reserved_bytes)
+        if not self.coalesces:
+            inbox.seal()
+        if here and self.deliveries:
+            self._wake_consumer()
+        return batch.confirm
+
+    def join(self, key: PublishKey, body: bytes) -> Confirm | None:
+        """The fast path for one message: to a consumer that waits, or to messages that wait already.
+
+        ``None``: bytes have to be reserved for it first.
+        """
+        if self.deliveries and self._hand_off(key, body):
+            return _SAFE
+        batch = self.actor_inbox.join(key, body, len(body) + key.overhead_bytes)
+        if batch is None:
+            return None
+        if self.deliveries:
+            self._wake_consumer()
+        return batch.confirm  # type: ignore[attr-defined,no-any-return]
+
+    def _wake_consumer(self) -> None:
+        """Let a consumer that waits have what was handed over, in this thread."""
+        if self.consumer_waits():
+            self.turn()
+
+    def _hand_off(self, key: PublishKey, body: bytes) -> bool:
+        """Give a message to a consumer that waits for one and acks unseen, past the queue, if nothing is before it."""
+        return self.consumer_waits() and uninterrupted(self._hand_off_in_turn, key, body)
+
+    def _hand_off_in_turn(self, key: PublishKey, body: bytes) -> bool:
+        if not self._turn_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._process is None or not self.actor_inbox.empty() or not self.alive:
+                return False
+            delivered = self._process.hand_off(key.envelope, body)
+            deliveries = None if delivered is None else self.deliveries.get(delivered.consumer or "")
+            if delivered is None or deliveries is None:
+                return False
+            deliveries.put(delivered)
+            return True
+        finally:
+            self.end_turn()
+
+    def _new_batch(self, key: object) -> PublishBatch:
+        return PublishBatch(key, Confirm(self))
+
+    def publish_many(
+        self,
+        key: PublishKey,
+        bodies: Sequence[bytes],
+        reserved_bytes: int = 0,
+        *,
+        msg_ids: bytes = b"",
+        here: bool = True,
+    ) -> Confirm:
+        """Hand over messages in one batch; ``msg_ids``: 16 bytes each, where other queues get the same messages."""
+        confirm = Confirm(self)
+        message = m.Publish(key.envelope, msg_ids, bodies, key.expiration_ms, key.priority, confirm, reserved_bytes)
+        if self.actor_stopped.is_set():
+            self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+            raise self.stopped_error()
+        self.actor_inbox.put(Letter(message), len(bodies))
+        if here and self.deliveries:
+            self._wake_consumer()
+        return confirm
+
+    def consumer_waits(self) -> bool:
+        """Whether a consumer's thread waits for a message right now."""
+        return any(deliveries.waiting for deliveries in list(self.deliveries.values()))
+
+    def settle(self, key: SettleKey, tag: int) -> None:
+        """Ack, requeue or reject one delivery."""
+        self.actor_inbox.gather(key, tag, PendingBatch, 0)
+
+    def _is_held_up(self) -> bool:
+        return any(store.credit.blocked for store in self._stores)
+
+    def let_go(self, channel: str) -> None:
+        """Close a channel that nobody can reach any more. Takes no lock: a garbage collector may call it anywhere."""
+        self._abandoned.append(channel)
+        self._pool.submit(self)
+
+    def wants_turn(self) -> bool:
+        if not self.alive:
+            return False
+        return bool(self._abandoned or (self._hurry and self._queue_turn is not None and self._queue_turn.waiting))

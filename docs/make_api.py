@@ -1,0 +1,140 @@
+"""Make ``docs/api.md`` from the docstrings: ``python docs/make_api.py``. tests/test_docs.py holds that it was run."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import warren
+from warren.actors.future import Confirm
+from warren.engine import open_vhost
+
+PAGE: Final = Path(__file__).with_name("api.md")
+
+HEAD: Final = """# All names
+
+Every public name of `warren`, with what it takes, does and raises. `docs/make_api.py` makes this page from the
+docstrings. Types stand in the code (checked by mypy); how things work together stands in the guides:
+[runtime](runtime.md), [publishing](publishing.md), [consuming](consuming.md), [routing](routing.md), [queue
+arguments](queue-arguments.md), [topics](topics.md).
+
+Seconds are `float`s, sizes are bytes, names are `str`, bodies are `bytes`. Every verb also raises `ClosedError` and
+`WrongProcessError` where the node cannot be used, those of a queue `QueueDownError` where the queue cannot, and those
+of a topic `TopicsDownError` where the topics cannot.
+
+The handles of [`warren.aio`](asyncio.md) have the same verbs, as coroutines. Elsewhere: `warren.kombu`
+([Celery and Kombu](celery.md)), `warren.durable_queue` ([durable queue](durable-queue.md)), `warren.metrics`
+([monitoring](monitoring.md)).
+"""
+
+ERRORS: Final = """
+## Errors
+
+All stand in `warren.errors`. `WarrenError`, and the four that have others below them, stand at the top, too. What to do
+about each: [runtime](runtime.md#errors-and-what-to-do).
+
+| error | is a | when |
+| --- | --- | --- |
+"""
+
+FIRST: Final = ("Config", "Node", "Vhost", "Queue", "Exchange", "Consumer", "Delivery", "Confirm", "Topic", "Reader")
+"""The order of the page; the others come behind."""
+_ROLE: Final = re.compile(r":\w+:`~?([^`<]+)`")
+_LITERAL: Final = re.compile(r"``([^`]+)``")
+
+
+def main() -> None:
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
+    """The whole of it."""
+    parts = [HEAD, "\n## Opening\n", entry("open", warren.open), entry("warren.engine.open_vhost", open_vhost)]
+    for owner in classes():
+        parts.append(f"\n## {owner.__name__}\n\n{markdown(inspect.getdoc(owner))}\n")
+        parts += [entry(name, member) for name, member in public_names(owner)]
+    parts.append(ERRORS)
+    parts += [error_row(name, getattr(warren.errors, name)) for name in warren.errors.__all__]
+    return "".join(parts)
+
+
+def classes() -> list[type]:
+    """Every class of the top that is no error, in the page's order."""
+    found = [getattr(warren, name) for name in warren.__all__]
+    kept = [one for one in found if inspect.isclass(one) and not issubclass(one, Exception)]
+    return sorted(kept, key=lambda one: FIRST.index(one.__name__) if one.__name__ in FIRST else len(FIRST))
+
+
+def public_names(owner: type) -> Iterator[tuple[str, Any]]:
+    """What a class has itself or from a class with no section of its own; a confirm: what is not a pykka's future's."""
+    seen: set[str] = set()
+    for base in owner.__mro__:
+        if base.__module__.partition(".")[0] != "warren" or (base is not owner and base in classes()):
+            continue
+        for name, member in vars(base).items():
+            if name.startswith("_") or name in seen or (owner is Confirm and name not in CONFIRM):
+                continue
+            seen.add(name)
+            function = member.__func__ if isinstance(member, classmethod) else member
+            if (getattr(function, "__doc__", None) and callable(function)) or isinstance(function, property):
+                yield name, function
+
+
+CONFIRM: Final = ("wait", "done", "error", "on_done")
+
+
+def entry(name: str, member: Any) -> str:
+    """One name: a line with its arguments, and what its docstring says."""
+    said = markdown(inspect.getdoc(member) or "")
+    shown = name if isinstance(member, property) else f"{name}{signature_of(member)}"
+    return f"\n**`{shown}`**\n" + (f"\n{textwrap.indent(said, '')}\n" if said else "")
+
+
+def signature_of(function: Callable[..., object]) -> str:
+    """Without types. What ``**name`` stands for is named one by one."""
+    parameters: list[inspect.Parameter] = []
+    for one in inspect.signature(function).parameters.values():
+        if one.name in {"self", "cls"}:
+            continue
+        if one.kind is one.VAR_KEYWORD and (names := _keywords(function, one.name)):
+            parameters += [inspect.Parameter(name, one.KEYWORD_ONLY, default=_Any()) for name in names]
+        else:
+            parameters.append(one.replace(annotation=one.empty))
+    return str(inspect.Signature(sorted(parameters, key=lambda one: one.kind)))
+
+
+class _Any:
+    def __repr__(self) -> str:
+        return "…"
+
+
+def _keywords(function: Callable[..., object], name: str) -> list[str]:
+    hint = typing.get_type_hints(inspect.unwrap(function), include_extras=True)[name]
+    found = [*typing.get_args(hint)[0].__annotations__]
+    return found if len(found) <= MANY_SETTINGS else []
+
+
+MANY_SETTINGS: Final = 20
+"""The settings of ``open`` have a page of their own."""
+
+
+def error_row(name: str, error: type) -> str:
+    code = getattr(error, "reply_code", None)
+    base = f"`{error.__mro__[1].__name__}`{'' if code is None else f', {code}'}"
+    said = markdown(inspect.getdoc(error) or "").partition("\n\n")[0].replace("\n", " ")
+    return f"| `{name}` | {base} | {said} |\n"
+
+
+def markdown(text: str | None) -> str:
+    """A docstring as Markdown."""
+    plain = _ROLE.sub(lambda found: f"`{found[1].rpartition('.')[2] if '~' in found[0] else found[1]}`", text or "")
+    return _LITERAL.sub(r"`\1`", plain)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Consumers that come and go: checkouts, basic.get, cancels, processes and nodes that are away, credit.
+
+A cancelled consumer keeps what it holds; it goes when it has finished. A process that is gone loses all: what its
+consumers held returns, consumer by consumer in the order of their keys. A node that is away may come back: until then
+nothing is handed out to its consumers, and what they held returns. Both count as failed deliveries.
+"""
+
+from __future__ import annotations
+
+from warren.queue_index.quorum.commands import Cancel, Checkout, ConsumerKey, Credit, Down, Pid, PurgeNodes
+from warren.queue_index.quorum.consumers import CANCELLED, SUSPECTED, UP, Consumer
+from warren.queue_index.quorum.deliveries import Deliveries
+from warren.queue_index.quorum.publishers import Publishers
+from warren.queue_index.quorum.rules import DEFAULT_TIMEOUT_MS
+from warren.storage.erlang_terms import node_of_pid
+
+
+class Membership:
+    """Consumer membership: who is there. Every method ends with a checkout unless it says something else."""
+
+    def __init__(self, deliveries: Deliveries, publishers: Publishers) -> None:
+        self.deliveries = deliveries
+        self.publishers = publishers
+
+    def attach(self, index: int, ts_ms: int, command: Checkout) -> None:
+        """A consumer joins, or is there already and takes on what it asks for now."""
+        service, rules = self.deliveries.service, self.deliveries.rules
+        key: ConsumerKey | None = command.consumer
+        if rules.has_keys:
+            key = service.key_of(command.consumer)
+            if key is None:
+                key = index if command.keyed else command.consumer
+        assert key is not None
+        self._join(self._consumer(key, command))
+        service.activate_next()
+        self.deliveries.checkout(ts_ms)
+
+    def _consumer(self, key: ConsumerKey, command: Checkout) -> Consumer:
+        tag, pid = command.consumer
+        rules = self.deliveries.rules
+        credited = command.credit_mode == "credited"
+        return Consumer(
+            key=key,
+            tag=tag,
+            pid=pid,
+            once=command.lifetime != "auto",
+            credited=credited,
+            cap=command.credit if rules.caps_prefetch and not credited else None,
+            priority=command.priority,
+            credit=0 if credited and rules.has_keys else command.credit,
+            delivery_count=command.delivery_count if credited and command.keyed else 0,
+            serial=rules.has_timeouts or (credited and command.keyed),
+            prefetch=command.prefetch,
+            timeout_ms=DEFAULT_TIMEOUT_MS if command.timeout_ms is None else command.timeout_ms,
+        )
+
+    def _join(self, new: Consumer) -> None:
+        service = self.deliveries.service
+        existing = service.consumers.by_key.get(new.key)
+        if service.single_active:
+            active = service.active()
+            if active is not None and (active.key != new.key or active.status != UP):
+                existing = None  # cancelled, or about to go: it waits like any other
+            if existing is None:
+                service.add_waiting(new)
+                return
+        if existing is None:
+            service.attach(new)
+            return
+        existing.take_on(new)
+        existing.status, existing.inner = UP, None
+        existing.credit = max(0, new.credit - len(existing.held))
+        service.refresh(existing)
+
+    def get(self, ts_ms: int, command: Checkout) -> None:
+        """basic.get: a consumer of one message. Without a checkout, unless the message is settled at once."""
+        deliveries, service = self.deliveries, self.deliveries.service
+        if service.single_active or not len(deliveries.messages) or service.consumers.find(command.consumer):
+            return
+        consumer = self._consumer(command.consumer, command._replace(credit=1, credit_mode="simple_prefetch"))
+        service.attach(consumer)
+        served = deliveries.serve_one(ts_ms)
+        if served is None:  # all that was ready had expired
+            service.consumers.remove(consumer)
+        elif command.settled:
+            deliveries.complete(consumer, [served])
+            deliveries.checkout(ts_ms)
+        deliveries.messages.apply_limits()
+
+    def cancel(self, ts_ms: int, command: Cancel) -> None:
+        """From 4.0 on without a checkout where there is no such consumer."""
+        service, has_keys = self.deliveries.service, self.deliveries.rules.has_keys
+        key: ConsumerKey | None = command.consumer
+        if has_keys:
+            key = service.key_of(command.consumer)
+            if key is None:
+                return
+        assert key is not None
+        consumer = service.consumers.by_key.get(key)
+        if consumer is None:
+            service.take_waiting(key)
+        elif command.removes:
+            self._remove(consumer, failed=False)
+        else:
+            consumer.once, consumer.credit = True, 0
+            consumer.status, consumer.inner = CANCELLED, None
+            service.refresh(consumer)
+        self.deliveries.activate_if(has_keys or consumer is not None)
+        self.deliveries.checkout(ts_ms)
+
+    def down(self, ts_ms: int, command: Down) -> None:
+        """A process is gone, or the node that it is on is away."""
+        if command.reason == "noconnection":
+            self._lose(command.pid)
+        else:
+            self._forget(command.pid)
+            self.deliveries.activate_if(self.deliveries.rules.has_keys)
+        self.deliveries.checkout(ts_ms)
+
+    def _forget(self, pid: Pid) -> None:
+        self.publishers.forget(pid)
+        deliveries, service = self.deliveries, self.deliveries.service
+        if service.single_active:
+            service.forget_waiting(pid)
+        for consumer in service.consumers.of_pid(pid):
+            self._remove(consumer, failed=True)
+            deliveries.activate_if(not deliveries.rules.has_keys)
+
+    def _remove(self, consumer: Consumer, *, failed: bool) -> None:
+        """What it holds returns, and it goes."""
+        self.deliveries.return_all(consumer, failed=failed)
+        self.deliveries.service.consumers.remove(consumer)
+
+    def _lose(self, pid: Pid) -> None:
+        """A process is said to be away: all of its node are."""
+        service, node = self.deliveries.service, node_of_pid(pid)
+        away = [one for one in service.consumers if node_of_pid(one.pid) == node]
+        if not service.single_active:
+            for consumer in away:
+                if consumer.status == UP:
+                    consumer.status = SUSPECTED
+                    self._lose_consumer(consumer)
+            return
+        last = None
+        for consumer in away:
+            self._lose_consumer(consumer)
+            last = consumer if consumer.key in service.consumers.by_key else None
+            service.consumers.remove(consumer)
+        if last is not None:  # of several only the last one waits, as in the broker
+            service.waiting.append(last)
+        service.mark_waiting(node, SUSPECTED)
+        service.activate_next()
+
+    def _lose_consumer(self, consumer: Consumer) -> None:
+        if not self.deliveries.rules.credits_each_return:
+            consumer.give_back(len(consumer.held))
+        self.deliveries.return_all(consumer, failed=True)
+
+    def node_up(self, ts_ms: int, node: str) -> None:
+        service = self.deliveries.service
+        for consumer in service.consumers:
+            if node_of_pid(consumer.pid) == node and consumer.status != CANCELLED:
+                consumer.status = UP
+                service.refresh(consumer)
+        service.mark_waiting(node, UP)
+        service.activate_next()
+        self.deliveries.checkout(ts_ms)
+
+    def purge_nodes(self, command: PurgeNodes) -> None:
+        """Nodes left the cluster, and their processes are gone. Without a checkout."""
+        service = self.deliveries.service
+        self.deliveries.unserved = True
+        for node in command.nodes:
+            pids = [consumer.pid for consumer in service.consumers] + sorted(self.publishers.following)
+            pids += [consumer.pid for consumer in service.waiting]
+            for pid in reversed(pids):
+                if node_of_pid(pid) == node:
+                    self._forget(pid)
+
+    def credit(self, ts_ms: int, command: Credit) -> None:
+        """To one that waits without a checkout, and up to 3.13 to the front."""
+        service = self.deliveries.service
+        consumer = service.consumers.by_key.get(command.consumer)
+        if consumer is not None:
+            consumer.grant(command.credit, command.delivery_count)
+            service.enqueue(consumer)
+            self.deliveries.checkout(ts_ms)
+            if command.drain:
+                consumer.drain()
+            return
+        consumer = service.take_waiting(command.consumer)
+        if consumer is not None:
+            consumer.grant(command.credit, command.delivery_count)
+            if command.drain and (consumer.serial or self.deliveries.rules.has_timeouts):
+                consumer.drain()
+            service.add_waiting(consumer, first=True)

@@ -1,0 +1,26 @@
+"""Which name was meant by one of which a few bytes are damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+MAX_CHANGED: Final = 3
+"""Bytes in which a damaged name may differ from the one that it was."""
+_OTHER_LENGTH: Final = 1 << 30
+
+
+def changes_of(value: bytes, known: bytes) -> tuple[int, int]:
+    """The bytes and the bits in which ``value`` differs from ``known``; very many where the lengths differ."""
+    if len(value) != len(known):
+        return _OTHER_LENGTH, _OTHER_LENGTH
+    changed = [one ^ other for one, other in zip(value, known, strict=True) if one != other]
+    return len(changed), sum(map(int.bit_count, changed))
+
+
+def nearest(value: bytes, known: Iterable[bytes], most: int = MAX_CHANGED) -> bytes | None:
+    """The one of these that differs in the fewest bytes; ``None``: there are several, or all differ in too many."""
+    changes = sorted((changes_of(value, one)[0], one) for one in known)
+    if not changes or changes[0][0] > most or (len(changes) > 1 and changes[1][0] == changes[0][0]):
+        return None
+    return changes[0][1]

@@ -1,0 +1,38 @@
+"""A child process that is killed at a moment nobody chose; what it told until then."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import time
+from collections.abc import Iterator
+
+SILENCE_S = 60.0
+"""A process that says nothing for so long hangs."""
+
+
+def lines_until_killed(child: int, reading: int, rng: random.Random, *, times: int = 1) -> Iterator[str]:
+    """What a process tells before it is killed, after so many lines or so many seconds; or ``times`` as many."""
+    lines, seconds = (rng.randrange(10, 250), 0.25) if rng.random() < 0.8 else (1 << 30, rng.uniform(0, 0.06))
+    lines, seconds = lines * times, seconds * times
+    deadline, rest, killed, count = time.monotonic() + seconds, b"", False, 0
+    poll = select.poll()  # which knows descriptors of any size
+    poll.register(reading)
+    while True:
+        if not killed and (count >= lines or time.monotonic() >= deadline):
+            os.kill(child, signal.SIGKILL)  # and go on: it may have said more before it died
+            killed = True
+        wait_s = SILENCE_S if killed else max(0.0, deadline - time.monotonic())
+        if not poll.poll(wait_s * 1000):
+            assert not killed, "a process that was killed goes on"
+            continue
+        data = os.read(reading, 1 << 16)
+        if not data:
+            assert killed, "the process ended by itself"
+            assert not rest, "half a line"
+            return
+        *whole, rest = (rest + data).split(b"\n")
+        count += len(whole)
+        yield from (line.decode() for line in whole)

@@ -1,0 +1,54 @@
+"""Every change of what is declared on a node, and what can be seen of it, for tests of crashes and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import warren
+import warren.aio
+from tests.support.runtime_tools import BIG, HandNode, bodies
+
+
+def prepare(scene: HandNode) -> None:
+    node = scene.node
+    node.queue("old").publish_many([b"o1", BIG]).wait()
+    node.exchange("old exchange", "direct")
+    node.bind("old", "old exchange", "old key")
+    node.queue("doomed").publish_many([b"d", BIG]).wait()
+    node.exchange("doomed exchange", "topic")
+    node.bind("doomed", "old exchange", "doomed key")
+    node.vhost("doomed vhost").queue("in it").publish_many([b"v", BIG]).wait()
+    scene.run()
+
+
+CHANGES: dict[str, Callable[[warren.Node], Any]] = {
+    "declare a queue": lambda node: node.queue("new").publish(b"n").wait(),
+    "declare a priority queue": lambda node: node.queue("new", arguments={"x-max-priority": 2}).publish(b"n").wait(),
+    "delete a queue": lambda node: node.delete_queue("doomed"),
+    "declare an exchange": lambda node: node.exchange("new exchange", "fanout"),
+    "delete an exchange": lambda node: node.delete_exchange("doomed exchange"),
+    "bind": lambda node: node.bind("old", "old exchange", "new key"),
+    "unbind": lambda node: node.unbind("doomed", "old exchange", "doomed key"),
+    "declare a vhost": lambda node: node.vhost("new vhost").queue("q").publish(b"n").wait(),
+    "delete a vhost": lambda node: node.delete_vhost("doomed vhost"),
+}
+
+
+def looked_at(scene: HandNode) -> dict[str, Any]:
+    """What is declared, and what every queue has."""
+    node = scene.node
+    document = node.definitions()
+    assert node.failed_queues == {}
+    for vhost in node.vhosts():
+        assert node.vhost(vhost).failed_queues == {}
+    return {
+        "vhosts": sorted(node.vhosts()),
+        "queues": {
+            (vhost, queue.name): bodies(queue)
+            for vhost in sorted(node.vhosts())
+            for queue in node.vhost(vhost).queues()
+        },
+        "exchanges": sorted((one["vhost"], one["name"], one["type"]) for one in document["exchanges"]),
+        "bindings": sorted((one["source"], one["destination"], one["routing_key"]) for one in document["bindings"]),
+    }

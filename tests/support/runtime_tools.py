@@ -1,0 +1,157 @@
+"""A node in a test's hands: no threads, a clock that stands still, a disk in memory, a machine that is made up.
+
+:func:`hand_node` opens one. Turns are run by :meth:`HandNode.run`, or by whoever waits for an answer; time passes in
+:meth:`HandNode.advance`. :meth:`HandNode.kill` and :meth:`HandNode.lose_power` end it as a crash would and give the
+disk as the next process finds it, to be opened by :func:`hand_node` again.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+import attrs
+from pykka import ActorRegistry
+
+from warren import Config, Node, Queue
+from warren.actors.clock import HandClock
+from warren.actors.node_actor import Probes
+from warren.actors.pool import HandPool, PooledActor
+from warren.queue_index import directory as names
+from warren.storage.memory import MemoryFileSystem
+
+DATA = "/data"
+GIB = 1 << 30
+
+
+@attrs.define
+class Machine:
+    """What a node reads of its machine; to be set by the test. The default memory limit is 40 % of the total."""
+
+    used_bytes: int = 0
+    total_memory_bytes: int = 10 * GIB
+    free_disk_bytes: int = 100 * GIB
+    memory_reads: int = 0
+    disk_reads: int = 0
+    broken: Exception | None = None
+    """What reading the memory raises."""
+    given_back: int = 0
+    """How often memory was to be returned to the system."""
+
+    def read(self) -> int:
+        """Bytes used: the machine is its own memory reading."""
+        self.memory_reads += 1
+        if self.broken is not None:
+            raise self.broken
+        return self.used_bytes
+
+    def read_disk(self) -> int:
+        """Bytes free."""
+        self.disk_reads += 1
+        return self.free_disk_bytes
+
+    def give_back(self) -> None:
+        """Return memory to the system: counted only."""
+        self.given_back += 1
+
+    def probes(self) -> Probes:
+        return Probes(
+            reading=lambda _: self,
+            total_memory_bytes=self.total_memory_bytes,
+            free_disk_bytes=self.read_disk,
+            give_back=self.give_back,
+        )
+
+
+class HandNode(NamedTuple):
+    """A node and what it stands on."""
+
+    node: Node
+    pool: HandPool
+    clock: HandClock
+    files: MemoryFileSystem
+    machine: Machine
+
+    def run(self) -> None:
+        """Run turns until nobody waits for one."""
+        self.pool.run()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; every timer on the way goes off at its moment, and what it gives to do is done."""
+        self.clock.advance(seconds, self.pool.run)
+
+    def kill(self) -> MemoryFileSystem:
+        """End the process between two operations; the disk as the next one finds it: every issued write is there."""
+        self._forget()
+        return self.files.after_process_crash()
+
+    def lose_power(self, rng: random.Random) -> MemoryFileSystem:
+        """Pull the plug: what was synced is there, and of the rest what ``rng`` leaves."""
+        self._forget()
+        return self.files.after_power_loss(rng)
+
+    def _forget(self) -> None:
+        self.node._running.forget()
+        self.pool.stop()
+        forget_actors(self.pool)
+
+
+def forget_actors(pool: object) -> None:
+    """Take the actors of a dead pool out of Pykka's registry, which is the whole process's."""
+    for ref in ActorRegistry.get_all():
+        owner = getattr(ref.actor_inbox, "owner", None)
+        if isinstance(owner, PooledActor) and owner._pool is pool:
+            ActorRegistry.unregister(ref)
+
+
+def hand_node(
+    files: MemoryFileSystem | None = None,
+    *,
+    path: str = DATA,
+    config: Config | None = None,
+    clock: HandClock | None = None,
+    machine: Machine | None = None,
+    seed: int = 0,
+    adopt: bool = False,
+    check_invariants: bool = True,
+    **settings: Any,
+) -> HandNode:
+    """Open a node; what is not given is new. ``settings``: as for :func:`warren.open`."""
+    disk = MemoryFileSystem(random.Random(seed)) if files is None else files
+    pool = HandPool()
+    time = HandClock() if clock is None else clock
+    computer = Machine() if machine is None else machine
+    try:
+        node = Node(
+            path,
+            Config.of(config, **settings),
+            files=disk,
+            pool=pool,
+            clock=time,
+            random=random.Random(seed).randbytes,
+            probes=computer.probes(),
+            adopt=adopt,
+            check_invariants=check_invariants,
+        )
+    except BaseException:
+        forget_actors(pool)
+        raise
+    return HandNode(node, pool, time, disk, computer)
+
+
+BIG = b"B" * 5000
+"""A body that goes to the shared store."""
+
+
+def queue_path(queue: str, vhost: str = "/") -> str:
+    directory = names.vhost_directory_name(vhost.encode())
+    entry = names.queue_directory_name(vhost.encode(), queue.encode())
+    return f"{DATA}/msg_stores/vhosts/{directory}/queues/{entry}"
+
+
+def store_path(vhost: str = "/") -> str:
+    return f"{DATA}/msg_stores/vhosts/{names.vhost_directory_name(vhost.encode())}/msg_store_persistent"
+
+
+def bodies(queue: Queue) -> list[bytes]:
+    return [message.body for message in queue.browse()]

@@ -1,0 +1,26 @@
+"""Waiting for what another process does: until it is seen, with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+POLL_INTERVAL_S = 0.02
+PATIENCE_S = 60.0
+"""A busy machine is no failure."""
+
+
+class Process(Protocol):
+    def poll(self) -> int | None: ...
+
+
+def wait_until(
+    condition: Callable[[], object], what: str, *, process: Process | None = None, patience_s: float = PATIENCE_S
+) -> None:
+    """Ask ``condition`` until it holds. Raises :class:`AssertionError` where ``process`` ends, or it takes too long."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert process is None or process.poll() is None, f"the process ended: {what}"
+        assert time.monotonic() < deadline, what
+        time.sleep(POLL_INTERVAL_S)

@@ -1,0 +1,66 @@
+"""Confirms to be awaited.
+
+Somebody who awaits one does not wait for the timer that groups syncs: the queue is told to hurry, and what came
+meanwhile from others is made safe in the same go. Cancelled there, the message is published all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Generic, TypeVar
+
+from warren.actors import future
+from warren.actors.front_end import FrontEnd
+from warren.aio.bridge import admitted, safe
+
+W = TypeVar("W")
+
+
+class AppendConfirm(Generic[W]):
+    """Await it to know that a message is as safe as the node's ``sync`` promises, and where it is; raises why it never
+    will be.
+
+    It may be awaited by many, from any event loop, and by nobody: the message gets safe all the same.
+    """
+
+    __slots__ = ("_future", "_where")
+
+    def __init__(self, confirm: future.Confirm, where: Callable[[], W]) -> None:
+        self._future = confirm
+        self._where = where
+
+    @property
+    def done(self) -> bool:
+        """Whether it is known."""
+        return self._future.done
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it will not be safe, as far as that is known."""
+        return self._future.error
+
+    def __await__(self) -> Generator[Any, None, W]:
+        yield from safe(self._future).__await__()
+        return self._where()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'failed' if self.error else 'safe' if self.done else 'pending'}>"
+
+
+class Confirm(AppendConfirm[None]):
+    """Await it to know that messages are as safe as the node's ``sync`` promises; raises why they never will be.
+
+    It may be awaited by many, from any event loop, and by nobody: the messages get safe all the same.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, confirm: future.Confirm) -> None:
+        super().__init__(confirm, lambda: None)
+
+
+async def has_room(find: Callable[[], Sequence[FrontEnd]], timeout: float | None) -> None:
+    """Wait until all queues (or logs of topics) have room. Raises :class:`BlockedError` after ``timeout`` seconds."""
+    actors, reserved_bytes = await admitted(find, lambda _: 1, timeout)
+    if actors:
+        actors[0].gate.leave(reserved_bytes, unused_bytes=reserved_bytes)

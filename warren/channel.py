@@ -1,0 +1,140 @@
+"""Channel: what messages of one queue were delivered through, and are settled through."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from warren.actors import messages as m
+from warren.actors.engines.effects import Delivered
+from warren.actors.future import Future
+from warren.actors.handing_over import SettleKey
+from warren.actors.queue_actor import QueueActor
+from warren.messages import ReceivedMessage
+from warren.process_bound import ProcessBound
+from warren.queue_index.acking import tag_ranges
+from warren.queue_index.fetching import Fetched
+from warren.steps import Steps, ask
+from warren.storage.errors import WarrenError
+
+
+class Channel:
+    """A consumer's, or a handle's for its gets.
+
+    Closes itself when nobody is left who could settle any of them: its deliveries, its consumer or handle are gone.
+    """
+
+    __slots__ = ("_actor", "_keys", "_open", "name")
+
+    def __init__(self, actor: QueueActor, name: str) -> None:
+        self._actor = actor
+        self._open = True
+        self.name = name
+        self._keys = {outcome: SettleKey(name, outcome) for outcome in ("ack", "requeue", "reject")}
+
+    @property
+    def actor(self) -> QueueActor:
+        """The queue's actor. Raises why it is no more: what it had delivered has gone back to the queue."""
+        if self._actor.actor_stopped.is_set():
+            raise self._actor.stopped_error()
+        return self._actor
+
+    @property
+    def alive(self) -> bool:
+        """Whether what was delivered through it can still be settled."""
+        return not self._actor.actor_stopped.is_set()
+
+    def settle(self, outcome: str, tag: int) -> None:
+        """Settle one delivery."""
+        self.actor.settle(self._keys[outcome], tag)
+
+    def settle_up_to(self, outcome: str, tag: int) -> Steps[None]:
+        """Settle all deliveries up to one."""
+        yield ask(self.actor, m.Settle(self.name, outcome, (), tag))
+
+    def settle_many(self, outcome: str, tags: list[int]) -> None:
+        """Settle deliveries in one message."""
+        self.actor.actor_ref.tell(m.Settle(self.name, outcome, tag_ranges(tags)))
+
+    def settle_all(self, outcome: str, tags: range) -> None:
+        """Settle a whole batch."""
+        self.actor.actor_ref.tell(m.Settle(self.name, outcome, (tags,)))
+
+    def give_back(self, got: Future) -> None:
+        """Requeue what a get has brought that nobody waits for any more. For any thread."""
+        with contextlib.suppress(WarrenError):  # the queue is gone, and has its messages back
+            for delivered in () if got.error is not None else got.get():
+                self.settle_all("requeue", delivered.tags)
+
+    def shut(self) -> Steps[int]:
+        """Give back what is unsettled; returns how many messages that were."""
+        if not self._open or self._actor.actor_stopped.is_set():
+            return 0
+        self._open = False
+        requeued: int = yield ask(self._actor, m.CloseChannel(self.name))
+        return requeued
+
+    def __del__(self) -> None:
+        if self._open and self._actor.alive:
+            self._actor.let_go(self.name)
+
+
+class StoredAs(NamedTuple):
+    """A message as its queue has it. ``expiry_us``: since the epoch, 0 for never."""
+
+    seq_id: int
+    msg_id: bytes
+    expiry_us: int
+    encoded: bytes
+
+
+class DeliveredMessage(ReceivedMessage, ProcessBound):
+    """A message that was delivered, to be settled once."""
+
+    __slots__ = ("_channel", "_settled", "delivery_tag", "redelivered")
+
+    def __init__(self, channel: Channel, delivered: Delivered, index: int, body: bytes | None) -> None:
+        # What ReceivedMessage.__init__ sets, without its call: this is made for every message.
+        self._fetched = delivered.fetched
+        self._index = index
+        self._body = body
+        self._message = None
+        self._channel = channel
+        self._settled = not delivered.first_tag
+        self.delivery_tag = delivered.first_tag + index if delivered.first_tag else 0
+        """Rises by one a delivery; 0 where no ack is expected."""
+        self.redelivered = delivered.fetched.redelivered
+        """Whether it may have been delivered before."""
+
+    def mark_settled(self) -> bool:
+        """Take it as settled by the caller; whether it was not before."""
+        unsettled, self._settled = not self._settled, True
+        return unsettled
+
+    @property
+    def channel(self) -> Channel:
+        return self._channel
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was settled, or needs not be."""
+        return self._settled
+
+    @property
+    def stored(self) -> StoredAs:
+        """What its queue has it under."""
+        fetched, index = self._fetched, self._index
+        if not isinstance(fetched, Fetched):
+            raise TypeError("a delivery is of what was fetched")
+        return StoredAs(fetched.seq_ids[index], fetched.msg_id(index), fetched.expiry_us(index), fetched.term(index))
+
+
+def settle(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
+    """Settle many deliveries, a message a channel."""
+    tags: dict[Channel, list[int]] = {}
+    for delivery in deliveries:
+        if delivery.mark_settled():
+            tags.setdefault(delivery.channel, []).append(delivery.delivery_tag)
+    for channel, found in tags.items():
+        channel.settle_many(outcome, found)

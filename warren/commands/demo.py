@@ -1,0 +1,176 @@
+"""The command ``warren demo``: the salvage of a stopped RabbitMQ's directory that ships with warren.
+
+The directory has classic queues of version 1 and 2 and quorum queues (two RabbitMQ 3.10.8 nodes' directories put into
+one). Beside it stands what that broker itself delivered when it was started on copies: of each queue the number of
+messages, a digest of their bodies, which of them were marked as redelivered, and how often each one of a quorum queue
+had come back. What is exported is compared with that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import as_file, files
+from typing import Annotated, Any, Final
+
+import attrs
+import typer
+
+from warren.commands.findings import FindingReporter
+from warren.commands.inspect import inspect
+from warren.commands.options import EXIT_DAMAGE
+from warren.commands.output import opened, print_json, report_error
+from warren.commands.verify import verify
+from warren.salvage.archive import unpack
+from warren.salvage.export import Selection, export_source
+from warren.salvage.names import from_text, shown
+from warren.salvage.source import open_source
+from warren.storage.errors import StorageError
+
+ARCHIVE: Final = files("warren.data") / "rabbitmq-3.10.8-types.tar.gz"
+EXPORTED: Final = "exported.jsonl"
+"""The file that the messages are exported to."""
+
+_ORACLE: Final = files("warren.data") / "rabbitmq-3.10.8-types.json"
+_NODE: Final = "node"
+"""As the archive has it."""
+
+Lines = Mapping[str, Sequence[Mapping[str, Any]]]
+"""The exported messages, by queue."""
+
+
+def demo(
+    directory: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Where; empty or not there yet. Kept. Without it: a temporary one, removed."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only what came of it, as JSON.")] = False,
+) -> None:
+    """Salvage a stopped RabbitMQ's directory that ships with warren, and compare with what that broker delivered.
+
+    It is inspected, verified and exported with the commands of these names.
+
+    Exit code 0: it is the same, 1: it is not, which is named, 2: it could not be finished.
+    """
+    oracle = load_oracle()
+    with empty_directory(directory) as place:
+        node, out = os.path.join(place, _NODE), os.path.join(place, EXPORTED)
+        with as_file(ARCHIVE) as packed:
+            unpack(str(packed), place)
+        if not as_json:
+            _say_command("inspect", node)
+            inspect(node)
+            _say_command("verify", node)
+            verify(node)
+            _say_command("export", node, "--out", out)
+        findings = FindingReporter()
+        with open_source(node) as source, opened(out, node) as write:
+            exported = export_source(source, Selection(), write, findings)
+        findings.rest()
+        problems = [*oracle.differing(found := read_lines(out)), *oracle.marked_otherwise(found)]
+    if as_json:
+        counts = {"queues": len(oracle.delivered), "messages": exported.messages, "bytes": exported.payload_bytes}
+        print_json({"broker": oracle.broker, **counts, "held": not problems, "problems": problems})
+    else:
+        for problem in problems:
+            report_error(problem)
+        if not problems:
+            print(
+                f"{exported.messages:,} messages of {len(oracle.delivered)} queues, classic v1, classic v2 and quorum: "
+                f"those that {oracle.broker} delivered, in order"
+            )
+        if directory is not None:
+            print(f"The directory is kept: {place}")
+    if problems or exported.problems:
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+def _say_command(*words: str) -> None:
+    print(f"$ warren {' '.join(words)}", flush=True)
+
+
+@contextmanager
+def empty_directory(directory: str | None) -> Iterator[str]:
+    """A directory to work in: ``directory``, which must be empty or not there yet, or a temporary one."""
+    if directory is None:
+        with tempfile.TemporaryDirectory(prefix="warren-demo-", ignore_cleanup_errors=True) as temporary:
+            yield temporary
+        return
+    if os.path.exists(directory) and (not os.path.isdir(directory) or os.listdir(directory)):
+        raise StorageError(f"{directory}: there is something in it; the demo wants an empty directory, or a new name")
+    os.makedirs(directory, exist_ok=True)
+    yield os.path.abspath(directory)
+
+
+@attrs.frozen
+class QueueSaid:
+    """What is said of a queue's messages, by the broker or by an export."""
+
+    messages: int
+    sha256: str
+    """Of the SHA-256 digests of the bodies, put together in order."""
+    redelivered: Sequence[int]
+    """The places of the messages that are marked so."""
+    delivery_counts: Sequence[int] | None
+    """Of each message; ``None``: the queue counts no deliveries."""
+
+    @classmethod
+    def of(cls, lines: Sequence[Mapping[str, Any]]) -> QueueSaid:
+        """Of the exported messages of a queue."""
+        digests = b"".join(bytes.fromhex(line["body_sha256"]) for line in lines)
+        counts = [line["delivery_count"] for line in lines if "delivery_count" in line]
+        return cls(
+            len(lines),
+            hashlib.sha256(digests).hexdigest(),
+            [place for place, line in enumerate(lines) if line["redelivered"]],
+            counts or None,
+        )
+
+
+@attrs.frozen
+class Oracle:
+    """What the broker delivered."""
+
+    broker: str
+    delivered: Mapping[str, QueueSaid]
+    """By queue."""
+
+    def differing(self, found: Lines) -> Iterator[str]:
+        """The queues whose exported messages are not those that were delivered, a sentence each."""
+        for name in sorted({*found, *self.delivered}):
+            if not self._is_delivered(name, found):
+                count = len(found.get(name, []))
+                yield f"{shown(from_text(name))}: {count:,} messages, not those that were delivered"
+
+    def marked_otherwise(self, found: Lines) -> Iterator[str]:
+        """Of all other queues those whose messages are not marked or counted as the broker did it."""
+        for name, lines in sorted(found.items()):
+            if self._is_delivered(name, found):
+                said, expected = QueueSaid.of(lines), self.delivered[name]
+                if said.redelivered != expected.redelivered:
+                    yield f"{shown(from_text(name))}: others are marked as redelivered"
+                if said.delivery_counts != expected.delivery_counts:
+                    yield f"{shown(from_text(name))}: other delivery counts"
+
+    def _is_delivered(self, name: str, found: Lines) -> bool:
+        said, expected = QueueSaid.of(found.get(name, [])), self.delivered.get(name)
+        return expected is not None and (said.messages, said.sha256) == (expected.messages, expected.sha256)
+
+
+def load_oracle() -> Oracle:
+    """What the broker delivered of the directory that ships."""
+    said = json.loads(_ORACLE.read_text(encoding="utf-8"))
+    return Oracle(said["broker"], {name: QueueSaid(**queue) for name, queue in said["delivered"].items()})
+
+
+def read_lines(path: str) -> dict[str, list[dict[str, Any]]]:
+    """The messages of an export, by queue."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    with open(path, "rb") as lines:
+        for line in map(json.loads, lines):
+            found.setdefault(line["queue"], []).append(line)
+    return found

@@ -1,0 +1,58 @@
+"""The command ``warren export``: the messages of a broker's queues, written out."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from warren.commands.findings import FindingReporter
+from warren.commands.options import EXIT_DAMAGE, STDOUT, LineFormat, OnlyVhostOption, QueueOption, SourcePath, distinct
+from warren.commands.output import opened, print_json
+from warren.salvage.export import Selection, export_source
+from warren.salvage.names import printable
+from warren.salvage.rocketmq.progress import writing_bar
+from warren.salvage.source import open_source
+
+
+def export(
+    path: SourcePath,
+    *,
+    vhost: OnlyVhostOption = None,
+    queue: QueueOption = None,
+    include_acked: Annotated[
+        bool, typer.Option("--include-acked", help='Also acked messages that are still there, marked "acked": true.')
+    ] = False,
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help='Also stored messages that no queue needs, marked "orphan": true.')
+    ] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write to FILE, and to stdout how many; -: the messages to stdout."),
+    ] = None,
+    output_format: Annotated[
+        LineFormat, typer.Option("--format", help="A JSON object on a line for each message.")
+    ] = LineFormat.JSONL,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --out: say in JSON how many. The messages are JSON anyway.")
+    ] = False,
+) -> None:
+    """Write out the messages that a restarted broker would deliver, queue by queue, in order.
+
+    Exit code 1: some could not be read, or something is damaged so that messages may be missing; stderr says what and
+    why, and all the others are there.
+    """
+    selection = Selection(vhost=vhost, queues=distinct(queue), include_acked=include_acked, orphans=orphans)
+    out = None if out == STDOUT else out
+    with open_source(path) as source, opened(out, path) as write:
+        findings = FindingReporter()
+        with writing_bar(write, "Exporting", to_stdout=out is None) as writing:
+            exported = export_source(source, selection, writing, findings)
+    findings.rest()
+    if out is not None and as_json:
+        counts = {"messages": exported.messages, "bytes": exported.payload_bytes, "problems": exported.problems}
+        print_json({"out": out, "format": str(output_format), **counts})
+    elif out is not None:
+        print(f"{exported.messages:,} messages, {exported.payload_bytes:,} bytes of payload, in {printable(out)}")
+    if exported.problems:
+        raise typer.Exit(EXIT_DAMAGE)

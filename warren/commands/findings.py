@@ -1,0 +1,36 @@
+"""Findings as ``export`` and ``shovel`` report them while they work: a line each on stderr, and not without end.
+
+A damaged file may cost a million messages. Of one kind in one file the first :data:`LINES` are told at once, and at the
+end how many more there were.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from warren.commands.output import report_error
+from warren.salvage.queue_directory import Finding
+
+LINES: Final = 20
+
+
+@attrs.define
+class FindingReporter:
+    """Called with each finding; :meth:`rest` comes last."""
+
+    _told: dict[tuple[str, str], int] = attrs.Factory(dict)
+    """By path and kind."""
+
+    def __call__(self, finding: Finding) -> None:
+        key = finding.path, finding.kind
+        count = self._told[key] = self._told.get(key, 0) + 1
+        if count <= LINES:
+            report_error(finding)
+
+    def rest(self) -> None:
+        """How many were not told."""
+        for (path, kind), count in self._told.items():
+            if count > LINES:
+                report_error(f"{path}: {kind}: {count - LINES:,} more")

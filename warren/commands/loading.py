@@ -1,0 +1,105 @@
+"""Commands that are imported when they are run.
+
+A group lists its commands without importing them: each is a :class:`ListedCommand`, which knows where its function
+stands and how the list describes it. The function's module is imported for its own help, for the completion of its
+options, and to run it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+import typer
+import typer.main
+from typer.core import TyperCommand, TyperGroup
+
+from warren.commands.running import guarded
+
+
+def prepared(params: list[Any]) -> list[Any]:
+    """The same parameters, as our commands have them.
+
+    A flag takes no value, and its help says no type. Typer shows one for flags too (from 0.29 on); what is set here is
+    what it asks for first. And text is taken as it is (:class:`_Text`).
+    """
+    for param in params:
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            param.metavar = ""
+        if getattr(param, "_runtime_param", param) is None:
+            param._runtime_param = _Text()
+    return params
+
+
+class _Text:
+    """Converts what needs no conversion; stands before Typer's own, which converts all else.
+
+    That one (of Typer 0.29) imports Pydantic, which takes longer than all that a small command imports. Other versions
+    of Typer do not ask for a conversion in this way, and have their own only.
+    """
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Typer's: the value of a parameter."""
+        is_list, wanted = param.multiple or param.nargs == -1, param.type_descriptor.annotation
+        if value is None:
+            return () if is_list else None
+        if is_list and wanted == list[str] and all(isinstance(one, str) for one in value):
+            return list(value)
+        if wanted is str and isinstance(value, str):
+            return value
+        param._runtime_param = None
+        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
+class Command(TyperCommand):
+    """A command."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return prepared(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """Commands together."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return prepared(super().get_params(ctx))
+
+
+class ListedCommand(Command):
+    """Stands for a command in its group, until that is needed."""
+
+    def __init__(self, name: str, home: str, summary: str, *, hidden: bool = False) -> None:
+        """``home``: ``module:function``; ``summary``: the first paragraph of the function's docstring.
+
+        ``hidden``: the group's help leaves it out.
+        """
+        super().__init__(name, help=summary, hidden=hidden)
+        self.home = home
+
+    @cached_property
+    def command(self) -> Any:
+        """The command itself; imports its module."""
+        module, _, function = self.home.partition(":")
+        return as_command(str(self.name), getattr(importlib.import_module(module), function))
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Typer's: the context of the command itself."""
+        return self.command.make_context(info_name, args, parent, **extra)
+
+
+def as_command(name: str, function: Callable[..., None]) -> Any:
+    """Typer's command for a function."""
+    alone = typer.Typer(add_completion=False)
+    alone.command(name, cls=Command)(guarded(function))
+    return typer.main.get_command(alone)
+
+
+def new_group(
+    name: str, summary: str, commands: Iterable[TyperCommand | TyperGroup], cls: type[Group] = Group, **options: Any
+) -> Group:
+    """A group of these commands, which shows its help where none is named."""
+    return cls(
+        name=name, help=summary, commands={str(one.name): one for one in commands}, no_args_is_help=True, **options
+    )

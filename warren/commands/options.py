@@ -1,0 +1,124 @@
+"""Arguments and options that several commands have, and the checks of what was said.
+
+A command takes its parameters from here wherever another command has the same one. The module imports nothing but
+Typer: what the options mean is looked up by the commands.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from typing import Annotated, Final
+
+import typer
+
+from warren.storage.errors import SettingsError, WarrenError
+
+EXIT_DAMAGE: Final = 1
+"""The command has done its work, and something was damaged or differs."""
+STDOUT: Final = "-"
+"""In place of a file's name."""
+
+
+class UsageError(WarrenError):
+    """Arguments that contradict each other."""
+
+
+class LineFormat(enum.StrEnum):
+    """How ``warren export`` writes messages."""
+
+    JSONL = "jsonl"
+
+
+class TableFormat(enum.StrEnum):
+    """How tables of many brokers are written."""
+
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+# ── where from ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_PLACES: Final = "A node's data directory, its vhosts or quorum folder, one vhost's or one queue's folder"
+
+NodePath = Annotated[str, typer.Argument(metavar="PATH", help="A node's data directory.")]
+SourcePath = Annotated[str, typer.Argument(metavar="PATH", help=f"{_PLACES}, or a .tar.gz of one. Opened read-only.")]
+AnyPath = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH", help=f"{_PLACES}, a RocketMQ's store folder, or a .tar.gz of one. Opened read-only."
+    ),
+]
+StorePath = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="A RocketMQ's store folder, a warren node's data directory, or a .tar.gz of one. Opened read-only.",
+    ),
+]
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE")]
+
+# ── which of it ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+VhostOption = Annotated[str, typer.Option("--vhost", help="Which vhost.")]
+OnlyVhostOption = Annotated[str | None, typer.Option("--vhost", help="Only this vhost.")]
+QueueOption = Annotated[list[str] | None, typer.Option(help="Only queues of this name. Can be repeated.")]
+TopicOption = Annotated[str, typer.Option("--topic", metavar="T", help="Which topic.")]
+QueueIdOption = Annotated[int, typer.Option("--queue-id", metavar="I", help="Which of its queues.")]
+OffsetOption = Annotated[
+    int | None, typer.Option("--offset", metavar="N", min=0, help="From this queue offset; default: the first.")
+]
+
+# ── how ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+AdoptOption = Annotated[
+    bool, typer.Option("--adopt", help="Take over the directory of a stopped RabbitMQ, which can have it back.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A setting of the broker that wrote the store, as maxIndexNum=20000000; what the files tell is found out "
+        "without it. Can be repeated.",
+    ),
+]
+StartOption = Annotated[
+    bool, typer.Option("--start", help="Also what the broker builds when it starts, after its recovery.")
+]
+CheckOption = Annotated[bool, typer.Option("--check", help="Compare with the files that are there.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+# ── what was said ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def distinct(said: Iterable[str] | None) -> tuple[str, ...]:
+    """The values of an option that can be repeated, each once."""
+    return tuple(dict.fromkeys(said or ()))
+
+
+def pairs(
+    option: str,
+    said: Iterable[str] | None,
+    form: str = "NAME=VALUE",
+    *,
+    may_be_empty: bool = False,
+    error: Callable[[str], WarrenError] = UsageError,
+) -> dict[str, str]:
+    """The values of an option that takes pairs; the last one counts where a name was said twice.
+
+    ``may_be_empty``: what stands behind the equals sign. Raises what ``error`` makes of a sentence.
+    """
+    found = {}
+    for each in said or ():
+        name, equals, value = each.partition("=")
+        if not (name and equals and (value or may_be_empty)):
+            raise error(f"{option} {each}: wants {form}")
+        found[name] = value
+    return found
+
+
+def parse_settings(said: list[str] | None) -> dict[str, str]:
+    """What ``--set`` says; raises :class:`SettingsError`."""
+    return pairs("--set", said, error=SettingsError)

@@ -1,0 +1,74 @@
+"""What a command prints: bytes to a file or to stdout, text for people, and one line on stderr for what went wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from warren.salvage.names import Json, printable, to_json
+from warren.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_WIDTH_WITHOUT_TERMINAL = 160
+_WRITE_BYTES = 1 << 20
+
+
+def report_error(text: object) -> None:
+    """Say on stderr, in one line, what is wrong."""
+    print(f"warren: {printable(' '.join(str(text).split()))}", file=sys.stderr)
+
+
+def print_json(report: Json) -> None:
+    """One line of JSON on stdout."""
+    with opened(None, "") as write:
+        write(to_json(report) + b"\n")
+
+
+def print_text(parts: Iterable[RenderableType]) -> None:
+    """Text and tables on stdout; a pipe is wider than a terminal."""
+    from rich.console import Console  # noqa: PLC0415  # JSON needs none of it
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
+    for part in parts:
+        console.print(part, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def opened(out: str | None, source: str) -> Iterator[Callable[[bytes], None]]:
+    """What writes bytes to the file ``out``, or to stdout (``None``). Raises :class:`StorageError`.
+
+    The file may not lie in ``source``, which is only read.
+    """
+    if out is None:
+        with _buffered(sys.stdout.buffer.write) as write:
+            yield write
+        sys.stdout.buffer.flush()
+        return
+    if os.path.commonpath([os.path.realpath(out), os.path.realpath(source)]) == os.path.realpath(source):
+        raise StorageError(f"{out}: lies in {source}, which is not to be changed")
+    try:
+        with open(out, "wb", buffering=0) as file, _buffered(file.write) as write:
+            yield write
+    except OSError as error:
+        raise StorageError(f"{out}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _buffered(write: Callable[[bytearray], object]) -> Iterator[Callable[[bytes], None]]:
+    """Collects small pieces."""
+    pending = bytearray()
+
+    def add(data: bytes) -> None:
+        nonlocal pending
+        pending += data
+        if len(pending) >= _WRITE_BYTES:
+            write(pending)
+            pending = bytearray()
+
+    yield add
+    write(pending)

@@ -1,0 +1,63 @@
+"""The command ``warren verify``: what in a broker's directory is damaged, and what is only left over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import chain
+
+import typer
+
+from warren.commands.options import EXIT_DAMAGE, AnyPath, JsonOption, SetOption, parse_settings
+from warren.commands.output import opened, print_text, report_error
+from warren.salvage.names import to_json
+from warren.salvage.queue_directory import Finding
+from warren.salvage.rocketmq.inference import infer
+from warren.salvage.rocketmq.inspecting import KIND
+from warren.salvage.rocketmq.verify_store import verify_store
+from warren.salvage.source import Place, Source, open_place
+from warren.salvage.verify import Account, to_report, verify_source
+
+
+def verify(path: AnyPath, *, setting: SetOption = None, as_json: JsonOption = False) -> None:
+    """Say what in a broker's directory is damaged, and what is only left over.
+
+    Exit code 0: no damage, 1: damage, 2: nothing that can be read.
+    """
+    account = Account()
+    changes = parse_settings(setting)
+    with open_place(path) as place:
+        source, store = place.both()
+        findings = _findings(place, source, store, changes)
+        if as_json:
+            with opened(None, path) as write:
+                kind = KIND if source is None else source.kind
+                write(b'{"kind": %b, "findings": [' % to_json(kind))
+                for finding in findings:
+                    write((b", " if account.total else b"") + to_json(to_report(finding)))
+                    account.count(finding)
+                write(b'], "damage": %d, "leftover": %d}\n' % (account.damage, account.leftovers))
+        else:
+            for finding in findings:
+                account.add(finding)
+            print_text(account.printable())
+    if account.damage:
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+def _findings(place: Place, source: Source | None, store: str | None, changes: dict[str, str]) -> Iterator[Finding]:
+    """Of a broker's queues, of its topics, or of both."""
+    topics: Iterator[Finding] = iter(())
+    if store is not None:
+        settings, _, guesses = infer(place.files, store, changes)
+        for guess in guesses:
+            report_error(guess)
+        topics = verify_store(place.files, store, settings)
+    if source is None:
+        return topics
+    return chain(_queue_findings(source), topics)
+
+
+def _queue_findings(source: Source) -> Iterator[Finding]:
+    with closing(source):
+        yield from verify_source(source)

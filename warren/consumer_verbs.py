@@ -1,0 +1,116 @@
+"""A consumer of a queue, as threads and coroutines have it.
+
+Messages come in batches from the queue, which keeps a consumer supplied up to its prefetch. They are handed out one by
+one; with ``auto_ack`` each is acked as it is handed out, so a crash loses none that nobody was given. What is not
+settled goes back to its old place in the queue when the consumer is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypedDict, TypeVar
+
+import attrs
+
+from warren.actors import messages as m
+from warren.actors.deliveries import Deliveries
+from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
+from warren.actors.engines.effects import Delivered
+from warren.actors.future import Future
+from warren.channel import Channel, DeliveredMessage
+from warren.steps import Steps, Within, ask
+
+D = TypeVar("D", bound=DeliveredMessage)
+NewDelivery = Callable[[Channel, Delivered, int, bytes | None], D]
+
+
+class ConsumeArguments(TypedDict, total=False):
+    """What a consumer can be told."""
+
+    timeout: float | None
+    """Seconds without a message after which the iteration ends; ``None``: it waits for ever."""
+    auto_ack: bool
+    """Each message is acked as it is handed out."""
+    exclusive: bool
+    """The only consumer, while it is there."""
+    priority: int
+    """Consumers of lower priority get only what those of higher have no room for."""
+    tag: str | None
+
+
+class ConsumerVerbs:
+    """The verbs of one consumer."""
+
+    def __init__(
+        self, channel: Channel, declaration: ConsumerDeclaration, deliveries: Deliveries, timeout: float | None
+    ) -> None:
+        self.channel = channel
+        self.declaration = declaration
+        self.deliveries = deliveries
+        self.timeout = timeout
+        self.closed = False
+        self._begun: Future | None = None
+
+    def begin(self) -> Steps[None]:
+        """Ask for messages, once. Raises :class:`AccessRefusedError` where the queue lets no such consumer in."""
+        if self._begun is None:
+            self._begun = ask(self.channel.actor, m.Subscribe(self.declaration, self.deliveries))
+        yield self._begun
+
+    def next_batch(self, timeout: float | None) -> Steps[Delivered | None]:
+        """Messages; ``None`` after ``timeout`` seconds, or when no more will come."""
+        ended = self.deliveries.ended  # before the last look
+        delivered = self.deliveries.take_now()
+        if delivered is not None or ended:
+            return delivered
+        arrival = self.deliveries.arrival()
+        try:
+            yield Within(arrival, timeout)
+        finally:
+            if not arrival.done:
+                self.deliveries.forget(arrival)
+        return self.deliveries.take_now()
+
+    def acked(self, delivered: Delivered) -> Delivered:
+        """A batch that is handed out in one go, acked."""
+        if delivered.first_tag:
+            self.channel.settle_all("ack", delivered.tags)
+        return attrs.evolve(delivered, first_tag=0)
+
+    def spread(self, new: NewDelivery[D], delivered: Delivered) -> Iterator[D]:
+        """The messages of a batch, one by one."""
+        if self.declaration.acks_unseen and delivered.first_tag:
+            return self._spread_acked(new, delivered)
+        return spread(new, self.channel, delivered)
+
+    def _spread_acked(self, new: NewDelivery[D], delivered: Delivered) -> Iterator[D]:
+        settled = attrs.evolve(delivered, first_tag=0)
+        for tag, delivery in zip(delivered.tags, spread(new, self.channel, settled), strict=True):
+            self.channel.settle("ack", tag)
+            yield delivery
+
+    def set_prefetch(self, prefetch: int) -> Steps[None]:
+        """How many messages may be unacked with it from now on; 0: any number."""
+        yield from self.begin()
+        if self.channel.alive:
+            self.channel.actor.actor_ref.tell(m.SetPrefetch(self.declaration.tag, prefetch))
+
+    def cancel(self) -> Steps[None]:
+        """Ask for no more messages. What was delivered can still be taken and settled."""
+        if self.channel.alive:
+            yield ask(self.channel.actor, m.CancelConsumer(self.declaration.tag))
+
+    def close(self) -> Steps[None]:
+        """Cancel, and give everything back that was not settled."""
+        if not self.closed:
+            self.closed = True
+            self.deliveries.drain()
+            self.deliveries.end()
+            yield from self.channel.shut()
+            self.deliveries.drain()
+
+
+def spread(new: NewDelivery[D], channel: Channel, delivered: Delivered) -> Iterator[D]:
+    """The messages of a batch, one by one; one that cannot be read says so when it is asked for its body."""
+    for index, body in enumerate(delivered.fetched.readable_bodies()):
+        yield new(channel, delivered, index, body)

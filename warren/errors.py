@@ -1,0 +1,81 @@
+"""What warren raises. :class:`WarrenError` catches all of it; the classes behind it that have others below them stand
+at the top too: ``warren.RefusedError``, ``warren.TopicError``, ``warren.StorageError``, ``warren.DataError``.
+
+Each error is defined beside what raises it; here they have one address.
+"""
+
+from __future__ import annotations
+
+from warren.actors.engines.definitions_json import DefinitionsError
+from warren.actors.engines.errors import (
+    AccessRefusedError,
+    ArgumentsError,
+    NotFoundError,
+    PreconditionFailedError,
+    RefusedError,
+    ResourceLockedError,
+    UnknownTagError,
+)
+from warren.actors.engines.topics.errors import (
+    DelayError,
+    MemberError,
+    QueueLostError,
+    QueueRangeError,
+    TopicError,
+    TopicNameError,
+    TransactionError,
+)
+from warren.actors.handing_over import PublishRefusedError, QueueDownError
+from warren.actors.node_context import BlockedError
+from warren.actors.node_errors import ForeignDirectoryError, TopicsDownError, UnsavedError
+from warren.actors.pool import ActorStoppedError, WrongProcessError
+from warren.exchange_verbs import UnroutableError
+from warren.running_broker import BrokerRunningError
+from warren.running_node import ClosedError
+from warren.storage.errors import (
+    DataError,
+    DirectoryLockedError,
+    DirectoryLostError,
+    DiskFullError,
+    MessageError,
+    SettingsError,
+    StorageError,
+    WarrenError,
+)
+
+__all__ = [
+    "AccessRefusedError",
+    "ActorStoppedError",
+    "ArgumentsError",
+    "BlockedError",
+    "BrokerRunningError",
+    "ClosedError",
+    "DataError",
+    "DefinitionsError",
+    "DelayError",
+    "DirectoryLockedError",
+    "DirectoryLostError",
+    "DiskFullError",
+    "ForeignDirectoryError",
+    "MemberError",
+    "MessageError",
+    "NotFoundError",
+    "PreconditionFailedError",
+    "PublishRefusedError",
+    "QueueDownError",
+    "QueueLostError",
+    "QueueRangeError",
+    "RefusedError",
+    "ResourceLockedError",
+    "SettingsError",
+    "StorageError",
+    "TopicError",
+    "TopicNameError",
+    "TopicsDownError",
+    "TransactionError",
+    "UnknownTagError",
+    "UnroutableError",
+    "UnsavedError",
+    "WarrenError",
+    "WrongProcessError",
+]

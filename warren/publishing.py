@@ -1,0 +1,77 @@
+"""Publishing: the one way of messages from a handle to queues.
+
+It looks for the queues' actors, waits until they have room, and gives each of them the messages: under the same ids
+where there are several, so that a body that is large is stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from warren.actors.future import Confirm, CountDown, Future
+from warren.actors.handing_over import PublishKey
+from warren.actors.queue_actor import QueueActor
+from warren.running_node import RunningNode
+from warren.steps import Admission, Steps
+
+
+def publish(
+    node: RunningNode,
+    find: Callable[[], Sequence[QueueActor]],
+    key: PublishKey,
+    bodies: list[bytes],
+    *,
+    block: bool = True,
+    timeout: float | None = None,
+    ahead: bool = False,
+) -> Steps[Confirm | None]:
+    """Give messages to the queues of ``find``; ``None`` where there is no queue."""
+
+    def size_of(actors: Sequence[QueueActor]) -> int:
+        return len(actors) * key.size_bytes(bodies)  # each encodes them for itself
+
+    def give(actors: Sequence[QueueActor], reserved_bytes: int, here: bool) -> Confirm | None:
+        if len(actors) == 1:
+            return _give_one(actors[0], key, bodies, reserved_bytes, here=here)
+        return _give_all(node, actors, key, bodies, reserved_bytes, here=here) if actors else None
+
+    confirm: Confirm | None = yield Admission(find, size_of, give, block, timeout, ahead)
+    return confirm
+
+
+def _give_one(actor: QueueActor, key: PublishKey, bodies: list[bytes], reserved_bytes: int, *, here: bool) -> Confirm:
+    if len(bodies) == 1:
+        return actor.publish(key, bodies[0], reserved_bytes, here=here)
+    return actor.publish_many(key, bodies, reserved_bytes, here=here)
+
+
+def _give_all(
+    node: RunningNode,
+    actors: Sequence[QueueActor],
+    key: PublishKey,
+    bodies: list[bytes],
+    reserved_bytes: int,
+    *,
+    here: bool,
+) -> Confirm:
+    msg_ids = node.new_msg_ids(len(bodies))
+    parts: list[Future] = []
+    each_bytes = reserved_bytes // len(actors)
+    try:
+        for actor in actors:
+            reserved_bytes -= each_bytes
+            parts.append(actor.publish_many(key, bodies, each_bytes, msg_ids=msg_ids, here=here))
+    except BaseException:
+        node.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+        raise
+    return CountDown(parts)
+
+
+def settled_confirm(error: BaseException | None = None) -> Confirm:
+    """The confirm of messages that no queue gets."""
+    confirm = Confirm()
+    if error is None:
+        confirm.set()
+    else:
+        confirm.fail(error)
+    return confirm

@@ -1,0 +1,251 @@
+"""What can be asked of a queue. Every verb goes to the queue's actor, whichever that is at the moment: after a failure
+the node starts a new one from the queue's files, and the handle finds it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any, Final, Literal, Unpack
+
+import attrs
+
+from warren.actors import messages as m
+from warren.actors.deliveries import Deliveries
+from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
+from warren.actors.engines.effects import Delivered
+from warren.actors.engines.errors import ArgumentsError
+from warren.actors.future import Confirm, Future
+from warren.actors.handing_over import PublishKey
+from warren.actors.looking import BrowsedMessage
+from warren.actors.queue_actor import QueueActor
+from warren.actors.running_vhost import QueueCell
+from warren.channel import Channel
+from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs
+from warren.messages import PublishArguments, as_bodies, as_body, publish_key
+from warren.publishing import publish, settled_confirm
+from warren.running_node import RunningNode
+from warren.steps import Handle, Steps, ask
+
+BROWSE_PAGE: Final = 256
+_CACHED_KEYS: Final = 16
+_numbers = itertools.count(1)
+
+Got = tuple[Channel, list[Delivered]]
+"""Messages that were fetched, and the channel that settles them."""
+
+
+class QueueVerbs:
+    """The verbs of one queue."""
+
+    def __init__(self, node: RunningNode, cell: QueueCell) -> None:
+        self.node = node
+        self.cell = cell
+        self.plain = self._new_key({})
+        """What goes around a body that has no properties."""
+        self._keys: dict[tuple[tuple[str, object], ...], PublishKey] = {}
+        self._channel: Channel | None = None
+
+    def __str__(self) -> str:
+        return repr(self.cell.declaration.name)
+
+    @property
+    def actor(self) -> QueueActor:
+        """The queue's actor of the moment; raises why there is none."""
+        self.node.check_process()
+        return self.cell.actor
+
+    def _ask(self, message: object) -> Steps[Any]:
+        return (yield ask(self.actor, message))
+
+    # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(
+        self,
+        body: bytes,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **properties: Unpack[PublishArguments],
+    ) -> Steps[Confirm]:
+        """Hand over a message; the confirm says when it is safe."""
+        key = self.key(properties) if properties else self.plain
+        ahead = "headers" not in properties  # others will have the same key
+        return self._publish(key, [as_body(body)], ahead=ahead, block=block, timeout=timeout)
+
+    def publish_many(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **properties: Unpack[PublishArguments],
+    ) -> Steps[Confirm]:
+        """Hand over messages in one go, with one confirm for all."""
+        found = as_bodies(bodies)
+        return self._publish(self.key(properties), found, ahead=False, block=block, timeout=timeout)
+
+    def _publish(
+        self, key: PublishKey, bodies: list[bytes], *, ahead: bool, block: bool, timeout: float | None
+    ) -> Steps[Confirm]:
+        ahead = ahead and self.actor.coalesces
+        if not bodies:
+            return settled_confirm()
+        sent = yield from publish(
+            self.node, lambda: (self.actor,), key, bodies, block=block, timeout=timeout, ahead=ahead
+        )
+        return settled_confirm() if sent is None else sent
+
+    def key(self, properties: PublishArguments) -> PublishKey:
+        """What goes around the bodies; the last few are kept, as most publishers use one over and over."""
+        if not properties:
+            return self.plain
+        given = tuple(properties.items())
+        try:
+            key = self._keys.get(given)
+        except TypeError:  # headers
+            return self._new_key(properties)
+        if key is None:
+            key = self._new_key(properties)
+            if len(self._keys) >= _CACHED_KEYS:
+                self._keys = {}
+            self._keys[given] = key
+        return key
+
+    def _new_key(self, properties: PublishArguments) -> PublishKey:
+        declaration = self.cell.declaration
+        return publish_key(declaration.vhost, "", (declaration.name,), properties)
+
+    # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, *, auto_ack: bool = False, timeout: float | None = 0.0) -> Steps[Got]:
+        """The message at the head, or ``None`` where there is none within ``timeout`` seconds (``None``: wait).
+
+        For one message now and then; who wants many uses :meth:`consume`.
+        """
+        got = yield from self.get_many(1, auto_ack=auto_ack)
+        if got[1] or timeout == 0:
+            return got
+        consumer = self.consumer(1, auto_ack=auto_ack)
+        yield from consumer.begin()
+        delivered = None
+        try:
+            delivered = yield from consumer.next_batch(timeout)
+        finally:
+            if delivered is None:
+                yield from consumer.close()  # what came in the last moment goes back
+            else:
+                yield from consumer.cancel()  # and the message stays with the channel until it is settled
+        return consumer.channel, [] if delivered is None else [consumer.acked(delivered) if auto_ack else delivered]
+
+    def get_many(self, count: int, *, auto_ack: bool = False) -> Steps[Got]:
+        """At most ``count`` messages from the head; fewer from a shorter queue. ``auto_ack``: they are acked.
+
+        Interrupted or cancelled, it takes none: those that were on their way go back.
+        """
+        channel = self.own_channel()
+        got: Future = ask(channel.actor, m.GetMany(channel.name, count, ack_required=True))
+        try:
+            batches: list[Delivered] = yield got
+        except BaseException:
+            got.on_done(channel.give_back)
+            raise
+        if auto_ack:
+            for delivered in batches:
+                channel.settle_all("ack", delivered.tags)
+            batches = [attrs.evolve(delivered, first_tag=0) for delivered in batches]
+        return channel, batches
+
+    def own_channel(self) -> Channel:
+        """The channel of this handle's gets."""
+        actor = self.actor
+        channel = self._channel
+        if channel is None or not channel.alive:
+            channel = self._channel = Channel(actor, f"get-{next(_numbers)}")
+        return channel
+
+    def ack_up_to(self, delivery_tag: int) -> Steps[None]:
+        """Ack everything that :meth:`get` and :meth:`get_many` delivered, up to and including this tag."""
+        yield from self.own_channel().settle_up_to("ack", delivery_tag)
+
+    def release(self) -> Steps[int]:
+        """Give back everything that :meth:`get` delivered and nobody settled; returns how many messages that were."""
+        channel, self._channel = self._channel, None
+        return 0 if channel is None else (yield from channel.shut())
+
+    def consumer(self, prefetch: int = 500, **arguments: Unpack[ConsumeArguments]) -> ConsumerVerbs:
+        """A consumer that has not begun."""
+        if unknown := arguments.keys() - ConsumeArguments.__annotations__.keys():
+            raise TypeError(f"a consumer knows no {', '.join(sorted(unknown))}")
+        actor, number = self.actor, next(_numbers)
+        channel = Channel(actor, f"channel-{number}")
+        auto_ack = arguments.get("auto_ack", False)
+        declaration = ConsumerDeclaration(
+            channel=channel.name,
+            tag=arguments.get("tag") or f"consumer-{number}",
+            prefetch=prefetch,
+            acks_unseen=auto_ack,
+            exclusive=arguments.get("exclusive", False),
+            priority=arguments.get("priority", 0),
+        )
+        return ConsumerVerbs(channel, declaration, Deliveries(channel.name, actor), arguments.get("timeout"))
+
+    def page(self, count: int, after: tuple[int, int] | None) -> Steps[list[BrowsedMessage]]:
+        """Look at messages behind a place."""
+        page: list[BrowsedMessage] = yield from self._ask(m.Browse(count, after))
+        return page
+
+    # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def length(self) -> Steps[int]:
+        """Ready messages, without those that consumers have."""
+        return int((yield from self.stats())["messages_ready"])
+
+    def stats(self) -> Steps[dict[str, Any]]:
+        """All of RabbitMQ's counts and its backing_queue_status, under RabbitMQ's names."""
+        found: dict[str, Any] = yield from self._ask(m.GetStats())
+        return found
+
+    def purge(self) -> Steps[int]:
+        """Drop all ready messages; returns how many."""
+        purged: int = yield from self._ask(m.Purge())
+        return purged
+
+    def sync(self) -> Steps[None]:
+        """Wait until everything that was published before is safe, and everything that was acked surely gone."""
+        yield from self._ask(m.Sync())
+
+    def set_mode(self, mode: Literal["default", "lazy"]) -> Steps[None]:
+        """``lazy``: messages go to disk as they come, whatever the memory; until the queue is opened anew."""
+        if mode not in {"default", "lazy"}:
+            raise ArgumentsError(f"a queue's mode is 'default' or 'lazy', not {mode!r}")
+        yield from self._ask(m.SetMode(mode))
+
+    def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> Steps[int]:
+        """Delete the queue with its messages and bindings; returns how many were ready."""
+        vhost, name = self.cell.declaration.vhost, self.cell.declaration.name
+        return (
+            yield from self.node.change(
+                lambda actor: actor.delete_queue(vhost, name, if_empty=if_empty, if_unused=if_unused)
+            )
+        )
+
+
+class QueueHandle(Handle[QueueVerbs]):
+    """What is known of a queue without asking anybody."""
+
+    @property
+    def name(self) -> str:
+        return self._verbs.cell.declaration.name
+
+    @property
+    def vhost(self) -> str:
+        return self._verbs.cell.declaration.vhost
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Its ``x-`` arguments."""
+        return dict(self._verbs.cell.declaration.arguments)
+
+    @property
+    def durable(self) -> bool:
+        return self._verbs.cell.declaration.durable

@@ -1,0 +1,273 @@
+"""RunningNode: a node that runs, as the handles of threads and of coroutines share it.
+
+It starts the node's actor, and stops it. What handles ask goes through it: it knows whether the node may be used (it
+is not closed, and this is the process that opened it), and which actors run at the moment.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import attrs
+
+from warren import open_nodes
+from warren.actors import messages as m
+from warren.actors import topic_messages as tm
+from warren.actors.clock import Clock
+from warren.actors.engines.errors import NotFoundError
+from warren.actors.future import Future
+from warren.actors.gate import Gate
+from warren.actors.node_actor import NodeActor, Probes
+from warren.actors.node_context import NodeContext
+from warren.actors.node_errors import TopicsDownError
+from warren.actors.pool import Pool, WrongProcessError
+from warren.actors.running_topics import RunningTopics
+from warren.actors.running_vhost import QueueCell, RunningVhost
+from warren.actors.status_server import StatusServer
+from warren.config import Config
+from warren.recording import RecordFile
+from warren.steps import Reading, Steps, ask
+from warren.storage.errors import WarrenError
+from warren.storage.filesystem import FileSystem
+from warren.top.snapshots import Snapshots
+from warren.topic_stats import topic_stats, topics_down
+
+T = TypeVar("T")
+
+
+class ClosedError(WarrenError):
+    """The node was closed."""
+
+
+class RunningNode:
+    """A node's actor, and what handles need of it."""
+
+    def __init__(
+        self,
+        path: str,
+        config: Config,
+        *,
+        files: FileSystem,
+        pool: Pool,
+        clock: Clock,
+        random: Callable[[int], bytes],
+        probes: Probes,
+        adopt: bool = False,
+        attach: bool = False,
+        check_invariants: bool = False,
+    ) -> None:
+        self.path = path
+        self.config = config
+        self.pool = pool
+        """Who runs the actors' turns."""
+        self._clock = clock
+        self._forked: WrongProcessError | None = None
+        self._closed = False
+        self._ended = Future()
+        self._context = NodeContext(
+            files=files,
+            pool=pool,
+            clock=clock,
+            random=random,
+            settings=config.node,
+            engine=config.engine,
+            check_invariants=check_invariants,
+        )
+        owner = f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+        ref = NodeActor.start(
+            self._context,
+            path,
+            probes=probes,
+            owner=owner,
+            adopt=adopt,
+            topic_settings=config.topics,
+            record=None if config.record is None else RecordFile(files, os.path.abspath(config.record), clock.wall_us),
+        )
+        actor = ref.actor_inbox.owner  # type: ignore[attr-defined]
+        self.actor: NodeActor = actor
+        """Its vhosts may be looked at from any thread."""
+        try:
+            self._asked(lambda _: None).get()
+        except BaseException:
+            with contextlib.suppress(Exception):  # it may be open: an interrupt strikes behind the turn that opens it
+                ref.ask(m.CloseNode())
+            pool.stop()
+            clock.close()
+            raise
+        self.opened_s = time.monotonic()
+        """When it was opened, in seconds of the monotonic clock."""
+        self._status = StatusServer.start(path, lambda: Snapshots(self).answer) if attach else None
+        open_nodes.opened(self)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the one that opened it."""
+        return self._forked is not None
+
+    @property
+    def gate(self) -> Gate:
+        """Shut while an alarm is set."""
+        return self._context.gate
+
+    def new_msg_ids(self, count: int) -> bytes:
+        """Ids for messages that go to several queues, 16 bytes each."""
+        return self._context.new_msg_ids(count)
+
+    def new_queue_name(self) -> str:
+        """A name that no other queue has."""
+        return "amq.gen-" + base64.urlsafe_b64encode(self._context.random(16)).decode("ascii").rstrip("=")
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, by the node's clock."""
+        return self._clock.wall_us() // 1000
+
+    def check_process(self) -> None:
+        """Raise where the node cannot be used: closed, or opened by a process that this one was forked from."""
+        if self._forked is not None:
+            raise self._forked
+        if self._closed:
+            raise ClosedError(f"the node of {self.path} is closed")
+
+    def change(self, work: Callable[[NodeActor], T]) -> Steps[T]:
+        """Do something in the node's actor, with nobody else at it."""
+        self.check_process()
+        answer: T = yield self._asked(work)
+        return answer
+
+    def _asked(self, work: Callable[[NodeActor], T]) -> Future:
+        return ask(self.actor, m.Change(functools.partial(work, self.actor)))
+
+    # ── what runs in it ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def vhost(self, name: str) -> RunningVhost:
+        """A vhost; raises :class:`NotFoundError`, or why it cannot be used."""
+        return self.actor.vhost(name)
+
+    def cells(self, vhost: str, names: Iterable[str]) -> list[QueueCell]:
+        """The queues of those names; raises :class:`NotFoundError`."""
+        cells, found = self.vhost(vhost).cells, []
+        for name in names:
+            cell = cells.get(name)
+            if cell is None:
+                raise NotFoundError(f"no queue '{name}' in vhost '{vhost}'")
+            found.append(cell)
+        return found
+
+    def topics_now(self) -> RunningTopics:
+        """The topics' actors of the moment, without waiting for topics that are just opened anew."""
+        self.check_process()
+        running = self.actor.topics
+        if running is None:
+            raise NotFoundError("no topic was ever declared")
+        return running
+
+    def topics(self) -> Steps[RunningTopics]:
+        """The topics' actors; raises why there are none."""
+        try:
+            return self.topics_now()
+        except TopicsDownError:
+            yield from self.change(lambda _: None)  # they may just be opened anew
+            return self.topics_now()
+
+    def caught_up(self, *, with_index: bool = False) -> Steps[RunningTopics]:
+        """The topics, once everything that was appended until now has its entries (``with_index``: its keys)."""
+        running = yield from self.topics()
+        store, end = running.store, running.store.commit_log.end
+        if store.dispatched < end or (with_index and store.indexed < end):
+            yield ask(running.dispatcher, tm.CatchUp(end, with_index))
+        return running
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def definitions(self, vhost: str | None = None) -> Steps[dict[str, Any]]:
+        """What is declared, of the whole node or of one vhost, as RabbitMQ's definitions JSON."""
+        return (yield from self.change(lambda actor: actor.export_definitions(vhost)))
+
+    def memory(self) -> Steps[dict[str, Any]]:
+        """Memory and disk as the monitor sees them, and the alarms that are set."""
+        self.check_process()
+        found: dict[str, Any] = yield Reading(lambda: self._context.monitor.ask(m.GetMemory()))
+        return found
+
+    def stats(self) -> Steps[dict[str, Any]]:
+        """Of every vhost the queues' :meth:`Queue.stats`, those that failed, and the stores; :meth:`memory`; and the
+        topics (:mod:`warren.topic_stats`), ``None`` where there never was one."""
+        memory = yield from self.memory()
+        found: dict[str, Any] = yield Reading(lambda: self._stats(memory))
+        return found
+
+    def _stats(self, memory: dict[str, Any]) -> dict[str, Any]:
+        vhosts: dict[str, Any] = {}
+        for name, running in list(self.actor.vhosts.items()):
+            queues: dict[str, Any] = {}
+            for queue, cell in list(running.cells.items()):
+                with contextlib.suppress(WarrenError):
+                    queues[queue] = cell.actor.actor_ref.ask(m.GetStats())
+            try:
+                stores = {
+                    kind: attrs.asdict(store.ask(m.GetStoreStatus()))  # type: ignore[arg-type]
+                    for kind, store in (("persistent", running.persistent), ("transient", running.transient))
+                }
+            except WarrenError:
+                continue  # the vhost is just being deleted, or opened anew
+            vhosts[name] = {"queues": queues, "down": failed_queues(running), "stores": stores}
+        return {"path": self.path, "memory": memory, "vhosts": vhosts, "topics": self._topic_stats()}
+
+    def _topic_stats(self) -> dict[str, Any] | None:
+        try:
+            running = self.actor.topics
+            return None if running is None else topic_stats(running)
+        except WarrenError as error:
+            return topics_down(error)
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Wait for what was published to be safe, write everything down, and give the directory free.
+
+        Where another thread is at it, wait for that.
+        """
+        if self._closed and self._forked is None:
+            self._ended.settled()
+            return
+        self.check_process()
+        self._closed = True
+        try:
+            if self._status is not None:
+                self._status.stop()
+            self.actor.actor_ref.ask(m.CloseNode())
+        finally:
+            self._context.gate.end()  # nobody is left who could open it
+            self.pool.stop()
+            self._clock.close()
+            open_nodes.closed(self)
+            self._ended.set()
+
+    def forget(self) -> None:
+        """In a forked child: the directory stays the parent's."""
+        self._forked = WrongProcessError(
+            f"{self.path} was opened by the process that this one was forked from; open it anew"
+        )
+        self.pool.forget(self._forked)
+        if self._status is not None:
+            self._status.forget()
+        self.actor.forget(self._forked)
+
+
+def failed_queues(running: RunningVhost) -> dict[str, str]:
+    """The queues of a vhost that cannot be used, and why."""
+    return {
+        name: str(cell.error if cell.error is not None else cell.down_error())
+        for name, cell in list(running.cells.items())
+        if cell.running is None
+    }

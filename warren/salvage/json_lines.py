@@ -1,0 +1,191 @@
+"""Messages as JSON, an object on a line.
+
+::
+
+    {"vhost", "queue", "seq_id", "msg_id", "persistent", "redelivered", "expiry_us", "size", "exchange", "routing_keys",
+     "properties", "headers", "body", "body_sha256"}           and "acked": true or "orphan": true where it is so
+
+Of a quorum queue ``seq_id`` is the index in its log, and ``delivery_count`` stands behind ``expiry_us``: how often the
+message came back; it is not put into the headers.
+
+``msg_id`` (null in a quorum queue) and ``body_sha256`` are hexadecimal, ``body`` base64, ``expiry_us`` microseconds
+since the epoch or null. ``properties`` holds those that are set, under AMQP's names; ``headers`` an object or null.
+What JSON has no word for stands there as :func:`warren.queue_index.properties.to_json` says it; names:
+:mod:`warren.salvage.names`.
+
+The lines of a uniform batch differ in five columns: seq_id, msg_id, expiry, body and digest, and in ``position`` where
+lines have one. They are written as a matrix of text, a row a line. A matrix wants numbers of as many digits in all of
+its rows; the batch is cut where they change.
+"""
+
+from __future__ import annotations
+
+from binascii import b2a_base64, hexlify
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from itertools import chain, pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from warren.msg_store.commit_log_format import Record
+from warren.salvage.envelopes import Envelope
+from warren.salvage.message_batches import MessageBatch, MixedBatch, UniformBatch
+from warren.salvage.names import to_json, to_text
+from warren.salvage.rocketmq.message_lines import record_line
+
+Text = npt.NDArray[np.uint8]
+Write = Callable[[bytes], object]
+
+PIECE_BYTES: Final = 3 << 18
+"""A larger body is turned into base64 in pieces of this size, a multiple of 3."""
+
+WORDS: Final = (b"false", b"true")
+FLAGS: Final = {
+    (persistent, redelivered): b'", "persistent": %b, "redelivered": %b, "expiry_us": '
+    % (WORDS[persistent], WORDS[redelivered])
+    for persistent in (False, True)
+    for redelivered in (False, True)
+}
+"""What stands between the msg_id and the expiry."""
+_FLAGS_WITHOUT_ID: Final = {flags: between.removeprefix(b'"') for flags, between in FLAGS.items()}
+"""The same behind ``null``."""
+_BEFORE_ID: Final = b', "msg_id": "'
+
+
+class JsonLines:
+    """Writes lines, perhaps in pieces. ``node``: what its lines begin with, and their positions; ``None``: neither."""
+
+    def __init__(self, write: Write, node: str | None = None) -> None:
+        self._write = write
+        self._node = None if node is None else b'{"node": %b, "position": ' % to_json(node)
+
+    def messages(self, vhost: bytes, queue: bytes, batch: MessageBatch) -> None:
+        """Messages of a queue."""
+        begin = b"{" if self._node is None else b", "
+        head = b'%b"vhost": %b, "queue": %b, "seq_id": ' % (begin, to_json(to_text(vhost)), to_json(to_text(queue)))
+        if isinstance(batch, UniformBatch):
+            self._uniform(head, batch)
+        else:
+            self._mixed(head, batch)
+
+    def record(self, position: int, record: Record) -> None:
+        """A record of a topic."""
+        line = record_line(record)
+        self._write(line if self._node is None else b"%b%d, %b" % (self._node, position, line[1:]))
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def _mixed(self, head: bytes, batch: MixedBatch) -> None:
+        node, write = self._node, self._write
+        columns = zip(
+            batch.positions,
+            batch.seq_ids,
+            batch.msg_ids,
+            batch.persistent,
+            batch.redelivered,
+            batch.acked,
+            batch.expiries_us,
+            batch.delivery_counts,
+            batch.envelopes,
+            batch.bodies,
+            strict=True,
+        )
+        for position, seq_id, msg_id, persistent, redelivered, acked, expiry_us, deliveries, envelope, body in columns:
+            start = (
+                head if node is None else b"%b%d%b" % (node, position, head),
+                b"%d" % seq_id,
+                *((_BEFORE_ID, hexlify(msg_id)) if msg_id else (b', "msg_id": null',)),
+                FLAGS[persistent, redelivered] if msg_id else _FLAGS_WITHOUT_ID[persistent, redelivered],
+                b"%d" % expiry_us if expiry_us else b"null",
+                b"" if deliveries is None else b', "delivery_count": %d' % deliveries,
+            )
+            for piece in json_line(start, envelope, body, b'", "acked": true}\n' if acked else b'"}\n'):
+                write(piece)
+
+    def _uniform(self, head: bytes, batch: UniformBatch) -> None:
+        run = batch.run
+        after_expiry = b', "size": %d, ' % batch.size + batch.envelope.json + b'"body": "'
+        positions = np.arange(batch.first_position, batch.first_position + len(batch), dtype=np.int64)
+        expiries = run.expiries_us.astype(np.int64)
+        numbers = [run.seq_ids, expiries] if self._node is None else [positions, run.seq_ids, expiries]
+        for rows in _same_digits(*numbers):
+            bodies = batch.bodies[rows]
+            columns = [
+                *(() if self._node is None else (self._node, _digits(positions[rows]))),
+                head,
+                _digits(run.seq_ids[rows]),
+                _BEFORE_ID,
+                _hexadecimal(run.msg_ids[rows]),
+                FLAGS[True, run.redelivered],
+                _digits(expiries[rows]) if expiries[rows][0] else b"null",
+                after_expiry,
+                _base64(bodies),
+                b'", "body_sha256": "',
+                _digests(bodies),
+                b'"}\n',
+            ]
+            self._write(_side_by_side(len(bodies), columns))
+
+
+def json_line(start: tuple[bytes, ...], envelope: Envelope, body: bytes | memoryview, end: bytes) -> Iterable[bytes]:
+    """A message as a line, in pieces, between ``start`` and ``end``."""
+    size = len(body)
+    start = (*start, b', "size": %d, ' % size, envelope.json, b'"body": "')
+    end = b"".join((b'", "body_sha256": "', sha256(body).hexdigest().encode(), end))
+    if size <= PIECE_BYTES:
+        return (b"".join((*start, b2a_base64(body, newline=False), end)),)
+    middle = (b2a_base64(body[at : at + PIECE_BYTES], newline=False) for at in range(0, size, PIECE_BYTES))
+    return chain(start, middle, (end,))
+
+
+def _same_digits(*columns: npt.NDArray[np.int64]) -> list[slice]:
+    """Slices of rows whose numbers have as many digits, in every column, as those of the row before."""
+    changes = np.zeros(len(columns[0]) - 1, np.bool_)
+    for column in columns:
+        powers = np.searchsorted(_POWERS, column, "right")
+        changes |= powers[1:] != powers[:-1]
+    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(columns[0])]
+    return [slice(low, high) for low, high in pairwise(edges)]
+
+
+_POWERS: Final = 10 ** np.arange(19, dtype=np.int64)
+
+
+def _digits(numbers: npt.NDArray[np.int64]) -> Text:
+    """Numbers of as many digits each, in decimal."""
+    count = len(str(int(numbers[0])))
+    return (numbers[:, None] // _POWERS[count - 1 :: -1] % 10 + ord("0")).astype(np.uint8)
+
+
+def _hexadecimal(rows: Text) -> Text:
+    return np.frombuffer(hexlify(rows.tobytes()), np.uint8).reshape(len(rows), -1)
+
+
+def _digests(bodies: Text) -> Text:
+    data, size = bodies.tobytes(), bodies.shape[1]
+    digests = b"".join([sha256(data[at : at + size]).digest() for at in range(0, len(data), size)])
+    return np.frombuffer(hexlify(digests), np.uint8).reshape(len(bodies), -1)
+
+
+def _base64(bodies: Text) -> Text:
+    """All rows in one go: padded with zeros to a multiple of 3, whose last letters then are the padding sign's."""
+    missing = -bodies.shape[1] % 3
+    padded = np.pad(bodies, ((0, 0), (0, missing))) if missing else bodies
+    text = np.frombuffer(b2a_base64(padded.tobytes(), newline=False), np.uint8).reshape(len(bodies), -1)
+    if missing:
+        text = text.copy()
+        text[:, -missing:] = ord("=")
+    return text
+
+
+def _side_by_side(count: int, columns: list[bytes | Text]) -> bytes:
+    widths = [len(column) if isinstance(column, bytes) else column.shape[1] for column in columns]
+    lines = np.empty((count, sum(widths)), np.uint8)
+    at = 0
+    for column, width in zip(columns, widths, strict=True):
+        lines[:, at : at + width] = np.frombuffer(column, np.uint8) if isinstance(column, bytes) else column
+        at += width
+    return lines.tobytes()

@@ -1,0 +1,173 @@
+"""Messages as columns: what a queue's directory yields, with positions, envelopes and bodies, batch by batch.
+
+JSON lines, Parquet and Spark's rows are written from these batches. There are two kinds. In a *uniform* batch messages
+have one length and differ in body, id and what the index says; bodies and ids are matrices. A *mixed* batch holds any
+other messages, a list for each column.
+
+A *position* counts through a queue from 0. A message that is there and cannot be read has a position, and stands in no
+batch: so positions can be told without reading messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from warren.queue_index.message_template import MessageTemplate
+from warren.salvage.envelopes import Envelope, Envelopes
+from warren.salvage.queue_directory import UNREADABLE_BODY, Finding, MessageRun, StoredMessage
+from warren.storage.errors import MessageError
+
+ROW_BYTES = 256
+"""Of a message, about, beside its body."""
+
+Octets = npt.NDArray[np.uint8]
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class UniformBatch:
+    """Messages with one envelope and bodies of one size. All are persistent and none is acked."""
+
+    first_position: int
+    """The others have those that follow."""
+    run: MessageRun
+    """What the index says of them."""
+    envelope: Envelope
+    bodies: Octets
+    """A row each."""
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    @property
+    def size(self) -> int:
+        """Of each body."""
+        return int(self.bodies.shape[1])
+
+    @property
+    def payload_bytes(self) -> int:
+        return len(self) * self.size
+
+
+@attrs.define(eq=False)
+class MixedBatch:
+    """Messages of any kinds, a list for each column."""
+
+    positions: list[int] = attrs.Factory(list)
+    seq_ids: list[int] = attrs.Factory(list)
+    msg_ids: list[bytes] = attrs.Factory(list)
+    """Empty in a quorum queue."""
+    persistent: list[bool] = attrs.Factory(list)
+    redelivered: list[bool] = attrs.Factory(list)
+    acked: list[bool] = attrs.Factory(list)
+    expiries_us: list[int] = attrs.Factory(list)
+    """Microseconds since the epoch; 0: none."""
+    delivery_counts: list[int | None] = attrs.Factory(list)
+    paths: list[str] = attrs.Factory(list)
+    offsets: list[int] = attrs.Factory(list)
+    envelopes: list[Envelope] = attrs.Factory(list)
+    sizes: list[int] = attrs.Factory(list)
+    bodies: list[bytes | memoryview] = attrs.Factory(list)
+    """Empty where bodies are not wanted."""
+    held_bytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(self.sizes)
+
+
+MessageBatch = UniformBatch | MixedBatch
+
+
+@attrs.define
+class Batcher:
+    """Makes batches, and counts positions."""
+
+    batch_bytes: int
+    """Of a mixed batch, about."""
+    with_bodies: bool = True
+    """Whether mixed batches have bodies."""
+    position: int = 0
+    """Of the next message."""
+    _envelopes: Envelopes = attrs.field(factory=Envelopes)
+
+    def batches(self, found: Iterable[StoredMessage | MessageRun | Finding]) -> Iterator[MessageBatch | Finding]:
+        """The messages in order; a finding comes when it is met, before a batch that was begun is handed out.
+
+        A message that cannot be decoded is a finding, too.
+        """
+        mixed = MixedBatch()
+        for one in found:
+            if isinstance(one, Finding):
+                self.position += one.kind == UNREADABLE_BODY
+                yield one
+                continue
+            uniform = self._uniform(one) if isinstance(one, MessageRun) else None
+            if uniform is not None:
+                if mixed.positions:
+                    yield mixed
+                    mixed = MixedBatch()
+                self.position += len(uniform)
+                yield uniform
+                continue
+            for message in one.messages() if isinstance(one, MessageRun) else (one,):
+                if (unreadable := self._add(message, mixed)) is not None:
+                    yield unreadable
+                self.position += 1
+            if mixed.held_bytes >= self.batch_bytes:
+                yield mixed
+                mixed = MixedBatch()
+        if mixed.positions:
+            yield mixed
+
+    def _uniform(self, run: MessageRun) -> UniformBatch | None:
+        """``None``: they differ in more, and are to be taken one by one."""
+        bodies = _uniform_bodies(run)
+        if bodies is None:
+            return None
+        try:
+            envelope, _ = self._envelopes.split(run.encoded[0].tobytes())
+        except MessageError:
+            return None
+        if self.with_bodies:
+            bodies = np.ascontiguousarray(bodies)
+        return UniformBatch(first_position=self.position, run=run, envelope=envelope, bodies=bodies)
+
+    def _add(self, message: StoredMessage, batch: MixedBatch) -> Finding | None:
+        """Add a row; what is to be said of a message that cannot be read."""
+        seq_id, msg_id, persistent, redelivered, acked, expiry_us, encoded, path, offset, delivery_count = message
+        try:
+            envelope, body = self._envelopes.split(encoded)
+        except MessageError as error:
+            return Finding("unreadable message", "damage", path, offset, f"message {seq_id}: {error}")
+        batch.positions.append(self.position)
+        batch.seq_ids.append(seq_id)
+        batch.msg_ids.append(msg_id)
+        batch.persistent.append(persistent)
+        batch.redelivered.append(redelivered)
+        batch.acked.append(acked)
+        batch.expiries_us.append(expiry_us)
+        batch.delivery_counts.append(delivery_count)
+        batch.paths.append(path)
+        batch.offsets.append(offset)
+        batch.envelopes.append(envelope)
+        batch.sizes.append(len(body))
+        batch.held_bytes += ROW_BYTES
+        if self.with_bodies:
+            batch.bodies.append(body)
+            batch.held_bytes += len(body)
+        return None
+
+
+def _uniform_bodies(run: MessageRun) -> Octets | None:
+    """A row each; ``None``: the messages differ in more than body and id, or have no body."""
+    template = MessageTemplate.of(run.encoded[0].tobytes())
+    if template is None or not template.body_bytes or not template.fits(run.encoded):
+        return None
+    return template.bodies(run.encoded)

@@ -1,0 +1,62 @@
+"""Where to cut a queue's messages into those that are worth a run and those that are better taken one by one."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from warren.queue_index.record_format import Bools, Ints, Octets
+
+RUN_MESSAGES: Final = 32
+"""Fewer messages of one length are taken one by one."""
+
+RUN_BYTES: Final = 1 << 20
+"""So many bytes of encoded messages, about, make a run: it is held in memory a few times over."""
+
+
+def cut_runs(sizes: Ints, single: Bools, far: Bools, columns: tuple[npt.NDArray[Any], ...]) -> list[tuple[slice, bool]]:
+    """Cut where the next message differs in its size or in one of the columns, or where there are enough.
+
+    Each part, and whether it makes a run. Neighbours that are not worth one stay together. ``single``: those that
+    are taken one by one whatever comes; ``far``: those that are so unless many of them make a run.
+    """
+    changes = np.zeros(max(len(sizes) - 1, 0), np.bool_)
+    for column in (sizes, single, far, *columns):
+        changes |= column[1:] != column[:-1]
+    parts: list[tuple[slice, bool]] = []
+    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(sizes)]
+    singles = 0  # where the neighbours begin that are not worth a run
+    for low, high in pairwise(edges):
+        rows = RUN_BYTES // max(int(sizes[low]), 1) if high > low else 0
+        if high - low < RUN_MESSAGES or single[low] or (rows < RUN_MESSAGES and far[low]):
+            continue
+        if singles < low:
+            parts.append((slice(singles, low), False))
+        rows = max(RUN_MESSAGES, rows)
+        parts += [(slice(start, min(start + rows, high)), True) for start in range(low, high, rows)]
+        singles = high
+    if singles < len(sizes):
+        parts.append((slice(singles, len(sizes)), False))
+    return parts
+
+
+class Readable(Protocol):
+    """A file, as far as runs are read from it."""
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes from ``offset``."""
+
+
+def rows_at(file: Readable, at: Ints, size: int) -> Octets | None:
+    """``size`` bytes from each of these offsets; ``None``: too far apart to be read at once, or not all there."""
+    low, high = int(at.min()), int(at.max()) + size
+    if high - low > 4 * RUN_BYTES:
+        return None
+    window = np.frombuffer(file.read(high - low, low), np.uint8)
+    if len(window) < high - low:
+        return None
+    rows: Octets = np.lib.stride_tricks.sliding_window_view(window, size)[at - low]
+    return rows

@@ -1,0 +1,64 @@
+"""Where a queue's directory is and what reads it, as a small value that can be sent to another process."""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+from warren.queue_index.recovery_terms import RecoveryTerms
+from warren.salvage.queue_directory import BodySource, QueueDirectory
+from warren.salvage.quorum_node import QuorumNodes
+from warren.salvage.read_only import ReadOnlyFileSystem
+
+
+class QueueFormat(enum.Enum):
+    """The formats of a queue's files."""
+
+    CLASSIC_V1 = enum.auto()
+    CLASSIC_V2 = enum.auto()
+    CONVERTING = enum.auto()
+    """A classic queue with files of both versions."""
+    QUORUM = enum.auto()
+
+
+@attrs.frozen(kw_only=True)
+class QueueDescriptor:
+    """What opens one queue. It holds no file and nothing that was read of the messages."""
+
+    format: QueueFormat
+    path: str
+    name: bytes
+    """As it is stored: the name of a priority queue's level ends in NUL and the level."""
+    segment_entry_count: int = 0
+    """Of version 1."""
+    terms: RecoveryTerms | None = None
+    """Of a classic queue; ``None``: it was not stopped cleanly."""
+    members: tuple[str, ...] = ()
+    """The directories of a quorum queue."""
+
+    def open(self, files: ReadOnlyFileSystem, bodies: BodySource, nodes: QuorumNodes) -> QueueDirectory:
+        """What reads it; ``bodies``: the vhost's persistent store, ``nodes``: shared with other quorum queues."""
+        # A format is imported when it is met.
+        path, name, count, terms = self.path, self.name, self.segment_entry_count, self.terms
+        match self.format:
+            case QueueFormat.QUORUM:
+                from warren.salvage.quorum import QuorumDirectory  # noqa: PLC0415
+
+                return QuorumDirectory(files=files, path=path, name=name, members=self.members, nodes=nodes)
+            case QueueFormat.CLASSIC_V2:
+                from warren.salvage.classic_v2 import ClassicV2Directory  # noqa: PLC0415
+
+                return ClassicV2Directory(files=files, path=path, name=name, terms=terms, bodies=bodies)
+            case QueueFormat.CONVERTING:
+                from warren.salvage.classic_converting import ClassicConvertingDirectory  # noqa: PLC0415
+
+                return ClassicConvertingDirectory(
+                    files=files, path=path, name=name, segment_entry_count=count, terms=terms, bodies=bodies
+                )
+            case QueueFormat.CLASSIC_V1:
+                from warren.salvage.classic_v1 import ClassicV1Directory  # noqa: PLC0415
+
+                return ClassicV1Directory(
+                    files=files, path=path, name=name, segment_entry_count=count, terms=terms, bodies=bodies
+                )

@@ -1,0 +1,159 @@
+"""Steps: what a verb of a handle sends, checks and makes of the answer, told apart from how it waits.
+
+A verb is a generator. It yields what it has to wait for (:data:`Wait`), is sent the answer or has the error thrown into
+it, and returns what the caller gets. Two drivers run it: :func:`run` waits in the calling thread, and
+:func:`warren.aio.bridge.run` awaits. An interrupt, or a cancellation, is thrown into the verb where it waits; what a
+verb takes back then stands in its ``except`` or ``finally``.
+
+A handle holds its verbs as ``_verbs``, and makes methods of them with :func:`blocking` or
+:func:`warren.aio.bridge.awaited`, which keep their names, arguments and docstrings.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+import attrs
+
+from warren.actors.front_end import FrontEnd, admit
+from warren.actors.future import Future, Timeout
+from warren.actors.pool import PooledActor
+from warren.process_bound import ProcessBound
+
+P = ParamSpec("P")
+A = TypeVar("A")
+T = TypeVar("T")
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+
+
+@attrs.frozen
+class Within:
+    """Wait for a future at most ``timeout`` seconds (``None``: for ever); the answer is whether it came."""
+
+    future: Future
+    timeout: float | None
+
+    def get(self) -> bool:
+        try:
+            return self.future.settled(self.timeout)
+        except Timeout:  # nobody is left who could answer
+            if self.timeout is None:
+                raise
+            return False
+
+
+@attrs.frozen
+class Reading:
+    """Do something that reads or writes files, which an event loop's thread must not."""
+
+    work: Callable[[], Any]
+
+    def get(self) -> Any:
+        return self.work()
+
+
+@attrs.frozen
+class Admission:
+    """Wait until actors have room for messages, then ``give`` them; the answer is what ``give`` returns.
+
+    An event loop looks with ``find`` again after every wait.
+    """
+
+    find: Callable[[], Sequence[Any]]
+    """The actors that get messages: all of one node, or none."""
+    size_of: Callable[[Sequence[Any]], int]
+    """The bytes that the messages take on their way to these actors."""
+    give: Callable[[Sequence[Any], int, bool], Any]
+    """Called with the actors, the bytes that are reserved, and whether this thread may do the actors' work."""
+    block: bool = True
+    timeout: float | None = None
+    ahead: bool = False
+    """Whether to reserve for messages that will join these."""
+
+    def get(self) -> Any:
+        return self.now(here=True)
+
+    def now(self, *, here: bool) -> Any:
+        """``give``, having waited in this thread as far as ``block`` allows it."""
+        actors: Sequence[FrontEnd] = self.find()
+        if not actors:
+            return self.give(actors, 0, here)
+        return admit(
+            actors,
+            self.size_of(actors),
+            lambda reserved_bytes: self.give(actors, reserved_bytes, here),
+            ahead=self.ahead and here,
+            block=self.block,
+            timeout=self.timeout,
+            here=here,
+        )
+
+
+Wait = Future | Within | Reading | Admission
+Steps = Generator[Wait, Any, T]
+
+
+def ask(actor: PooledActor, message: object) -> Future:
+    """Ask an actor: what to wait for."""
+    future = actor.actor_ref.ask(message, block=False)
+    if not isinstance(future, Future):
+        raise RuntimeError(f"{actor.describe()} answers with a strange future")  # noqa: TRY004
+    return future
+
+
+def run(steps: Steps[T]) -> T:
+    """Run a verb in this thread."""
+    try:
+        wait = next(steps)
+        while True:
+            try:
+                answer = wait.get()
+            except BaseException as error:
+                wait = steps.throw(error)
+            else:
+                wait = steps.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+class Handle(ProcessBound, Generic[V]):
+    """What a user holds: verbs, and a way to wait for them."""
+
+    def __init__(self, verbs: V) -> None:
+        self._verbs = verbs
+
+    def __repr__(self) -> str:
+        kind = type(self)
+        return f"<{kind.__module__.rpartition('.')[0]}.{kind.__name__} {self._verbs}>"
+
+
+class Has(Protocol[V_co]):
+    """A handle with these verbs."""
+
+    @property
+    def _verbs(self) -> V_co: ...
+
+
+@overload
+def blocking(verb: Callable[Concatenate[V, P], Steps[T]]) -> Callable[Concatenate[Has[V], P], T]: ...
+
+
+@overload
+def blocking(
+    verb: Callable[Concatenate[V, P], Steps[A]], becomes: Callable[[A], T]
+) -> Callable[Concatenate[Has[V], P], T]: ...
+
+
+def blocking(verb: Callable[..., Steps[Any]], becomes: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
+    """A method that runs a verb in the calling thread. ``becomes``: makes a handle of what the verb returns."""
+
+    @functools.wraps(verb)
+    def method(self: Has[Any], *args: Any, **kwargs: Any) -> Any:
+        result = run(verb(self._verbs, *args, **kwargs))
+        return result if becomes is None else becomes(result)
+
+    return method

@@ -1,0 +1,286 @@
+"""What can be asked of a vhost, and of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Unpack
+
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.definitions_json import Imported
+from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.topics.names import check_user_topic
+from warren.actors.future import Confirm
+from warren.actors.node_actor import NodeActor
+from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
+from warren.messages import PublishArguments, as_body, publish_key
+from warren.publishing import publish, settled_confirm
+from warren.queue_verbs import QueueHandle, QueueVerbs
+from warren.running_node import RunningNode, failed_queues
+from warren.steps import Handle, Steps
+from warren.topic_verbs import TopicVerbs
+from warren.transaction_verbs import TransactionVerbs, pending_transactions
+
+
+class VhostVerbs:
+    """The verbs of one vhost; the owner of the exclusive queues that are declared through it."""
+
+    def __init__(self, node: RunningNode, name: str) -> None:
+        self.node = node
+        self.name = name
+
+    def __str__(self) -> str:
+        return repr(self.name)
+
+    def release(self) -> Steps[None]:
+        """Delete the exclusive queues that were declared through this object."""
+        yield from self.node.change(lambda actor: actor.release(self))
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def queue(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        passive: bool = False,
+    ) -> Steps[QueueVerbs]:
+        """Declare a queue, or get the one that is there; ``passive``: only get it. The node names one that is "".
+
+        ``exclusive``: nobody else gets it, and it goes with its owner, which is this object (see :class:`Vhost`).
+        Raises :class:`PreconditionFailedError` where it is there with other arguments, :class:`NotFoundError` where
+        ``passive`` and it is not, :class:`ResourceLockedError` where it is exclusive to another owner.
+        """
+        if passive:
+            cell = yield from self.node.change(lambda actor: actor.find_queue(self.name, name, self))
+        else:
+            declaration = QueueDeclaration(
+                vhost=self.name,
+                name=name or self.node.new_queue_name(),
+                durable=durable,
+                exclusive=exclusive,
+                auto_delete=auto_delete,
+                arguments=arguments or {},
+            )
+            cell = yield from self.node.change(lambda actor: actor.declare_queue(declaration, self))
+        return QueueVerbs(self.node, cell)
+
+    def delete_queue(
+        self, name: str, *, if_empty: bool = False, if_unused: bool = False, force: bool = False
+    ) -> Steps[int]:
+        """Delete a queue with its messages and bindings; returns how many messages were ready. None there is fine.
+
+        ``force``: even one that failed, with whatever could still be read from its files.
+        """
+        return self._delete_queue(self.name, name, if_empty=if_empty, if_unused=if_unused, force=force)
+
+    def _delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool, force: bool) -> Steps[int]:
+        return (
+            yield from self.node.change(
+                lambda actor: actor.delete_queue(
+                    vhost, name, owner=self, if_empty=if_empty, if_unused=if_unused, force=force
+                )
+            )
+        )
+
+    def all_queues(self) -> list[QueueVerbs]:
+        """Those that failed too."""
+        return [QueueVerbs(self.node, cell) for cell in list(self.node.vhost(self.name).cells.values())]
+
+    # ── exchanges and bindings ──────────────────────────────────────────────────────────────────────────────────
+
+    def exchange(
+        self,
+        name: str,
+        type: str | None = None,
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Steps[ExchangeVerbs]:
+        """Declare an exchange ("direct", "fanout", "topic", "headers"); without a ``type``: get the one that is there.
+
+        The default exchange is ``""``.
+        """
+        if type is None:
+            declaration = self.node.vhost(self.name).definitions.exchange(name)
+        else:
+            declaration = ExchangeDeclaration(
+                vhost=self.name,
+                name=name,
+                type=type,  # type: ignore[arg-type]
+                durable=durable,
+                auto_delete=auto_delete,
+                internal=internal,
+                arguments=arguments or {},
+            )
+            yield from self.node.change(lambda actor: actor.declare_exchange(declaration))
+        return ExchangeVerbs(self.node, declaration)
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> Steps[None]:
+        """Delete an exchange with its bindings."""
+        yield from self.node.change(lambda actor: actor.delete_exchange(self.name, name, if_unused=if_unused))
+
+    def bind(
+        self,
+        destination: QueueHandle | ExchangeHandle | str,
+        source: ExchangeHandle | str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Steps[None]:
+        """Let messages go from an exchange to a queue (a name is a queue's), or to another exchange."""
+        binding = self._binding(destination, source, routing_key, arguments)
+        yield from self.node.change(lambda actor: actor.bind(binding, self))
+
+    def unbind(
+        self,
+        destination: QueueHandle | ExchangeHandle | str,
+        source: ExchangeHandle | str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Steps[None]:
+        """Take a binding away."""
+        binding = self._binding(destination, source, routing_key, arguments)
+        yield from self.node.change(lambda actor: actor.unbind(binding, self))
+
+    def _binding(
+        self,
+        destination: QueueHandle | ExchangeHandle | str,
+        source: ExchangeHandle | str,
+        routing_key: str,
+        arguments: Mapping[str, Any] | None,
+    ) -> Binding:
+        return Binding(
+            vhost=self.name,
+            source=source if isinstance(source, str) else source.name,
+            destination=destination if isinstance(destination, str) else destination.name,
+            destination_type="exchange" if isinstance(destination, ExchangeHandle) else "queue",
+            routing_key=routing_key,
+            arguments=arguments or {},
+        )
+
+    def publish_to(
+        self,
+        names: Iterable[str],
+        body: bytes,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **properties: Unpack[PublishArguments],
+    ) -> Steps[Confirm]:
+        """Publish one message to several queues: a position in each, and one body in the store where it is large."""
+        found = list(names)
+        key = publish_key(self.name, "", found, properties)
+        node = self.node
+        node.check_process()
+        sent = yield from publish(
+            node,
+            lambda: [cell.actor for cell in node.cells(self.name, found)],
+            key,
+            [as_body(body)],
+            block=block,
+            timeout=timeout,
+        )
+        return settled_confirm() if sent is None else sent
+
+
+class NodeVerbs(VhostVerbs):
+    """The verbs of a node, and of its vhost ``/``."""
+
+    def __init__(self, node: RunningNode) -> None:
+        super().__init__(node, "/")
+
+    def __str__(self) -> str:
+        return f"{self.node.path!r}{' (closed)' if self.node.closed else ''}"
+
+    # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def vhost(self, name: str = "/") -> Steps[VhostVerbs]:
+        """The verbs for a vhost, declared where it is missing; an owner of exclusive queues by itself."""
+        yield from self.node.change(lambda actor: actor.declare_vhost(name))
+        return VhostVerbs(self.node, name)
+
+    def vhosts(self) -> Steps[list[str]]:
+        """The names of those that there are."""
+        return (yield from self.node.change(lambda actor: actor.definitions.vhosts()))
+
+    def delete_vhost(self, name: str) -> Steps[None]:
+        """With everything in it."""
+        yield from self.node.change(lambda actor: actor.delete_vhost(name))
+
+    def delete_queue(
+        self,
+        name: str,
+        *,
+        if_empty: bool = False,
+        if_unused: bool = False,
+        force: bool = False,
+        vhost: str | None = None,
+    ) -> Steps[int]:
+        """As in any vhost; ``vhost``: another one than ``/``."""
+        where = self.name if vhost is None else vhost
+        return self._delete_queue(where, name, if_empty=if_empty, if_unused=if_unused, force=force)
+
+    def definitions(self, vhost: str | None = None) -> Steps[dict[str, Any]]:
+        """What is declared, of the whole node or of one vhost, as RabbitMQ's definitions JSON."""
+        return self.node.definitions(vhost)
+
+    def import_definitions(self, document: Mapping[str, Any], vhost: str | None = None) -> Steps[Imported]:
+        """Declare what RabbitMQ's definitions JSON has: all of it, or an error that lists what is in the way."""
+        return (yield from self.node.change(lambda actor: actor.import_definitions(document, vhost)))
+
+    # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def topic(self, name: str, *, queues: int | None = None) -> Steps[TopicVerbs]:
+        """Declare a topic, or get the one that is there; it has at least so many queues (4 where it is new).
+
+        Raises :class:`TopicNameError`, :class:`QueueRangeError`, and ``TopicsDownError`` where the topics' files cannot
+        be opened.
+        """
+        check_user_topic(name)
+        otherwise = self.node.config.topics.default_topic_queue_nums
+        yield from self.node.change(lambda actor: _declare_topic(actor, name, queues, otherwise))
+        return TopicVerbs(self.node, name)
+
+    def topics(self) -> Steps[dict[str, int]]:
+        """The topics that there are, those of retries and dead letters too, and how many queues each has."""
+        running = yield from self.node.change(lambda actor: actor.topics)
+        return {} if running is None else running.table.topics
+
+    def pending_transactions(self) -> Steps[list[TransactionVerbs]]:
+        """Messages that were prepared and neither committed nor rolled back, those of before a restart too."""
+        return pending_transactions(self.node)
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def memory(self) -> Steps[dict[str, Any]]:
+        """Memory and disk as the monitor sees them, and the alarms that are set."""
+        return self.node.memory()
+
+    def stats(self) -> Steps[dict[str, Any]]:
+        """Of every vhost the queues' :meth:`Queue.stats`, those that failed, and the stores; :meth:`memory`; and the
+        topics (:mod:`warren.topic_stats`), ``None`` where there never was one."""
+        return self.node.stats()
+
+
+class VhostHandle(Handle[VhostVerbs]):
+    """What is known of a vhost without asking anybody."""
+
+    @property
+    def name(self) -> str:
+        return self._verbs.name
+
+    @property
+    def failed_queues(self) -> dict[str, str]:
+        """The queues that cannot be used, and why."""
+        return failed_queues(self._verbs.node.vhost(self._verbs.name))
+
+
+def _declare_topic(actor: NodeActor, name: str, queues: int | None, otherwise: int) -> None:
+    """See that a topic is there, with at least so many queues (``None``: whatever it has, ``otherwise`` if new)."""
+    known = None if actor.topics is None else actor.topics.table.queues(name)
+    if known is None or (queues is not None and queues > known):
+        actor.declare_topic(name, otherwise if queues is None else queues)
