@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+unexport PYTHONDONTWRITEBYTECODE # tests start a thousand processes, which would compile everything anew
+
 .DEFAULT_GOAL := help
 .PHONY: help install test test-all lint format demo bench clean
 
@@ -20,7 +22,7 @@ $(STAMP): pyproject.toml
 test: install  ## run the tests that find most mistakes, in five minutes
 	$(BIN)/python -m pytest -n 3 -m "not slow and not broker and not cluster"
 
-test-all: install  ## run all tests: with brokers, a Spark cluster, kills by the hundred
+test-all: install  ## run all tests: with brokers, a Spark cluster, all kills
 	WARREN_EFFORT=full $(BIN)/python -m pytest -n 3
 
 lint: install  ## check format, style and types

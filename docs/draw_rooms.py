@@ -9,6 +9,7 @@ room that it imports. ``tests/test_docs.py`` compares the file with what this sc
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from html import escape
 from pathlib import Path
@@ -64,6 +65,7 @@ def packages(room: str) -> list[str]:
     return sorted(name for name in found if name not in links)
 
 
+@functools.cache
 def imports(room: str) -> set[str]:
     """The full names of what a room imports at any place, type checking included."""
     names: set[str] = set()

@@ -7,6 +7,7 @@ sets WARREN_REQUIRE_BROKER, it fails there instead, so that a green run never me
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,11 +32,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that run Spark run in one process, for they share its session; those that start their own in another."""
+    """Tests that run Spark run in one process, for they share its session; those that start their own in another.
+
+    Groups come first, the largest ahead.
+    """
     for item in items:
         for name in ("spark", "cluster"):
             if item.get_closest_marker(name) is not None:
                 item.add_marker(pytest.mark.xdist_group(name))
+    groups_of = [mark and mark.args[0] for mark in (item.get_closest_marker(groups.MARK) for item in items)]
+    sizes = Counter(name for name in groups_of if name is not None)
+    order = sorted(range(len(items)), key=lambda at: (-sizes[groups_of[at]], groups_of[at] or ""))
+    items[:] = [items[at] for at in order]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.classic_v2_tools import (
-    V1_ENTRIES,
     V2QueueOnDisk,
     bodies_at,
     findings_at,
@@ -20,6 +19,7 @@ from tests.support.classic_v2_tools import (
     msg_id,
 )
 from tests.support.effort import times
+from tests.support.vhost_on_disk import ENTRIES as V1_ENTRIES
 from warren.queue_index import index_v2_format as v2
 from warren.queue_index.record_format import ACK, DELIVER
 from warren.salvage.classic_converting import ClassicConvertingDirectory

@@ -43,7 +43,7 @@ ARCHIVES = archives(V2)
 SEGMENTS = next(path for path in ARCHIVES if path.name == "03-clean-segments-4096.tar.gz")
 
 
-@pytest.fixture(params=ARCHIVES, ids=name_of)
+@pytest.fixture(scope="module", params=ARCHIVES, ids=name_of)
 def archive(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
     return path

@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from tests.support.cli_tools import warren
-from tests.support.queue_on_disk import QueueOnDisk, encoded_message
+from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk, encoded_message
 from warren import cli
-from warren.msg_store.rdq_format import encode_record
 from warren.queue_index import directory as disk
 from warren.queue_index.message_format import decode_message
 from warren.queue_index.record_format import BODY, DELIVER, journal_publish_head, segment_publish_head
@@ -45,7 +44,7 @@ def lines(*arguments: str | Path, exit_code: int = 0) -> list[Json]:
 
 @pytest.fixture
 def queue(tmp_path: Path) -> QueueOnDisk:
-    return QueueOnDisk(tmp_path / "vhosts")
+    return VhostOnDisk(tmp_path).queue(b"q")
 
 
 def test_a_line_says_everything_of_a_message(queue: QueueOnDisk, tmp_path: Path) -> None:
@@ -129,7 +128,7 @@ def test_an_acked_message_whose_body_is_gone_is_no_problem(queue: QueueOnDisk, t
 def test_orphans_come_once_and_belong_to_no_queue(queue: QueueOnDisk, tmp_path: Path) -> None:
     needed, orphan = b"n" * 15 + b"\0", b"o" * 15 + b"\0"
     for msg_id in (orphan, needed, orphan):
-        queue.store(encode_record(msg_id, encoded_message(msg_id, msg_id[:1])))
+        queue.vhost.store(0, msg_id, encoded_message(msg_id, msg_id[:1]))
     queue.bodyless(0, needed, 1, expiry_us=1234)
     (message,) = lines(tmp_path)
     assert (message["msg_id"], message["expiry_us"]) == (needed.hex(), 1234)
@@ -267,7 +266,7 @@ def test_help_says_no_type_of_what_takes_no_value(arguments: tuple[str, ...]) ->
 
 
 def test_nothing_is_written_into_what_is_read(queue: QueueOnDisk, tmp_path: Path) -> None:
-    target = queue.queue / "journal.jif"
+    target = queue.path / "journal.jif"
     queue.journal(0)
     before = target.read_bytes()
     for out in (target, tmp_path / "new"):
@@ -280,7 +279,7 @@ def test_nothing_is_written_into_what_is_read(queue: QueueOnDisk, tmp_path: Path
 
 def test_a_body_of_many_fragments_is_whole(queue: QueueOnDisk, tmp_path: Path) -> None:
     body = random.Random(7).randbytes(2_000_001)
-    queue.store(encode_record(b"m" * 16, encoded_message(b"m" * 16, body)))
+    queue.vhost.store(0, b"m" * 16, encoded_message(b"m" * 16, body))
     queue.bodyless(0, b"m" * 16, len(body))
     (message,) = lines(tmp_path)
     assert base64.b64decode(message["body"]) == body
@@ -335,16 +334,16 @@ def outcome(cutter: Envelopes, encoded: bytes) -> Any:
 
 
 def test_memory_stays_small(tmp_path: Path) -> None:
-    queue = QueueOnDisk(tmp_path / "vhosts")
-    (queue.vhost / ".config").write_bytes(disk.vhost_config(16384))
+    queue = VhostOnDisk(tmp_path).queue(b"q")
+    (queue.vhost.path / ".config").write_bytes(disk.vhost_config(16384))
     body = os.urandom(4000)
-    with (queue.queue / "0.idx").open("wb") as file:
+    with (queue.path / "0.idx").open("wb") as file:
         for rel_seq in range(16384):
             msg_id = hashlib.md5(b"%d" % rel_seq).digest()
             encoded = encoded_message(msg_id, body)
             record = BODY.pack(msg_id, 0, len(body), len(encoded)) + encoded
             file.write(segment_publish_head(16383 - rel_seq, persistent=True) + record)
-    os.link(queue.queue / "0.idx", queue.queue / "1.idx")
+    os.link(queue.path / "0.idx", queue.path / "1.idx")
     script = (
         "import sys\nfrom warren import cli\nsys.argv = ['warren', *sys.argv[1:]]\n"
         "try:\n    cli.main()\nfinally:\n    print(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0], "

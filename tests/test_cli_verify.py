@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli_tools import warren
-from tests.support.queue_on_disk import QueueOnDisk, encoded_message
+from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk, encoded_message
 from warren.msg_store.rdq_format import encode_record
 from warren.queue_index import directory as disk
 from warren.queue_index.record_format import ACK, BODY, DELIVER, journal_publish_head, segment_publish_head
@@ -30,6 +30,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 Json = dict[str, Any]
 N = b"n" * 16
+RDQ = "msg_store_persistent/0.rdq"
 IN_JOURNAL = 8 + BODY.size + len(encoded_message(N, b"body")) + 8
 """Bytes of a publish and its deliver, as QueueOnDisk writes them; in a segment the heads are shorter."""
 IN_SEGMENT = IN_JOURNAL - 2 * (8 - 2)
@@ -37,12 +38,12 @@ IN_SEGMENT = IN_JOURNAL - 2 * (8 - 2)
 
 @pytest.fixture
 def queue(tmp_path: Path) -> QueueOnDisk:
-    return QueueOnDisk(tmp_path / "vhosts")
+    return VhostOnDisk(tmp_path).queue(b"q")
 
 
 def found(queue: QueueOnDisk) -> set[tuple[str, str, str, int | None]]:
     """Kind, severity, path below the vhost (the queue's directory is Q) and offset of every finding."""
-    result = warren("verify", queue.vhost, "--json")
+    result = warren("verify", queue.vhost.path, "--json")
     report = json.loads(result.stdout)
     damaged = sum(finding["severity"] == "damage" for finding in report["findings"])
     assert (report["damage"], report["leftover"]) == (damaged, len(report["findings"]) - damaged)
@@ -55,7 +56,7 @@ def found(queue: QueueOnDisk) -> set[tuple[str, str, str, int | None]]:
         (
             finding["kind"],
             finding["severity"],
-            finding["path"].removeprefix(f"{queue.vhost}/").replace(queue.directory, "Q"),
+            finding["path"].removeprefix(f"{queue.vhost.path}/").replace(queue.path.name, "Q"),
             finding["offset"],
         )
         for finding in report["findings"]
@@ -75,10 +76,10 @@ def test_a_sound_directory_has_neither(queue: QueueOnDisk) -> None:
     queue.segment(1, shorts=2)
     queue.journal(2)
     queue.journal(3, persistent=False)
-    queue.store(encode_record(N, encoded_message(N, b"body")))
+    queue.vhost.store(0, N, encoded_message(N, b"body"))
     queue.bodyless(4, N, 4)
     assert found(queue) == set()
-    assert warren("verify", queue.vhost).stdout == "No damage.\n"
+    assert warren("verify", queue.vhost.path).stdout == "No damage.\n"
 
 
 Spoil = Callable[[QueueOnDisk], None]
@@ -149,7 +150,7 @@ DAMAGE: dict[str, tuple[Spoil, set[tuple[str, str, int | None]]]] = {
         {("unreadable message", "Q/journal.jif", 0)},
     ),
     "unreadable message in the store": (
-        lambda queue: (queue.bodyless(0, N, 4), queue.store(encode_record(N, b"\x83no term"))),
+        lambda queue: (queue.bodyless(0, N, 4), queue.vhost.store(0, N, b"\x83no term")),
         {("unreadable message", "Q/journal.jif", 0)},
     ),
     "another message's id": (
@@ -172,47 +173,47 @@ DAMAGE: dict[str, tuple[Spoil, set[tuple[str, str, int | None]]]] = {
         {("wrong persistence", "Q/journal.jif", 0)},
     ),
     "a store's record past its end": (
-        lambda queue: queue.store(encode_record(N, b"x" * 100)[:-1]),
+        lambda queue: queue.vhost.append(RDQ, encode_record(N, b"x" * 100)[:-1]),
         {("record out of bounds", "msg_store_persistent/0.rdq", 0)},
     ),
     "a store's record of no size": (
-        lambda queue: queue.store(struct.pack(">Q", 15) + bytes(40)),
+        lambda queue: queue.vhost.append(RDQ, struct.pack(">Q", 15) + bytes(40)),
         {("record out of bounds", "msg_store_persistent/0.rdq", 0)},
     ),
     "a store's record without its end": (
-        lambda queue: queue.store(encode_record(N, b"x")[:-1] + b"\0"),
+        lambda queue: queue.vhost.append(RDQ, encode_record(N, b"x")[:-1] + b"\0"),
         {("torn record", "msg_store_persistent/0.rdq", 0)},
     ),
     "a segment that is a directory": (
-        lambda queue: (queue.queue / "0.idx").mkdir(),
+        lambda queue: (queue.path / "0.idx").mkdir(),
         {("unreadable file", "Q/0.idx", None)},
     ),
     "no name": (
-        lambda queue: (queue.journal(0), (queue.queue / ".queue_name").unlink()),
+        lambda queue: (queue.journal(0), (queue.path / ".queue_name").unlink()),
         {("missing name", "Q/.queue_name", None)},
     ),
     "no form of a name": (
-        lambda queue: (queue.queue / ".queue_name").write_bytes(b"queue"),
+        lambda queue: (queue.path / ".queue_name").write_bytes(b"queue"),
         {("damaged name", "Q/.queue_name", 0)},
     ),
     "another queue's name": (
-        lambda queue: (queue.queue / ".queue_name").write_bytes(disk.queue_name_file(b"/", b"r")),
+        lambda queue: (queue.path / ".queue_name").write_bytes(disk.queue_name_file(b"/", b"r")),
         {("wrong directory", "Q/.queue_name", None)},
     ),
     "another vhost's name": (
-        lambda queue: (queue.vhost / ".vhost").write_bytes(b"v"),
+        lambda queue: (queue.vhost.path / ".vhost").write_bytes(b"v"),
         {("wrong directory", ".vhost", None), ("wrong vhost", "Q/.queue_name", None)},
     ),
     "no vhost's name": (
-        lambda queue: (queue.vhost / ".vhost").unlink(),
+        lambda queue: (queue.vhost.path / ".vhost").unlink(),
         {("missing name", ".vhost", None)},
     ),
     "no settings in .config": (
-        lambda queue: (queue.vhost / ".config").write_bytes(b"{segment_entry_count, 0}."),
+        lambda queue: (queue.vhost.path / ".config").write_bytes(b"{segment_entry_count, 0}."),
         {("damaged settings", ".config", 0)},
     ),
     "recovery.dets of zeros": (
-        lambda queue: (queue.vhost / "recovery.dets").write_bytes(bytes(5464)),
+        lambda queue: (queue.vhost.path / "recovery.dets").write_bytes(bytes(5464)),
         {("damaged recovery terms", "recovery.dets", 4)},
     ),
     "messages behind next_seq_id": (
@@ -266,7 +267,7 @@ LEFTOVERS: dict[str, tuple[Spoil, set[tuple[str, str, int | None]]]] = {
         {("leftover acks", "Q/journal.jif", None)},
     ),
     "bodies that nobody needs": (
-        lambda queue: queue.store(encode_record(N, encoded_message(N, b"x"))),
+        lambda queue: queue.vhost.store(0, N, encoded_message(N, b"x")),
         {("orphan body", "msg_store_persistent/0.rdq", 0)},
     ),
     "a transient message's missing body": (
@@ -282,18 +283,15 @@ LEFTOVERS: dict[str, tuple[Spoil, set[tuple[str, str, int | None]]]] = {
         set(),
     ),
     "zeros at a store file's end": (
-        lambda queue: queue.store(bytes(100)),
+        lambda queue: queue.vhost.append(RDQ, bytes(100)),
         {("leftover zeros", "msg_store_persistent/0.rdq", 0)},
     ),
     "a transient store full of rubbish": (
-        lambda queue: (
-            (queue.vhost / "msg_store_transient").mkdir(),
-            (queue.vhost / "msg_store_transient" / "0.rdq").write_bytes(b"rubbish" * 100),
-        ),
+        lambda queue: queue.vhost.append("msg_store_transient/0.rdq", b"rubbish" * 100),
         {("leftover record out of bounds", "msg_store_transient/0.rdq", 0)},
     ),
     "a queue's directory with nothing in it": (
-        lambda queue: (queue.vhost / "queues" / "EMPTY").mkdir(),
+        lambda queue: (queue.vhost.path / "queues" / "EMPTY").mkdir(),
         {("leftover directory", "queues/EMPTY", None)},
     ),
     "a file that is none of a queue's": (
@@ -301,7 +299,7 @@ LEFTOVERS: dict[str, tuple[Spoil, set[tuple[str, str, int | None]]]] = {
         {("leftover file", "Q/007.idx", None)},
     ),
     "terms of a queue without a directory": (
-        lambda queue: (queue.vhost / "recovery.dets").write_bytes(
+        lambda queue: (queue.vhost.path / "recovery.dets").write_bytes(
             encode_recovery_terms({"ELSEWHERE": RecoveryTerms((), 5, 5, None, 0, 0)})
         ),
         set(),
@@ -323,9 +321,9 @@ def test_a_compaction_that_crashed_is_no_damage(queue: QueueOnDisk) -> None:
     records = {msg_id: encode_record(msg_id, encoded_message(msg_id, b"body")) for msg_id in (kept, moved, half)}
     size = len(records[kept])
     torn = records[moved][: size // 2].ljust(size, b"\0")
-    queue.store(records[kept] + torn + bytes(500))
-    (queue.vhost / "msg_store_persistent" / "0.rdt").write_bytes(records[moved] + records[half][:50])
-    (queue.vhost / "msg_store_persistent" / "1.rdq").write_bytes(records[half])
+    queue.vhost.append(RDQ, records[kept] + torn + bytes(500))
+    (queue.vhost.path / "msg_store_persistent" / "0.rdt").write_bytes(records[moved] + records[half][:50])
+    (queue.vhost.path / "msg_store_persistent" / "1.rdq").write_bytes(records[half])
     for seq_id, msg_id in enumerate((kept, moved, half)):
         queue.bodyless(seq_id, msg_id, 4)
     assert found(queue) == {
@@ -334,7 +332,7 @@ def test_a_compaction_that_crashed_is_no_damage(queue: QueueOnDisk) -> None:
         ("leftover of a copy", "leftover", "msg_store_persistent/0.rdt", size),
         ("leftover zeros", "leftover", "msg_store_persistent/0.rdq", 2 * size),
     }
-    assert len(warren("export", queue.vhost).stdout.splitlines()) == 3
+    assert len(warren("export", queue.vhost.path).stdout.splitlines()) == 3
 
 
 def test_a_segment_that_went_missing_after_a_clean_stop_is_found(tmp_path: Path) -> None:
@@ -357,7 +355,7 @@ def test_people_get_a_line_for_each_kind_in_each_file() -> None:
 @pytest.mark.parametrize("claimed", [0xFFFFFFFF, 2 << 30])
 def test_a_record_that_claims_gigabytes_is_not_read(claimed: int, queue: QueueOnDisk) -> None:
     queue.append("0.idx", segment_publish_head(0, persistent=True) + BODY.pack(N, 0, 4, claimed))
-    os.truncate(queue.queue / "0.idx", 3 << 30)
+    os.truncate(queue.path / "0.idx", 3 << 30)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert found(queue) == {("torn record", "damage", "queues/Q/0.idx", 0)}
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
@@ -366,13 +364,13 @@ def test_a_record_that_claims_gigabytes_is_not_read(claimed: int, queue: QueueOn
 def test_numbers_beyond_all_measure_are_findings(queue: QueueOnDisk) -> None:
     queue.segment(0)
     for number in ("9223372036854775807", "9" * 30):
-        (queue.queue / f"{number}.idx").write_bytes((queue.queue / "0.idx").read_bytes())
+        (queue.path / f"{number}.idx").write_bytes((queue.path / "0.idx").read_bytes())
     queue.append("journal.jif", publish((1 << 62) - 1, encoded_message(N, b"body")) + shorts(DELIVER, (1 << 62) - 2))
     impossible = {
         ("impossible segment number", "damage", f"queues/Q/{n}.idx", None) for n in ((1 << 63) - 1, 10**30 - 1)
     }
     assert found(queue) == {("entry without publish", "damage", "queues/Q/journal.jif", None)} | impossible
-    result = warren("export", queue.vhost)
+    result = warren("export", queue.vhost.path)
     assert (result.exit_code, result.stderr.count("impossible segment number")) == (1, 2)
     assert [json.loads(line)["seq_id"] for line in result.stdout.splitlines()] == [0, (1 << 62) - 1]
 

@@ -41,9 +41,9 @@ from examples.demo.summary import Check
 from examples.demo.topic_checking import GroupCheck, Orders, QueuePosition, compare_found, compare_lags
 from examples.demo.topics import TopicPlayed, play
 from tests.support import rocketmq_golden as golden
-from warren.msg_store.commit_log_format import Record
+from tests.support.topic_log import RECORD
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
-from warren.topic_record import HERE, StoredMessage
+from warren.topic_record import StoredMessage
 
 SCENARIO = "crash-recovery"
 ORDERS = Orders(20)
@@ -219,21 +219,10 @@ def test_an_index_that_has_lost_keys_is_not_taken_for_a_whole_one() -> None:
 def message(number: int, **changes: Any) -> StoredMessage:
     """Message ``number`` as it was appended."""
     queue_id, queue_offset = PLACES[number]
-    record = Record(
-        topic="orders",
+    record = attrs.evolve(
+        RECORD,
         queue_id=queue_id,
         queue_offset=queue_offset,
-        physical_offset=0,
-        size=0,
-        store_timestamp=0,
-        born_timestamp=0,
-        born_host=HERE,
-        store_host=HERE,
-        sys_flag=0,
-        flag=0,
-        reconsume_times=0,
-        prepared_transaction_offset=0,
-        body_crc=0,
         body=body_of(number),
         properties=b"KEYS\x01" + ORDERS.key(number).encode(),
     )

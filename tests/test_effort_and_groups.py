@@ -18,25 +18,25 @@ import os
 import pytest
 
 @pytest.mark.parametrize("number", range(6))
-@pytest.mark.{mark}
+{mark}
 def test_in_a_group(number, record_property):
     record_property("process", os.getpid())
 """
 
 
-def test_tests_of_a_group_run_in_one_process(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tests_of_a_group_and_of_a_file_run_in_one_process(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PROJECT), prepend=os.pathsep)
     pytester.makeconftest((PROJECT / "tests" / "conftest.py").read_text())
     pytester.makeini("[pytest]\nmarkers =\n    spark: s\n    cluster: c\n    xdist_group: g\n")
-    names = {"test_a": "spark", "test_b": "spark", "test_c": "cluster", "test_d": "xdist_group('mine')"}
-    pytester.makepyfile(**{name: MARKED.format(mark=mark) for name, mark in names.items()})
-    pytester.makepyfile(
-        test_alone="import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_it(n):\n    pass\n"
-    )
+    names = {"test_a": "spark", "test_b": "spark", "test_c": "cluster", "test_d": "xdist_group('mine')", "test_e": ""}
+    marks = {name: f"@pytest.mark.{mark}" if mark else "" for name, mark in names.items()}
+    pytester.makepyfile(**{name: MARKED.format(mark=mark) for name, mark in marks.items()})
 
     result = pytester.runpytest_subprocess("-n", "2", "-p", "no:cacheprovider", "--junit-xml=report.xml")
 
-    result.assert_outcomes(passed=28)
+    result.assert_outcomes(passed=30)
     report = (pytester.path / "report.xml").read_text()
     processes = {name: set(_processes(report, name)) for name in names}
     assert all(len(found) == 1 for found in processes.values()), processes

@@ -14,9 +14,9 @@ from typer.testing import Result
 
 from tests.support.classic_v2_tools import V2QueueOnDisk
 from tests.support.cli_tools import warren
-from tests.support.queue_on_disk import QueueOnDisk
 from tests.support.rabbitmq_golden import GOLDEN
 from tests.support.refusing_files import RefusingFileSystem
+from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk
 from warren.commands.findings import LINES
 from warren.queue_index.record_format import DELIVER, JOURNAL
 from warren.salvage import source
@@ -31,7 +31,7 @@ SEGMENTS = 4
 
 @pytest.fixture
 def queue(tmp_path: Path) -> QueueOnDisk:
-    return QueueOnDisk(tmp_path / "vhosts")
+    return VhostOnDisk(tmp_path).queue(b"q")
 
 
 @pytest.fixture
@@ -69,31 +69,31 @@ EVERY = list(range(16))
 
 V1_DAMAGE: dict[str, tuple[Callable[[QueueOnDisk], object], bool, set[str], list[int]]] = {
     "a segment cut inside a record": (
-        lambda queue: os.truncate(queue.queue / "2.idx", (queue.queue / "2.idx").stat().st_size - 100),
+        lambda queue: os.truncate(queue.path / "2.idx", (queue.path / "2.idx").stat().st_size - 100),
         False,
         {"torn record: 2.idx"},
         [n for n in EVERY if n != 11],
     ),
     "a segment cut between records, after a clean stop": (
-        lambda queue: os.truncate(queue.queue / "2.idx", (queue.queue / "2.idx").stat().st_size // 2),
+        lambda queue: os.truncate(queue.path / "2.idx", (queue.path / "2.idx").stat().st_size // 2),
         True,
         {"changed since the clean stop: 2.idx"},
         [n for n in EVERY if n not in (10, 11)],
     ),
     "a segment that is gone since the clean stop": (
-        lambda queue: (queue.queue / "3.idx").unlink(),
+        lambda queue: (queue.path / "3.idx").unlink(),
         True,
         {"changed since the clean stop: 3.idx"},
         EVERY[:12],
     ),
     "a segment under another name": (
-        lambda queue: (queue.queue / "2.idx").rename(queue.queue / "2.idx.bak"),
+        lambda queue: (queue.path / "2.idx").rename(queue.path / "2.idx.bak"),
         True,
         {"changed since the clean stop: 2.idx"},
         [n for n in EVERY if n // 4 != 2],
     ),
     "a journal whose end is torn": (
-        lambda queue: (queue.journal(16), os.truncate(queue.queue / "journal.jif", 30)),
+        lambda queue: (queue.journal(16), os.truncate(queue.path / "journal.jif", 30)),
         False,
         {"torn record: journal.jif"},
         EVERY,
@@ -163,13 +163,13 @@ def test_export_says_what_verify_knows_of_an_index_of_version_2(
 
 def test_what_a_sound_directory_may_have_left_over_is_not_said(v1: QueueOnDisk, tmp_path: Path) -> None:
     v1.append("journal.jif", (3 << 62 | 100).to_bytes(8, "big") + bytes(512))
-    (v1.queue / "9.idx").write_bytes(bytes(64))
+    (v1.path / "9.idx").write_bytes(bytes(64))
     result = warren("export", tmp_path)
     assert (result.stderr, result.exit_code, seq_ids(result)) == ("", 0, EVERY)
 
 
 def test_a_thousand_findings_of_one_kind_are_a_few_lines(tmp_path: Path) -> None:
-    queue = QueueOnDisk(tmp_path / "vhosts")
+    queue = VhostOnDisk(tmp_path).queue(b"q")
     for seq_id in range(1000):
         queue.bodyless(seq_id, b"m" * 16, 5)
     result = warren("export", tmp_path)
@@ -187,7 +187,7 @@ def spoilt(path: Path, offset: int, data: bytes) -> None:
 
 def in_journal(queue: QueueOnDisk, count: int = 40) -> list[int]:
     """Messages 100 … in the journal, the first half of them acked; returns where their records begin."""
-    path, offsets = queue.queue / "journal.jif", []
+    path, offsets = queue.path / "journal.jif", []
     for number in range(count):
         offsets.append(path.stat().st_size if path.exists() else 0)
         queue.journal(100 + number, b"body %d" % number)
@@ -211,7 +211,7 @@ def test_a_journal_that_is_damaged_in_the_middle_is_read_behind_it(
 ) -> None:
     offsets = in_journal(queue)
     at, data = JOURNAL_DAMAGE[situation]
-    spoilt(queue.queue / "journal.jif", offsets[30] + at, data)
+    spoilt(queue.path / "journal.jif", offsets[30] + at, data)
     result = warren("export", tmp_path)
     assert result.exit_code == 1
     kind = "bytes behind zeros" if "zeros" in situation else "damaged records"
@@ -228,7 +228,7 @@ def test_a_journal_that_is_damaged_in_the_middle_is_read_behind_it(
 
 def test_messages_whose_acks_were_damaged_come_back_and_no_others(queue: QueueOnDisk, tmp_path: Path) -> None:
     in_journal(queue)
-    path = queue.queue / "journal.jif"
+    path = queue.path / "journal.jif"
     spoilt(path, path.stat().st_size - 10 * 8, b"\x11\x22\x33")
     result = warren("export", tmp_path)
     assert result.exit_code == 1
@@ -237,7 +237,7 @@ def test_messages_whose_acks_were_damaged_come_back_and_no_others(queue: QueueOn
 
 
 def test_a_segment_that_is_damaged_in_the_middle_is_read_behind_it(v1: QueueOnDisk, tmp_path: Path) -> None:
-    path = v1.queue / "2.idx"
+    path = v1.path / "2.idx"
     spoilt(path, path.stat().st_size // 4 + 30, b"\1\1\1")  # the size of its second message
     result = warren("export", tmp_path)
     assert result.exit_code == 1
@@ -250,10 +250,10 @@ def test_what_looks_like_records_inside_a_body_is_none(queue: QueueOnDisk, tmp_p
     acks = b"".join((kind << 62 | seq_id).to_bytes(8, "big") for seq_id in range(3) for kind in (2, 3))
     for seq_id in range(3):
         queue.journal(seq_id)
-    before = (queue.queue / "journal.jif").stat().st_size
+    before = (queue.path / "journal.jif").stat().st_size
     queue.journal(3, acks[:24])
     queue.journal(4)
-    spoilt(queue.queue / "journal.jif", before + 8 + 28, b"\xff\xff\xff\xff")
+    spoilt(queue.path / "journal.jif", before + 8 + 28, b"\xff\xff\xff\xff")
     result = warren("export", tmp_path)
     assert seq_ids(result) == [0, 1, 2, 4]
     assert result.exit_code == 1
@@ -263,7 +263,7 @@ def test_what_looks_like_records_inside_a_body_is_none(queue: QueueOnDisk, tmp_p
 def test_three_bytes_cost_a_record_and_no_more(seed: int, queue: QueueOnDisk, tmp_path: Path) -> None:
     chance = random.Random(seed)
     in_journal(queue, 200)
-    path = queue.queue / "journal.jif"
+    path = queue.path / "journal.jif"
     for _ in range(10):
         whole = path.read_bytes()
         spoilt(path, chance.randrange(len(whole) - 3), chance.randbytes(3))
@@ -278,8 +278,8 @@ def test_three_bytes_cost_a_record_and_no_more(seed: int, queue: QueueOnDisk, tm
 def test_a_vhost_that_may_not_be_looked_into_is_said(
     v1: QueueOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(v1.vhost, v1.vhost.with_name("OTHER"))
-    monkeypatch.setattr(RefusingFileSystem, "refused", str(v1.vhost.with_name("OTHER")))
+    shutil.copytree(v1.vhost.path, v1.vhost.path.with_name("OTHER"))
+    monkeypatch.setattr(RefusingFileSystem, "refused", str(v1.vhost.path.with_name("OTHER")))
     monkeypatch.setattr(source, "RealFileSystem", RefusingFileSystem)
     for command in ("export", "verify"):
         assert warren(command, tmp_path).exit_code == 1
@@ -290,17 +290,17 @@ def test_a_vhost_that_may_not_be_looked_into_is_said(
 def test_a_single_vhost_that_may_not_be_looked_into_is_said(
     v1: QueueOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RefusingFileSystem, "refused", str(v1.vhost))
+    monkeypatch.setattr(RefusingFileSystem, "refused", str(v1.vhost.path))
     monkeypatch.setattr(source, "RealFileSystem", RefusingFileSystem)
     for command in ("export", "verify"):
         assert warren(command, tmp_path).exit_code == 1
-    assert said_of(warren("export", tmp_path)) == {f"unreadable directory: {v1.vhost.name}"}
+    assert said_of(warren("export", tmp_path)) == {f"unreadable directory: {v1.vhost.path.name}"}
 
 
 def test_queues_that_may_not_be_looked_into_are_said(
     v1: QueueOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RefusingFileSystem, "refused", str(v1.queue.parent))
+    monkeypatch.setattr(RefusingFileSystem, "refused", str(v1.path.parent))
     monkeypatch.setattr(source, "RealFileSystem", RefusingFileSystem)
     result = warren("export", tmp_path)
     assert (said_of(result), result.exit_code) == ({"unreadable directory: queues"}, 1)

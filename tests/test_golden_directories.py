@@ -33,7 +33,7 @@ Json = dict[str, Any]
 ARCHIVES = archives(V1)
 
 
-@pytest.fixture(params=ARCHIVES, ids=name_of)
+@pytest.fixture(scope="module", params=ARCHIVES, ids=name_of)
 def archive(request: pytest.FixtureRequest) -> Path:
     return request.param
 

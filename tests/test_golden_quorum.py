@@ -33,7 +33,7 @@ MOST_IN_ORDER = 32
 """Keys of an Erlang map that are kept in order."""
 
 
-@pytest.fixture(params=archives(QUORUM), ids=name_of)
+@pytest.fixture(scope="module", params=archives(QUORUM), ids=name_of)
 def archive(request: pytest.FixtureRequest) -> Path:
     path: Path = request.param
     return path

@@ -7,7 +7,7 @@ import json
 import random
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from tests.support.cli_tools import warren
 from tests.support.effort import times
 from tests.support.pipeline_exports import expected_lines, exported, lines, on_one_machine
 from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, rocketmq_node
-from tests.support.queue_on_disk import QueueOnDisk
+from tests.support.vhost_on_disk import VhostOnDisk
 from warren.msg_store.commit_log_format import MESSAGE_MAGIC, decode
 from warren.pipeline.jobs import export_log
 from warren.pipeline.jobs.export import record_rows, rows
@@ -45,6 +45,13 @@ def twice(pieces: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
     for number in order:
         answers[number].append(work(pieces[number]))
     return [random.choice(answers[number]) for number in range(len(pieces))]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def answers() -> Iterator[None]:
+    """Those of the single machine are kept for this file alone."""
+    yield
+    on_one_machine.cache_clear()
 
 
 ALL = [rabbitmq_node(scenario) for scenario in RABBITMQ] + [rocketmq_node(scenario) for scenario in ROCKETMQ]
@@ -103,14 +110,14 @@ def test_a_task_that_is_done_twice_leaves_nothing_behind(tmp_path: Path, output_
 
 
 def test_a_queue_in_many_parts_is_numbered_through(tmp_path: Path) -> None:
-    queue = QueueOnDisk(tmp_path / "vhosts")  # 4 entries a segment
+    queue = VhostOnDisk(tmp_path / "node").queue(b"q")  # 4 entries a segment
     for seq_id in (*range(25), *range(40, 43)):
         queue.segment(seq_id, b"%d" % seq_id)
     queue.journal(43, b"43")
     queue.journal(60, b"60")
-    exported(tmp_path / "out", str(tmp_path / "vhosts"), partition_bytes=1)
+    exported(tmp_path / "out", str(tmp_path / "node"), partition_bytes=1)
     assert len(list((tmp_path / "out").iterdir())) == 8
-    assert lines(tmp_path / "out") == expected_lines(str(tmp_path / "vhosts"))
+    assert lines(tmp_path / "out") == expected_lines(str(tmp_path / "node"))
     assert [json.loads(line)["position"] for line in lines(tmp_path / "out")] == list(range(30))
 
 
@@ -119,7 +126,7 @@ def test_a_queue_in_many_parts_is_numbered_through(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_counted_and_keeps_its_position(
     tmp_path: Path, partition_bytes: int, output_format: str
 ) -> None:
-    queue = QueueOnDisk(tmp_path / "vhosts")
+    queue = VhostOnDisk(tmp_path / "node").queue(b"q")
     for seq_id in range(12):
         if seq_id == 2:
             queue.append("0.idx", unreadable_record(seq_id))
@@ -127,7 +134,7 @@ def test_what_cannot_be_read_is_counted_and_keeps_its_position(
             queue.bodyless(5, b"m" * 16, 9)  # the store does not have it: no message
         else:
             queue.segment(seq_id, b"%d" % seq_id)
-    node, out = str(tmp_path / "vhosts"), tmp_path / "out"
+    node, out = str(tmp_path / "node"), tmp_path / "out"
     summary = exported(out, node, partition_bytes=partition_bytes, format=output_format)
     assert (summary.messages, len(summary.problems)) == (10, 2)
     if output_format == "jsonl":

@@ -17,9 +17,10 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 from typer.testing import CliRunner
 
+from tests.support import pipeline_exports
 from tests.support.pipeline_exports import expected_lines, exported, lines
 from tests.support.pipeline_reports import by_a_task, expected_rows, on_one_machine
-from tests.support.pipeline_tools import GOLDEN, Row, check_messages, read_rows, unpacked
+from tests.support.pipeline_tools import GOLDEN, Row, check_messages, noted, read_rows, unpacked
 from tests.support.rabbitmq_golden import QUORUM, V2, archives
 from tests.support.vhost_on_disk import VhostOnDisk
 from warren.cli import app
@@ -85,6 +86,8 @@ def rows_of(table: str, node: str) -> list[Row]:
 def stores() -> Iterator[None]:
     yield
     bodies.forget()
+    for cached in (rows_of, inspected, pipeline_exports.on_one_machine):
+        cached.cache_clear()
 
 
 @cache
@@ -211,16 +214,7 @@ def test_a_queue_that_was_being_converted_is_one_part(tmp_path: Path) -> None:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths of the files that are opened from now on."""
-    paths: list[str] = []
-
-    def open_read(self: ReadOnlyFileSystem, path: str) -> Any:
-        paths.append(path)
-        return real(self, path)
-
-    real = ReadOnlyFileSystem.open_read
-    monkeypatch.setattr(ReadOnlyFileSystem, "open_read", open_read)
-    return paths
+    return noted(monkeypatch, ReadOnlyFileSystem)
 
 
 def test_segments_of_version_2_that_are_not_wanted_are_not_read(opened: list[str]) -> None:

@@ -16,7 +16,7 @@ from tests.support.broker import Broker, Message
 from tests.support.cli_tools import warren
 from tests.support.pipeline_exports import exported, lines
 from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, read_rows, rocketmq_node
-from tests.support.queue_on_disk import QueueOnDisk
+from tests.support.vhost_on_disk import VhostOnDisk
 from warren.pipeline.jobs import rows_in
 from warren.pipeline.jobs.load import build, engine_settings
 from warren.storage.errors import WarrenError
@@ -66,7 +66,7 @@ def test_every_value_that_a_header_can_have_comes_back(tmp_path: Path) -> None:
         "says base64": {"base64": "aGVsbG8="},
         "": "",
     }
-    queue = QueueOnDisk(tmp_path / "first" / "vhosts", b"odd \xff name")
+    queue = VhostOnDisk(tmp_path / "first").queue(b"odd \xff name")
     queue.journal(0, b"", keys=(b"a", b"b\xff"), headers=headers, content_type=b"\xff", timestamp=1_700_000_000)
     queue.journal(1, b"\0" * 9_000, priority=3, expiration="60000", headers={})
     exported(tmp_path / "lines", str(tmp_path / "first"))

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tests.support.effort import times
-from tests.support.pipeline_tools import RABBITMQ, Row, check_messages, rabbitmq_node, read_batches, read_rows
+from tests.support.pipeline_tools import RABBITMQ, Row, check_messages, noted, rabbitmq_node, read_batches, read_rows
 from tests.support.vhost_on_disk import ENTRIES, QueueOnDisk, VhostOnDisk
 from warren.msg_store.rdq_format import encode_record, scan
 from warren.pipeline.places import find_nodes
@@ -309,16 +309,7 @@ def test_names_that_are_no_text_are_escaped(place: Path) -> None:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths of the files that are opened from now on."""
-    paths: list[str] = []
-
-    def open_read(self: ReadOnlyFileSystem, path: str) -> Any:
-        paths.append(path)
-        return real(self, path)
-
-    real = ReadOnlyFileSystem.open_read
-    monkeypatch.setattr(ReadOnlyFileSystem, "open_read", open_read)
-    return paths
+    return noted(monkeypatch, ReadOnlyFileSystem)
 
 
 def names_of(opened: list[str]) -> set[str]:

@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 
 from tests.support.effort import times
 from tests.support.pipeline_tools import ROCKETMQ, rocketmq_node
+from tests.support.topic_log import RECORD
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.cli import app
 from warren.msg_store.commit_log import Batch
-from warren.msg_store.commit_log_format import COMMIT, PREPARED, ROLLBACK, Host, Record, encode, header_bytes
+from warren.msg_store.commit_log_format import COMMIT, PREPARED, ROLLBACK, Host, encode, header_bytes
 from warren.msg_store.record_finder import RecordFinder
 from warren.pipeline.jobs.rebuild import RebuiltNode, folder_names, rebuild, run
 from warren.pipeline.log_ranges import layout_of, ranges
@@ -234,26 +235,7 @@ def written(directory: Path, sent: list[Sent], damage: Damage | None = None) -> 
 
 def trap(physical_offset: int) -> bytes:
     """A body that is a sound record of the log, if its own record begins there."""
-    return encode(
-        Record(
-            topic="a",
-            queue_id=0,
-            queue_offset=0,
-            physical_offset=physical_offset + header_bytes(0),
-            size=0,
-            store_timestamp=1,
-            born_timestamp=1,
-            born_host=HERE,
-            store_host=HERE,
-            sys_flag=0,
-            flag=0,
-            reconsume_times=0,
-            prepared_transaction_offset=0,
-            body_crc=0,
-            body=b"trap",
-            properties=b"",
-        )
-    )
+    return encode(attrs.evolve(RECORD, topic="a", physical_offset=physical_offset + header_bytes(0), body=b"trap"))
 
 
 @settings(max_examples=times(60))

@@ -25,7 +25,8 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEq
 
 from tests.support import rocketmq_golden as golden
 from tests.support.effort import times
-from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, Row, rabbitmq_node, read_rows, rocketmq_node
+from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, Row, noted, rabbitmq_node, read_rows, rocketmq_node
+from tests.support.topic_log import RECORD
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.msg_store.commit_log import Batch
 from warren.msg_store.commit_log_format import Host, Record, decode_properties, encode, encode_blank
@@ -190,12 +191,12 @@ def record(at: int, generator: random.Random, number: int) -> bytes:
         body += inner
         if generator.random() < 0.5:
             body += inner_record(body_at + len(body), generator)
-    made = Record(
+    made = attrs.evolve(
+        RECORD,
         topic=generator.choice(("T", "orders", "é")),
         queue_id=generator.randrange(3),
         queue_offset=number,
         physical_offset=at,
-        size=0,
         store_timestamp=1_700_000_000_000 + number,
         born_timestamp=1_600_000_000_000 + number,
         born_host=born,
@@ -204,7 +205,6 @@ def record(at: int, generator: random.Random, number: int) -> bytes:
         flag=number,
         reconsume_times=number % 3,
         prepared_transaction_offset=number,
-        body_crc=0,
         body=body,
         properties=generator.choice((b"", b"TAGS\x01a", b"KEYS\x01k 1\x02TAGS\x01b\x02", b"\xff\x01x\x02TAGS\x01\xc3")),
     )
@@ -212,25 +212,8 @@ def record(at: int, generator: random.Random, number: int) -> bytes:
 
 
 def inner_record(at: int, generator: random.Random) -> bytes:
-    inner = Record(
-        topic="fake",
-        queue_id=9,
-        queue_offset=0,
-        physical_offset=at,
-        size=0,
-        store_timestamp=5,
-        born_timestamp=5,
-        born_host=V4,
-        store_host=V4,
-        sys_flag=0,
-        flag=0,
-        reconsume_times=0,
-        prepared_transaction_offset=0,
-        body_crc=0,
-        body=generator.randbytes(generator.choice((0, 30))),
-        properties=b"",
-    )
-    return encode(inner)
+    body = generator.randbytes(generator.choice((0, 30)))
+    return encode(attrs.evolve(RECORD, topic="fake", queue_id=9, physical_offset=at, store_timestamp=5, body=body))
 
 
 @attrs.frozen
@@ -354,26 +337,6 @@ def test_where_no_record_says_where_it_lies_the_search_goes_back_to_the_begin_of
     (stretch,) = search.records(100 * size - 5, 101 * size)
     assert not isinstance(stretch, Failure)
     assert stretch.positions.tolist() == [100 * size]
-
-
-RECORD = Record(
-    topic="T",
-    queue_id=0,
-    queue_offset=0,
-    physical_offset=0,
-    size=0,
-    store_timestamp=1,
-    born_timestamp=1,
-    born_host=V4,
-    store_host=V4,
-    sys_flag=0,
-    flag=0,
-    reconsume_times=0,
-    prepared_transaction_offset=0,
-    body_crc=0,
-    body=b"body",
-    properties=b"",
-)
 
 
 # ── a store of our own ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -542,16 +505,7 @@ def test_a_filter_loses_no_row_that_it_wants(table: str, filters: list[Filter], 
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Paths of all files that are opened."""
-    paths: list[str] = []
-    open_read = RealFileSystem.open_read
-
-    def noting(files: RealFileSystem, path: str) -> Any:
-        paths.append(path)
-        return open_read(files, path)
-
-    monkeypatch.setattr(RealFileSystem, "open_read", noting)
-    return paths
+    return noted(monkeypatch, RealFileSystem)
 
 
 def surveyed(path: str) -> str:

@@ -6,12 +6,12 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import warren
+from tests.support.waiting import together
 from warren.storage.errors import WarrenError
 
 BIG = b"B" * 5000
@@ -20,25 +20,6 @@ BIG = b"B" * 5000
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "warren")
-
-
-def together(*works: Callable[[], None]) -> None:
-    """Run them in a thread each; raise what one of them raised."""
-    errors: list[BaseException] = []
-
-    def guarded(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def body(sender: int, number: int) -> bytes:

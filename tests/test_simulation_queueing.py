@@ -19,12 +19,14 @@ of Lindley's recursion, W' = max(0, W + S - A), to the nanosecond.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.effort import times
 from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Scenario, Simulation
 from warren.simulation.scenario import INSTANT_DISK, Service
 from warren.simulation.units import NS
@@ -51,12 +53,15 @@ def one_consumer(rho: float, messages: int, service: Service, seed: int = 1) -> 
 def test_mean_number_and_mean_wait_are_within_2_percent_of_the_formula(
     service: Service, c2: float, messages: int
 ) -> None:
+    """A quick run has a quarter of the messages, and so twice the deviation."""
     rho = 0.5
-    shown: dict[str, Any] = Simulation(one_consumer(rho, messages, service)).run().summary["queues"]["q"]
+    run = times(messages)
+    near = 0.02 * max(1.0, math.sqrt(messages / run))
+    shown: dict[str, Any] = Simulation(one_consumer(rho, run, service)).run().summary["queues"]["q"]
     ready = rho**2 / (1 - rho) * (1 + c2) / 2
-    assert shown["mean_ready"] + shown["mean_unacked"] == pytest.approx(ready + rho, rel=0.02)
-    assert shown["mean_ready"] == pytest.approx(ready, rel=0.02)
-    assert shown["latency_mean_s"] == pytest.approx(ready / (rho * MU), rel=0.02)
+    assert shown["mean_ready"] + shown["mean_unacked"] == pytest.approx(ready + rho, rel=near)
+    assert shown["mean_ready"] == pytest.approx(ready, rel=near)
+    assert shown["latency_mean_s"] == pytest.approx(ready / (rho * MU), rel=near)
 
 
 @pytest.mark.parametrize("service", ["exponential", "constant"])

@@ -14,10 +14,7 @@ Another seed: ``WARREN_SEED=7 pytest tests/test_topics_kill.py``.
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +25,7 @@ import warren
 from tests.support import topic_kill_child
 from tests.support.effort import new_seed, times
 from tests.support.kill_child import Nursery
-from tests.support.killing import lines_until_killed
+from tests.support.killing import each_kill
 from tests.support.topic_kill_child import GROUPS, QUEUES, SETTINGS, STREAMS, TOPIC, key_of, name_of
 
 KILLS = times(10)
@@ -46,6 +43,7 @@ class Ledger:
     """The first number of each stream that was not begun to be appended."""
     round_began: dict[str, int] = attrs.Factory(dict)
     confirmed: set[Name] = attrs.Factory(set)
+    confirmed_count: int = 0
     left: set[Name] = attrs.Factory(set)
     """What the last recovery found."""
     handed_out: dict[tuple[str, int], int] = attrs.Factory(dict)
@@ -60,7 +58,9 @@ class Ledger:
             case "p":
                 self.started[words[0]] = int(words[1]) + 1
             case "c":
-                self.confirmed |= {(words[0], number) for number in range(int(words[1]), int(words[2]) + 1)}
+                names = {(words[0], number) for number in range(int(words[1]), int(words[2]) + 1)}
+                self.confirmed |= names
+                self.confirmed_count += len(names)
             case "r":
                 place = words[0], int(words[1])
                 self.handed_out[place] = max(self.handed_out.get(place, 0), int(words[2]) + 1)
@@ -110,31 +110,7 @@ def nursery() -> Iterator[Nursery]:
 
 
 def test_kills_at_full_speed_lose_nothing_that_was_confirmed(tmp_path: Path, nursery: Nursery) -> None:
-    seed = new_seed()
-    rng = random.Random(seed)
-    ledger, directory, copy = Ledger(), tmp_path / "data", tmp_path / "copy"
-    worked = confirmed = 0
-    for number in range(KILLS):
-        ledger.begin()
-        sync = rng.choice(["os", "group"])
-        child, reading = nursery.start(
-            directory=str(directory), sync=sync, next=ledger.started, seed=rng.getrandbits(32)
-        )
-        ready = False
-        try:
-            for line in lines_until_killed(child, reading, rng, times=3):
-                ready |= line == "ready"
-                ledger.read(line)
-        finally:
-            os.close(reading)
-        assert os.WTERMSIG(nursery.ended()) == signal.SIGKILL
-        confirmed += len(ledger.confirmed)
-        print(f"kill {number}, sync={sync}: {confirmed} confirmed")
-        worked += ready
-        if directory.exists():
-            shutil.copytree(directory, copy, symlinks=True)
-            ledger.check(copy, rng)
-            shutil.rmtree(copy)
-    assert worked > KILLS // 4
-    assert confirmed > 5 * KILLS
+    ledger, rng = Ledger(), random.Random(new_seed())
+    for left in each_kill(KILLS, ledger, nursery, tmp_path, rng, times=3):
+        ledger.check(left, rng)
     assert len(ledger.handed_out) > 1

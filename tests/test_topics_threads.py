@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import warren
+from tests.support.waiting import PATIENCE_S, together
 from warren.storage.errors import WarrenError
 
 SMALL: dict[str, Any] = {
@@ -21,26 +22,6 @@ SMALL: dict[str, Any] = {
     "max_index_num": 2000,
     "attach": False,
 }
-PATIENCE_S = 60.0
-
-
-def together(*works: Callable[[], None]) -> None:
-    """Run these at once; raise the first error."""
-    errors: list[BaseException] = []
-
-    def guarded(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-        assert not errors, errors
-        assert not thread.is_alive(), "somebody hangs"
 
 
 def body(sender: int, number: int) -> bytes:

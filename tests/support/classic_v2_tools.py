@@ -5,49 +5,35 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from warren.msg_store.rdq_format import encode_record
-from warren.queue_index import directory as disk
+from tests.support.vhost_on_disk import VhostOnDisk, encoded_message
 from warren.queue_index import index_v2_format as v2
-from warren.queue_index.message_format import Envelope, decode_message, encode_message
-from warren.queue_index.properties import Properties, encode_properties
-from warren.queue_index.record_format import BODY, segment_publish_head
-from warren.queue_index.recovery_terms import V2_INDEX_STATE, RecoveryTerms, encode_recovery_terms
+from warren.queue_index.message_format import decode_message
+from warren.queue_index.recovery_terms import V2_INDEX_STATE
 from warren.salvage.queue_directory import UNREADABLE_BODY, Finding, StoredMessage
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source
 from warren.salvage.vhost import PERSISTENT_STORE
 from warren.storage.erlang_terms import Term
 
-V1_ENTRIES = 4
-"""Of a segment of version 1."""
-
 
 def msg_id(position: int) -> bytes:
-    return hashlib.md5(b"%d" % position).digest()
+    return hashlib.md5(b"q%d" % position).digest()
 
 
-def message(
-    position: int, body: bytes, *, persistent: bool = True, keys: tuple[bytes, ...] = (b"q",), **properties: object
-) -> bytes:
-    encoded = encode_properties(Properties(**properties))  # type: ignore[arg-type]
-    return encode_message(Envelope(b"/", b"amq.direct", keys, encoded, persistent), msg_id(position), body)
+def message(position: int, body: bytes, **envelope: Any) -> bytes:
+    return encoded_message(msg_id(position), body, **envelope)
 
 
 class V2QueueOnDisk:
-    """``place`` becomes a ``vhosts`` folder with one vhost and one queue in it; segments have ``entries`` entries."""
+    """``place`` becomes a node's directory with one vhost and one queue in it; segments have ``entries`` entries."""
 
     def __init__(self, place: Path, name: bytes = b"q", *, entries: int = 4, index_version: int = 2) -> None:
         self.entries = entries
-        self.vhost = place / disk.vhost_directory_name(b"/")
-        self.directory = disk.queue_directory_name(b"/", name)
-        self.path = self.vhost / "queues" / self.directory
-        self.path.mkdir(parents=True)
-        (self.vhost / "msg_store_persistent").mkdir()
-        (self.vhost / "msg_store_transient").mkdir()
-        (self.vhost / ".vhost").write_bytes(b"/")
-        (self.vhost / ".config").write_bytes(disk.vhost_config(V1_ENTRIES))
-        (self.path / ".queue_name").write_bytes(disk.queue_name_file(b"/", name, index_version))
+        self.v1 = VhostOnDisk(place).queue(name, index_version)
+        """The same queue, for what it has of version 1."""
+        self.vhost, self.path = self.v1.vhost.path, self.v1.path
 
     def index(self, number: int) -> Path:
         return self.path / f"{number}.qi"
@@ -97,8 +83,7 @@ class V2QueueOnDisk:
         return at
 
     def rdq(self, its_id: bytes, encoded: bytes) -> None:
-        with (self.vhost / "msg_store_persistent" / "0.rdq").open("ab") as file:
-            file.write(encode_record(its_id, encoded))
+        self.v1.vhost.store(0, its_id, encoded)
 
     def ack(self, position: int) -> None:
         number, rel_seq = divmod(position, self.entries)
@@ -120,11 +105,7 @@ class V2QueueOnDisk:
         encoded = message(position, body)
         if stored:
             self.rdq(msg_id(position), encoded)
-        number, rel_seq = divmod(position, V1_ENTRIES)
-        embedded = b"" if stored else encoded
-        record = BODY.pack(msg_id(position), 0, len(body), len(embedded)) + embedded
-        with (self.path / f"{number}.idx").open("ab") as file:
-            file.write(segment_publish_head(rel_seq, persistent=True) + record)
+        self.v1.publish(position, body, msg_id=msg_id(position), embedded=None if stored else encoded)
 
     def stop_cleanly(
         self,
@@ -137,8 +118,7 @@ class V2QueueOnDisk:
     ) -> None:
         segments: dict[Term, Term] = dict(live.items())
         others = ((V2_INDEX_STATE, (2, segments) if state is None else state),)
-        terms = RecoveryTerms((), next_seq_id, next_deliver_seq_id, None, persistent_count, None, others)
-        (self.vhost / "recovery.dets").write_bytes(encode_recovery_terms({self.directory: terms}))
+        self.v1.stop_cleanly(next_seq_id, next_deliver_seq_id, (), persistent_count, others)
 
 
 def findings_at(place: Path) -> set[tuple[str, str, str, int | None]]:

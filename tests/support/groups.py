@@ -1,4 +1,7 @@
-"""Tests of one group run in one process, where there are several.
+"""Tests of one file run in one process, where there are several; those of a group, too, wherever they stand.
+
+What a file's tests share is made once then, and forgotten when they are done. Groups come first, for they take longest;
+files follow in their order.
 
 pytest-xdist has groups (``--dist loadgroup``), but tells them from each other by what it adds to the tests' ids, and
 pytest 9.2 does not let it. Here each worker process writes the groups of its tests into a file, before it tells the
@@ -23,10 +26,11 @@ _FILE = "warren_groups"
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """Hands out tests one by one, those of a group together, the largest group first."""
+    """Hands out tests file by file, those of a group together, in the order in which they were collected."""
 
     def __init__(self, config: pytest.Config, log: Any, groups: Path) -> None:
         super().__init__(config, log)
+        config.option.loadscopereorder = False
         self._path = groups
 
     @cached_property
@@ -35,7 +39,7 @@ class GroupScheduling(LoadScopeScheduling):
         return found
 
     def _split_scope(self, nodeid: str) -> str:
-        return self._groups.get(nodeid, nodeid)
+        return self._groups.get(nodeid, nodeid.partition("::")[0])
 
 
 class Groups:

@@ -5,12 +5,56 @@ from __future__ import annotations
 import os
 import random
 import select
+import shutil
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from tests.support.kill_child import Nursery
 
 SILENCE_S = 60.0
 """A process that says nothing for so long hangs."""
+
+
+class Ledger(Protocol):
+    """What the processes of a test have told."""
+
+    started: dict[str, int]
+    """The first number of each stream that was not begun."""
+    confirmed_count: int
+
+    def begin(self) -> None: ...
+
+    def read(self, line: str) -> None: ...
+
+
+def each_kill(
+    kills: int, ledger: Ledger, nursery: Nursery, place: Path, rng: random.Random, *, times: int = 1
+) -> Iterator[Path]:
+    """Kill so many processes that go on in one directory; a copy of what each leaves. They must have come to work."""
+    directory, copy, worked = place / "data", place / "copy", 0
+    for number in range(kills):
+        ledger.begin()
+        sync, seed = rng.choice(["os", "group"]), rng.getrandbits(32)
+        child, reading = nursery.start(directory=str(directory), sync=sync, next=ledger.started, seed=seed)
+        ready = False
+        try:
+            for line in lines_until_killed(child, reading, rng, times=times):
+                ready |= line == "ready"
+                ledger.read(line)
+        finally:
+            os.close(reading)
+        assert os.WTERMSIG(nursery.ended()) == signal.SIGKILL
+        print(f"kill {number}, sync={sync}: {ledger.confirmed_count} confirmed")
+        worked += ready
+        if directory.exists():
+            shutil.copytree(directory, copy, symlinks=True)
+            yield copy
+            shutil.rmtree(copy)
+    assert worked > kills // 4
+    assert ledger.confirmed_count > 5 * kills
 
 
 def lines_until_killed(child: int, reading: int, rng: random.Random, *, times: int = 1) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -21,6 +22,7 @@ from warren.pipeline.source import WarrenSource
 from warren.salvage.export import Selection, export_source
 from warren.salvage.names import as_text
 from warren.salvage.queue_directory import Finding
+from warren.storage.filesystem import FileSystem
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RABBITMQ = sorted(path.name.removesuffix(".tar.gz") for path in GOLDEN.glob("*.tar.gz"))
@@ -81,6 +83,19 @@ def read_rows(table: str, *paths: str, **options: Any) -> list[Row]:
 
 def _paths(paths: tuple[str, ...]) -> dict[str, str]:
     return {"paths": json.dumps(paths)} if len(paths) > 1 else {}
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, files: type[FileSystem]) -> list[str]:
+    """The paths of the files that are opened from now on."""
+    paths: list[str] = []
+    open_read = files.open_read
+
+    def noting(self: FileSystem, path: str) -> Any:
+        paths.append(path)
+        return open_read(self, path)
+
+    monkeypatch.setattr(files, "open_read", noting)
+    return paths
 
 
 def exported(path: str) -> tuple[list[Row], list[Finding]]:

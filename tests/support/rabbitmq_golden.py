@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,12 @@ def name_of(archive: Path) -> str:
     return archive.name.removesuffix(".tar.gz")
 
 
-@cache
+@lru_cache(maxsize=2)  # the tests of an archive come one after the other
 def manifest_of(archive: Path) -> Json:
     return json.loads(archive.with_name(archive.name.replace(".tar.gz", ".json")).read_text())
 
 
-@cache
+@lru_cache(maxsize=2)  # the tests of an archive come one after the other
 def exported(archive: Path) -> dict[tuple[str, str], list[Json]]:
     """The exported messages of each queue, in order."""
     lines: list[bytes] = []

@@ -13,6 +13,26 @@ from warren.storage.topic_settings import TopicSettings
 HERE = Host.parse("10.1.2.3:10911")
 THERE = Host.parse("[2001:db8::1]:50555")
 
+RECORD = Record(
+    topic="orders",
+    queue_id=0,
+    queue_offset=0,
+    physical_offset=0,
+    size=0,
+    store_timestamp=1,
+    born_timestamp=1,
+    born_host=HERE,
+    store_host=HERE,
+    sys_flag=0,
+    flag=0,
+    reconsume_times=0,
+    prepared_transaction_offset=0,
+    body_crc=0,
+    body=b"body",
+    properties=b"",
+)
+"""One like any other, for ``attrs.evolve``."""
+
 
 def batch(topic: str = "orders", *bodies: bytes, queue_id: int = 2, properties: bytes = b"", **more: Any) -> Batch:
     return Batch(

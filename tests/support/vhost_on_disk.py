@@ -5,15 +5,24 @@ from __future__ import annotations
 import hashlib
 import struct
 from pathlib import Path
+from typing import Any
 
 from warren.msg_store.rdq_format import encode_record
 from warren.queue_index import directory as disk
 from warren.queue_index.message_format import Envelope, encode_message
 from warren.queue_index.properties import Properties, encode_properties
 from warren.queue_index.record_format import ACK, BODY, DELIVER, journal_publish_head, segment_publish_head
+from warren.queue_index.recovery_terms import RecoveryTerms, encode_recovery_terms
 
 ENTRIES = 4
 """Of a segment."""
+
+
+def encoded_message(
+    msg_id: bytes, body: bytes, *, keys: tuple[bytes, ...] = (b"q",), persistent: bool = True, **properties: Any
+) -> bytes:
+    encoded = encode_properties(Properties(**properties))
+    return encode_message(Envelope(b"/", b"amq.direct", keys, encoded, persistent), msg_id, body)
 
 
 class VhostOnDisk:
@@ -28,10 +37,10 @@ class VhostOnDisk:
         (self.path / ".vhost").write_bytes(name)
         (self.path / ".config").write_bytes(disk.vhost_config(entries))
 
-    def queue(self, name: bytes) -> QueueOnDisk:
+    def queue(self, name: bytes, index_version: int = 1) -> QueueOnDisk:
         path = self.path / "queues" / disk.queue_directory_name(self.name, name)
         path.mkdir()
-        (path / ".queue_name").write_bytes(disk.queue_name_file(self.name, name))
+        (path / ".queue_name").write_bytes(disk.queue_name_file(self.name, name, index_version))
         return QueueOnDisk(self, path, name)
 
     def append(self, name: str, data: bytes) -> None:
@@ -52,9 +61,8 @@ class QueueOnDisk:
     def msg_id(self, seq_id: int) -> bytes:
         return hashlib.md5(self.name + b"%d" % seq_id).digest()
 
-    def message(self, seq_id: int, body: bytes, **properties: object) -> bytes:
-        encoded = encode_properties(Properties(**properties))  # type: ignore[arg-type]
-        return encode_message(Envelope(b"/", b"", (self.name,), encoded, True), self.msg_id(seq_id), body)
+    def message(self, seq_id: int, body: bytes, **envelope: Any) -> bytes:
+        return encoded_message(self.msg_id(seq_id), body, **{"keys": (self.name,), **envelope})
 
     def publish(
         self,
@@ -66,10 +74,11 @@ class QueueOnDisk:
         persistent: bool = True,
         shorts: int = 0,
         expiry_us: int = 0,
+        msg_id: bytes | None = None,
     ) -> None:
         """With delivers and acks behind it as ``shorts`` says; without ``embedded`` its body is in the store."""
         message = embedded or b""
-        record = BODY.pack(self.msg_id(seq_id), expiry_us, len(body), len(message)) + message
+        record = BODY.pack(msg_id or self.msg_id(seq_id), expiry_us, len(body), len(message)) + message
         if in_journal:
             heads = [struct.pack(">Q", kind << 62 | seq_id) for kind in (DELIVER, ACK)[:shorts]]
             data = journal_publish_head(seq_id, persistent=persistent) + record + b"".join(heads)
@@ -80,6 +89,32 @@ class QueueOnDisk:
             self.append(
                 disk.segment_name(seq_id // self.vhost.entries), data + struct.pack(">H", 0x4000 | rel_seq) * shorts
             )
+
+    def journal(self, seq_id: int, body: bytes = b"body", *, persistent: bool = True, **envelope: Any) -> bytes:
+        """Publish and deliver a whole message in the journal; returns its msg_id."""
+        message = self.message(seq_id, body, persistent=persistent, **envelope)
+        self.publish(seq_id, body, embedded=message, in_journal=True, persistent=persistent, shorts=1)
+        return self.msg_id(seq_id)
+
+    def segment(self, seq_id: int, body: bytes = b"body", *, shorts: int = 1) -> None:
+        """Publish a whole message in its segment file, with so many short records behind it."""
+        self.publish(seq_id, body, embedded=self.message(seq_id, body), shorts=shorts)
+
+    def bodyless(self, seq_id: int, msg_id: bytes, size: int, expiry_us: int = 0) -> None:
+        """Publish in the journal a message whose body is in the store."""
+        self.publish(seq_id, bytes(size), in_journal=True, expiry_us=expiry_us, msg_id=msg_id)
+
+    def stop_cleanly(
+        self,
+        next_seq_id: int | None,
+        next_deliver_seq_id: int | None,
+        unacked: tuple[tuple[int, int], ...] = (),
+        persistent_count: int | None = None,
+        others: tuple[Any, ...] = (),
+    ) -> None:
+        """``unacked``: segments and how many of their messages are not acked."""
+        terms = RecoveryTerms(unacked, next_seq_id, next_deliver_seq_id, None, persistent_count, None, others)
+        (self.vhost.path / "recovery.dets").write_bytes(encode_recovery_terms({self.path.name: terms}))
 
     def append(self, name: str, data: bytes) -> None:
         """To a file of the queue."""

@@ -1,7 +1,8 @@
-"""Waiting for what another process does: until it is seen, with a deadline."""
+"""Waiting for what another process or thread does: until it is seen, with a deadline."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -24,3 +25,25 @@ def wait_until(
         assert process is None or process.poll() is None, f"the process ended: {what}"
         assert time.monotonic() < deadline, what
         time.sleep(POLL_INTERVAL_S)
+
+
+def together(*works: Callable[[], None]) -> None:
+    """Run these at once, in a thread each; raise the first error. Raises :class:`AssertionError` where one hangs."""
+    errors: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + PATIENCE_S
+    for thread in threads:
+        while thread.is_alive() and not errors:
+            assert time.monotonic() < deadline, "somebody hangs"
+            thread.join(POLL_INTERVAL_S)
+    if errors:
+        raise errors[0]
