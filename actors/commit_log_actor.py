@@ -1,7 +1,8 @@
 """The actor of the CommitLog: the one that appends, and makes safe what was appended.
 
-Single appends gather in its inbox, whatever queue they go to (:class:`PendingAppends`), and share a confirm; batches
-come as messages. One turn writes all that waits; then it is made safe as the store's mode says:
+Single appends gather in its inbox, whatever queue they go to, and share a confirm
+(:class:`~warren.actors.front_end.PublishBatch`); batches come as messages. One turn writes all that waits; then it is
+made safe as the store's mode says:
 
 * ``"group"`` (RocketMQ's ``SYNC_FLUSH``): synced when somebody waits, or after ``sync_interval_ms``; many share a sync.
 * ``"always"``: synced in the same turn.
@@ -21,11 +22,10 @@ import attrs
 from pykka import ActorRef
 from pykka._envelope import Envelope as Letter
 
-from warren.actors import messages as m
 from warren.actors import topic_messages as tm
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.engines.topics.topic_store import TopicStore
-from warren.actors.front_end import FrontEnd
+from warren.actors.front_end import FrontEnd, PublishBatch
 from warren.actors.future import Confirm, Future
 from warren.actors.inbox import PendingBatch
 from warren.actors.node_context import NodeContext
@@ -114,16 +114,6 @@ class AppendConfirm:
         )
 
 
-class PendingAppends(PendingBatch):
-    """Single appends that wait together; ``items`` are :class:`AppendConfirm`."""
-
-    __slots__ = ("confirm",)
-
-    def __init__(self, key: object, confirm: Confirm) -> None:
-        super().__init__(key)
-        self.confirm = confirm
-
-
 class CommitLogActor(TopicPart, FrontEnd):
     """Owner of a topic store's writing half."""
 
@@ -165,7 +155,7 @@ class CommitLogActor(TopicPart, FrontEnd):
             reserved_bytes = self._context.gate.enter(item.size_bytes)
         self._check_alive(reserved_bytes)
         item.confirm = self.actor_inbox.gather(
-            item.key, item, self._new_gathering, 1, size_bytes=reserved_bytes, reserved_bytes=reserved_bytes
+            item.key, item, self._new_batch, 1, size_bytes=reserved_bytes, reserved_bytes=reserved_bytes
         ).confirm
         return item
 
@@ -185,16 +175,13 @@ class CommitLogActor(TopicPart, FrontEnd):
             self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             raise self.stopped_error()
 
-    def _new_gathering(self, key: object) -> PendingAppends:
-        return PendingAppends(key, Confirm(self))
-
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_start(self) -> None:
-        self._start_timer("clean", self.store.settings.clean_resource_interval, tm.CleanDue())
+        self._clean_later()
 
     def on_batch(self, entry: PendingBatch) -> None:
-        if not isinstance(entry, PendingAppends) or not isinstance(entry.key, AppendKey):
+        if not isinstance(entry, PublishBatch) or not isinstance(entry.key, AppendKey):
             raise RuntimeError(f"a CommitLog cannot handle {entry!r}")  # noqa: TRY004
         self.actor_inbox.lighten(len(entry.items))
         by_queue: dict[int, list[AppendConfirm]] = {}
@@ -219,27 +206,13 @@ class CommitLogActor(TopicPart, FrontEnd):
                 self._append_batches(message)
             case tm.SyncLog():
                 return self._sync_log()
-            case m.SyncDue():
-                self._flush_armed = False
-                self._hurry = True
-            case tm.FlushDue():
-                self._flush_by_the_clock()
-            case tm.DispatchDue():
-                self._dispatch_armed = False
-                tell(self._dispatcher, tm.Dispatch())
-            case tm.CleanDue():
-                self._clean()
-            case tm.CloseLog():
-                self._hurry = True
-                self._make_safe(hurry=True)
-                tell(self._context.timer, m.CancelTimers(self.actor_ref))
-                self._stop()
-            case tm.GiveUpTopics():
-                self.end_with(message.error)
-                self._stop()
             case _:
-                raise RuntimeError(f"a CommitLog cannot handle {message!r}")
+                return super().on_receive(message)
         return None
+
+    def _close(self) -> None:
+        self._hurry = True
+        self._make_safe(hurry=True)
 
     def _append_batches(self, message: tm.AppendBatches) -> None:
         self.actor_inbox.lighten(sum(len(batch.bodies) for batch in message.batches))
@@ -286,7 +259,8 @@ class CommitLogActor(TopicPart, FrontEnd):
     def _arm_flush(self) -> None:
         if not self._flush_armed:
             self._flush_armed = True
-            self._start_timer("flush", self.store.settings.flush_interval_commit_log, tm.FlushDue())
+            wait_ns = self.store.settings.flush_interval_commit_log * MS_NS
+            self.call_later("flush", wait_ns, self._flush_by_the_clock, first=True)
 
     def _now_ms(self) -> int:
         return self._context.clock.wall_us() // _US_OF_MS
@@ -302,7 +276,7 @@ class CommitLogActor(TopicPart, FrontEnd):
         if self._appended:
             self._appended = False
             self._dispatch_soon()
-        if self._waiting_for_room:
+        if self._waiting_publishers:
             self._let_publishers_in()
 
     def _dispatch_soon(self) -> None:
@@ -311,7 +285,11 @@ class CommitLogActor(TopicPart, FrontEnd):
             tell(self._dispatcher, tm.Dispatch())
         elif not self._dispatch_armed:
             self._dispatch_armed = True
-            self._start_timer("dispatch", DISPATCH_DELAY_MS, tm.DispatchDue())
+            self.call_later("dispatch", DISPATCH_DELAY_MS * MS_NS, self._dispatch_now, first=True)
+
+    def _dispatch_now(self) -> None:
+        self._dispatch_armed = False
+        tell(self._dispatcher, tm.Dispatch())
 
     def wants_turn(self) -> bool:
         return self._hurry and bool(self._unconfirmed)
@@ -324,7 +302,7 @@ class CommitLogActor(TopicPart, FrontEnd):
         else:
             if not self._flush_armed:
                 self._flush_armed = True
-                self._start_timer("flush", self._context.settings.sync_interval_ms, m.SyncDue())
+                self.call_later("flush", self._context.settings.sync_interval_ms * MS_NS, self._sync_due)
             return
         self._context.check_directory()
         unconfirmed, self._unconfirmed = self._unconfirmed, []
@@ -332,13 +310,16 @@ class CommitLogActor(TopicPart, FrontEnd):
             if not confirm.done:
                 confirm.set(value)
 
-    def _start_timer(self, key: str, in_ms: int, message: object) -> None:
-        due_ns = self._context.clock.now_ns() + in_ms * MS_NS
-        tell(self._context.timer, m.StartTimer(self.actor_ref, key, due_ns, message))
+    def _sync_due(self) -> None:
+        self._flush_armed = False
+        self._hurry = True
+
+    def _clean_later(self) -> None:
+        self.call_later("clean", self.store.settings.clean_resource_interval * MS_NS, self._clean, first=True)
 
     def _clean(self) -> None:
         """Delete files that have expired, if it is time for that."""
-        self._start_timer("clean", self.store.settings.clean_resource_interval, tm.CleanDue())
+        self._clean_later()
         wall_us = self._context.clock.wall_us()
         hour = datetime.datetime.fromtimestamp(wall_us // 1_000_000).astimezone().hour
         if self.store.expire_commit_log(wall_us // _US_OF_MS, hour, self._used_disk_percent()):
@@ -347,7 +328,7 @@ class CommitLogActor(TopicPart, FrontEnd):
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_undelivered(self, message: Any, error: WarrenError) -> None:
-        if isinstance(message, (PendingAppends, tm.AppendBatches)):
+        if isinstance(message, (PublishBatch, tm.AppendBatches)):
             self._context.gate.leave(message.reserved_bytes)
             message.confirm.fail(error)
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from pykka import ActorRef, Timeout
 
-from warren.actors import messages as m
 from warren.actors import topic_messages as tm
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.future import Future
@@ -81,12 +80,11 @@ class DispatchActor(TopicPart):
     """Owner of a topic store's building half."""
 
     def __init__(self, context: NodeContext, store: TopicStore) -> None:
-        super().__init__(context.pool)
+        super().__init__(context)
         self.store = store
         self.arrivals = Arrivals()
         self.listeners: dict[str, ActorRef[Any]] = {}
         """Actors that are told of every arrival in a topic; set before anything arrives."""
-        self._context = context
         self._catching_up: list[tuple[tm.CatchUp, Future]] = []
         self._flush_armed = False
         self._cuts_told = len(store.cuts)
@@ -102,28 +100,22 @@ class DispatchActor(TopicPart):
                 self._dispatch()
             case tm.CatchUp():
                 return self._catch_up(message)
-            case tm.FlushDue():
-                self._flush()
             case tm.ExpireQueues():
                 self.store.expire_queues()
-            case tm.CloseDispatch():
-                tell(self._context.timer, m.CancelTimers(self.actor_ref))
-                self.store.close()
-                self.arrivals.ring()
-                self._stop()
-            case tm.GiveUpTopics():
-                self.end_with(message.error)
-                self._stop()
             case _:
-                raise RuntimeError(f"a dispatcher cannot handle {message!r}")
+                return super().on_receive(message)
         return None
+
+    def _close(self) -> None:
+        self.store.close()
+        self.arrivals.ring()
 
     def _dispatch(self) -> None:
         try:
             self._build()
             self._found_room()
         except NoRoomError as error:
-            self._wait_for_room(error, "room", tm.Dispatch())
+            self._wait_for_room(error, "room", self._dispatch)
         self._tell_arrivals()
         while self._cuts_told < len(self.store.cuts):
             _LOG.error("%s", self.store.cuts[self._cuts_told])
@@ -137,7 +129,7 @@ class DispatchActor(TopicPart):
         for _ in range(_STRETCHES):
             if not self.store.dispatch():
                 return
-        self.actor_ref.tell(tm.Dispatch())
+        self.call_soon(self._dispatch)
 
     def _flush(self) -> None:
         try:
@@ -169,8 +161,8 @@ class DispatchActor(TopicPart):
 
     def _arm_flush(self) -> None:
         self._flush_armed = True
-        due_ns = self._context.clock.now_ns() + self.store.settings.flush_interval_consume_queue * MS_NS
-        tell(self._context.timer, m.StartTimer(self.actor_ref, "flush", due_ns, tm.FlushDue()))
+        wait_ns = self.store.settings.flush_interval_consume_queue * MS_NS
+        self.call_later("flush", wait_ns, self._flush, first=True)
 
     def _tell_arrivals(self) -> None:
         touched = self.store.drain_touched()

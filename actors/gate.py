@@ -76,8 +76,8 @@ class Gate:
                     self._waiting.popleft().set()
             self._let_in(here=False)
 
-    def opening(self, pool: Pool) -> Future:
-        """A future that is answered once the gate is open."""
+    def alarms_cleared(self, pool: Pool) -> Future:
+        """A future that is answered once no alarm is set."""
         future = Future(pool)
         self._waiting.append(future)
         if not self.reasons:  # it opened meanwhile

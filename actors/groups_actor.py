@@ -17,14 +17,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from warren.actors import messages as m
 from warren.actors import topic_messages as tm
 from warren.actors.dispatch_actor import Arrivals
 from warren.actors.engines.topics.consumer_group import ConsumerGroup, Taken
 from warren.actors.engines.topics.errors import MemberError, QueueLostError, TopicError
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.node_context import NodeContext
-from warren.actors.timer import tell
 from warren.actors.topic_part import TopicPart
 from warren.queue_index.consumer_offsets import ConsumerOffsets
 from warren.queue_index.local_offsets import SEPARATOR, LocalOffsets
@@ -48,8 +46,7 @@ class GroupsActor(TopicPart):
         queues_of: Callable[[str], int],
         arrivals: Arrivals,
     ) -> None:
-        super().__init__(context.pool)
-        self._context = context
+        super().__init__(context)
         self._store = store
         self._offsets = offsets
         self._local_offsets = local_offsets
@@ -62,7 +59,7 @@ class GroupsActor(TopicPart):
     def describe(self) -> str:
         return f"the consumer groups of {self._store.directory}"
 
-    def on_receive(self, message: object) -> object:  # noqa: PLR0912 - a table of messages
+    def on_receive(self, message: object) -> object:
         match message:
             case tm.Take():
                 return self._take(message)
@@ -88,17 +85,8 @@ class GroupsActor(TopicPart):
                 self._more_queues(message)
             case tm.NoteOffset():
                 self._note(message.topic, message.group, message.queue_id, message.queue_offset)
-            case tm.PersistDue():
-                self._persist_if_room()
-            case tm.CloseGroups():
-                tell(self._context.timer, m.CancelTimers(self.actor_ref))
-                self._persist()
-                self._stop()
-            case tm.GiveUpTopics():
-                self.end_with(message.error)
-                self._stop()
             case _:
-                raise RuntimeError(f"groups cannot handle {message!r}")
+                return super().on_receive(message)
         return None
 
     def _group(self, topic: str, name: str) -> ConsumerGroup:

@@ -12,8 +12,6 @@ from typing import Final
 import attrs
 
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
-from warren.actors.future import Confirm
-from warren.actors.inbox import PendingBatch
 from warren.actors.pool import ActorStoppedError
 from warren.queue_index.message_format import Envelope
 from warren.storage.errors import WarrenError
@@ -51,16 +49,6 @@ class PublishKey:
     def size_bytes(self, bodies: Sequence[bytes]) -> int:
         """What messages with such bodies take on their way."""
         return sum(map(len, bodies)) + len(bodies) * self.overhead_bytes
-
-
-class PublishBatch(PendingBatch):
-    """Single publishes that wait together; ``items`` are bodies."""
-
-    __slots__ = ("confirm",)
-
-    def __init__(self, key: object, confirm: Confirm) -> None:
-        super().__init__(key)
-        self.confirm = confirm
 
 
 @attrs.frozen

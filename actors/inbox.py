@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+import attrs
 from pykka._envelope import Envelope
 
 from warren.actors.future import Future, Helper
@@ -24,6 +25,18 @@ class Control:
     """Marks messages that overtake data."""
 
     __slots__ = ()
+
+
+@attrs.frozen
+class Call:
+    """Timer → any actor, or an actor → itself. ``work`` is called in a turn, behind what has come meanwhile."""
+
+    work: Callable[[], object]
+
+
+@attrs.frozen
+class ControlCall(Call, Control):
+    """The same, before data."""
 
 
 class PendingBatch:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Final
 
 from pykka import ActorRef
@@ -21,22 +20,17 @@ from warren.actors.engines.alarms import MAX_CHECK_INTERVAL_MS, AlarmEvent, Alar
 from warren.actors.engines.memory_monitor import MemoryMonitor
 from warren.actors.engines.memory_readings import MemoryReading, memory_limit_bytes
 from warren.actors.messages import (
-    AlarmCheck,
-    CancelTimers,
     DiskRoom,
-    DiskRound,
     GetMemory,
     LeaveMonitor,
     MemorySampled,
     MonitorFailed,
-    MonitorRound,
     ReportDuration,
     SampleMemory,
     SetDurationTarget,
-    StartTimer,
 )
 from warren.actors.node_context import NodeContext
-from warren.actors.pool import PooledActor
+from warren.actors.node_part import NodePart
 from warren.actors.timer import tell
 
 _LOG = logging.getLogger("warren.memory")
@@ -45,7 +39,7 @@ ALARM_INTERVAL_MS: Final = 1000
 """Between two looks at the memory alone: publishers are stopped sooner than queues are told to page."""
 
 
-class MemoryMonitorActor(PooledActor):
+class MemoryMonitorActor(NodePart):
     """Owner of one node's memory monitor, disk monitor and alarms."""
 
     goes_first = True
@@ -59,9 +53,8 @@ class MemoryMonitorActor(PooledActor):
         free_disk_bytes: Callable[[], int],
         give_back: Callable[[], None],
     ) -> None:
-        super().__init__(context.pool)
+        super().__init__(context)
         settings = context.settings
-        self._context = context
         self._reading = reading
         self._free_disk_bytes = free_disk_bytes
         self._give_back = give_back
@@ -98,8 +91,17 @@ class MemoryMonitorActor(PooledActor):
         self._context.gate.watcher = self
         self._disk_round()
         self._round()
-        self._start_timer("memory", self._context.settings.memory_monitor_interval, MonitorRound())
-        self._start_timer("alarm", ALARM_INTERVAL_MS, AlarmCheck())
+        self._every("memory", self._context.settings.memory_monitor_interval, self._round)
+        self._every("alarm", ALARM_INTERVAL_MS, self._check_memory)
+
+    def _every(self, key: str, interval_ms: int, work: Callable[[], None]) -> None:
+        """Do it again and again, from one interval on."""
+
+        def again() -> None:
+            work()
+            self._in_ms(key, interval_ms, again)
+
+        self._in_ms(key, interval_ms, again)
 
     def on_receive(self, message: object) -> object:
         match message:
@@ -115,14 +117,6 @@ class MemoryMonitorActor(PooledActor):
                     self._monitor.deregister(message.queue)
             case DiskRoom():
                 self._note_room(message)
-            case MonitorRound():
-                self._round()
-                self._start_timer("memory", self._context.settings.memory_monitor_interval, message)
-            case AlarmCheck():
-                self._check_memory()
-                self._start_timer("alarm", ALARM_INTERVAL_MS, message)
-            case DiskRound():
-                self._disk_round()
             case GetMemory():
                 return self._numbers()
             case SampleMemory():
@@ -132,17 +126,11 @@ class MemoryMonitorActor(PooledActor):
                 raise RuntimeError(f"a memory monitor cannot handle {message!r}")
         return None
 
-    def on_failure(
-        self,
-        exception_type: type[BaseException] | None,
-        exception_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def on_error(self, error: BaseException) -> None:
         """Nobody watches: publishers go on until the next one looks."""
         self._context.gate.watcher = None
         self._context.gate.set(frozenset())
-        tell(self._context.timer, CancelTimers(self.actor_ref))
-        error = exception_value if exception_value is not None else RuntimeError("no error")
+        self.cancel_timers()
         tell(self._context.node, MonitorFailed(error))
 
     def _round(self) -> None:
@@ -166,11 +154,11 @@ class MemoryMonitorActor(PooledActor):
             free_bytes = self._free_disk_bytes()
         except OSError as error:  # what was known last holds; nobody would look at the memory if this were the end
             _LOG.warning("the free disk space cannot be read: %s", error)
-            self._start_timer("disk", MAX_CHECK_INTERVAL_MS, DiskRound())
+            self._in_ms("disk", MAX_CHECK_INTERVAL_MS, self._disk_round)
             return
         event = self._alarms.update("disk", alarmed=self._disk.check(free_bytes) or bool(self._without_room))
         self._note(event)
-        self._start_timer("disk", self._disk.next_check_ms, DiskRound())
+        self._in_ms("disk", self._disk.next_check_ms, self._disk_round)
         if event is not None:
             self._round()
 
@@ -189,9 +177,8 @@ class MemoryMonitorActor(PooledActor):
             )
             self._context.gate.set(frozenset(self._alarms.active))
 
-    def _start_timer(self, key: str, wait_ms: int, message: object) -> None:
-        due_ns = self._context.clock.now_ns() + wait_ms * 1_000_000
-        tell(self._context.timer, StartTimer(self.actor_ref, key, due_ns, message))
+    def _in_ms(self, key: str, wait_ms: int, work: Callable[[], None]) -> None:
+        self.call_later(key, wait_ms * 1_000_000, work, first=True)
 
     def _numbers(self) -> dict[str, Any]:
         return {

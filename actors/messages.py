@@ -43,11 +43,6 @@ class CancelTimers(Control):
     target: ActorRef[Any]
 
 
-@attrs.frozen
-class AlarmRang(Control):
-    """Clock → timer. Tell. The moment that the timer asked to be woken at has come."""
-
-
 # ── queue and its users ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -251,11 +246,6 @@ class StoreFull(Control):
 
 
 @attrs.frozen
-class RoomDue:
-    """Timer → store. Look whether there is room again for what could not be written."""
-
-
-@attrs.frozen
 class CloseStore:
     """Node → store. Ask. Behind what queues have told it. ``token``: what the shortcut of the clean stop is tied to.
 
@@ -268,11 +258,6 @@ class CloseStore:
 @attrs.frozen
 class GetStoreStatus:
     """User or node → store. Ask; the reply is a ``StoreStatus``."""
-
-
-@attrs.frozen
-class CompactStep:
-    """Store → itself. Tell. The next step of a compaction, behind what has come meanwhile."""
 
 
 # ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -319,21 +304,6 @@ class DiskRoom(Control):
 
 
 @attrs.frozen
-class MonitorRound(Control):
-    """Timer → memory monitor. Tell. Read the memory, decide."""
-
-
-@attrs.frozen
-class AlarmCheck(Control):
-    """Timer → memory monitor. Tell. Is the memory alarm to be set, or cleared?"""
-
-
-@attrs.frozen
-class DiskRound(Control):
-    """Timer → memory monitor. Tell. Look at the free space."""
-
-
-@attrs.frozen
 class GetMemory:
     """User → memory monitor. Ask; the reply is a dict: used, limit, ratio, alarms."""
 
@@ -346,11 +316,6 @@ class SampleMemory(Control):
 
 
 # ── recorder ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@attrs.frozen
-class RecordDue:
-    """Timer → recorder. Tell. The next step's moment has come."""
 
 
 @attrs.frozen
@@ -402,31 +367,11 @@ class MonitorFailed(Control):
 
 
 @attrs.frozen
-class MonitorDue(Control):
-    """Timer → node. Tell. Time for another memory monitor."""
-
-
-@attrs.frozen
 class StoreFailed(Control):
     """Store → node. Tell. It has stopped by an error; its vhost is restarted from its files."""
 
     store: ActorRef[Any]
     error: BaseException
-
-
-@attrs.frozen
-class RetryDue(Control):
-    """Timer → node. Tell. Time to try again to bring up what the disk has kept down."""
-
-    what: tuple[str, ...]
-    """``("vhost", name)``, ``("queue", vhost, name)`` or ``("topics",)``."""
-
-
-@attrs.frozen
-class DeadLettersSafe(Control):
-    """Queue → itself. Tell, when the targets have confirmed: what was dead-lettered as ``batch`` may go."""
-
-    batch: int
 
 
 @attrs.frozen
@@ -450,36 +395,3 @@ class Change:
 @attrs.frozen
 class CloseNode:
     """User → node. Ask; the reply comes when everything that was published is safe and all files are closed."""
-
-
-# ── timers that come back ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@attrs.frozen
-class ReportDue(Control):
-    """Timer → queue: report the ram_duration."""
-
-
-@attrs.frozen
-class SyncDue:
-    """Timer → queue or store: make safe what waits for it."""
-
-
-@attrs.frozen
-class DeadlineDue(Control):
-    """Timer → queue: a message expires, or the queue does."""
-
-
-@attrs.frozen
-class IdleDue:
-    """Timer → queue: has anything come since? If not, rest."""
-
-
-@attrs.frozen
-class RecoverStep:
-    """Queue → itself. Tell: scan one more segment, behind what has come meanwhile."""
-
-
-@attrs.frozen
-class ResumePaging:
-    """Queue → itself. Tell: a reduction of memory use was cut short; go on, behind what has come meanwhile."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
 import attrs
@@ -41,9 +40,10 @@ from warren.actors.node_registry import VHOSTS_DIRECTORY, NodeRegistry
 from warren.actors.node_topics import NodeTopics
 from warren.actors.pool import ActorStoppedError
 from warren.actors.queue_actor import QueueActor
+from warren.actors.queue_entry import QueueEntry
 from warren.actors.recorder_actor import Record, RecorderActor
 from warren.actors.running_topics import RunningTopics
-from warren.actors.running_vhost import QueueCell, RunningVhost
+from warren.actors.running_vhost import RunningVhost
 from warren.actors.timer import TimerActor, tell
 from warren.queue_index import directory as names
 from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, StorageError, WarrenError
@@ -92,7 +92,7 @@ class NodeActor(NodeRegistry):
         """Whether it was warren's before it was opened: then definitions say which queues there are."""
         self._error: BaseException | None = None
         self._vhost_restarts: dict[str, Restarts] = {}
-        self._cells_down: dict[str, Mapping[str, QueueCell]] = {}
+        self._entries_down: dict[str, Mapping[str, QueueEntry]] = {}
         """Of vhosts that are down: what handles hold on to."""
         self._retries = Retries()
         self._topics = NodeTopics(
@@ -158,8 +158,8 @@ class NodeActor(NodeRegistry):
     def _queue_actors(self) -> Iterator[QueueActor]:
         """Those that live at the moment; any thread may ask."""
         for vhost in list(self.vhosts.values()):
-            for cell in list(vhost.cells.values()):
-                if (actor := cell.running) is not None:
+            for entry in list(vhost.queues.values()):
+                if (actor := entry.running) is not None:
                     yield actor
 
     def _about(self) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class NodeActor(NodeRegistry):
             self.down[name] = error
             return
         self.down.pop(name, None)
-        self._cells_down.pop(name, None)
+        self._entries_down.pop(name, None)
         orphans = [one for one in vhost.orphans() if definitions.declare_queue(one, named_by_node=True)]
         vhost.start_queues(definitions.queues())
         self.vhosts[name] = vhost
@@ -202,10 +202,10 @@ class NodeActor(NodeRegistry):
         if orphans:  # only now: those that go must never be in the file, where a crash would make them durable queues
             self._save()
 
-    def _try_to_open_vhost(self, name: str, cells: Mapping[str, QueueCell]) -> None:
+    def _try_to_open_vhost(self, name: str, entries: Mapping[str, QueueEntry]) -> None:
         """Open a vhost again, of a node that serves already, or say why it is down.
 
-        ``cells``: what handles hold on to.
+        ``entries``: what handles hold on to.
         """
         try:
             self._open_vhost(name)
@@ -213,10 +213,10 @@ class NodeActor(NodeRegistry):
             _LOG.exception("vhost '%s' serves", name)
         except Exception as error:
             _LOG.exception("vhost '%s' is down", name)
-            self._keep_down(name, cells, error)
+            self._keep_down(name, entries, error)
         reopened = self.vhosts.get(name)
         if reopened is not None:
-            reopened.take_over(cells)
+            reopened.take_over(entries)
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -237,16 +237,11 @@ class NodeActor(NodeRegistry):
                 self._restart_queue(message.queue, message.error)
             case m.MonitorFailed():
                 _LOG.error("nobody watches memory and disk for a second: %s", message.error)
-                due_ns = self._context.clock.now_ns() + NS
-                tell(self._context.timer, m.StartTimer(self.actor_ref, "monitor", due_ns, m.MonitorDue()))
-            case m.MonitorDue():
-                self._start_monitor()
+                self.call_later("monitor", NS, self._start_monitor, first=True)
             case m.StoreFailed():
                 self._restart_vhost(message.store, message.error)
             case tm.TopicsFailed():
                 self._topics.restart(message.actor, message.error)
-            case m.RetryDue():
-                self._retry(message.what)
             case m.CloseNode():
                 self._close()
             case _:
@@ -280,64 +275,63 @@ class NodeActor(NodeRegistry):
 
     # ── supervision ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _cell_of(self, actor: ActorRef[Any]) -> tuple[RunningVhost, QueueCell] | None:
+    def _entry_of(self, actor: ActorRef[Any]) -> tuple[RunningVhost, QueueEntry] | None:
         queue = actor.actor_inbox.owner if isinstance(actor.actor_inbox, Inbox) else None
         if isinstance(queue, QueueActor) and (vhost := self.vhosts.get(queue.declaration.vhost)) is not None:
-            cell = vhost.cells.get(queue.declaration.name)
-            if cell is not None and cell.is_of(actor):
-                return vhost, cell
+            entry = vhost.queues.get(queue.declaration.name)
+            if entry is not None and entry.is_of(actor):
+                return vhost, entry
         return None
 
     def _delete_unused(self, actor: ActorRef[Any]) -> None:
-        found = self._cell_of(actor)
+        found = self._entry_of(actor)
         if found is not None:
-            vhost, cell = found
-            _LOG.info("%s is used no more and goes", cell.declaration)
+            vhost, entry = found
+            _LOG.info("%s is used no more and goes", entry.declaration)
             with contextlib.suppress(PreconditionFailedError):  # somebody has come meanwhile
-                self.delete_queue(vhost.name, cell.declaration.name, if_unused=True)
+                self.delete_queue(vhost.name, entry.declaration.name, if_unused=True)
 
     def _restart_queue(self, actor: ActorRef[Any], error: BaseException) -> None:
-        found = self._cell_of(actor)
+        found = self._entry_of(actor)
         if found is None:
             return
-        vhost, cell = found
-        if self._too_often(cell.restarts) or isinstance(error, DataError):
-            cell.go_down(error)
-            _LOG.error("%s stays down: %s", cell.declaration, error)
-            self._retry_later(("queue", vhost.name, cell.declaration.name), error)
+        vhost, entry = found
+        if self._too_often(entry.restarts) or isinstance(error, DataError):
+            entry.go_down(error)
+            _LOG.error("%s stays down: %s", entry.declaration, error)
+            self._retry_later(("queue", vhost.name, entry.declaration.name), error)
             return
         try:
             vhost.wait_for_stores()
         except Exception:
-            _LOG.warning("%s waits for its vhost to be opened anew", cell.declaration)
+            _LOG.warning("%s waits for its vhost to be opened anew", entry.declaration)
             return
-        _LOG.warning("%s is started anew from its files", cell.declaration)
-        vhost.start_queue(cell)
+        _LOG.warning("%s is started anew from its files", entry.declaration)
+        vhost.start_queue(entry)
 
-    def _keep_down(self, name: str, cells: Mapping[str, QueueCell], error: BaseException) -> None:
+    def _keep_down(self, name: str, entries: Mapping[str, QueueEntry], error: BaseException) -> None:
         self.down[name] = error
-        self._cells_down[name] = cells
+        self._entries_down[name] = entries
         self._retry_later(("vhost", name), error)
 
     def _retry_later(self, what: tuple[str, ...], error: BaseException | None) -> None:
         """Try again what the disk keeps down."""
         if isinstance(error, StorageError):
-            now_ns = self._context.clock.now_ns()
-            due_ns = now_ns + self._retries.next_wait_ns(what, now_ns)
-            tell(
-                self._context.timer, m.StartTimer(self.actor_ref, " ".join(("retry", *what)), due_ns, m.RetryDue(what))
-            )
+            wait_ns = self._retries.next_wait_ns(what, self._context.clock.now_ns())
+            self.call_later(" ".join(("retry", *what)), wait_ns, lambda: self._retry(what), first=True)
 
     def _retry(self, what: tuple[str, ...]) -> None:
+        """``("vhost", name)``, ``("queue", vhost, name)`` or ``("topics",)``."""
+        self.check_directory()
         match what:
             case ("vhost", name) if name in self.down:
-                self._try_to_open_vhost(name, self._cells_down.get(name, {}))
+                self._try_to_open_vhost(name, self._entries_down.get(name, {}))
             case ("queue", vhost_name, name) if vhost_name in self.vhosts:
                 vhost = self.vhosts[vhost_name]
-                cell = vhost.cells.get(name)
-                if cell is not None and cell.running is None and isinstance(cell.error, StorageError):
-                    _LOG.warning("%s is started anew from its files", cell.declaration)
-                    vhost.start_queue(cell)
+                entry = vhost.queues.get(name)
+                if entry is not None and entry.running is None and isinstance(entry.error, StorageError):
+                    _LOG.warning("%s is started anew from its files", entry.declaration)
+                    vhost.start_queue(entry)
             case ("topics",) if self._topics.running is None:
                 self._topics.try_to_open()
 
@@ -360,13 +354,13 @@ class NodeActor(NodeRegistry):
             return
         _LOG.error("vhost '%s' is opened anew: %s", vhost.name, error)
         vhost.give_up(error)
-        cells = vhost.cells
+        entries = vhost.queues
         del self.vhosts[vhost.name]
         if self._too_often(self._vhost_restarts.setdefault(vhost.name, Restarts())):
             _LOG.error("vhost '%s' stays down", vhost.name)
-            self._keep_down(vhost.name, cells, error)
+            self._keep_down(vhost.name, entries, error)
             return
-        self._try_to_open_vhost(vhost.name, cells)
+        self._try_to_open_vhost(vhost.name, entries)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -376,7 +370,7 @@ class NodeActor(NodeRegistry):
             self.definitions.save()
         for vhost in self.vhosts.values():
             try:
-                for name in [name for name, cell in vhost.cells.items() if cell.owner is not None and cell.running]:
+                for name in [name for name, entry in vhost.queues.items() if entry.owner is not None and entry.running]:
                     self.delete_queue(vhost.name, name)
                 vhost.close()
             except (WarrenError, RuntimeError) as error:
@@ -403,13 +397,8 @@ class NodeActor(NodeRegistry):
             self._lock = None
         self._stop()
 
-    def on_failure(
-        self,
-        exception_type: type[BaseException] | None,
-        exception_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._error = exception_value
+    def on_error(self, error: BaseException) -> None:
+        self._error = error
         if self._context.recorder is not None:
             tell(self._context.recorder, m.CloseRecord())
         elif self._record is not None:  # it was not even begun
@@ -418,7 +407,6 @@ class NodeActor(NodeRegistry):
         for ref in (getattr(self._context, "monitor", None), getattr(self._context, "timer", None)):
             if ref is not None:
                 ref.stop(block=False)
-        error = exception_value if exception_value is not None else RuntimeError("no error")
         for vhost in self.vhosts.values():
             with contextlib.suppress(Exception):  # nobody writes on in a directory that is given free
                 vhost.give_up(error)

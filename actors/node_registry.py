@@ -26,8 +26,9 @@ from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
 from warren.actors.handing_over import QueueDownError, QueueGoneError
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import BrokenNodeError, UnsavedError, VhostDownError
-from warren.actors.pool import PooledActor
-from warren.actors.running_vhost import QueueCell, RunningVhost
+from warren.actors.node_part import NodePart
+from warren.actors.queue_entry import QueueEntry
+from warren.actors.running_vhost import RunningVhost
 from warren.queue_index import directory as names
 from warren.storage.errors import StorageError, WarrenError
 
@@ -38,12 +39,11 @@ T = TypeVar("T")
 VHOSTS_DIRECTORY = "msg_stores/vhosts"
 
 
-class NodeRegistry(PooledActor):
+class NodeRegistry(NodePart):
     """Vhosts, queues, exchanges and bindings of one node."""
 
     def __init__(self, context: NodeContext, path: str) -> None:
-        super().__init__(context.pool)
-        self._context = context
+        super().__init__(context)
         self._path = path
         self._definitions: Definitions | None = None
         self.vhosts: dict[str, RunningVhost] = {}
@@ -62,8 +62,8 @@ class NodeRegistry(PooledActor):
         """Open the vhost of that name, which is defined."""
 
     @abstractmethod
-    def _try_to_open_vhost(self, name: str, cells: Mapping[str, QueueCell]) -> None:
-        """Open a vhost again, or say why it is down. ``cells``: what handles hold on to."""
+    def _try_to_open_vhost(self, name: str, entries: Mapping[str, QueueEntry]) -> None:
+        """Open a vhost again, or say why it is down. ``entries``: what handles hold on to."""
 
     def _vhost_path(self, name: str) -> str:
         entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
@@ -142,10 +142,10 @@ class NodeRegistry(PooledActor):
     def delete_vhost(self, name: str) -> None:
         """With everything in it."""
         vhost = self.vhost(name)
-        cells = dict(vhost.cells)
+        entries = dict(vhost.queues)
         try:
-            for queue, cell in cells.items():
-                if cell.running is not None:
+            for queue, entry in entries.items():
+                if entry.running is not None:
                     self._take_out(vhost, queue)
             vhost.give_up(QueueGoneError(f"vhost '{name}' was deleted"))
             self._context.files.delete_tree(vhost.directory.path)
@@ -155,43 +155,43 @@ class NodeRegistry(PooledActor):
             self.definitions.undo()
             del self.vhosts[name]
             vhost.give_up(error)
-            self._try_to_open_vhost(name, cells)
+            self._try_to_open_vhost(name, entries)
             raise UnsavedError(f"vhost '{name}' could not be deleted: {error}") from error
         del self.vhosts[name]
-        for cell in cells.values():
-            cell.deleted = True
+        for entry in entries.values():
+            entry.deleted = True
 
     # ── queues, exchanges, bindings ─────────────────────────────────────────────────────────────────────────────
 
-    def declare_queue(self, declaration: QueueDeclaration, owner: object | None) -> QueueCell:
+    def declare_queue(self, declaration: QueueDeclaration, owner: object | None) -> QueueEntry:
         """See that a queue is there; one that is, is the one that is asked for or it is refused."""
         vhost = self.vhost(declaration.vhost)
-        cell = vhost.cells.get(declaration.name)
-        if cell is not None:
-            _check_owner(cell, owner)
+        entry = vhost.queues.get(declaration.name)
+        if entry is not None:
+            _check_owner(entry, owner)
         if self.definitions.declare_queue(declaration, named_by_node=declaration.name.startswith("amq.gen-")):
             self._save()
-            cell = vhost.cells[declaration.name] = QueueCell(declaration, owner if declaration.exclusive else None)
-            vhost.start_queue(cell)
-        elif cell is None:
+            entry = vhost.queues[declaration.name] = QueueEntry(declaration, owner if declaration.exclusive else None)
+            vhost.start_queue(entry)
+        elif entry is None:
             raise RuntimeError(f"{declaration} is defined and not running")
-        elif (actor := cell.running) is not None:
+        elif (actor := entry.running) is not None:
             actor.actor_ref.tell(m.Touch())
-        return cell
+        return entry
 
     def release(self, owner: object) -> None:
         """Delete the exclusive queues of an owner that goes."""
         for vhost in self.vhosts.values():
-            for name in [name for name, cell in vhost.cells.items() if cell.owner is owner]:
+            for name in [name for name, entry in vhost.queues.items() if entry.owner is owner]:
                 self.delete_queue(vhost.name, name)
 
-    def find_queue(self, vhost: str, name: str, owner: object | None) -> QueueCell:
+    def find_queue(self, vhost: str, name: str, owner: object | None) -> QueueEntry:
         """A queue that is there; raises :class:`NotFoundError`."""
-        cell = self.vhost(vhost).cells.get(name)
-        if cell is None:
+        entry = self.vhost(vhost).queues.get(name)
+        if entry is None:
             raise NotFoundError(f"no queue '{name}' in vhost '{vhost}'")
-        _check_owner(cell, owner)
-        return cell
+        _check_owner(entry, owner)
+        return entry
 
     def delete_queue(
         self,
@@ -209,29 +209,29 @@ class NodeRegistry(PooledActor):
         goes too, with whatever its files still hold.
         """
         running = self.vhost(vhost)
-        if name not in running.cells:
+        if name not in running.queues:
             return 0
-        cell = running.cells[name]
+        entry = running.queues[name]
         if owner is not None:
-            _check_owner(cell, owner)
-        if force and cell.running is None:
-            running.remove_files(cell)
+            _check_owner(entry, owner)
+        if force and entry.running is None:
+            running.remove_files(entry)
         deleted = self._take_out(running, name, if_empty=if_empty, if_unused=if_unused)
         try:
             self._save()
         except UnsavedError:
-            running.cells[name] = cell
-            running.start_queue(cell)
+            running.queues[name] = entry
+            running.start_queue(entry)
             raise
-        cell.deleted = True
+        entry.deleted = True
         return deleted
 
     def _take_out(self, running: RunningVhost, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Delete a queue that is there; the file of definitions is not written yet."""
-        cell = running.cells[name]
-        actor = cell.running
-        if actor is None and cell.error is not None:
-            raise cell.down_error()
+        entry = running.queues[name]
+        actor = entry.running
+        if actor is None and entry.error is not None:
+            raise entry.down_error()
         deleted = 0
         if actor is not None:
             try:
@@ -239,8 +239,8 @@ class NodeRegistry(PooledActor):
             except Exception as error:
                 if not actor.actor_stopped.is_set():
                     raise
-                raise QueueDownError(f"{cell.declaration} could not be deleted: {error}") from error
-        del running.cells[name]
+                raise QueueDownError(f"{entry.declaration} could not be deleted: {error}") from error
+        del running.queues[name]
         self.definitions.delete_queue(running.name, name)
         return deleted
 
@@ -270,9 +270,9 @@ class NodeRegistry(PooledActor):
         self._save()
 
     def _check_destination(self, binding: Binding, owner: object) -> None:
-        cell = self.vhost(binding.vhost).cells.get(binding.destination)
-        if cell is not None and binding.destination_type == "queue":
-            _check_owner(cell, owner)
+        entry = self.vhost(binding.vhost).queues.get(binding.destination)
+        if entry is not None and binding.destination_type == "queue":
+            _check_owner(entry, owner)
 
     def export_definitions(self, vhost: str | None) -> dict[str, Any]:
         """As RabbitMQ's JSON."""
@@ -287,13 +287,13 @@ class NodeRegistry(PooledActor):
         self._add_vhosts(imported.vhosts)
         for declaration in imported.queues:
             running = self.vhost(declaration.vhost)
-            if declaration.name not in running.cells:
-                cell = running.cells[declaration.name] = QueueCell(declaration)
-                running.start_queue(cell)
+            if declaration.name not in running.queues:
+                entry = running.queues[declaration.name] = QueueEntry(declaration)
+                running.start_queue(entry)
         return imported
 
 
-def _check_owner(cell: QueueCell, owner: object | None) -> None:
+def _check_owner(entry: QueueEntry, owner: object | None) -> None:
     """Raise :class:`ResourceLockedError` where a queue is exclusive to somebody else."""
-    if cell.owner is not None and cell.owner is not owner:
-        raise ResourceLockedError(f"{cell.declaration} is exclusive to somebody else")
+    if entry.owner is not None and entry.owner is not owner:
+        raise ResourceLockedError(f"{entry.declaration} is exclusive to somebody else")

@@ -10,18 +10,16 @@ actor that is idle (:meth:`PooledActor.help`), which saves two wake-ups across c
 
 Failure. Pykka lets an actor live whose ``ask`` raised, half-changed. Here what an actor raises is either a *refusal*
 (an error of ours for what it was asked, nothing changed), which goes to the caller, or the end of the actor: the caller
-gets it, ``on_failure`` is called, and everything that still waits gets :class:`ActorStoppedError`.
+gets it, :meth:`PooledActor.on_error` is called, and everything that still waits gets :class:`ActorStoppedError`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 from _queue import SimpleQueue  # the C module: a user's own queue.py does not stand in front of it
 from collections import deque
-from types import TracebackType
 from typing import Any, ClassVar, Final, Protocol
 
 import pykka
@@ -30,7 +28,7 @@ from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
 from warren.actors.future import Future
-from warren.actors.inbox import Inbox, PendingBatch
+from warren.actors.inbox import Call, Inbox, PendingBatch
 from warren.actors.interrupts import uninterrupted
 from warren.storage.errors import DataError, NoRoomError, StorageError, WarrenError
 
@@ -312,6 +310,11 @@ class PooledActor(pykka.Actor):
         else:
             future.set(answer)
 
+    def _handle_receive(self, message: Any) -> Any:
+        if isinstance(message, Call):
+            return message.work()
+        return self._stop() if isinstance(message, _ActorStop) else self.on_receive(message)
+
     def _guard(self, future: Future | None, work: Any, *args: Any, refusable: bool = True) -> Any:
         """Do some work; what it raises is a refusal to the caller, or the end of this actor."""
         try:
@@ -336,7 +339,7 @@ class PooledActor(pykka.Actor):
         where = None if isinstance(error, WarrenError) else error  # ours say it all; of a bug we want to know where
         _LOG.error("%s stops: %s", self.describe(), error, exc_info=where)
         try:
-            self.on_failure(*sys.exc_info())
+            self.on_error(error)
         except Exception:
             _LOG.exception("%s could not even fail", self.describe())
         if future is not None:
@@ -390,10 +393,5 @@ class PooledActor(pykka.Actor):
     def on_undelivered(self, message: Any, error: WarrenError) -> None:
         """A message came too late: tell whoever waits for what it would have done."""
 
-    def on_failure(
-        self,
-        exception_type: type[BaseException] | None,
-        exception_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """The actor's end by an error; what it owns must be given up as a crash would."""
+    def on_error(self, error: BaseException) -> None:
+        """The actor ends by an error; what it owns must be given up as a crash would."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Final
 
 import attrs
@@ -23,8 +22,9 @@ from warren.actors.deliveries import Deliveries
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.engines.queue_turn import QueueTurn
+from warren.actors.front_end import PublishBatch
 from warren.actors.future import CountDown, Future
-from warren.actors.handing_over import CLOSED_WEIGHT, PublishBatch, PublishKey, QueueGoneError, SettleKey
+from warren.actors.handing_over import CLOSED_WEIGHT, PublishKey, QueueGoneError, SettleKey
 from warren.actors.inbox import PendingBatch
 from warren.actors.looking import BrowsedMessage, browse
 from warren.actors.node_context import NodeContext
@@ -86,9 +86,9 @@ class QueueActor(QueueOutput):
         opened, context = self._open_process(self), self._context
         self._process, self._stores, self._recovered = opened.process, opened.stores, opened.recovered
         self._queue_turn = QueueTurn(
-            self,
-            opened.process,
-            opened.stores,
+            host=self,
+            process=opened.process,
+            stores=opened.stores,
             name=self.actor_urn,
             clock=context.clock,
             settings=context.settings,
@@ -97,24 +97,24 @@ class QueueActor(QueueOutput):
         )
         self._recover_on()
         self.account_memory()  # ten thousand that were just found take memory too
-        if not self.process.recovering:  # a queue that nobody ever uses expires, too
+        if not self.process.backing.recovering:  # a queue that nobody ever uses expires, too
             self._queue_turn.arm_deadline()
 
     def _recover_on(self) -> None:
         """Go on recovering, behind what has come meanwhile; when it is through, say so."""
         if self._recovered is None:
             return
-        if not self.process.recovering:
+        if not self.process.backing.recovering:
             self._recovered()
             self._recovered = None
         elif not self._recovering_armed:
             self._recovering_armed = True
-            self.actor_ref.tell(m.RecoverStep())
+            self.call_soon(self._recover_step)
 
-    def _on_recover_step(self, _: m.RecoverStep) -> None:
+    def _recover_step(self) -> None:
         self._recovering_armed = False
         self.queue_turn.worked = True
-        self.process.recover_step()
+        self.process.backing.recover_step()
         self._recover_on()
 
     def _on_close(self, _: m.CloseQueue) -> tuple[dict[bytes, RecoveryTerms], list[Future]]:
@@ -151,7 +151,7 @@ class QueueActor(QueueOutput):
     def _on_give_up(self, message: m.GiveUp) -> None:
         """Its store has failed: leave everything as a crash would."""
         self._error = message.error
-        self.process.abandon()
+        self.process.backing.abandon()
         self._end(self.stopped_error())
 
     def _end(self, error: BaseException | None) -> None:
@@ -166,7 +166,7 @@ class QueueActor(QueueOutput):
             store.give_up()
         self._context.allocated.account(self.actor_urn, 0)
         self._context.sync_group.discard(self.actor_urn)
-        tell(self._context.timer, m.CancelTimers(self.actor_ref))
+        self.cancel_timers()
         tell(self._context.monitor, m.LeaveMonitor(self.actor_ref))
         tell(self._context.monitor, m.DiskRoom(self.actor_ref, found=True))
         self.alive = False
@@ -174,20 +174,14 @@ class QueueActor(QueueOutput):
         self._stop()
         self._let_publishers_in()
 
-    def on_failure(
-        self,
-        exception_type: type[BaseException] | None,
-        exception_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._error = exception_value
+    def on_error(self, error: BaseException) -> None:
+        self._error = error
         if self._process is not None:
             with contextlib.suppress(Exception):
-                self._process.abandon()
+                self._process.backing.abandon()
         for store in self._stores:
             store.leave()
         self._end(self.stopped_error())
-        error = exception_value if exception_value is not None else RuntimeError("no error")
         tell(self._context.node, m.QueueFailed(self.actor_ref, error))
 
     def on_undelivered(self, message: Any, error: WarrenError) -> None:
@@ -300,7 +294,7 @@ class QueueActor(QueueOutput):
 
     def _on_set_mode(self, message: m.SetMode) -> None:
         self.queue_turn.worked = True
-        self.process.set_mode(message.mode)  # type: ignore[arg-type]
+        self.process.backing.set_mode(message.mode)  # type: ignore[arg-type]
 
     def _on_get_stats(self, _: m.GetStats) -> dict[str, Any]:
         stats = self.process.stats()
@@ -344,7 +338,7 @@ class QueueActor(QueueOutput):
         if effects.confirmed:
             self._context.check_directory()
         turn.tell(effects)
-        if self._waiting_for_room:
+        if self._waiting_publishers:
             self._let_publishers_in()
         if turn.worked:
             self.rest_number = 0
@@ -380,13 +374,6 @@ _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
     m.StoreProgress: QueueActor._on_store_progress,
     m.StoreFull: QueueActor._on_store_full,
     m.SetDurationTarget: lambda actor, message: actor.queue_turn.set_duration_target(message.duration_s),
-    m.ReportDue: lambda actor, _: actor.queue_turn.report_due(),
-    m.IdleDue: lambda actor, _: actor.queue_turn.idle_due(),
-    m.SyncDue: lambda actor, _: actor.queue_turn.sync_due(),
-    m.DeadlineDue: lambda actor, _: actor.queue_turn.deadline_due(),
-    m.DeadLettersSafe: lambda actor, message: actor.queue_turn.dead_letters_safe(message.batch),
-    m.RecoverStep: QueueActor._on_recover_step,
-    m.ResumePaging: lambda actor, _: actor.queue_turn.resume(),
     m.Purge: lambda actor, _: actor.queue_turn.purge(),
     m.Browse: QueueActor._on_browse,
     m.GetStats: QueueActor._on_get_stats,

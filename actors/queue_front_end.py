@@ -24,7 +24,6 @@ from warren.actors.front_end import FrontEnd
 from warren.actors.future import Confirm
 from warren.actors.handing_over import (
     CLOSED_WEIGHT,
-    PublishBatch,
     PublishKey,
     QueueDownError,
     QueueGoneError,
@@ -145,9 +144,6 @@ class QueueFrontEnd(FrontEnd):
             return True
         finally:
             self.end_turn()
-
-    def _new_batch(self, key: object) -> PublishBatch:
-        return PublishBatch(key, Confirm(self))
 
     def publish_many(
         self,

@@ -21,9 +21,10 @@ from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.engines.dead_letters import copies
 from warren.actors.engines.effects import DeadLetter, DeadLetterBatch
 from warren.actors.engines.queue_process import QueueProcess
-from warren.actors.engines.queue_turn import QueueTurn, TimerKey
+from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.future import CountDown, Future
 from warren.actors.handing_over import PublishRefusedError, QueueDownError, QueueGoneError
+from warren.actors.inbox import ControlCall
 from warren.actors.looking import allocated_bytes
 from warren.actors.node_context import NodeContext
 from warren.actors.queue_front_end import QueueFrontEnd
@@ -39,14 +40,6 @@ IDLE_BYTES: Final = 4096
 
 Dispatch = Callable[[str, tuple[str, ...], Any], list[tuple[str, ActorRef[Any] | None]]]
 """exchange, routing keys, headers → name and actor (``None``: down) of each queue that a dead letter goes to."""
-
-
-_TIMERS: Final[dict[TimerKey, object]] = {
-    "sync": m.SyncDue(),
-    "report": m.ReportDue(),
-    "idle": m.IdleDue(),
-    "deadline": m.DeadlineDue(),
-}
 
 
 class QueueOutput(QueueFrontEnd):
@@ -75,16 +68,6 @@ class QueueOutput(QueueFrontEnd):
 
     def has_more(self) -> bool:
         return not self.actor_inbox.empty()
-
-    def start_timer(self, key: TimerKey, wait_ns: int) -> None:
-        due_ns = self._context.clock.now_ns() + wait_ns
-        tell(self._context.timer, m.StartTimer(self.actor_ref, key, due_ns, _TIMERS[key]))
-
-    def cancel_timers(self) -> None:
-        tell(self._context.timer, m.CancelTimers(self.actor_ref))
-
-    def resume_soon(self) -> None:
-        self.actor_ref.tell(m.ResumePaging())
 
     def account_memory(self) -> None:
         process = self.process
@@ -150,6 +133,6 @@ class QueueOutput(QueueFrontEnd):
         """Safe at the targets; or refused by a full one, or that was deleted: lost, as in RabbitMQ. Down: kept here."""
         error = done.error
         if error is None or isinstance(error, (PublishRefusedError, QueueGoneError)):
-            tell(self.actor_ref, m.DeadLettersSafe(number))
+            tell(self.actor_ref, ControlCall(lambda: self.queue_turn.dead_letters_safe(number)))
         else:
             _LOG.warning("%s keeps dead letters: %s", self.describe(), error)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Any, Final, Protocol
 
 import attrs
@@ -26,7 +25,7 @@ import attrs
 from warren.actors import messages as m
 from warren.actors.clock import NS
 from warren.actors.node_context import NodeContext
-from warren.actors.pool import PooledActor
+from warren.actors.node_part import NodePart
 from warren.actors.queue_actor import QueueActor
 from warren.actors.sampling import Row, node_row
 from warren.actors.timer import tell
@@ -70,12 +69,11 @@ class _Seen:
     asleep: bool
 
 
-class RecorderActor(PooledActor):
+class RecorderActor(NodePart):
     """Owner of one node's record. ``queues``: the actors that there are at the moment."""
 
     def __init__(self, context: NodeContext, record: Record, queues: Callable[[], Iterable[QueueActor]]) -> None:
-        super().__init__(context.pool)
-        self._context = context
+        super().__init__(context)
         self._record = record
         self._queues = queues
         self._began_ns = context.clock.now_ns()
@@ -94,8 +92,6 @@ class RecorderActor(PooledActor):
 
     def on_receive(self, message: object) -> object:
         match message:
-            case m.RecordDue():
-                self._guarded(self._on_due)
             case m.QueueSampled():
                 self._guarded(lambda: self._on_queue(message))
             case m.MemorySampled():
@@ -114,7 +110,7 @@ class RecorderActor(PooledActor):
             work()
         except Exception as error:
             _LOG.error("the record ends here: %s", error)
-            self._give_up()
+            self.on_error(error)
             self._stop()
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -142,7 +138,7 @@ class RecorderActor(PooledActor):
         self._seen, self._asked = seen, asked
         tell(self._context.monitor, m.SampleMemory(self._step))
         due_ns = self._began_ns + (self._step + 1) * self._interval_ns
-        tell(self._context.timer, m.StartTimer(self.actor_ref, "record", due_ns, m.RecordDue()))
+        self.call_later("record", due_ns - self._context.clock.now_ns(), lambda: self._guarded(self._on_due))
 
     def _on_queue(self, message: m.QueueSampled) -> None:
         urn, row = message.urn, dict(message.row)
@@ -180,19 +176,11 @@ class RecorderActor(PooledActor):
     def _close(self) -> None:
         self._write_node()
         self._context.recorder = None
-        tell(self._context.timer, m.CancelTimers(self.actor_ref))
+        self.cancel_timers()
         self._record.close()
 
-    def _give_up(self) -> None:
+    def on_error(self, error: BaseException) -> None:
         self._context.recorder = None
-        tell(self._context.timer, m.CancelTimers(self.actor_ref))
+        self.cancel_timers()
         with contextlib.suppress(Exception):
             self._record.close()
-
-    def on_failure(
-        self,
-        exception_type: type[BaseException] | None,
-        exception_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._give_up()

@@ -202,11 +202,8 @@ class RunningTopics:
         """A clean stop; raises what keeps it from being one."""
         self.schedule.actor_ref.ask(tm.StopDelivering())
         self.log.actor_ref.ask(tm.SyncLog())  # what was delivered is safe, and the schedule knows
-        self.schedule.actor_ref.ask(tm.CloseGroups())
-        self.transactions.actor_ref.ask(tm.CloseGroups())
-        self.log.actor_ref.ask(tm.CloseLog())
-        self.groups.actor_ref.ask(tm.CloseGroups())
-        self.dispatcher.actor_ref.ask(tm.CloseDispatch())
+        for actor in self.actors:
+            actor.actor_ref.ask(tm.CloseTopics())
         self._release()
 
     def _release(self) -> None:

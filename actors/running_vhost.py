@@ -1,7 +1,4 @@
-"""One vhost of a running node: its directory, its two store actors, and a cell for every queue.
-
-A :class:`QueueCell` is what handles hold on to: a queue's actor may stop and be started anew, the cell stays. It knows
-the actor of the moment or why there is none.
+"""One vhost of a running node: its directory, its two store actors, and an entry for every queue.
 
 Opening. Queues come from the definitions and from the directories that are found. A durable queue's files are opened by
 its actor, those of levels that were stopped cleanly only when somebody asks. A directory that no definition names is
@@ -27,13 +24,12 @@ from warren.actors.engines.backing import Backing
 from warren.actors.engines.counts import Counts
 from warren.actors.engines.credit import GrantedCredit
 from warren.actors.engines.queue_process import QueueProcess
-from warren.actors.engines.restarts import Restarts
 from warren.actors.engines.vhost_definitions import VhostDefinitions
 from warren.actors.future import Future
-from warren.actors.handing_over import QueueDownError, QueueGoneError
 from warren.actors.inbox import Inbox
 from warren.actors.node_context import NodeContext
 from warren.actors.queue_actor import OpenedQueue, QueueActor
+from warren.actors.queue_entry import QueueEntry
 from warren.actors.store_actor import MessageStoreActor, RemoteStore
 from warren.actors.timer import tell
 from warren.actors.vhost_files import VhostFiles
@@ -49,58 +45,8 @@ _Closed = tuple[dict[bytes, RecoveryTerms], list[Future]]
 
 
 @attrs.define(eq=False)
-class QueueCell:
-    """One queue, whoever its actor is."""
-
-    declaration: QueueDeclaration
-    owner: object | None = None
-    """Of an exclusive queue: whose it is."""
-    error: BaseException | None = None
-    """Why it is down."""
-    deleted: bool = False
-    restarts: Restarts = attrs.Factory(Restarts)
-    """When its actor was started anew."""
-    _actor: QueueActor | None = None
-
-    @property
-    def actor(self) -> QueueActor:
-        """The actor of the moment; raises what keeps the queue from having one."""
-        actor = self._actor
-        if actor is None or actor.actor_stopped.is_set():
-            raise self.down_error()
-        return actor
-
-    @property
-    def running(self) -> QueueActor | None:
-        """The actor, if there is one that lives."""
-        return None if self._actor is None or self._actor.actor_stopped.is_set() else self._actor
-
-    def down_error(self) -> WarrenError:
-        """Why there is no actor."""
-        if self.deleted:
-            return QueueGoneError(f"{self.declaration} was deleted")
-        if self.error is not None:
-            return QueueDownError(f"{self.declaration} is down: {self.error}")
-        return self._actor.stopped_error() if self._actor is not None else QueueDownError(f"{self.declaration} is down")
-
-    def start(self, actor: QueueActor) -> None:
-        """Let an actor have the queue."""
-        self._actor = actor
-        self.error = None
-
-    def is_of(self, actor: ActorRef[Any]) -> bool:
-        """Whether this is the actor of the moment."""
-        return self._actor is not None and self._actor.actor_ref == actor
-
-    def go_down(self, error: BaseException) -> None:
-        """Stay without an actor."""
-        self._actor = None
-        self.error = error
-
-
-@attrs.define(eq=False)
 class RunningVhost:
-    """One vhost while its node runs. Only the node's actor changes it; ``cells`` may be read from any thread."""
+    """One vhost while its node runs. Only the node's actor changes it; ``queues`` may be read from any thread."""
 
     name: str
     definitions: VhostDefinitions
@@ -108,7 +54,7 @@ class RunningVhost:
     persistent: ActorRef[Any]
     transient: ActorRef[Any]
     _context: NodeContext
-    cells: dict[str, QueueCell] = attrs.Factory(dict)
+    queues: dict[str, QueueEntry] = attrs.Factory(dict)
     _clean: bool = False
     _opened: set[str] = attrs.Factory(set)
     """Directories that a queue's actor has opened since: their recovery terms hold no more."""
@@ -125,16 +71,7 @@ class RunningVhost:
             owner=owner,
         )
         stores = [
-            MessageStoreActor.start(
-                context.pool,
-                store,
-                name=f"the {kind} message store of vhost '{definitions.name}'",
-                clock=context.clock,
-                timer=context.timer,
-                node=context.node,
-                sync=context.settings.sync,
-                tell_monitor=lambda message: tell(context.monitor, message),
-            )
+            MessageStoreActor.start(context, store, f"the {kind} message store of vhost '{definitions.name}'")
             for kind, store in (("persistent", directory.persistent_store), ("transient", directory.transient_store))
         ]
         vhost = cls(definitions.name, definitions, directory, stores[0], stores[1], context)
@@ -162,48 +99,50 @@ class RunningVhost:
     def start_queues(self, declarations: Iterable[QueueDeclaration]) -> None:
         """Start an actor for each of the queues that there are when the vhost is opened."""
         started = list(declarations)
-        entries = {self._entry(name) for declaration in started for name in _stored_names(declaration)}
+        directories = {self._directory_of(name) for declaration in started for name in _stored_names(declaration)}
         if not self._clean:
-            expected = frozenset(entries & set(self.directory.found.values()))
+            expected = frozenset(directories & set(self.directory.found.values()))
             if not self.directory.down:  # nobody knows what a queue that is down needs: then nothing is ever deleted
                 tell(self.persistent, m.ExpectReferences(expected))
         for declaration in started:
-            cell = self.cells[declaration.name] = QueueCell(declaration)
-            reasons = [self.directory.down[entry] for entry in map(self._entry, _stored_names(declaration))
-                       if entry in self.directory.down]  # fmt: skip
+            entry = self.queues[declaration.name] = QueueEntry(declaration)
+            directories_of = map(self._directory_of, _stored_names(declaration))
+            reasons = [self.directory.down[one] for one in directories_of if one in self.directory.down]
             if reasons:
-                cell.go_down(reasons[0])
+                entry.go_down(reasons[0])
             else:
-                self.start_queue(cell)
+                self.start_queue(entry)
 
-    def remove_files(self, cell: QueueCell) -> None:
+    def remove_files(self, entry: QueueEntry) -> None:
         """Do away with what a queue that is down has on disk; its bodies in the store stay until the next scan."""
-        for stored in _stored_names(cell.declaration):
-            entry = self._entry(stored)
-            self._context.files.delete_tree(self.directory.queue_path(entry))
-            self.directory.down.pop(entry, None)
-        cell.error = None
+        for stored in _stored_names(entry.declaration):
+            directory = self._directory_of(stored)
+            self._context.files.delete_tree(self.directory.queue_path(directory))
+            self.directory.down.pop(directory, None)
+        entry.error = None
 
     def is_empty(self, name: str) -> bool:
         """Whether a queue that is all recovered has no message."""
-        actor = self.cells[name].running
+        actor = self.queues[name].running
         if actor is None:
             return False
         try:
             stats: dict[str, Any] = actor.actor_ref.ask(m.GetStats())  # type: ignore[assignment]
         except Exception:
             return False  # what cannot be read is kept, and is down
-        return not stats["messages"] and not actor.process.recovering
+        return not stats["messages"] and not actor.process.backing.recovering
 
-    def start_queue(self, cell: QueueCell) -> None:
+    def start_queue(self, entry: QueueEntry) -> None:
         """Start an actor for a queue, new or with files."""
-        ref = QueueActor.start(self._context, cell.declaration, open_process=self._open_process, dispatch=self.dispatch)
+        ref = QueueActor.start(
+            self._context, entry.declaration, open_process=self._open_process, dispatch=self.dispatch
+        )
         actor = ref.actor_inbox.owner if isinstance(ref.actor_inbox, Inbox) else None
         if not isinstance(actor, QueueActor):
             raise RuntimeError("an inbox without its actor")  # noqa: TRY004
-        cell.start(actor)
+        entry.start(actor)
 
-    def _entry(self, stored: bytes) -> str:
+    def _directory_of(self, stored: bytes) -> str:
         return self.directory.entry(stored)
 
     def _open_process(self, actor: QueueActor) -> OpenedQueue:
@@ -241,35 +180,34 @@ class RunningVhost:
         top = declaration.max_priority
         for level in range((top or 0) + 1):
             parts = parts_of(None if top is None else level)
-            entry = self._entry(parts.queue)
+            directory = self._directory_of(parts.queue)
             if not context.files.is_directory(parts.path):
                 continue
             if not durable:
                 context.files.delete_tree(parts.path)
                 continue
-            known = None if entry in self._opened else self.directory.terms.get(entry)
-            self._opened.add(entry)
+            known = None if directory in self._opened else self.directory.terms.get(directory)
+            self._opened.add(directory)
             if known is not None and self._clean and known.persistent_count:
                 terms[level] = known
             else:
-                opened[level] = self._recover(parts, known, entry, counted)
+                opened[level] = self._recover(parts, known, directory, counted)
         backing = Backing(parts_of, durable=durable, max_priority=top, opened=opened, terms=terms)
         process = QueueProcess(
             declaration,
             backing,
             wall_clock=context.clock.wall_us,
-            msg_ids=actor.msg_ids,
             counts=Counts() if context.counting else None,
         )
         return OpenedQueue(process, clients, lambda: self._tell_counted(counted))
 
     def _recover(
-        self, parts: QueueFiles, known: RecoveryTerms | None, entry: str, counted: list[m.CountReferences]
+        self, parts: QueueFiles, known: RecoveryTerms | None, directory: str, counted: list[m.CountReferences]
     ) -> VariableQueue:
         """Recover one level, as far as its first message. What it refers to is counted as it is scanned."""
         references: Counter[bytes] = Counter()
         if not self._clean:
-            counted.append(m.CountReferences(entry, references))
+            counted.append(m.CountReferences(directory, references))
         return VariableQueue.recover(
             parts,
             known,
@@ -292,9 +230,9 @@ class RunningVhost:
             return []
         found: list[tuple[str, ActorRef[Any] | None]] = []
         for name in self.definitions.routing.route_all(exchange, routing_keys, headers, from_node=True):
-            cell = self.cells.get(name)
-            if cell is not None:
-                actor = cell.running
+            entry = self.queues.get(name)
+            if entry is not None:
+                actor = entry.running
                 found.append((name, None if actor is None else actor.actor_ref))
         return found
 
@@ -321,18 +259,18 @@ class RunningVhost:
     def _close(self, confirms: list[Future]) -> None:
         terms: dict[str, RecoveryTerms] = {}
         whole = True
-        for cell in self.cells.values():
-            actor = cell.running
+        for entry in self.queues.values():
+            actor = entry.running
             if actor is None:
                 continue
             try:
                 known, waiting = cast("_Closed", actor.actor_ref.ask(m.CloseQueue()))
             except Exception as error:
-                _LOG.exception("%s could not be closed; it is recovered from its files", cell.declaration)
-                cell.go_down(error)
+                _LOG.exception("%s could not be closed; it is recovered from its files", entry.declaration)
+                entry.go_down(error)
                 whole = False
                 continue
-            terms |= {self._entry(stored): one for stored, one in known.items()}
+            terms |= {self._directory_of(stored): one for stored, one in known.items()}
             confirms += waiting
         data = self.directory.terms_data(terms)
         token = self.directory.token(data) if whole and not self._any_down() else None
@@ -341,7 +279,7 @@ class RunningVhost:
         self.directory.leave(data)
 
     def _any_down(self) -> bool:
-        return any(cell.error is not None for cell in self.cells.values())
+        return any(entry.error is not None for entry in self.queues.values())
 
     def abandon(self) -> None:
         """Give everything up as a crash would."""
@@ -351,15 +289,15 @@ class RunningVhost:
         """In a forked child: the directory is the parent's."""
         for ref in (self.persistent, self.transient):
             ref.actor_stopped.set()
-        for cell in self.cells.values():
-            if (actor := cell.running) is not None:
+        for entry in self.queues.values():
+            if (actor := entry.running) is not None:
                 actor.forget(error)
 
     def give_up(self, error: BaseException) -> None:
         """Stop everything as a crash would, because a store has failed, to be opened anew; or to be deleted."""
-        for cell in self.cells.values():
-            actor = cell.running
-            cell.go_down(error)
+        for entry in self.queues.values():
+            actor = entry.running
+            entry.go_down(error)
             if actor is not None:
                 with contextlib.suppress(WarrenError):
                     actor.actor_ref.ask(m.GiveUp(error))
@@ -367,19 +305,19 @@ class RunningVhost:
             store.stop()
         self.abandon()
 
-    def take_over(self, cells: Mapping[str, QueueCell]) -> None:
-        """Let the cells that handles hold on to have the actors that run now."""
-        for name, cell in cells.items():
-            opened = self.cells.get(name)
+    def take_over(self, entries: Mapping[str, QueueEntry]) -> None:
+        """Let the entries that handles hold on to have the actors that run now."""
+        for name, entry in entries.items():
+            opened = self.queues.get(name)
             if opened is None:
-                cell.deleted = True
+                entry.deleted = True
                 continue
             actor = opened.running
             if actor is None:
-                cell.go_down(opened.down_error())
+                entry.go_down(opened.down_error())
             else:
-                cell.start(actor)
-            self.cells[name] = cell
+                entry.start(actor)
+            self.queues[name] = entry
 
 
 def stored_name(declaration: QueueDeclaration, level: int | None) -> bytes:

@@ -13,7 +13,6 @@ from typing import Final
 import attrs
 import numpy as np
 
-from warren.actors import messages as m
 from warren.actors import topic_messages as tm
 from warren.actors.commit_log_actor import CommitLogActor
 from warren.actors.engines.topics.names import SCHEDULE_TOPIC
@@ -22,7 +21,6 @@ from warren.actors.engines.topics.schedule import DelaySchedule, deliveries, que
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.future import Future
 from warren.actors.node_context import NodeContext
-from warren.actors.timer import tell
 from warren.actors.topic_part import MS_NS, TopicPart
 from warren.msg_store.commit_log import Batch, MessageIllegalError
 from warren.queue_index.config_file import ConfigFile
@@ -43,8 +41,7 @@ class ScheduleActor(TopicPart):
     def __init__(
         self, context: NodeContext, store: TopicStore, file: ConfigFile, offsets: dict[int, int], *, log: CommitLogActor
     ) -> None:
-        super().__init__(context.pool)
-        self._context = context
+        super().__init__(context)
         self._store = store
         self._log = log
         self._file = file
@@ -70,32 +67,10 @@ class ScheduleActor(TopicPart):
             case tm.Dispatch():
                 self._look_for_arrivals()
                 self._deliver_due()
-            case tm.DelayDue():
-                self._deliver_due()
-            case tm.DelayedSafe():
-                self._found_room()
-                self._on_their_way.discard(message.level)
-                self._schedule.delivered(message.level, message.count)
-                self._arm_persist(self._store.settings.flush_delay_offset_interval)
-                self._deliver_due()
-            case tm.PersistDue():
-                self._persist_if_room()
-            case tm.DelayedRefused():
-                self._wait_for_room(message.error, "refused", tm.DeliverAgain(message.level))
-            case tm.DeliverAgain():
-                self._on_their_way.discard(message.level)
-                self._deliver_due()
             case tm.StopDelivering():
                 self._is_closing = True
-            case tm.CloseGroups():
-                tell(self._context.timer, m.CancelTimers(self.actor_ref))
-                self._persist()
-                self._stop()
-            case tm.GiveUpTopics():
-                self.end_with(message.error)
-                self._stop()
             case _:
-                raise RuntimeError(f"a schedule cannot handle {message!r}")
+                return super().on_receive(message)
         return None
 
     def _queue(self, level: int) -> ConsumeQueue | None:
@@ -121,8 +96,7 @@ class ScheduleActor(TopicPart):
             return
         due_ms = self._schedule.next_due_ms()
         if due_ms is not None:
-            due_ns = self._context.clock.now_ns() + max(due_ms - now_ms, 0) * MS_NS
-            tell(self._context.timer, m.StartTimer(self.actor_ref, "due", due_ns, tm.DelayDue()))
+            self.call_later("due", max(due_ms - now_ms, 0) * MS_NS, self._deliver_due, first=True)
 
     def _look(self, level: int, now_ms: int) -> None:
         queue = self._queue(level)
@@ -172,10 +146,21 @@ class ScheduleActor(TopicPart):
 
     def _answered(self, confirm: Future, level: int, count: int) -> None:
         """In the CommitLog's turn. What found no room is tried again; after other errors the store is opened anew."""
-        if confirm.error is None:
-            tell(self.actor_ref, tm.DelayedSafe(level, count))
-        elif isinstance(confirm.error, NoRoomError):
-            tell(self.actor_ref, tm.DelayedRefused(level, confirm.error))
+        error = confirm.error
+        if error is None:
+            self.call_soon(lambda: self._delivered(level, count))
+        elif isinstance(error, NoRoomError):
+            self.call_soon(lambda: self._wait_for_room(error, "refused", lambda: self._deliver_again(level)))
+
+    def _delivered(self, level: int, count: int) -> None:
+        self._found_room()
+        self._schedule.delivered(level, count)
+        self._arm_persist(self._store.settings.flush_delay_offset_interval)
+        self._deliver_again(level)
+
+    def _deliver_again(self, level: int) -> None:
+        self._on_their_way.discard(level)
+        self._deliver_due()
 
     def _persist(self) -> None:
         if self._schedule.is_dirty:

@@ -11,19 +11,16 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 from pykka import ActorDeadError, ActorRef
 
-from warren.actors.clock import Clock
 from warren.actors.engines.credit import GrantedCredit, StoreTickets
-from warren.actors.engines.store_turn import StoreTurn, TimerKey
+from warren.actors.engines.store_turn import StoreTurn
 from warren.actors.gate import Gate
 from warren.actors.messages import (
     CloseStore,
-    CompactStep,
     CountReferences,
     DiskRoom,
     ExpectReferences,
@@ -31,49 +28,31 @@ from warren.actors.messages import (
     JoinStore,
     LeaveStore,
     RemoveBodies,
-    RoomDue,
-    StartTimer,
     StoreFailed,
     StoreFull,
     StoreProgress,
-    SyncDue,
     SyncStore,
     WriteBodies,
 )
-from warren.actors.pool import ActorStoppedError, Pool, PooledActor
+from warren.actors.node_context import NodeContext
+from warren.actors.node_part import NodePart
+from warren.actors.pool import ActorStoppedError
 from warren.actors.timer import tell
 from warren.msg_store.message_store import MessageStore
 from warren.storage.errors import NoRoomError
 
 _LOG = logging.getLogger("warren.store")
 
-_TIMERS: Final[dict[TimerKey, object]] = {"sync": SyncDue(), "room": RoomDue(), "compact": CompactStep()}
 
-
-class MessageStoreActor(PooledActor):
+class MessageStoreActor(NodePart):
     """Owner of one store."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        store: MessageStore,
-        *,
-        name: str,
-        clock: Clock,
-        timer: ActorRef[Any],
-        node: ActorRef[Any],
-        sync: str,
-        tell_monitor: Callable[[object], object] = lambda _: None,
-    ) -> None:
-        super().__init__(pool)
+    def __init__(self, context: NodeContext, store: MessageStore, name: str) -> None:
+        super().__init__(context)
         self.store = store
         self._name = name
-        self._clock = clock
-        self._timer = timer
-        self._node = node
-        self._turns = StoreTurn[int](self, store, sync=sync)
+        self._turns = StoreTurn[int](self, store, sync=context.settings.sync)
         self._queues: dict[int, ActorRef[Any]] = {}
-        self._tell_monitor = tell_monitor
         self._expected: frozenset[str] | None = None
         self._counted: set[str] = set()
         self._references: Counter[bytes] = Counter()
@@ -81,7 +60,7 @@ class MessageStoreActor(PooledActor):
     def describe(self) -> str:
         return self._name
 
-    def on_receive(self, message: object) -> object:  # noqa: PLR0912 - a table of messages
+    def on_receive(self, message: object) -> object:
         match message:
             case WriteBodies():
                 self._turns.write(message.client, message.msg_ids, message.messages, message.ticket)
@@ -89,12 +68,6 @@ class MessageStoreActor(PooledActor):
                 self.store.remove_many(message.msg_ids)
             case SyncStore():
                 self._turns.hurry()
-            case SyncDue():
-                self._turns.sync_due()
-            case RoomDue():
-                self._turns.room_due()
-            case CompactStep():
-                self._turns.compact_step()
             case JoinStore():
                 self._queues[message.client] = message.queue
                 self._turns.join(message.client)
@@ -112,7 +85,7 @@ class MessageStoreActor(PooledActor):
                 return self.store.status()
             case CloseStore():
                 self.store.close(message.token)
-                self._tell_monitor(DiskRoom(self.actor_ref, found=True))
+                self._tell_of_room(found=True)
                 self._stop()
             case _:
                 raise RuntimeError(f"a store cannot handle {message!r}")
@@ -131,34 +104,25 @@ class MessageStoreActor(PooledActor):
 
     # ── what the turn has for others (:class:`~warren.actors.engines.store_turn.StoreTurnHost`) ─────────────────
 
-    def start_timer(self, key: TimerKey, wait_ns: int) -> None:
-        tell(self._timer, StartTimer(self.actor_ref, key, self._clock.now_ns() + wait_ns, _TIMERS[key]))
-
-    def compact_soon(self) -> None:
-        self.actor_ref.tell(CompactStep())
-
     def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
         if since_now:
             _LOG.warning("%s waits for room on the disk: %s", self.describe(), error)
-        self._tell_monitor(DiskRoom(self.actor_ref, found=False))
+        self._tell_of_room(found=False)
 
     def disk_has_room(self) -> None:
         _LOG.warning("%s: there is room on the disk again", self.describe())
-        self._tell_monitor(DiskRoom(self.actor_ref, found=True))
+        self._tell_of_room(found=True)
 
     def store_full(self, client: int, error: NoRoomError) -> None:
         tell(self._queues[client], StoreFull(client, error))
 
-    def on_failure(
-        self,
-        exception_type: type[BaseException] | None,
-        exception_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def on_error(self, error: BaseException) -> None:
         self.store.abandon()
-        self._tell_monitor(DiskRoom(self.actor_ref, found=True))
-        error = exception_value if exception_value is not None else RuntimeError("no error")
-        tell(self._node, StoreFailed(self.actor_ref, error))
+        self._tell_of_room(found=True)
+        tell(self._context.node, StoreFailed(self.actor_ref, error))
+
+    def _tell_of_room(self, *, found: bool) -> None:
+        tell(self._context.monitor, DiskRoom(self.actor_ref, found))
 
 
 class RemoteStore(StoreTickets):

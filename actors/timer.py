@@ -13,7 +13,8 @@ from pykka import ActorDeadError, ActorRef
 from sortedcontainers import SortedDict
 
 from warren.actors.clock import Clock
-from warren.actors.messages import AlarmRang, CancelTimers, StartTimer
+from warren.actors.inbox import ControlCall
+from warren.actors.messages import CancelTimers, StartTimer
 from warren.actors.pool import Pool, PooledActor
 
 Target = TypeVar("Target")
@@ -87,8 +88,6 @@ class TimerActor(PooledActor):
                 self._timers.start(message.target, message.key, message.at_ns, message.message)
             case CancelTimers():
                 self._timers.cancel(message.target)
-            case AlarmRang():
-                self._alarm_ns = None
             case _:
                 raise RuntimeError(f"a timer cannot handle {message!r}")
 
@@ -101,7 +100,10 @@ class TimerActor(PooledActor):
             self._clock.wake_at(next_ns, self._ring)
 
     def _ring(self) -> None:
-        tell(self.actor_ref, AlarmRang())
+        tell(self.actor_ref, ControlCall(self._rang))
+
+    def _rang(self) -> None:
+        self._alarm_ns = None
 
 
 def tell(target: ActorRef[Any], message: object) -> bool:

@@ -1,7 +1,7 @@
 """Every message between a topic store's actors, and from a user's thread to them: who sends it, to whom, the reply.
 
 *Ask* goes one way only: user → groups → CommitLog → dispatch; everything upwards is a *tell*. Single appends reach the
-CommitLog as gatherings (:class:`warren.actors.commit_log_actor.PendingAppends`), not as messages.
+CommitLog as gatherings (:class:`warren.actors.front_end.PublishBatch`), not as messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pykka import ActorRef
 
 from warren.actors.inbox import Control
 from warren.msg_store.commit_log import Batch
-from warren.storage.errors import NoRoomError
 
 if TYPE_CHECKING:
     from warren.actors.future import Future
@@ -33,28 +32,8 @@ class AppendBatches:
 
 
 @attrs.frozen
-class FlushDue(Control):
-    """Timer → CommitLog or dispatch. Tell."""
-
-
-@attrs.frozen
-class DispatchDue(Control):
-    """Timer → CommitLog. Tell. What was appended of late is to be dispatched now."""
-
-
-@attrs.frozen
 class SyncLog:
     """User or node → CommitLog. Ask; the reply comes when everything that was appended before is safe."""
-
-
-@attrs.frozen
-class CleanDue(Control):
-    """Timer → CommitLog. Tell. Time to look for files that have expired."""
-
-
-@attrs.frozen
-class CloseLog:
-    """Node → CommitLog. Ask. What came before is appended and safe; the actor stops."""
 
 
 # ── dispatch ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -78,12 +57,12 @@ class ExpireQueues:
     """CommitLog → dispatch. Tell. Its first files are gone."""
 
 
-@attrs.frozen
-class CloseDispatch:
-    """Node → dispatch. Ask. A clean stop of the whole store; the actor stops."""
-
-
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class CloseTopics:
+    """Node → any of them. Ask. What came before is done, written down and safe; the actor stops."""
 
 
 @attrs.frozen
@@ -217,45 +196,7 @@ class NoteOffset:
     queue_offset: int
 
 
-@attrs.frozen
-class PersistDue(Control):
-    """Timer → groups or schedule. Tell. Time to write offsets down."""
-
-
-@attrs.frozen
-class CloseGroups:
-    """Node → groups or schedule. Ask. Offsets are written down and safe; the actor stops."""
-
-
 # ── schedule ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@attrs.frozen
-class DelayDue(Control):
-    """Timer → schedule. Tell. The next delayed message may be due."""
-
-
-@attrs.frozen
-class DelayedSafe:
-    """Schedule → itself, when the CommitLog has confirmed so many delivered messages of a level. Tell."""
-
-    level: int
-    count: int
-
-
-@attrs.frozen
-class DelayedRefused:
-    """Schedule → itself, when the CommitLog had no room for delivered messages of a level. Tell."""
-
-    level: int
-    error: NoRoomError
-
-
-@attrs.frozen
-class DeliverAgain:
-    """Timer → schedule. Tell. Time to try again what found no room."""
-
-    level: int
 
 
 @attrs.frozen
@@ -277,10 +218,3 @@ class Decide:
 @attrs.frozen
 class GetPending:
     """User → transactions. Ask; the reply is the half messages that are not decided."""
-
-
-@attrs.frozen
-class DecisionFailed:
-    """Transactions → itself. Tell. The decision was not appended; it may be made again."""
-
-    half_offset: int

@@ -6,14 +6,13 @@ The node is told, gives the others up and opens the store anew (:mod:`warren.act
 from __future__ import annotations
 
 import logging
-from types import TracebackType
+from collections.abc import Callable
 from typing import Final
 
-from warren.actors import messages as m
 from warren.actors import topic_messages as tm
 from warren.actors.engines.full_disk import FullDisk
-from warren.actors.node_context import NodeContext
-from warren.actors.pool import ActorStoppedError, PooledActor
+from warren.actors.node_part import NodePart
+from warren.actors.pool import ActorStoppedError
 from warren.actors.timer import tell
 from warren.storage.errors import NoRoomError, WarrenError
 
@@ -22,10 +21,9 @@ _LOG = logging.getLogger("warren.topics")
 MS_NS: Final = 1_000_000
 
 
-class TopicPart(PooledActor):
+class TopicPart(NodePart):
     """One of a topic store's actors."""
 
-    _context: NodeContext
     _error: BaseException | None = None
     """Why it was given up, or failed."""
     _full_disk: FullDisk | None = None
@@ -38,13 +36,24 @@ class TopicPart(PooledActor):
         why = "have stopped" if self._error is None else f"are down: {self._error}"
         return ActorStoppedError(f"{self.describe()} {why}")
 
-    def _wait_for_room(self, error: NoRoomError, key: str, message: object) -> None:
-        """The disk is full: let ``message`` come in a while, ever more seldom."""
+    def on_receive(self, message: object) -> object:
+        match message:
+            case tm.CloseTopics():
+                self._close()
+                self.cancel_timers()
+            case tm.GiveUpTopics():
+                self.end_with(message.error)
+            case _:
+                raise RuntimeError(f"{self.describe()} cannot handle {message!r}")
+        self._stop()
+        return None
+
+    def _wait_for_room(self, error: NoRoomError, key: str, work: Callable[[], object]) -> None:
+        """The disk is full: do ``work`` in a while, ever more seldom."""
         if self._full_disk is None:
             self._full_disk = FullDisk()
             _LOG.warning("%s: waiting for room on the disk: %s", self.describe(), error)
-        due_ns = self._context.clock.now_ns() + self._full_disk.next_wait_ns()
-        tell(self._context.timer, m.StartTimer(self.actor_ref, key, due_ns, message))
+        self.call_later(key, self._full_disk.next_wait_ns(), work)
 
     def _found_room(self) -> None:
         self._full_disk = None
@@ -52,12 +61,15 @@ class TopicPart(PooledActor):
     def _persist(self) -> None:
         """Write down what a stop must not lose. Raises :class:`~warren.storage.errors.NoRoomError`."""
 
+    def _close(self) -> None:
+        """A clean stop. Raises what keeps it from being one."""
+        self._persist()
+
     def _arm_persist(self, after_ms: int) -> None:
         """Write it down in a while, with what comes meanwhile."""
         if not self._persist_armed:
             self._persist_armed = True
-            due_ns = self._context.clock.now_ns() + after_ms * MS_NS
-            tell(self._context.timer, m.StartTimer(self.actor_ref, "persist", due_ns, tm.PersistDue()))
+            self.call_later("persist", after_ms * MS_NS, self._persist_if_room, first=True)
 
     def _persist_if_room(self) -> None:
         """Write it down now. On a full disk it waits in memory, and a crash before means that work is done again."""
@@ -66,7 +78,7 @@ class TopicPart(PooledActor):
             self._persist()
         except NoRoomError as error:
             self._persist_armed = True
-            self._wait_for_room(error, "persist", tm.PersistDue())
+            self._wait_for_room(error, "persist", self._persist_if_room)
         else:
             self._found_room()
 
@@ -79,12 +91,6 @@ class TopicPart(PooledActor):
         self._error = error
         self.actor_stopped.set()
 
-    def on_failure(
-        self,
-        exception_type: type[BaseException] | None,
-        exception_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        error = exception_value if exception_value is not None else RuntimeError("no error")
+    def on_error(self, error: BaseException) -> None:
         self.end_with(error)
         tell(self._context.node, tm.TopicsFailed(self.actor_ref, error))

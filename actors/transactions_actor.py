@@ -12,7 +12,6 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from warren.actors import messages as m
 from warren.actors import topic_messages as tm
 from warren.actors.commit_log_actor import CommitLogActor
 from warren.actors.engines.topics.errors import TransactionError
@@ -43,8 +42,7 @@ class TransactionsActor(TopicPart):
     """Owner of the pending half messages."""
 
     def __init__(self, context: NodeContext, store: TopicStore, *, log: CommitLogActor, groups: GroupsActor) -> None:
-        super().__init__(context.pool)
-        self._context = context
+        super().__init__(context)
         self._store = store
         self._log = log
         self._groups = groups
@@ -70,20 +68,8 @@ class TransactionsActor(TopicPart):
             case tm.GetPending():
                 self._follow()
                 return self._pending.pending()
-            case tm.DecisionFailed():
-                self._deciding.discard(message.half_offset)
-            case tm.PersistDue():
-                self._persist_armed = False
-                self._note_offsets()
-            case tm.CloseGroups():
-                tell(self._context.timer, m.CancelTimers(self.actor_ref))
-                self._note_offsets()
-                self._stop()
-            case tm.GiveUpTopics():
-                self.end_with(message.error)
-                self._stop()
             case _:
-                raise RuntimeError(f"transactions cannot handle {message!r}")
+                return super().on_receive(message)
         return None
 
     # ── following ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,9 +131,9 @@ class TransactionsActor(TopicPart):
     def _answered(self, confirm: Future, half_offset: int) -> None:
         """In the CommitLog's turn."""
         if confirm.error is not None:
-            tell(self.actor_ref, tm.DecisionFailed(half_offset))
+            self.call_soon(lambda: self._deciding.discard(half_offset))  # it may be made again
 
-    def _note_offsets(self) -> None:
+    def _persist(self) -> None:
         """How far both topics need not be read by the next start; written down with the groups' offsets."""
         for topic, offset in ((HALF_TOPIC, self._pending.half_offset), (OP_TOPIC, self._pending.op_offset)):
             tell(self._groups.actor_ref, tm.NoteOffset(topic, TRANSACTION_GROUP, HALF_QUEUE_ID, offset))

@@ -33,7 +33,7 @@ from warren.queue_index.recovery_terms import RecoveryTerms, encode_recovery_ter
 from warren.queue_index.state import Clock
 from warren.queue_index.variable_queue import QueueFiles
 from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, NoRoomError
-from warren.storage.filesystem import FileSystem, Lock, write_file
+from warren.storage.filesystem import FileSystem, Lock, sync_directories_above, write_file
 from warren.storage.lock_file import LOCK_FILE
 from warren.storage.settings import Settings
 
@@ -185,10 +185,7 @@ def _introduce(files: FileSystem, path: str, name: bytes, settings: Settings) ->
         if not files.exists(config_path):
             return names.vhost_config(names.DEFAULT_SEGMENT_ENTRY_COUNT)
     else:
-        parent = path
-        while parent not in ("", "/", "."):  # every directory that make_directories may have made
-            parent = parent.rpartition("/")[0] or ("/" if parent.startswith("/") else ".")
-            files.sync_directory(parent)
+        sync_directories_above(files, path)
         if not files.exists(config_path):
             config = names.vhost_config(
                 settings.segment_entry_count, deliver_with_publish=settings.deliver_with_publish

@@ -118,6 +118,13 @@ class FileSystem(Protocol):
         """
 
 
+def sync_directories_above(files: FileSystem, path: str) -> None:
+    """Sync every directory that ``make_directories(path)`` may have made an entry in: no power loss takes them back."""
+    while path not in ("", "/", "."):
+        path = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+        files.sync_directory(path)
+
+
 def write_file(files: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
     """Replace the file at ``path`` by ``data`` in one step: whoever looks sees the old bytes or the new ones."""
     files.rename(write_beside(files, path, data, sync=sync), path)

@@ -16,7 +16,7 @@ import warren
 import warren.aio
 from tests.support.aio_tools import SLOW_SYNC, breathe, driven, in_a_loop
 from tests.support.runtime_tools import HandNode, hand_node
-from warren.actors.engines.queue_process import QueueProcess
+from warren.actors.engines.backing import Backing
 from warren.actors.pool import PooledActor
 from warren.messages import publish_key
 
@@ -494,15 +494,15 @@ def test_a_hurry_that_comes_while_the_queue_syncs_is_for_what_came_with_it(
 ) -> None:
     actor, key = handle(hand.node)._verbs.actor, publish_key("/", "", ("q",), {})
     confirms = [actor.publish(key, b"1", here=False)]
-    sync_index = QueueProcess.sync_index
+    sync_index = Backing.sync_index
 
-    def while_syncing(process: QueueProcess) -> None:
+    def while_syncing(backing: Backing) -> None:
         if len(confirms) == 1:
             confirms.append(actor.publish(key, b"2", here=False))
             confirms[1].hurry()
-        sync_index(process)
+        sync_index(backing)
 
-    monkeypatch.setattr(QueueProcess, "sync_index", while_syncing)
+    monkeypatch.setattr(Backing, "sync_index", while_syncing)
     confirms[0].hurry()
     hand.run()
     assert [confirm.done for confirm in confirms] == [True, True]

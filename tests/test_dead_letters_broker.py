@@ -18,7 +18,6 @@ from warren.actors.engines.backing import Backing
 from warren.actors.engines.dead_letters import is_cycle
 from warren.actors.engines.queue_process import QueueProcess
 from warren.queue_index.message_format import Envelope
-from warren.queue_index.msg_ids import MsgIds
 from warren.queue_index.properties import Properties, encode_properties
 from warren.queue_index.variable_queue import QueueFiles
 
@@ -95,9 +94,7 @@ class Here:
             return attrs.evolve(self.bench.parts_of(level), path=f"/queues/{queue}-{level}", queue=queue.encode())
 
         backing = Backing(parts_of, durable=True, max_priority=declaration.max_priority)
-        self.queues[queue] = QueueProcess(
-            declaration, backing, wall_clock=lambda: self.bench.now_us, msg_ids=MsgIds(b"12345678")
-        )
+        self.queues[queue] = QueueProcess(declaration, backing, wall_clock=lambda: self.bench.now_us)
 
     def publish(self, queue: str, body: bytes, *, expiration: str | None = None, **properties: Any) -> bool:
         """Whether no queue refused it."""

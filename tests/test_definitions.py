@@ -86,7 +86,7 @@ def test_declaring_again_is_fine_unless_it_is_something_else() -> None:
         definitions.declare_queue(queue("q", arguments={"x-max-length": 1}))
     with pytest.raises(ResourceLockedError):
         definitions.declare_queue(queue("q", exclusive=True))
-    assert definitions.exchange("/", "x") == first
+    assert definitions.vhost("/").exchange("x") == first
 
 
 def test_names_of_the_nodes_own_are_refused() -> None:
@@ -115,8 +115,8 @@ def test_the_default_exchange_can_neither_be_bound_nor_unbound() -> None:
             with pytest.raises(AccessRefusedError, match="default exchange"):
                 change(forbidden)
     implicit = binding("", "q", "q")
-    assert definitions.bindings_from("/", "") == [implicit] == definitions.bindings_to("/", "queue", "q")
-    assert definitions.bindings("/") == []
+    assert definitions.vhost("/").bindings_from("") == [implicit] == definitions.vhost("/").bindings_to("queue", "q")
+    assert definitions.vhost("/").bindings() == []
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_a_refused_queue_leaves_nothing_behind() -> None:
     definitions = Definitions()
     with pytest.raises(ArgumentsError):
         definitions.declare_queue(queue("q", arguments={"mine": object()}))
-    assert definitions.queues("/") == []
-    assert definitions.routing("/").route("", "q") == ()
+    assert definitions.vhost("/").queues() == []
+    assert definitions.vhost("/").routing.route("", "q") == ()
 
 
 def test_what_is_not_there_is_not_found() -> None:
@@ -168,8 +168,8 @@ def test_what_is_not_there_is_not_found() -> None:
     for look in (
         lambda: definitions.vhost("elsewhere"),
         lambda: definitions.declare_queue(queue("q", "elsewhere")),
-        lambda: definitions.queue("/", "none"),
-        lambda: definitions.exchange("/", "none"),
+        lambda: definitions.vhost("/").queue("none"),
+        lambda: definitions.vhost("/").exchange("none"),
         lambda: definitions.bind(binding("none", "q")),
         lambda: definitions.bind(binding("amq.direct", "none")),
         lambda: definitions.bind(binding("amq.direct", ">none")),
@@ -198,7 +198,7 @@ def test_a_queue_takes_its_bindings_and_the_exchanges_that_waited_for_them() -> 
     for source, destination in (("first", ">second"), ("second", "q"), ("stays", ">first"), ("stays", "q")):
         definitions.bind(binding(source, destination))
     assert definitions.delete_queue("/", "q") == Removed(("q",), ("second", "first"), 4)
-    assert [x.name for x in definitions.exchanges("/")] == ["", *BUILTIN_EXCHANGES, "third", "stays"]
+    assert [x.name for x in definitions.vhost("/").exchanges()] == ["", *BUILTIN_EXCHANGES, "third", "stays"]
     definitions.check_invariants()
 
 
@@ -208,13 +208,13 @@ def test_an_auto_delete_exchange_waits_for_its_first_binding() -> None:
     definitions.declare_exchange(exchange("x", auto_delete=True))
     definitions.bind(binding("amq.direct", ">x"))
     definitions.unbind(binding("amq.direct", ">x"))
-    assert definitions.exchange("/", "x")  # what leads to it does not count
+    assert definitions.vhost("/").exchange("x")  # what leads to it does not count
     definitions.bind(binding("x", "q", "1"))
     definitions.bind(binding("x", "q", "2"))
     assert definitions.unbind(binding("x", "q", "1")) == Removed(bindings=1)
     assert definitions.unbind(binding("x", "q", "2")) == Removed(exchanges=("x",), bindings=1)
     with pytest.raises(NotFoundError):
-        definitions.routing("/").route("x", "1")
+        definitions.vhost("/").routing.route("x", "1")
 
 
 def test_a_chain_of_thousands_of_auto_delete_exchanges_goes_at_once() -> None:
@@ -239,7 +239,7 @@ def test_an_exchange_in_use_is_kept_if_asked() -> None:
         definitions.delete_exchange("/", "x", if_unused=True)
     definitions.unbind(binding("x", "q"))
     assert definitions.delete_exchange("/", "x", if_unused=True) == Removed(exchanges=("x",), bindings=1)
-    assert definitions.bindings("/") == []
+    assert definitions.vhost("/").bindings() == []
 
 
 def test_an_exchange_bound_to_itself_goes_once() -> None:
@@ -256,7 +256,7 @@ def test_a_vhost_goes_with_all_that_is_in_it() -> None:
     definitions.declare_queue(queue("q", "shop"))
     definitions.declare_exchange(exchange("x", vhost="shop"))
     definitions.bind(binding("x", "q", vhost="shop"))
-    table = definitions.routing("shop")
+    table = definitions.vhost("shop").routing
     assert table.route("x", "") == table.route("", "q") == ("q",)
     assert definitions.delete_vhost("shop") == Removed(("q",), ("x",), 1)
     assert definitions.vhosts() == ["/"]
@@ -271,7 +271,7 @@ def test_vhosts_know_nothing_of_each_other() -> None:
     definitions.declare_queue(queue("q", "shop"))
     with pytest.raises(NotFoundError):
         definitions.bind(binding("amq.direct", "q"))
-    assert definitions.routing("/").route("", "q") == ()
+    assert definitions.vhost("/").routing.route("", "q") == ()
 
 
 # ── on the disk ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -308,11 +308,11 @@ def test_what_is_durable_comes_back_and_nothing_else() -> None:
     again = Definitions.open(files, DIRECTORY)
     again.check_invariants()
     assert kept(again) == kept(definitions)
-    assert [q.name for q in again.queues("/")] == ["kept", "amq.gen-kept"]
-    assert again.queue("/", "kept") == definitions.queue("/", "kept")
-    assert again.exchange("/", "x") == definitions.exchange("/", "x")
-    assert sorted((b.source, b.destination) for b in again.bindings("/")) == [("amq.topic", "x"), ("x", "kept")]
-    assert again.bindings("/")[0].arguments == {"x-match": "any", "n": 1, "void": None}
+    assert [q.name for q in again.vhost("/").queues()] == ["kept", "amq.gen-kept"]
+    assert again.vhost("/").queue("kept") == definitions.vhost("/").queue("kept")
+    assert again.vhost("/").exchange("x") == definitions.vhost("/").exchange("x")
+    assert sorted((b.source, b.destination) for b in again.vhost("/").bindings()) == [("amq.topic", "x"), ("x", "kept")]
+    assert again.vhost("/").bindings()[0].arguments == {"x-match": "any", "n": 1, "void": None}
 
 
 def test_real_files_keep_definitions_too(tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ def test_what_a_killed_process_left_is_made_safe_before_anybody_is_told_of_it() 
         again.save()
         assert again.is_saved
         for seed in range(5):
-            assert Definitions.open(heir.after_power_loss(random.Random(seed)), DIRECTORY).queue("/", "q")
+            assert Definitions.open(heir.after_power_loss(random.Random(seed)), DIRECTORY).vhost("/").queue("q")
     assert cut > 3
 
 
@@ -648,14 +648,14 @@ def test_a_brokers_export_is_imported_and_routes() -> None:
     assert len(done.bindings) == 5
     assert done.ignored == {"users": 1, "permissions": 2, "policies": 1}
     assert [text for text in done.skipped if "'inner'" in text] == list(done.skipped) != []  # the broker left it out
-    route = definitions.routing("/").route
+    route = definitions.vhost("/").routing.route
     assert route("logs", "db.error.disk") == ("errors",)
     assert route("logs", "db.info") == ("all",)  # the alternate
     assert route("by-headers", "", {"pages": 3}) == ("passing",)
     assert route("by-headers", "", {"pages": 4, "urgent": False}) == ()
     assert route("amq.topic", "anything") == ("all",)
-    assert definitions.routing("shop").route("orders", "new") == ("orders",)
-    assert definitions.queue("/", "errors").dead_letter_exchange == "unrouted"
+    assert definitions.vhost("shop").routing.route("orders", "new") == ("orders",)
+    assert definitions.vhost("/").queue("errors").dead_letter_exchange == "unrouted"
     definitions.check_invariants()
 
 
@@ -809,7 +809,7 @@ def test_a_broker_imports_what_warren_exports_and_gives_it_back(broker: Broker, 
     }
     keys = ("db.error", "db.info")
     broker.publish([Message(b"", key, "logs") for key in keys])
-    route = definitions.routing("/").route
+    route = definitions.vhost("/").routing.route
     for name in ("errors", "all"):
         expected = [key for key in keys if name in route("logs", key)]
         assert [delivery.routing_key for delivery in broker.drain(name)] == expected != []

@@ -15,7 +15,7 @@ import pytest
 import warren
 import warren.aio
 from tests.support.runtime_tools import HandNode, forget_actors, hand_node
-from warren.actors.front_end import admit
+from warren.actors.admission import Admission
 from warren.actors.gate import Reservation
 from warren.actors.node_context import BlockedError
 
@@ -153,7 +153,10 @@ def test_an_event_loop_reads_nothing_itself_and_the_monitor_does_soon(hand: Hand
     hand.machine.used_bytes = LIMIT + 1
     hand.clock.advance(5.0)
     reads = hand.machine.memory_reads
-    admit([queue._verbs.actor], 10, hand.node._running.gate.leave, block=False, here=False)
+    gate = hand.node._running.gate
+    Admission(list, lambda _: 10, lambda _, size_bytes, __: gate.leave(size_bytes), block=False).attempt(
+        [queue._verbs.actor], False
+    )
     assert hand.machine.memory_reads == reads
     hand.run()
     assert hand.node._running.gate.reasons == {"memory"}

@@ -325,7 +325,7 @@ def node_scene() -> Iterator[HandNode]:
 
 
 def actor_of(queue: warren.Queue) -> QueueActor:
-    return queue._verbs.cell.actor
+    return queue._verbs.entry.actor
 
 
 def listeners(ref: ActorRef[object]) -> MemoryMonitorActor:
@@ -350,7 +350,7 @@ def test_an_alarm_blocks_publishers_and_consumers_go_on(node_scene: HandNode) ->
         found = list(consumer)
         assert [one.body for one in found] == [b"1", b"2", b"3"]
         queue.ack(found)
-    opening = node_scene.node._running.gate.opening(node_scene.pool)
+    opening = node_scene.node._running.gate.alarms_cleared(node_scene.pool)
     assert not opening.done
     node_scene.machine.used_bytes = 0
     node_scene.advance(1)

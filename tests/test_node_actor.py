@@ -15,7 +15,7 @@ from tests.support.runtime_tools import BIG, DATA, bodies, hand_node, queue_path
 from warren.actors.handing_over import QueueDownError
 from warren.actors.node_actor import NodeActor
 from warren.actors.node_errors import UnsavedError
-from warren.actors.running_vhost import QueueCell
+from warren.actors.queue_entry import QueueEntry
 from warren.steps import run
 from warren.storage.errors import StorageError, WarrenError
 
@@ -25,13 +25,13 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "warren")
 
 
-def cell_of(queue: warren.Queue) -> QueueCell:
-    return queue._verbs.cell
+def entry_of(queue: warren.Queue) -> QueueEntry:
+    return queue._verbs.entry
 
 
 def break_queue(queue: warren.Queue) -> None:
     """Let the queue's state contradict itself: the next turn finds out."""
-    actor = cell_of(queue).actor
+    actor = entry_of(queue).actor
     (_, level), *_ = actor.process.backing.awake()
     level.state.length += 1
 
@@ -326,7 +326,7 @@ def test_a_clean_stop_is_known_as_one_and_queues_are_asleep() -> None:
     scene.node.close()
     again = hand_node(scene.files, seed=1)
     again.run()
-    assert all(cell_of(queue).actor.process.is_asleep for queue in again.node.queues())
+    assert all(entry_of(queue).actor.process.is_asleep for queue in again.node.queues())
     assert [len(queue) for queue in again.node.queues()] == [2, 2, 2]
     again.node.close()
 

@@ -14,6 +14,7 @@ import warren
 from tests.support.runtime_tools import DATA, HandNode, Machine, hand_node
 from warren.actors import messages as m
 from warren.actors.handing_over import PublishRefusedError
+from warren.actors.inbox import ControlCall
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_output import IDLE_BYTES
 from warren.queue_index.acking import tag_ranges
@@ -37,7 +38,7 @@ def scene() -> Iterator[HandNode]:
 
 
 def actor_of(queue: warren.Queue) -> QueueActor:
-    return queue._verbs.cell.actor
+    return queue._verbs.entry.actor
 
 
 def bodies(queue: warren.Queue) -> list[bytes]:
@@ -156,7 +157,7 @@ def test_while_somebody_else_is_at_the_queue_a_publisher_is_held_and_then_let_in
             queue.publish(b"x", timeout=0)
         with pytest.raises(warren.errors.BlockedError):
             queue.publish_many([b"x"], block=False)
-        room = actor._room()
+        room = actor.backpressure_wait()
         assert not room.done
     finally:
         actor.end_turn()
@@ -189,7 +190,7 @@ def test_a_queue_that_is_deleted_lets_go_of_who_waits_for_room(scene: HandNode) 
     assert actor._turn_lock.acquire(blocking=False)
     for _ in range(400):
         queue.publish(b"x")
-    room = actor._room()
+    room = actor.backpressure_wait()
     actor.end_turn()
     queue.delete()
     assert room.done
@@ -477,7 +478,7 @@ def test_dead_letters_for_a_queue_that_is_deleted_meanwhile_are_let_go(scene: Ha
     source.publish(b"x").wait()
     target._verbs.actor.actor_ref.tell(m.DeleteQueue())  # before the letter comes, in the same inbox
     scene.clock.advance(1.0)
-    source._verbs.actor.actor_ref.ask(m.DeadlineDue())
+    source._verbs.actor.actor_ref.ask(ControlCall(source._verbs.actor.queue_turn.deadline_due))
     scene.run()
     assert source.stats()["messages_dead_lettering"] == 0
     assert source.stats()["messages"] == 0

@@ -320,7 +320,6 @@ def test_confirm_waits_for_safety_and_comes_at_once_where_there_is_none() -> Non
     bench.publish(b"4", token="transient", like=envelope(persistent=False))
     bench.queue.drain_confirms()
     assert bench.queue.drain_effects().confirmed == ["transient"]
-    assert bench.queue.waits_for_sync
     assert not bench.queue.hibernate()
     bench.sync()
     assert bench.queue.drain_effects().confirmed == [1, 2]

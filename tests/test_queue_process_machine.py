@@ -260,7 +260,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(duration=st.sampled_from([None, 0.0, 0.01, 5.0]))
     def memory_target(self, duration: float | None) -> None:
-        self.queue.set_ram_duration_target(duration)
+        self.queue.backing.set_ram_duration_target(duration)
 
     @rule(how=st.sampled_from(["asleep", "opened", "crash"]), rarely=st.integers(0, 3))
     def start_again(self, how: str, rarely: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from warren.actors.engines.credit import GrantedCredit, StoreTickets
 from warren.actors.engines.effects import DeadLetterBatch, Delivered
 from warren.actors.engines.full_disk import FIRST_WAIT_NS, MAX_WAIT_NS
 from warren.actors.engines.node_settings import NodeSettings
-from warren.actors.engines.queue_turn import BUFFER, QueueTurn, TimerKey
+from warren.actors.engines.queue_turn import BUFFER, QueueTurn
 from warren.actors.engines.sync_group import MAX_DELAY_MS, SyncGroup
 from warren.storage.errors import NoRoomError
 
@@ -50,10 +51,17 @@ class Host:
         self.store = Store()
         self.heard: list[tuple[Any, ...]] = []
         self.timers: dict[str, int] = {}
+        self.due: dict[str, Callable[[], object]] = {}
         self.more = False
         self.group = SyncGroup(self.settings.sync_interval_ms)
         self.turn = QueueTurn(
-            self, self.bench.queue, [self.store], name="q", clock=self, settings=self.settings, sync_group=self.group
+            host=self,
+            process=self.bench.queue,
+            stores=[self.store],
+            name="q",
+            clock=self,
+            settings=self.settings,
+            sync_group=self.group,
         )
 
     def run(self, *, hurry: bool = False) -> None:
@@ -69,7 +77,7 @@ class Host:
         self.bench.later(milliseconds)
         for key in [key for key, at_ns in self.timers.items() if at_ns <= self.now_ns()]:
             del self.timers[key]
-            getattr(self.turn, f"{key}_due")()
+            self.due[key]()
             self.run()
 
     def take(self) -> list[tuple[Any, ...]]:
@@ -87,8 +95,8 @@ class Host:
     def has_more(self) -> bool:
         return self.more
 
-    def start_timer(self, key: TimerKey, wait_ns: int) -> None:
-        self.timers[key] = self.now_ns() + wait_ns
+    def call_later(self, key: str, wait_ns: int, work: Callable[[], object], *, first: bool = False) -> None:
+        self.timers[key], self.due[key] = self.now_ns() + wait_ns, work
 
     def cancel_timers(self) -> None:
         self.timers.clear()
@@ -98,8 +106,8 @@ class Host:
     def rested(self) -> None:
         self.heard.append(("rested",))
 
-    def resume_soon(self) -> None:
-        self.heard.append(("resume",))
+    def call_soon(self, work: Callable[[], object]) -> None:
+        self.heard.append(("soon", work))
 
     def report(self, duration_s: float | None, *, pageable: bool, resting: bool) -> None:
         self.heard.append(("report", duration_s, pageable, resting))
@@ -247,7 +255,7 @@ def test_on_a_full_disk_publishers_are_told_and_it_is_tried_again_ever_more_seld
         raise FULL
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(host.bench.queue), "sync_index", no_room)
+        patch.setattr(type(host.bench.queue.backing), "sync_index", no_room)
         host.publish("a", b"1")
         host.run()
         assert host.take()[:2] == [("full", True), ("not safe", "a")]

@@ -32,7 +32,7 @@ class Node:
 
     @property
     def table(self) -> RoutingTable:
-        return self.definitions.routing("/")
+        return self.definitions.vhost("/").routing
 
     def queue(self, name: str, **kind: Any) -> None:
         self.definitions.declare_queue(QueueDeclaration(vhost="/", name=name, **kind))
@@ -118,7 +118,7 @@ def test_bindings_are_told_apart_by_the_types_of_their_arguments() -> None:
     node = Node("q")
     for value in (1, 1.0, True, "1", [1], {"1": 1}, None):
         assert node.bind("amq.headers", "q", "", {"k": value})
-    assert len(node.definitions.bindings("/")) == 7
+    assert len(node.definitions.vhost("/").bindings()) == 7
 
 
 TOPICS: list[tuple[str, list[str], list[str]]] = [

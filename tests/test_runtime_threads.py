@@ -125,7 +125,7 @@ def test_what_was_confirmed_is_there_though_the_node_closes_or_its_queue_fails_m
                 node.close()
                 break
             try:
-                actor = queue._verbs.cell.actor
+                actor = queue._verbs.entry.actor
                 actor.actor_ref.tell(object())  # nothing that a queue can handle: a bug, so its end
             except WarrenError:
                 pass

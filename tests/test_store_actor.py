@@ -17,7 +17,9 @@ from tests.support.runtime_tools import forget_actors
 from warren.actors import messages as m
 from warren.actors.clock import HandClock
 from warren.actors.engines.credit import GrantedCredit
+from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.gate import Gate
+from warren.actors.node_context import NodeContext
 from warren.actors.pool import ActorStoppedError, HandPool, Pool, PooledActor
 from warren.actors.store_actor import MessageStoreActor, RemoteStore
 from warren.actors.timer import TimerActor
@@ -61,9 +63,17 @@ class Scene:
         self.pool, self.clock = HandPool(), HandClock()
         self.gate = Gate(400, self.clock)
         self.credit = credit
-        self.sync = sync
-        self.timer = TimerActor.start(self.pool, self.clock)
         self.node = self.listener()
+        self.context = NodeContext(
+            files=self.files,
+            pool=self.pool,
+            clock=self.clock,
+            random=random.Random(0).randbytes,
+            settings=NodeSettings(sync=sync),
+            engine=SETTINGS,
+        )
+        self.context.timer = TimerActor.start(self.pool, self.clock)
+        self.context.node, self.context.monitor = self.node.actor_ref, self.listener().actor_ref
         self.clients = 0
         self.open(counted=counted)
 
@@ -71,10 +81,7 @@ class Scene:
         self.store = MessageStore.open(self.files, "/store", SETTINGS)
         if counted:
             self.store.set_references([])
-        self.actor: ActorRef[Any] = MessageStoreActor.start(
-            self.pool, self.store, name="the store", clock=self.clock, timer=self.timer,
-            node=self.node.actor_ref, sync=self.sync,
-        )  # fmt: skip
+        self.actor: ActorRef[Any] = MessageStoreActor.start(self.context, self.store, "the store")
 
     def listener(self) -> Listener:
         owner = Listener.start(self.pool).actor_inbox.owner  # type: ignore[attr-defined]

@@ -272,7 +272,7 @@ def test_looking_keeps_no_queue_awake_and_one_that_rests_is_not_asked() -> None:
         shot = looker.take()
         assert shot["queues"][0] == shot["queues"][0] | {"state": "hibernated", "ready": 1, "in_rate": 0.0}
         assert shot["totals"]["hibernated"] == 1
-        actor = next(iter(hand.node._running.actor.vhost("/").cells.values())).actor
+        actor = next(iter(hand.node._running.actor.vhost("/").queues.values())).actor
         actor._turn_lock.acquire()  # whoever asked it now would not be answered
         assert looker.take()["queues"][0]["state"] == "hibernated"
         actor._turn_lock.release()
@@ -286,7 +286,7 @@ def test_a_queue_that_does_not_answer_is_busy_with_the_numbers_it_had() -> None:
         hand.node.queue("orders").publish(b"x").wait()
         looker = Snapshots(hand.node._running)
         looker.take()
-        actor = next(iter(hand.node._running.actor.vhost("/").cells.values())).actor
+        actor = next(iter(hand.node._running.actor.vhost("/").queues.values())).actor
         actor._turn_lock.acquire()
         hand.node.vhost("/").queue("orders")  # somebody else's doing does not wait for it
         shown = looker.take()["queues"][0]
@@ -300,7 +300,7 @@ def test_a_queue_that_is_down_says_why_and_comes_first() -> None:
     with held_node() as hand:
         for name in ("a", "b", "c"):
             hand.node.queue(name).publish_many([b"x"] * (3 if name == "a" else 1)).wait()
-        hand.node._running.actor.vhost("/").cells["c"].go_down(WarrenError("its journal is torn"))
+        hand.node._running.actor.vhost("/").queues["c"].go_down(WarrenError("its journal is torn"))
         shot = Snapshots(hand.node._running).take()
         assert [one["name"] for one in shot["queues"]] == ["c", "a", "b"]
         assert "its journal is torn" in shot["queues"][0]["reason"]
@@ -566,11 +566,11 @@ def test_a_page_of_a_queue_that_is_down_or_busy_says_why(monkeypatch: pytest.Mon
     with held_node() as hand:
         hand.node.queue("down", arguments={"x-expires": 60_000}).publish(b"x").wait()
         hand.node.queue("slow").publish(b"x").wait()
-        cells = hand.node._running.actor.vhost("/").cells
-        cells["down"].go_down(WarrenError("its journal is torn, " * 20))
+        entries = hand.node._running.actor.vhost("/").queues
+        entries["down"].go_down(WarrenError("its journal is torn, " * 20))
         looker = Snapshots(hand.node._running)
         looker.take()
-        actor = cells["slow"].actor
+        actor = entries["slow"].actor
         actor._turn_lock.acquire()
         down, _, _, slow = screens(looker, monkeypatch, "\r", "escape", "down", "\r")[1:5]
         actor._turn_lock.release()

@@ -1349,7 +1349,7 @@ def test_an_append_that_races_the_end_fails_or_is_there() -> None:
     running = hand.node._running.topics_now()
     from warren.actors import topic_messages as tm
 
-    closing = running.log.actor_ref.ask(tm.CloseLog(), block=False)
+    closing = running.log.actor_ref.ask(tm.CloseTopics(), block=False)
     late = [topic.append(b"late"), topic.append_many([b"late"])]
     hand.run()
     assert closing.done

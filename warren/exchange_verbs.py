@@ -11,7 +11,7 @@ from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishKey
 from warren.actors.queue_actor import QueueActor
 from warren.messages import PublishArguments, as_bodies, publish_key
-from warren.publishing import publish, settled_confirm
+from warren.publishing import publishing, settled_confirm
 from warren.running_node import RunningNode
 from warren.steps import Handle, Steps
 from warren.storage.errors import WarrenError
@@ -66,7 +66,7 @@ class ExchangeVerbs:
         if not found:
             return settled_confirm()
         headers = properties.get("headers")
-        confirm = yield from publish(
+        confirm: Confirm | None = yield publishing(
             self.node, lambda: self._route(routing_key, headers), key, found, block=block, timeout=timeout
         )
         if confirm is not None:
@@ -80,7 +80,7 @@ class ExchangeVerbs:
         vhost = self.node.vhost(self.declaration.vhost)
         keys = (routing_key, *carbon_copies(headers)) if headers else (routing_key,)
         names = vhost.definitions.routing.route_all(self.declaration.name, keys, headers)
-        return [cell.actor for name in names if (cell := vhost.cells.get(name)) is not None]
+        return [entry.actor for name in names if (entry := vhost.queues.get(name)) is not None]
 
     def _key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
         """What goes around the bodies."""

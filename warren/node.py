@@ -9,27 +9,14 @@ What the verbs ask for is told in :mod:`warren.vhost_verbs`; what runs is a :cla
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from types import TracebackType
 from typing import Self, Unpack
 
 from warren import open_nodes
-from warren.actors.clock import Clock, SystemClock
-from warren.actors.engines.memory_readings import (
-    MemoryReading,
-    RssReading,
-    free_disk_bytes,
-    give_memory_back,
-    keep_one_heap,
-    physical_memory_bytes,
-    process_rss_bytes,
-    read_small_file,
-    total_memory_bytes,
-    used_disk_percent,
-)
-from warren.actors.node_actor import Probes
-from warren.actors.node_context import NodeContext, shared_files
-from warren.actors.pool import Pool, ThreadPool
+from warren.actors.clock import SystemClock
+from warren.actors.engines.memory_readings import keep_one_heap
+from warren.actors.node_context import shared_files
+from warren.actors.pool import ThreadPool
 from warren.config import Config
 from warren.data_directory import refuse_part
 from warren.exchange import Exchange
@@ -38,7 +25,7 @@ from warren.running_broker import refuse_running_broker
 from warren.running_node import RunningNode
 from warren.setting_keywords import SettingKeywords
 from warren.steps import blocking
-from warren.storage.filesystem import FileSystem, make_data_directory
+from warren.storage.filesystem import make_data_directory
 from warren.topic import Topic
 from warren.transaction import Transaction
 from warren.transaction_verbs import TransactionVerbs
@@ -88,34 +75,10 @@ class Node(Vhost):
 
     _verbs: NodeVerbs
 
-    def __init__(
-        self,
-        path: str,
-        config: Config,
-        *,
-        files: FileSystem,
-        pool: Pool,
-        clock: Clock,
-        random: Callable[[int], bytes],
-        probes: Probes | None = None,
-        adopt: bool = False,
-        attach: bool = False,
-        check_invariants: bool = False,
-    ) -> None:
-        """For tests and simulations: everything from outside handed in. :func:`warren.open` is the usual way."""
-        self._running = RunningNode(
-            path,
-            config,
-            files=files,
-            pool=pool,
-            clock=clock,
-            random=random,
-            probes=probes or _probes(config, path),
-            adopt=adopt,
-            attach=attach,
-            check_invariants=check_invariants,
-        )
-        super().__init__(NodeVerbs(self._running))
+    def __init__(self, running: RunningNode) -> None:
+        """:func:`warren.open` is the usual way."""
+        self._running = running
+        super().__init__(NodeVerbs(running))
 
     @property
     def path(self) -> str:
@@ -158,25 +121,6 @@ class Node(Vhost):
             self.close()
 
 
-def _probes(config: Config, path: str) -> Probes:
-    """The machine's own numbers."""
-    override = config.node.total_memory_available_override_value
-    log_path = config.topics.store_path_commit_log or config.topics.store_path_root_dir or path
-
-    def reading(context: NodeContext) -> MemoryReading:
-        if config.node.vm_memory_calculation_strategy == "allocated":
-            return context.allocated
-        return RssReading(process_rss_bytes)
-
-    return Probes(
-        reading=reading,
-        total_memory_bytes=override or total_memory_bytes(physical_memory_bytes(), read_small_file),
-        free_disk_bytes=lambda: free_disk_bytes(path),
-        give_back=give_memory_back,
-        used_disk_percent=lambda: used_disk_percent(log_path),
-    )
-
-
 def open(
     path: str | os.PathLike[str],
     config: Config | str | os.PathLike[str] | None = None,
@@ -197,7 +141,7 @@ def open(
     refuse_running_broker(os.fspath(path))
     make_data_directory(os.path.abspath(path))
     keep_one_heap()  # before there are threads
-    node = Node(
+    running = RunningNode(
         os.path.abspath(path),
         chosen,
         files=shared_files(sync_evicted=chosen.node.sync != "os"),
@@ -207,5 +151,5 @@ def open(
         adopt=adopt,
         attach=chosen.node.attach,
     )
-    open_nodes.close_at_exit(node._running)
-    return node
+    open_nodes.close_at_exit(running)
+    return Node(running)

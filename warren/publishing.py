@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from warren.actors.admission import Admission
 from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.handing_over import PublishKey
 from warren.actors.queue_actor import QueueActor
 from warren.running_node import RunningNode
-from warren.steps import Admission, Steps
 
 
-def publish(
+def publishing(
     node: RunningNode,
     find: Callable[[], Sequence[QueueActor]],
     key: PublishKey,
@@ -24,8 +24,8 @@ def publish(
     block: bool = True,
     timeout: float | None = None,
     ahead: bool = False,
-) -> Steps[Confirm | None]:
-    """Give messages to the queues of ``find``; ``None`` where there is no queue."""
+) -> Admission:
+    """Give messages to the queues of ``find``. The answer is their confirm; ``None`` where there is no queue."""
 
     def size_of(actors: Sequence[QueueActor]) -> int:
         return len(actors) * key.size_bytes(bodies)  # each encodes them for itself
@@ -35,8 +35,7 @@ def publish(
             return _give_one(actors[0], key, bodies, reserved_bytes, here=here)
         return _give_all(node, actors, key, bodies, reserved_bytes, here=here) if actors else None
 
-    confirm: Confirm | None = yield Admission(find, size_of, give, block, timeout, ahead)
-    return confirm
+    return Admission(find, size_of, give, block, timeout, ahead)
 
 
 def _give_one(actor: QueueActor, key: PublishKey, bodies: list[bytes], reserved_bytes: int, *, here: bool) -> Confirm:

@@ -73,7 +73,8 @@ class Queue(QueueHandle):
                 body = as_body(body)
             if (confirm := actor.join(verbs.key(properties) if properties else verbs.plain, body)) is not None:
                 return confirm
-        return run(verbs.publish(body, block=block, timeout=timeout, **properties))
+        sent: Confirm = verbs.publishing(body, block, timeout, properties).get()
+        return sent
 
     publish_many = blocking(QueueVerbs.publish_many)
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, Unpack
 import attrs
 
 from warren.actors import messages as m
+from warren.actors.admission import Admission
 from warren.actors.deliveries import Deliveries
 from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.effects import Delivered
@@ -18,11 +19,11 @@ from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishKey
 from warren.actors.looking import BrowsedMessage
 from warren.actors.queue_actor import QueueActor
-from warren.actors.running_vhost import QueueCell
+from warren.actors.queue_entry import QueueEntry
 from warren.channel import Channel
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs
 from warren.messages import PublishArguments, as_bodies, as_body, publish_key
-from warren.publishing import publish, settled_confirm
+from warren.publishing import publishing, settled_confirm
 from warren.running_node import RunningNode
 from warren.steps import Handle, Steps, ask
 
@@ -37,22 +38,22 @@ Got = tuple[Channel, list[Delivered]]
 class QueueVerbs:
     """The verbs of one queue."""
 
-    def __init__(self, node: RunningNode, cell: QueueCell) -> None:
+    def __init__(self, node: RunningNode, entry: QueueEntry) -> None:
         self.node = node
-        self.cell = cell
+        self.entry = entry
         self.plain = self._new_key({})
         """What goes around a body that has no properties."""
         self._keys: dict[tuple[tuple[str, object], ...], PublishKey] = {}
         self._channel: Channel | None = None
 
     def __str__(self) -> str:
-        return repr(self.cell.declaration.name)
+        return repr(self.entry.declaration.name)
 
     @property
     def actor(self) -> QueueActor:
         """The queue's actor of the moment; raises why there is none."""
         self.node.check_process()
-        return self.cell.actor
+        return self.entry.actor
 
     def _ask(self, message: object) -> Steps[Any]:
         return (yield ask(self.actor, message))
@@ -68,9 +69,16 @@ class QueueVerbs:
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
         """Hand over a message; the confirm says when it is safe."""
+        confirm: Confirm = yield self.publishing(body, block, timeout, properties)
+        return confirm
+
+    def publishing(self, body: bytes, block: bool, timeout: float | None, properties: PublishArguments) -> Admission:
+        """What :meth:`publish` waits for; the answer is the confirm."""
         key = self.key(properties) if properties else self.plain
-        ahead = "headers" not in properties  # others will have the same key
-        return self._publish(key, [as_body(body)], ahead=ahead, block=block, timeout=timeout)
+        ahead = "headers" not in properties and self.actor.coalesces  # others will have the same key
+        return publishing(
+            self.node, lambda: (self.actor,), key, [as_body(body)], block=block, timeout=timeout, ahead=ahead
+        )
 
     def publish_many(
         self,
@@ -81,19 +89,11 @@ class QueueVerbs:
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
         """Hand over messages in one go, with one confirm for all."""
-        found = as_bodies(bodies)
-        return self._publish(self.key(properties), found, ahead=False, block=block, timeout=timeout)
-
-    def _publish(
-        self, key: PublishKey, bodies: list[bytes], *, ahead: bool, block: bool, timeout: float | None
-    ) -> Steps[Confirm]:
-        ahead = ahead and self.actor.coalesces
-        if not bodies:
+        found, key = as_bodies(bodies), self.key(properties)
+        if not found:
             return settled_confirm()
-        sent = yield from publish(
-            self.node, lambda: (self.actor,), key, bodies, block=block, timeout=timeout, ahead=ahead
-        )
-        return settled_confirm() if sent is None else sent
+        confirm: Confirm = yield publishing(self.node, lambda: (self.actor,), key, found, block=block, timeout=timeout)
+        return confirm
 
     def key(self, properties: PublishArguments) -> PublishKey:
         """What goes around the bodies; the last few are kept, as most publishers use one over and over."""
@@ -112,7 +112,7 @@ class QueueVerbs:
         return key
 
     def _new_key(self, properties: PublishArguments) -> PublishKey:
-        declaration = self.cell.declaration
+        declaration = self.entry.declaration
         return publish_key(declaration.vhost, "", (declaration.name,), properties)
 
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -222,7 +222,7 @@ class QueueVerbs:
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> Steps[int]:
         """Delete the queue with its messages and bindings; returns how many were ready."""
-        vhost, name = self.cell.declaration.vhost, self.cell.declaration.name
+        vhost, name = self.entry.declaration.vhost, self.entry.declaration.name
         return (
             yield from self.node.change(
                 lambda actor: actor.delete_queue(vhost, name, if_empty=if_empty, if_unused=if_unused)
@@ -235,17 +235,17 @@ class QueueHandle(Handle[QueueVerbs]):
 
     @property
     def name(self) -> str:
-        return self._verbs.cell.declaration.name
+        return self._verbs.entry.declaration.name
 
     @property
     def vhost(self) -> str:
-        return self._verbs.cell.declaration.vhost
+        return self._verbs.entry.declaration.vhost
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Its ``x-`` arguments."""
-        return dict(self._verbs.cell.declaration.arguments)
+        return dict(self._verbs.entry.declaration.arguments)
 
     @property
     def durable(self) -> bool:
-        return self._verbs.cell.declaration.durable
+        return self._verbs.entry.declaration.durable

@@ -21,14 +21,26 @@ from warren.actors import messages as m
 from warren.actors import topic_messages as tm
 from warren.actors.clock import Clock
 from warren.actors.engines.errors import NotFoundError
+from warren.actors.engines.memory_readings import (
+    MemoryReading,
+    RssReading,
+    free_disk_bytes,
+    give_memory_back,
+    physical_memory_bytes,
+    process_rss_bytes,
+    read_small_file,
+    total_memory_bytes,
+    used_disk_percent,
+)
 from warren.actors.future import Future
 from warren.actors.gate import Gate
 from warren.actors.node_actor import NodeActor, Probes
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import TopicsDownError
 from warren.actors.pool import Pool, WrongProcessError
+from warren.actors.queue_entry import QueueEntry
 from warren.actors.running_topics import RunningTopics
-from warren.actors.running_vhost import QueueCell, RunningVhost
+from warren.actors.running_vhost import RunningVhost
 from warren.actors.status_server import StatusServer
 from warren.config import Config
 from warren.recording import RecordFile
@@ -57,11 +69,12 @@ class RunningNode:
         pool: Pool,
         clock: Clock,
         random: Callable[[int], bytes],
-        probes: Probes,
+        probes: Probes | None = None,
         adopt: bool = False,
         attach: bool = False,
         check_invariants: bool = False,
     ) -> None:
+        """``probes``: where it reads what the machine has; ``None``: from the machine."""
         self.path = path
         self.config = config
         self.pool = pool
@@ -83,7 +96,7 @@ class RunningNode:
         ref = NodeActor.start(
             self._context,
             path,
-            probes=probes,
+            probes=_machine_probes(config, path) if probes is None else probes,
             owner=owner,
             adopt=adopt,
             topic_settings=config.topics,
@@ -153,14 +166,14 @@ class RunningNode:
         """A vhost; raises :class:`NotFoundError`, or why it cannot be used."""
         return self.actor.vhost(name)
 
-    def cells(self, vhost: str, names: Iterable[str]) -> list[QueueCell]:
+    def queues(self, vhost: str, names: Iterable[str]) -> list[QueueEntry]:
         """The queues of those names; raises :class:`NotFoundError`."""
-        cells, found = self.vhost(vhost).cells, []
+        entries, found = self.vhost(vhost).queues, []
         for name in names:
-            cell = cells.get(name)
-            if cell is None:
+            entry = entries.get(name)
+            if entry is None:
                 raise NotFoundError(f"no queue '{name}' in vhost '{vhost}'")
-            found.append(cell)
+            found.append(entry)
         return found
 
     def topics_now(self) -> RunningTopics:
@@ -210,9 +223,9 @@ class RunningNode:
         vhosts: dict[str, Any] = {}
         for name, running in list(self.actor.vhosts.items()):
             queues: dict[str, Any] = {}
-            for queue, cell in list(running.cells.items()):
+            for queue, entry in list(running.queues.items()):
                 with contextlib.suppress(WarrenError):
-                    queues[queue] = cell.actor.actor_ref.ask(m.GetStats())
+                    queues[queue] = entry.actor.actor_ref.ask(m.GetStats())
             try:
                 stores = {
                     kind: attrs.asdict(store.ask(m.GetStoreStatus()))  # type: ignore[arg-type]
@@ -267,7 +280,26 @@ class RunningNode:
 def failed_queues(running: RunningVhost) -> dict[str, str]:
     """The queues of a vhost that cannot be used, and why."""
     return {
-        name: str(cell.error if cell.error is not None else cell.down_error())
-        for name, cell in list(running.cells.items())
-        if cell.running is None
+        name: str(entry.error if entry.error is not None else entry.down_error())
+        for name, entry in list(running.queues.items())
+        if entry.running is None
     }
+
+
+def _machine_probes(config: Config, path: str) -> Probes:
+    """The machine's own numbers."""
+    override = config.node.total_memory_available_override_value
+    log_path = config.topics.store_path_commit_log or config.topics.store_path_root_dir or path
+
+    def reading(context: NodeContext) -> MemoryReading:
+        if config.node.vm_memory_calculation_strategy == "allocated":
+            return context.allocated
+        return RssReading(process_rss_bytes)
+
+    return Probes(
+        reading=reading,
+        total_memory_bytes=override or total_memory_bytes(physical_memory_bytes(), read_small_file),
+        free_disk_bytes=lambda: free_disk_bytes(path),
+        give_back=give_memory_back,
+        used_disk_percent=lambda: used_disk_percent(log_path),
+    )

@@ -12,12 +12,12 @@ A handle holds its verbs as ``_verbs``, and makes methods of them with :func:`bl
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import attrs
 
-from warren.actors.front_end import FrontEnd, admit
+from warren.actors.admission import Admission
 from warren.actors.future import Future, Timeout
 from warren.actors.pool import PooledActor
 from warren.process_bound import ProcessBound
@@ -53,43 +53,6 @@ class Reading:
 
     def get(self) -> Any:
         return self.work()
-
-
-@attrs.frozen
-class Admission:
-    """Wait until actors have room for messages, then ``give`` them; the answer is what ``give`` returns.
-
-    An event loop looks with ``find`` again after every wait.
-    """
-
-    find: Callable[[], Sequence[Any]]
-    """The actors that get messages: all of one node, or none."""
-    size_of: Callable[[Sequence[Any]], int]
-    """The bytes that the messages take on their way to these actors."""
-    give: Callable[[Sequence[Any], int, bool], Any]
-    """Called with the actors, the bytes that are reserved, and whether this thread may do the actors' work."""
-    block: bool = True
-    timeout: float | None = None
-    ahead: bool = False
-    """Whether to reserve for messages that will join these."""
-
-    def get(self) -> Any:
-        return self.now(here=True)
-
-    def now(self, *, here: bool) -> Any:
-        """``give``, having waited in this thread as far as ``block`` allows it."""
-        actors: Sequence[FrontEnd] = self.find()
-        if not actors:
-            return self.give(actors, 0, here)
-        return admit(
-            actors,
-            self.size_of(actors),
-            lambda reserved_bytes: self.give(actors, reserved_bytes, here),
-            ahead=self.ahead and here,
-            block=self.block,
-            timeout=self.timeout,
-            here=here,
-        )
 
 
 Wait = Future | Within | Reading | Admission

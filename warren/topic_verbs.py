@@ -12,6 +12,7 @@ from typing import Any, Final, TypedDict, Unpack
 import attrs
 
 from warren.actors import topic_messages as tm
+from warren.actors.admission import Admission
 from warren.actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor, size_of
 from warren.actors.engines.topics.consumer_group import StartOffset
 from warren.actors.engines.topics.routing import Part, Router
@@ -24,7 +25,7 @@ from warren.msg_store.commit_log import Batch
 from warren.msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, Host, Record
 from warren.msg_store.packed_record import PackedRecord
 from warren.running_node import RunningNode
-from warren.steps import Admission, Handle, Reading, Steps, ask
+from warren.steps import Handle, Reading, Steps, ask
 from warren.storage.errors import MessageError
 from warren.topic_append import AppendManyConfirm
 from warren.topic_lookup import find, message_at, message_of_id, offsets_at, offsets_of, record_at

@@ -13,7 +13,7 @@ from warren.actors.future import Confirm
 from warren.actors.node_actor import NodeActor
 from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.messages import PublishArguments, as_body, publish_key
-from warren.publishing import publish, settled_confirm
+from warren.publishing import publishing, settled_confirm
 from warren.queue_verbs import QueueHandle, QueueVerbs
 from warren.running_node import RunningNode, failed_queues
 from warren.steps import Handle, Steps
@@ -54,7 +54,7 @@ class VhostVerbs:
         ``passive`` and it is not, :class:`ResourceLockedError` where it is exclusive to another owner.
         """
         if passive:
-            cell = yield from self.node.change(lambda actor: actor.find_queue(self.name, name, self))
+            entry = yield from self.node.change(lambda actor: actor.find_queue(self.name, name, self))
         else:
             declaration = QueueDeclaration(
                 vhost=self.name,
@@ -64,8 +64,8 @@ class VhostVerbs:
                 auto_delete=auto_delete,
                 arguments=arguments or {},
             )
-            cell = yield from self.node.change(lambda actor: actor.declare_queue(declaration, self))
-        return QueueVerbs(self.node, cell)
+            entry = yield from self.node.change(lambda actor: actor.declare_queue(declaration, self))
+        return QueueVerbs(self.node, entry)
 
     def delete_queue(
         self, name: str, *, if_empty: bool = False, if_unused: bool = False, force: bool = False
@@ -87,7 +87,7 @@ class VhostVerbs:
 
     def all_queues(self) -> list[QueueVerbs]:
         """Those that failed too."""
-        return [QueueVerbs(self.node, cell) for cell in list(self.node.vhost(self.name).cells.values())]
+        return [QueueVerbs(self.node, entry) for entry in list(self.node.vhost(self.name).queues.values())]
 
     # ── exchanges and bindings ──────────────────────────────────────────────────────────────────────────────────
 
@@ -176,9 +176,9 @@ class VhostVerbs:
         key = publish_key(self.name, "", found, properties)
         node = self.node
         node.check_process()
-        sent = yield from publish(
+        sent: Confirm | None = yield publishing(
             node,
-            lambda: [cell.actor for cell in node.cells(self.name, found)],
+            lambda: [entry.actor for entry in node.queues(self.name, found)],
             key,
             [as_body(body)],
             block=block,

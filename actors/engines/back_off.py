@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import attrs
 
+
+@attrs.define(eq=False)
 class BackOff:
     """Waits of one thing that fails again and again."""
 
-    __slots__ = ("_first_ns", "_most_ns", "_wait_ns")
-
-    def __init__(self, first_ns: int, most_ns: int) -> None:
-        self._first_ns = first_ns
-        self._most_ns = most_ns
-        self._wait_ns = 0
+    _first_ns: int
+    _most_ns: int
+    _wait_ns: int = 0
 
     def next_wait_ns(self) -> int:
         """How long to wait before the next try."""

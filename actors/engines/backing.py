@@ -280,6 +280,43 @@ class Backing:
         durations = [queue.ram_duration() for queue in self._queues.values()]
         return min((duration for duration in durations if duration is not None), default=None)
 
+    @property
+    def is_pageable(self) -> bool:
+        """Whether the body of a message is in RAM."""
+        return any(queue.state.ram_msg_count or queue.state.ram_ack_count for queue in self._queues.values())
+
+    def resume(self) -> None:
+        """Go on paging, where a store's credit or the bound had ended it."""
+        for _, queue in self.awake():
+            queue.bump()
+
+    @property
+    def wants_bump(self) -> bool:
+        """Whether a reduction of memory was cut short and wants :meth:`resume` soon."""
+        if self.single is not None:
+            return self.single.state.waiting_bump
+        return any(queue.state.waiting_bump for queue in self._queues.values())
+
+    def flush(self) -> None:
+        for _, queue in self.awake():
+            queue.flush()
+
+    def write_out(self) -> None:
+        for _, queue in self.awake():
+            queue.write_out()
+
+    def sync_index(self) -> None:
+        for _, queue in self.awake():
+            queue.sync_index()
+
+    def recover_step(self) -> bool:
+        """Scan one more segment after a crash; returns whether there are more."""
+        for _, queue in self.awake():
+            if queue.recovering:
+                queue.recover_step()
+                break
+        return self.recovering
+
     def close(self, random: RandomBytes) -> dict[bytes, RecoveryTerms]:
         """Stop cleanly; the recovery terms of every level, by the name under which it is stored.
 

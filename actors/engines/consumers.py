@@ -47,17 +47,15 @@ class Consumer:
     arguments: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
 
+@attrs.define(eq=False)
 class ConsumerState:
     """A consumer, and how many messages are unacked with it."""
 
-    __slots__ = ("consumer", "gone", "ringing", "unacked")
-
-    def __init__(self, consumer: Consumer) -> None:
-        self.consumer = consumer
-        self.unacked = 0
-        self.ringing = False
-        """Whether it stands in its ring."""
-        self.gone = False
+    consumer: Consumer
+    unacked: int = 0
+    ringing: bool = False
+    """Whether it stands in its ring."""
+    gone: bool = False
 
     @property
     def room(self) -> int:
@@ -71,22 +69,20 @@ Run = TagRun["ConsumerState | None"]
 """``None``: a get."""
 
 
+@attrs.define(eq=False)
 class Consumers:
     """All consumers and channels of one queue."""
 
-    __slots__ = ("_by_tag", "_channels", "_predecessor", "_rings", "_single_active", "active", "had_one")
-
-    def __init__(self, *, single_active: bool = False) -> None:
-        self._single_active = single_active
-        self._by_tag: dict[str, ConsumerState] | None = None
-        self._channels: dict[str, DeliveryTags[ConsumerState | None]] | None = None
-        self._rings: list[tuple[int, deque[ConsumerState]]] | None = None
-        self.active: ConsumerState | None = None
-        """The exclusive consumer, or the single active one."""
-        self._predecessor: ConsumerState | None = None
-        """The single active consumer that was cancelled, while its successor waits for what it has unacked."""
-        self.had_one = False
-        """Whether there ever was a consumer."""
+    _single_active: bool = attrs.field(default=False, kw_only=True)
+    _by_tag: dict[str, ConsumerState] | None = None
+    _channels: dict[str, DeliveryTags[ConsumerState | None]] | None = None
+    _rings: list[tuple[int, deque[ConsumerState]]] | None = None
+    active: ConsumerState | None = None
+    """The exclusive consumer, or the single active one."""
+    _predecessor: ConsumerState | None = None
+    """The single active consumer that was cancelled, while its successor waits for what it has unacked."""
+    had_one: bool = False
+    """Whether there ever was a consumer."""
 
     # ── who is there ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import attrs
+
 
 class PublisherCredit(NamedTuple):
     """An inbox is full from ``limit`` messages on, and takes more once no more than ``reopens_at`` are left."""
@@ -23,17 +25,15 @@ class PublisherCredit(NamedTuple):
         return cls(initial, initial - more_after)
 
 
+@attrs.define(eq=False)
 class GrantedCredit:
     """A queue's credit towards a store: spent with every body, given back when the store has taken them."""
 
-    __slots__ = ("_initial", "_more_after", "_taken", "blocked", "credit")
-
-    def __init__(self, initial: int, more_after: int) -> None:
-        self._initial = initial
-        self._more_after = more_after
-        self._taken = 0
-        self.credit = initial
-        self.blocked = False
+    _initial: int
+    _more_after: int
+    _taken: int = 0
+    credit: int = attrs.field(init=False, default=attrs.Factory(lambda self: self._initial, takes_self=True))
+    blocked: bool = False
 
     def spend(self, count: int) -> None:
         """Hand ``count`` bodies over; blocked once nothing is left."""
@@ -56,16 +56,14 @@ class GrantedCredit:
         return False
 
 
+@attrs.define(eq=False)
 class StoreTickets:
     """What a queue and a store know of each other. Tickets count the bodies that were handed over."""
 
-    __slots__ = ("credit", "safe_ticket", "taken_ticket", "written_ticket")
-
-    def __init__(self, credit: GrantedCredit) -> None:
-        self.credit = credit
-        self.written_ticket = 0
-        self.taken_ticket = 0
-        self.safe_ticket = 0
+    credit: GrantedCredit
+    written_ticket: int = attrs.field(init=False, default=0)
+    taken_ticket: int = attrs.field(init=False, default=0)
+    safe_ticket: int = attrs.field(init=False, default=0)
 
     @property
     def synced_ticket(self) -> int:

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+import attrs
+
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.backing import Backing
 from warren.actors.engines.dead_letters import DeadLetterBuilder, Reason
@@ -29,19 +31,15 @@ Held = list[tuple[int, range]]
 """Messages by level and seq_ids."""
 
 
+@attrs.define(eq=False)
 class DeadLetterOutbox:
     """What a queue with a dead-letter exchange has on its way there. Truth value: whether there is any."""
 
-    __slots__ = ("_backing", "_declaration", "_held", "_next", "_send")
-
-    def __init__(
-        self, declaration: QueueDeclaration, backing: Backing, send: Callable[[DeadLetterBatch], None]
-    ) -> None:
-        self._declaration = declaration
-        self._backing = backing
-        self._send = send
-        self._held: dict[int, Held] = {}
-        self._next = 1
+    _declaration: QueueDeclaration
+    _backing: Backing
+    _send: Callable[[DeadLetterBatch], None]
+    _held: dict[int, Held] = attrs.Factory(dict)
+    _next: int = 1
 
     def __bool__(self) -> bool:
         return bool(self._held)

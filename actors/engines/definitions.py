@@ -27,8 +27,7 @@ from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.definitions_file import DefinitionsFile, Snapshot
 from warren.actors.engines.definitions_json import DefinitionsError, Imported, Plan, export_node, export_vhost
 from warren.actors.engines.errors import ArgumentsError, NotFoundError, RefusedError
-from warren.actors.engines.exchanges import Binding, DestinationType, ExchangeDeclaration
-from warren.actors.engines.routing import RoutingTable
+from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
 from warren.actors.engines.texts import check_short_string, check_utf8, is_text
 from warren.actors.engines.vhost_definitions import (
     NOTHING_REMOVED,
@@ -48,7 +47,7 @@ DEFAULT_VHOST: Final = "/"
 class Definitions:
     """Everything that is declared on one node. Made by :meth:`open`, or empty for a node without a disk.
 
-    One caller at a time; a :class:`RoutingTable` may be read by any thread, for as long as its vhost is there.
+    One caller at a time; a vhost's ``routing`` may be read by any thread, for as long as the vhost is there.
     """
 
     _file: DefinitionsFile | None = None
@@ -121,10 +120,6 @@ class Definitions:
             raise NotFoundError(f"no vhost '{name}'")
         return found
 
-    def routing(self, vhost: str) -> RoutingTable:
-        """The vhost's one table, always as of now. Raises :class:`NotFoundError`."""
-        return self.vhost(vhost).routing
-
     def declare_vhost(self, name: str, *, named_by_node: bool = False) -> bool:
         """See that the vhost is there; returns whether it is new. ``named_by_node``: by bytes that are no UTF-8, even.
 
@@ -154,34 +149,6 @@ class Definitions:
         return removed
 
     # ── what is in them: see VhostDefinitions ───────────────────────────────────────────────────────────────────
-
-    def queue(self, vhost: str, name: str) -> QueueDeclaration:
-        """Raises :class:`NotFoundError`."""
-        return self.vhost(vhost).queue(name)
-
-    def exchange(self, vhost: str, name: str) -> ExchangeDeclaration:
-        """Raises :class:`NotFoundError`."""
-        return self.vhost(vhost).exchange(name)
-
-    def queues(self, vhost: str) -> list[QueueDeclaration]:
-        """In the order in which they were declared."""
-        return self.vhost(vhost).queues()
-
-    def exchanges(self, vhost: str) -> list[ExchangeDeclaration]:
-        """The builtin ones first, then in the order in which they were declared."""
-        return self.vhost(vhost).exchanges()
-
-    def bindings(self, vhost: str) -> list[Binding]:
-        """Those that were made; without the default exchange's."""
-        return self.vhost(vhost).bindings()
-
-    def bindings_from(self, vhost: str, exchange: str) -> list[Binding]:
-        """With the default exchange's, which every queue has from the start."""
-        return self.vhost(vhost).bindings_from(exchange)
-
-    def bindings_to(self, vhost: str, kind: DestinationType, name: str) -> list[Binding]:
-        """With the default exchange's."""
-        return self.vhost(vhost).bindings_to(kind, name)
 
     def declare_queue(self, declaration: QueueDeclaration, *, named_by_node: bool = False) -> bool:
         """See that the queue is there; returns whether it is new. ``named_by_node``: its name may be a reserved one."""

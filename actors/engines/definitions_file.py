@@ -36,7 +36,7 @@ import attrs
 
 from warren.actors.engines.vhost_definitions import Change
 from warren.storage.errors import DataError, DiskFullError, StorageError
-from warren.storage.filesystem import FileSystem, write_beside
+from warren.storage.filesystem import FileSystem, sync_directories_above, write_beside
 
 _LOG = logging.getLogger("warren.node")
 
@@ -188,7 +188,8 @@ class DefinitionsFile:
         }
         data = json.dumps(document, indent=1).encode("ascii") + b"\n"
         if not self._has_directory:
-            _make_directory(self._files, self._directory)
+            self._files.make_directories(self._directory)
+            sync_directories_above(self._files, self._directory)
             self._has_directory = True
         try:
             scratch = write_beside(self._files, self.path, data, sync=True)
@@ -202,14 +203,6 @@ class DefinitionsFile:
         if self._files.exists(self.log_path):
             self._files.delete(self.log_path)
         self._file_bytes, self._log_bytes = len(data), 0
-
-
-def _make_directory(files: FileSystem, path: str) -> None:
-    """Make a directory, and those above it, so that a power loss does not take them back."""
-    files.make_directories(path)
-    while path not in ("", "/", "."):
-        path = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
-        files.sync_directory(path)
 
 
 # ── formats ───────────────────────────────────────────────────────────────────────────────────────────────────────────

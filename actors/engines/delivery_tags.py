@@ -14,23 +14,23 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Generic, TypeVar
 
+import attrs
+
 from warren.actors.engines.errors import UnknownTagError
 
 Owner = TypeVar("Owner")
 _first = attrgetter("first")
 
 
+@attrs.define(eq=False)
 class TagRun(Generic[Owner]):
     """Tags ``first … first + count - 1`` for the messages ``seq_id … seq_id + count - 1`` of a level."""
 
-    __slots__ = ("count", "first", "level", "owner", "seq_id")
-
-    def __init__(self, first: int, count: int, level: int, seq_id: int, owner: Owner) -> None:
-        self.first = first
-        self.count = count
-        self.level = level
-        self.seq_id = seq_id
-        self.owner = owner
+    first: int
+    count: int
+    level: int
+    seq_id: int
+    owner: Owner
 
     def __repr__(self) -> str:
         return f"TagRun({self.first}…{self.end - 1}, level {self.level}, seq_id {self.seq_id})"
@@ -49,15 +49,13 @@ class TagRun(Generic[Owner]):
         return TagRun(first, end - first, self.level, self.seq_id + first - self.first, self.owner)
 
 
+@attrs.define(eq=False)
 class DeliveryTags(Generic[Owner]):
     """The unsettled tags of one channel. ``len`` counts tags."""
 
-    __slots__ = ("_count", "_next", "_runs")
-
-    def __init__(self) -> None:
-        self._runs: list[TagRun[Owner]] = []
-        self._next = 1
-        self._count = 0
+    _runs: list[TagRun[Owner]] = attrs.Factory(list)
+    _next: int = 1
+    _count: int = 0
 
     def __len__(self) -> int:
         return self._count

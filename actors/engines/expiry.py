@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import attrs
+
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.backing import Backing
 from warren.actors.engines.dead_letter_outbox import BATCH_MESSAGES, DeadLetterOutbox, Held
@@ -27,40 +29,28 @@ WallClock = Callable[[], int]
 """µs since the Unix epoch."""
 
 
+@attrs.define(eq=False)
 class Expiry:
     """Which messages of one queue die. ``send``: takes dead letters that are to be published."""
 
-    __slots__ = (
-        "_backing",
-        "_deadline_us",
-        "_declaration",
-        "_outbox",
-        "_send",
-        "_wall_clock",
-        "expiring",
-        "limits",
-        "ttl_us",
-    )
+    _declaration: QueueDeclaration
+    _backing: Backing
+    _wall_clock: WallClock
+    _send: Callable[[DeadLetterBatch], None]
+    _outbox: DeadLetterOutbox | None = attrs.field(init=False, default=None)
+    limits: Limits | None = attrs.field(init=False)
+    ttl_us: int | None = attrs.field(init=False)
+    expiring: bool = attrs.field(init=False)
+    """Whether a message may have an expiry."""
+    _deadline_us: int | None = attrs.field(init=False)
+    """While the queue is asleep: when the message at the head expires; 0: nobody has looked."""
 
-    def __init__(
-        self,
-        declaration: QueueDeclaration,
-        backing: Backing,
-        wall_clock: WallClock,
-        send: Callable[[DeadLetterBatch], None],
-    ) -> None:
-        self._declaration = declaration
-        self._backing = backing
-        self._wall_clock = wall_clock
-        self._send = send
-        self._outbox: DeadLetterOutbox | None = None
-        self.limits = Limits.of(declaration)
-        ttl_ms = declaration.message_ttl_ms
+    def __attrs_post_init__(self) -> None:
+        ttl_ms = self._declaration.message_ttl_ms
+        self.limits = Limits.of(self._declaration)
         self.ttl_us = None if ttl_ms is None else ttl_ms * 1000
-        self.expiring = len(backing) > 0 or backing.recovering
-        """Whether a message may have an expiry."""
-        self._deadline_us: int | None = 0 if self.expiring else None
-        """While the queue is asleep: when the message at the head expires; 0: nobody has looked."""
+        self.expiring = len(self._backing) > 0 or self._backing.recovering
+        self._deadline_us = 0 if self.expiring else None
 
     @property
     def idle(self) -> bool:

@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
+import attrs
+
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.backing import Backing, RandomBytes
 from warren.actors.engines.consumers import Consumer, Consumers, ConsumerState, Run
@@ -35,33 +37,32 @@ from warren.actors.engines.pending_confirms import PendingConfirms
 from warren.actors.engines.queue_stats import queue_stats
 from warren.queue_index.fetching import Fetched
 from warren.queue_index.message_format import Envelope
-from warren.queue_index.msg_ids import MsgIds
 from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.queue_index.run import IN_RAM, Batch, UnencodedTerms
 from warren.queue_index.run import Run as MessageRun
-from warren.queue_index.state import Mode
 from warren.queue_index.variable_queue import VariableQueue
 
 _ROUND_MESSAGES: Final = 1024
 """So many are taken at once for several consumers in turns."""
 
 
+@attrs.define(eq=False)
 class QueueProcess:
     """One queue. See the module's prose."""
 
-    __slots__ = (
-        "_backing",
-        "_consumers",
-        "_counts",
-        "_effects",
-        "_expiry",
-        "_msg_ids",
-        "_pending_confirms",
-        "_plain",
-        "_used_at_us",
-        "_wall_clock",
-        "declaration",
-    )
+    declaration: QueueDeclaration
+    backing: Backing
+    """For what its files and memory need: paging, syncs, recovery. Messages come and go by the queue's own calls."""
+    _wall_clock: WallClock = attrs.field(kw_only=True)
+    counts: Counts | None = attrs.field(default=None, kw_only=True)
+    """What has happened since somebody took them; ``None``: nobody counts."""
+    _consumers: Consumers = attrs.field(init=False)
+    _effects: Effects | None = attrs.field(init=False, default=None)
+    _pending_confirms: PendingConfirms | None = attrs.field(init=False, default=None)
+    _expiry: Expiry = attrs.field(init=False)
+    _plain: bool = attrs.field(init=False)
+    """Nothing to be looked at when messages come."""
+    _used_at_us: int = attrs.field(init=False)
 
     single_below_bytes: ClassVar[int] = 1 << 62
     """A message that comes alone joins the one before it, encoded, if its body is smaller than this.
@@ -69,28 +70,12 @@ class QueueProcess:
     So it takes the least memory, unless bodies are one object that many messages share, as simulated ones are.
     """
 
-    def __init__(
-        self,
-        declaration: QueueDeclaration,
-        backing: Backing,
-        *,
-        wall_clock: WallClock,
-        msg_ids: MsgIds,
-        counts: Counts | None = None,
-    ) -> None:
-        """``counts``: where to count what happens; ``None``: nowhere."""
-        self.declaration = declaration
-        self._counts = counts
-        self._backing = backing
-        self._wall_clock = wall_clock
-        self._msg_ids = msg_ids
+    def __attrs_post_init__(self) -> None:
+        declaration, backing = self.declaration, self.backing
         self._consumers = Consumers(single_active=declaration.single_active_consumer)
-        self._effects: Effects | None = None
-        self._pending_confirms: PendingConfirms | None = None
-        self._expiry = Expiry(declaration, backing, wall_clock, self._send_dead_letters)
+        self._expiry = Expiry(declaration, backing, self._wall_clock, self._send_dead_letters)
         self._plain = self._expiry.ttl_us is None and self._expiry.limits is None and backing.levels is None
-        """Nothing to be looked at when messages come."""
-        self._used_at_us = wall_clock()
+        self._used_at_us = self._wall_clock()
         if backing.mode != declaration.queue_mode:
             backing.set_mode(declaration.queue_mode)
 
@@ -116,12 +101,12 @@ class QueueProcess:
                 envelope, msg_ids, bodies, expiration_ms=expiration_ms, priority=priority, token=token
             )
             return
-        queue = self._backing.single
+        queue = self.backing.single
         if queue is None:
-            queue = self._backing.level(0)
-        counts = self._counts
+            queue = self.backing.level(0)
+        counts = self.counts
         size_before = 0 if counts is None else queue.state.bytes
-        confirm = token is not None and envelope.persistent and self._backing.durable
+        confirm = token is not None and envelope.persistent and self.backing.durable
         if len(bodies) == 1 and len(bodies[0]) < self.single_below_bytes:
             queue.publish(envelope, msg_ids, bodies[0], confirm=confirm)
         else:
@@ -152,11 +137,11 @@ class QueueProcess:
         token: object | None,
     ) -> None:
         self.tick()
-        if self._counts is not None:
-            self._counts.note_published(len(bodies), sum(map(len, bodies)), envelope.persistent)
-        level = self._backing.level_of(priority)
+        if self.counts is not None:
+            self.counts.note_published(len(bodies), sum(map(len, bodies)), envelope.persistent)
+        level = self.backing.level_of(priority)
         expiry_us = self._expiry.expiry_us(expiration_ms)
-        confirm = token is not None and envelope.persistent and self._backing.durable
+        confirm = token is not None and envelope.persistent and self.backing.durable
         # What expires at once makes room for the next: the limits see such messages one by one.
         singly = self._expiry.limits is not None and 0 < expiry_us <= self._wall_clock()
         step, all_taken = 1 if singly else max(len(bodies), 1), True
@@ -181,14 +166,14 @@ class QueueProcess:
         confirm: bool,
     ) -> bool:
         """Take messages as far as the limits let; returns whether all were taken. ``confirm``: only if all are."""
-        queue, limits, at_once = self._backing.level(level), self._expiry.limits, 0
+        queue, limits, at_once = self.backing.level(level), self._expiry.limits, 0
         if self._consumers.room and (limits is not None or expiry_us):
             self.deliver()
             at_once = min(self._consumers.room, len(bodies))
-        refused = limits.refused(self._backing, bodies, at_once) if limits is not None and limits.refuses else []
+        refused = limits.refused(self.backing, bodies, at_once) if limits is not None and limits.refuses else []
         if refused:
-            if self._counts is not None:
-                self._counts.refused += len(refused)
+            if self.counts is not None:
+                self.counts.refused += len(refused)
             self._expiry.refuse(envelope, [bodies[index] for index in refused])
             taken = sorted(set(range(len(bodies))) - set(refused))
             msg_ids = b"".join([msg_ids[16 * index : 16 * index + 16] for index in taken])
@@ -240,8 +225,8 @@ class QueueProcess:
         delivered: list[Delivered] = []
         for level, fetched in self._take(count, ack_required=ack_required):
             first = self._consumers.channel(channel).give(level, fetched.seq_ids, None) if ack_required else 0
-            if self._counts is not None:
-                self._counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
+            if self.counts is not None:
+                self.counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
             delivered.append(Delivered(None, channel, first, fetched))
         return delivered
 
@@ -250,17 +235,17 @@ class QueueProcess:
 
         It is done with as soon as it was there: nothing is written, and no rate counts it.
         """
-        chosen = self._consumers.next() if not len(self._backing) else None
-        if chosen is None or not chosen[0].consumer.acks_unseen or self.recovering:
+        chosen = self._consumers.next() if not len(self.backing) else None
+        if chosen is None or not chosen[0].consumer.acks_unseen or self.backing.recovering:
             return None
         limits = self._expiry.limits
-        if limits is not None and limits.refuses and limits.refused(self._backing, (body,), 1):
+        if limits is not None and limits.refuses and limits.refused(self.backing, (body,), 1):
             return None
         self._consumers.pass_turn(chosen[0])
         consumer = chosen[0].consumer
-        if self._counts is not None:
-            self._counts.note_published(1, len(body), envelope.persistent)
-            self._counts.note_delivered(1, False, False)
+        if self.counts is not None:
+            self.counts.note_published(1, len(body), envelope.persistent)
+            self.counts.note_delivered(1, False, False)
         ids = bytes(16)
         batch = Batch(1, ids, len(body), 0, UnencodedTerms(envelope, ids, (body,)))
         return Delivered(
@@ -271,7 +256,7 @@ class QueueProcess:
         """Hand ready messages, at most so many, to consumers with room; returns whether more could be handed out."""
         consumers = self._consumers
         left = at_most
-        while (ready := len(self._backing)) and (chosen := consumers.next()) is not None and left != 0:
+        while (ready := len(self.backing)) and (chosen := consumers.next()) is not None and left != 0:
             state, room = chosen
             limit = ready if left is None else min(ready, left)
             given = self._give_in_turns(limit) or self._give(state, min(limit, room), fresh=False)
@@ -290,14 +275,14 @@ class QueueProcess:
 
     def _give_in_turns(self, limit: int) -> int:
         """Take messages off the head for several consumers at once, one each in turn; 0: that cannot be done here."""
-        consumers, single = self._consumers, self._backing.single
+        consumers, single = self._consumers, self.backing.single
         if single is None or self._expiry.expiring or (turns := consumers.round()) is None:
             return 0
         ack_required, room = turns
         deliveries, given = self.effects.deliveries, 0
         for fetched in single.fetch_many(min(limit, room, _ROUND_MESSAGES), ack_required=ack_required):
-            if self._counts is not None:
-                self._counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
+            if self.counts is not None:
+                self.counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
             for offset in range(fetched.count):
                 chosen = consumers.next()
                 if chosen is None:
@@ -316,15 +301,15 @@ class QueueProcess:
         for level, fetched in taken:
             seq_ids = fetched.seq_ids
             first = self._consumers.give(state, level, seq_ids)
-            if self._counts is not None:
-                self._counts.note_delivered(len(seq_ids), fetched.redelivered, consumer.ack_required)
+            if self.counts is not None:
+                self.counts.note_delivered(len(seq_ids), fetched.redelivered, consumer.ack_required)
             deliveries.append(Delivered(consumer.tag, consumer.channel, first, fetched))
             given += len(seq_ids)
         return given
 
     def _take(self, count: int, *, ack_required: bool, fresh: bool = False) -> list[tuple[int, Fetched]]:
         """At most ``count`` messages off the head, none of them due (``fresh``: they may be); by level."""
-        backing, expiry = self._backing, self._expiry
+        backing, expiry = self.backing, self._expiry
         expiring = expiry.expiring and not fresh
         if backing.single is not None and not expiring:
             return [(0, fetched) for fetched in backing.single.fetch_many(count, ack_required=ack_required)]
@@ -388,14 +373,14 @@ class QueueProcess:
     def ack(self, channel: str, tags: Sequence[range]) -> None:
         """Done with: messages by their delivery tags. Raises :class:`~warren.actors.engines.errors.UnknownTagError`."""
         runs = self._ack(self._consumers.settle(channel, tags))
-        if self._counts is not None:
-            self._counts.note_acked(runs)
+        if self.counts is not None:
+            self.counts.note_acked(runs)
 
     def ack_up_to(self, channel: str, tag: int) -> None:
         """Done with everything up to a tag; 0: everything."""
         runs = self._ack(self._consumers.settle_up_to(channel, tag))
-        if self._counts is not None:
-            self._counts.note_acked(runs)
+        if self.counts is not None:
+            self.counts.note_acked(runs)
 
     def nack(self, channel: str, tags: Sequence[range], *, requeue: bool) -> None:
         """Not done with: back to their old places, or away: dead letters, where the queue has an exchange for them."""
@@ -407,24 +392,24 @@ class QueueProcess:
 
     def _ack(self, runs: Sequence[Run]) -> Sequence[Run]:
         for level, seq_ids in _by_level(runs).items():
-            self._backing.level(level).ack(seq_ids)
+            self.backing.level(level).ack(seq_ids)
         return runs
 
     def _nack(self, runs: list[Run], *, requeue: bool) -> None:
         if requeue:
             self._requeue(runs)
             return
-        if self._counts is not None:
-            self._counts.rejected += sum(run.count for run in runs)
+        if self.counts is not None:
+            self.counts.rejected += sum(run.count for run in runs)
         if not self._expiry.reject([(run.level, run.seq_ids) for run in runs]):
             self._ack(runs)
 
     def _requeue(self, runs: Sequence[Run]) -> int:
         for level, seq_ids in _by_level(runs).items():
-            self._backing.level(level).requeue(seq_ids)
+            self.backing.level(level).requeue(seq_ids)
         requeued = sum(run.count for run in runs)
-        if self._counts is not None:
-            self._counts.requeued += requeued
+        if self.counts is not None:
+            self.counts.requeued += requeued
         if runs:
             self._consumers.hand_out_anew()
             self.tick()
@@ -460,9 +445,9 @@ class QueueProcess:
 
     def purge(self) -> int:
         """Delete every ready message; returns how many."""
-        purged = self._backing.purge()
-        if self._counts is not None:
-            self._counts.purged += purged
+        purged = self.backing.purge()
+        if self.counts is not None:
+            self.counts.purged += purged
         return purged
 
     def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
@@ -474,7 +459,7 @@ class QueueProcess:
         """
         if if_unused and len(self._consumers):
             raise PreconditionFailedError(f"{self.declaration} in use")
-        if if_empty and len(self._backing):
+        if if_empty and len(self.backing):
             raise PreconditionFailedError(f"{self.declaration} not empty")
         effects = self.effects
         for consumer in self._consumers:
@@ -484,71 +469,19 @@ class QueueProcess:
         self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
         self._pending_confirms = None
         self._expiry.forget()
-        return self._backing.delete()
+        return self.backing.delete()
 
     @property
     def is_auto_delete_due(self) -> bool:
         """Whether the last consumer of a queue that goes with it is gone."""
         return self.declaration.auto_delete and self._consumers.had_one and not len(self._consumers)
 
-    def set_mode(self, mode: Mode) -> None:
-        """``lazy``: messages go to disk as they come; ``default``."""
-        self._backing.set_mode(mode)
-
-    def set_ram_duration_target(self, duration_s: float | None) -> None:
-        self._backing.set_ram_duration_target(duration_s)
-
-    def ram_duration(self) -> float | None:
-        return self._backing.ram_duration()
-
-    def update_rates(self) -> None:
-        for _, queue in self._backing.awake():
-            queue.update_rates()
-
-    def resume(self) -> None:
-        """Go on paging, where a store's credit or the bound had ended it."""
-        for _, queue in self._backing.awake():
-            queue.bump()
-
-    @property
-    def wants_bump(self) -> bool:
-        """Whether a reduction of memory was cut short and wants :meth:`resume` soon."""
-        return any(queue.state.waiting_bump for _, queue in self._backing.awake())
-
-    def flush(self) -> None:
-        for _, queue in self._backing.awake():
-            queue.flush()
-
-    def write_out(self) -> None:
-        for _, queue in self._backing.awake():
-            queue.write_out()
-
-    def sync_index(self) -> None:
-        for _, queue in self._backing.awake():
-            queue.sync_index()
-
-    def recover_step(self) -> bool:
-        """Scan one more segment after a crash; returns whether there are more."""
-        for _, queue in self._backing.awake():
-            if queue.recovering:
-                queue.recover_step()
-                break
-        return self.recovering
-
-    @property
-    def recovering(self) -> bool:
-        return self._backing.recovering
-
     def close(self, random: RandomBytes) -> dict[bytes, RecoveryTerms]:
         """Stop cleanly; the recovery terms of every level, by the name under which it is stored."""
         self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
         self._pending_confirms = None
         self._expiry.forget()
-        return self._backing.close(random)
-
-    def abandon(self) -> None:
-        """Give the files up as a crash of the process would."""
-        self._backing.abandon()
+        return self.backing.close(random)
 
     def hibernate(self) -> bool:
         """Take as little memory as can be; returns whether nothing of the messages is left in memory.
@@ -557,14 +490,14 @@ class QueueProcess:
         """
         if self._consumers.unacked or not self._expiry.idle or self._pending_confirms:
             return False
-        if self._backing.asleep:
+        if self.backing.asleep:
             return True
         self._expiry.expire()
         self._expiry.fall_asleep()
         self._pending_confirms = None
         if self._effects is not None and self._effects == Effects():
             self._effects = None
-        return self._expiry.idle and self._backing.hibernate()
+        return self._expiry.idle and self.backing.hibernate()
 
     # ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -576,8 +509,8 @@ class QueueProcess:
         return self._effects
 
     def _send_dead_letters(self, batch: DeadLetterBatch) -> None:
-        if self._counts is not None:
-            self._counts.dead_lettered += len(batch.publications)
+        if self.counts is not None:
+            self.counts.dead_lettered += len(batch.publications)
         self.effects.dead_letters.append(batch)
 
     def drain_effects(self) -> Effects:
@@ -588,16 +521,11 @@ class QueueProcess:
     def drain_confirms(self) -> None:
         """Move the tokens of what has become safe since the last call into the effects."""
         if self._pending_confirms:
-            self.effects.confirmed += self._pending_confirms.take_safe(self._backing)
-
-    @property
-    def waits_for_sync(self) -> bool:
-        """Whether a publish waits to be called safe."""
-        return bool(self._pending_confirms)
+            self.effects.confirmed += self._pending_confirms.take_safe(self.backing)
 
     def __len__(self) -> int:
         """Ready messages."""
-        return len(self._backing)
+        return len(self.backing)
 
     def __bool__(self) -> bool:
         return True
@@ -605,7 +533,7 @@ class QueueProcess:
     @property
     def depth(self) -> int:
         """Ready messages, unacked ones, and dead letters on their way."""
-        return self._backing.depth
+        return self.backing.depth
 
     @property
     def unacked(self) -> int:
@@ -621,48 +549,28 @@ class QueueProcess:
         return list(self._consumers)
 
     @property
-    def active_consumer(self) -> str | None:
-        """The tag of the exclusive consumer, or of the single active one."""
-        return None if self._consumers.active is None else self._consumers.active.consumer.tag
-
-    @property
     def is_asleep(self) -> bool:
-        return self._backing.asleep
-
-    @property
-    def is_pageable(self) -> bool:
-        """Whether the body of a message is in RAM."""
-        return any(queue.state.ram_msg_count or queue.state.ram_ack_count for _, queue in self._backing.awake())
-
-    @property
-    def counts(self) -> Counts | None:
-        """What has happened since somebody took them; ``None``: nobody counts."""
-        return self._counts
+        return self.backing.asleep
 
     @property
     def has_counted(self) -> bool:
         """Whether anything has happened since somebody took the counts."""
-        return self._counts is not None and self._counts.any
-
-    @property
-    def backing(self) -> Backing:
-        """To be looked at only."""
-        return self._backing
+        return self.counts is not None and self.counts.any
 
     def stats(self) -> dict[str, Any]:
         """All there is to say, under RabbitMQ's names; wakes nothing."""
-        return queue_stats(self.declaration, self._backing, self._consumers)
+        return queue_stats(self.declaration, self.backing, self._consumers)
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` where the queue contradicts itself."""
         self._consumers.check_invariants()
-        self._backing.check_invariants()
+        self.backing.check_invariants()
         held: dict[int, list[int]] = {}
         for run in self._consumers.runs():
             held.setdefault(run.level, []).extend(run.seq_ids)
         for level, seq_ids in self._expiry.held:
             held.setdefault(level, []).extend(seq_ids)
-        for level, queue in self._backing.awake():
+        for level, queue in self.backing.awake():
             s = queue.state
             pieces = (s.ram_pending, s.disk_pending, s.index_pending)
             pending = [seq_id for piece in pieces for run in piece for seq_id in range(run.start, run.end)]

@@ -28,8 +28,10 @@ a confirm are told at once that their messages are not safe; consumers go on.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any, Final, Literal, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, Protocol
+
+import attrs
 
 from warren.actors.engines.consumers import Consumer
 from warren.actors.engines.credit import GrantedCredit
@@ -45,9 +47,6 @@ BUFFER: Final = 1000
 """Messages that a consumer without a prefetch holds at most and has not taken: its memory is bounded all the same."""
 
 _MS_NS: Final = 1_000_000
-
-TimerKey = Literal["sync", "report", "idle", "deadline"]
-"""A queue's timers. When one is due, the host calls the method of that name: :meth:`QueueTurn.sync_due` and so on."""
 
 
 class Clock(Protocol):
@@ -89,14 +88,14 @@ class QueueTurnHost(Protocol):
     def has_more(self) -> bool:
         """Whether something waits in the inbox."""
 
-    def start_timer(self, key: TimerKey, wait_ns: int) -> None:
-        """Set a timer; one of that key that runs is moved."""
+    def call_soon(self, work: Callable[[], object]) -> None:
+        """Do ``work`` in a later turn, behind what is in the inbox."""
+
+    def call_later(self, key: str, wait_ns: int, work: Callable[[], object], *, first: bool = False) -> None:
+        """Do ``work`` in a turn after ``wait_ns``, or (``first``) before other work; replaces a timer of that key."""
 
     def cancel_timers(self) -> None:
         """Forget all timers."""
-
-    def resume_soon(self) -> None:
-        """Call :meth:`QueueTurn.resume` in a later turn, behind what is in the inbox."""
 
     def account_memory(self) -> None:
         """Account for the memory that the queue needs now."""
@@ -135,75 +134,41 @@ class QueueTurnHost(Protocol):
         """Nobody uses the queue any more, so that it is to be deleted."""
 
 
+@attrs.define(eq=False, kw_only=True)
 class QueueTurn:
     """One queue's turns. See the module's prose."""
 
-    __slots__ = (
-        "_bump_told",
-        "_clock",
-        "_deadline_us",
-        "_full_disk",
-        "_host",
-        "_idle_armed",
-        "_is_store_full",
-        "_last_work_ns",
-        "_name",
-        "_report_armed",
-        "_reporting",
-        "_settings",
-        "_sync_armed",
-        "_sync_group",
-        "_sync_now",
-        "_unbounded",
-        "_unused_told",
-        "process",
-        "receivers",
-        "resting",
-        "settled",
-        "stores",
-        "turns",
-        "waiting",
-        "worked",
-    )
-
-    def __init__(
-        self,
-        host: QueueTurnHost,
-        process: QueueProcess,
-        stores: Sequence[QueueStore],
-        *,
-        name: Hashable,
-        clock: Clock,
-        settings: NodeSettings,
-        sync_group: SyncGroup,
-        receivers: dict[str, Any] | None = None,
-    ) -> None:
-        self._host = host
-        self.process = process
-        self.stores = stores
-        self._name = name
-        self._clock = clock
-        self._settings = settings
-        self._sync_group = sync_group
-        self.receivers: dict[str, Any] = {} if receivers is None else receivers
-        """A :class:`Receiver` for each consumer, by tag."""
-        self._unbounded: tuple[str, ...] = ()
-        """The consumers without a prefetch."""
-        self.waiting: dict[Any, None] = {}
-        """Tokens of publishes that have not been answered."""
-        self.settled = False
-        """Whether something was settled that is not safe yet: a crash would bring it back."""
-        self.worked = False
-        """Whether this turn has had something to do."""
-        self.turns = 0
-        """How many turns had something to do."""
-        self.resting = False
-        self._sync_now = self._is_store_full = False
-        self._sync_armed = self._report_armed = self._idle_armed = False
-        self._reporting = self._bump_told = self._unused_told = False
-        self._deadline_us: int | None = None
-        self._last_work_ns = 0
-        self._full_disk: FullDisk | None = None
+    _host: QueueTurnHost
+    process: QueueProcess
+    stores: Sequence[QueueStore]
+    _name: Hashable
+    _clock: Clock
+    _settings: NodeSettings
+    _sync_group: SyncGroup
+    receivers: dict[str, Any] = attrs.Factory(dict)
+    """A :class:`Receiver` for each consumer, by tag."""
+    _unbounded: tuple[str, ...] = ()
+    """The consumers without a prefetch."""
+    waiting: dict[Any, None] = attrs.Factory(dict)
+    """Tokens of publishes that have not been answered."""
+    settled: bool = False
+    """Whether something was settled that is not safe yet: a crash would bring it back."""
+    worked: bool = False
+    """Whether this turn has had something to do."""
+    turns: int = 0
+    """How many turns had something to do."""
+    resting: bool = False
+    _sync_now: bool = False
+    _is_store_full: bool = False
+    _sync_armed: bool = False
+    _report_armed: bool = False
+    _idle_armed: bool = False
+    _reporting: bool = False
+    _bump_told: bool = False
+    _unused_told: bool = False
+    _deadline_us: int | None = None
+    _last_work_ns: int = 0
+    _full_disk: FullDisk | None = None
 
     # ── messages in, out and settled ────────────────────────────────────────────────────────────────────────────
 
@@ -311,7 +276,7 @@ class QueueTurn:
         was_blocked = store.credit.blocked
         store.progress(taken, safe)
         if was_blocked and not store.credit.blocked:
-            self.process.resume()
+            self.process.backing.resume()
 
     def store_full(self, error: NoRoomError) -> None:
         """A store found no room on the disk for what was handed over."""
@@ -323,15 +288,15 @@ class QueueTurn:
     def resume(self) -> None:
         """Go on with a reduction of memory that was cut short."""
         self._bump_told = False
-        self.process.resume()
+        self.process.backing.resume()
         self._host.account_memory()
 
     def set_duration_target(self, duration_s: float | None) -> None:
         """What the memory monitor says: pages at once if the target fell. A resting queue gives up what it can."""
-        self.process.set_ram_duration_target(duration_s)
+        self.process.backing.set_ram_duration_target(duration_s)
         if self.resting and duration_s is not None:
             self._hibernate()
-            if not self.process.is_pageable:
+            if not self.process.backing.is_pageable:
                 self._host.leave_monitor()
         self._host.account_memory()
 
@@ -358,9 +323,9 @@ class QueueTurn:
         if hurry or (self.waiting and mode != "group" and self._full_disk is None):
             try:
                 if mode == "os":
-                    process.write_out()
+                    process.backing.write_out()
                 else:
-                    process.sync_index()
+                    process.backing.sync_index()
             except NoRoomError as error:
                 process.drain_confirms()
                 self._wait_for_room(error)
@@ -374,7 +339,7 @@ class QueueTurn:
             self._sync_group.discard(self._name)
         elif not self._sync_armed:
             self._sync_armed = True
-            self._host.start_timer("sync", self._sync_group.delay_ns())
+            self._host.call_later("sync", self._sync_group.delay_ns(), self.sync_due)
             self._sync_group.add(self._name)
         process.drain_confirms()
 
@@ -385,7 +350,7 @@ class QueueTurn:
         """
         self.worked = self._sync_now = True
         try:
-            self.process.sync_index()
+            self.process.backing.sync_index()
         except NoRoomError as error:
             self._wait_for_room(error)
             raise
@@ -407,7 +372,7 @@ class QueueTurn:
         self.settled = True  # so that it is tried again
         if not self._sync_armed:
             self._sync_armed = True
-            self._host.start_timer("sync", self._full_disk.next_wait_ns())
+            self._host.call_later("sync", self._full_disk.next_wait_ns(), self.sync_due)
         self._host.disk_is_full(error, since_now=since_now)
         self._fail_waiting(error)
 
@@ -440,9 +405,9 @@ class QueueTurn:
         if unused and not self._unused_told:
             host.unused()
         self._unused_told = unused
-        if self.process.wants_bump and not self._bump_told:
+        if self.process.backing.wants_bump and not self._bump_told:
             self._bump_told = True
-            host.resume_soon()
+            host.call_soon(self.resume)
 
     def finish(self) -> None:
         """The third step: set the timers and account for memory, if the turn had something to do."""
@@ -463,11 +428,12 @@ class QueueTurn:
                 self._report()
         if not self._idle_armed:
             self._idle_armed = True
-            self._host.start_timer("idle", self._settings.hibernate_after_ms * _MS_NS)
+            self._host.call_later("idle", self._settings.hibernate_after_ms * _MS_NS, self.idle_due)
 
     def _arm_report(self) -> None:
         self._report_armed = True
-        self._host.start_timer("report", self._settings.queue_ram_report_interval_ms * _MS_NS)
+        wait_ns = self._settings.queue_ram_report_interval_ms * _MS_NS
+        self._host.call_later("report", wait_ns, self.report_due, first=True)
 
     def arm_deadline(self) -> None:
         """Set the timer for the next message that expires, or for the queue itself."""
@@ -485,7 +451,8 @@ class QueueTurn:
     def _arm_deadline(self, deadline_us: int | None) -> None:
         if deadline_us is not None and deadline_us != self._deadline_us:
             self._deadline_us = deadline_us
-            self._host.start_timer("deadline", max(0, deadline_us - self._clock.wall_us()) * 1000)
+            wait_ns = max(0, deadline_us - self._clock.wall_us()) * 1000
+            self._host.call_later("deadline", wait_ns, self.deadline_due, first=True)
 
     def sync_due(self) -> None:
         """Make safe what waits for it, at this turn's end."""
@@ -499,7 +466,7 @@ class QueueTurn:
 
     def _report(self) -> None:
         self._reporting = True
-        self._host.report(self.process.ram_duration(), pageable=self.process.is_pageable, resting=False)
+        self._host.report(self.process.backing.ram_duration(), pageable=self.process.backing.is_pageable, resting=False)
 
     def deadline_due(self) -> None:
         """Let what is due die."""
@@ -518,7 +485,7 @@ class QueueTurn:
         if now_ns - self._last_work_ns < self._settings.hibernate_after_ms * _MS_NS or self._host.has_more():
             return
         deadline_us = self._next_deadline_us()
-        if self.process.recovering or self.waiting or self.settled or not self._has_come_to_rest():
+        if self.process.backing.recovering or self.waiting or self.settled or not self._has_come_to_rest():
             self._last_work_ns = now_ns
             return
         self.worked = False
@@ -539,7 +506,7 @@ class QueueTurn:
         return True
 
     def _tell_of_rest(self) -> None:
-        if self.process.is_pageable:  # it lasts for ever, as things are; but the queue can be told to give it up
+        if self.process.backing.is_pageable:  # it lasts for ever as things are; but it can be told to give it up
             self._host.report(None, pageable=True, resting=True)
         else:
             self._host.leave_monitor()

@@ -16,8 +16,8 @@ The hosts are :class:`warren.actors.store_actor.MessageStoreActor` and
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Final, Generic, Literal, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
 
 import attrs
 
@@ -28,10 +28,6 @@ from warren.storage.errors import DiskFullError, NoRoomError
 SYNC_DELAY_NS: Final = 25_000_000
 """How long a body waits for others to be synced with: RabbitMQ's 25 ms."""
 
-TimerKey = Literal["sync", "room", "compact"]
-"""When one is due, the host calls :meth:`StoreTurn.sync_due`, :meth:`~StoreTurn.room_due` or
-:meth:`~StoreTurn.compact_step`."""
-
 C = TypeVar("C", bound=Hashable)
 Client_contra = TypeVar("Client_contra", bound=Hashable, contravariant=True)
 
@@ -39,11 +35,11 @@ Client_contra = TypeVar("Client_contra", bound=Hashable, contravariant=True)
 class StoreTurnHost(Protocol[Client_contra]):
     """What a turn asks of its host. ``Client_contra``: how it calls a client."""
 
-    def start_timer(self, key: TimerKey, wait_ns: int) -> None:
-        """Set a timer; one of that key that runs is moved."""
+    def call_soon(self, work: Callable[[], object]) -> None:
+        """Do ``work`` in a later turn, behind what has come meanwhile."""
 
-    def compact_soon(self) -> None:
-        """Call :meth:`StoreTurn.compact_step` in a later turn, behind what has come meanwhile."""
+    def call_later(self, key: str, wait_ns: int, work: Callable[[], object]) -> None:
+        """Do ``work`` in a turn after ``wait_ns``; replaces a timer of that key."""
 
     def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
         """What was written found no room on the disk."""
@@ -128,7 +124,7 @@ class StoreTurn(Generic[C]):
                 self._sync_now()
             elif not self._sync_armed and self._full_disk is None:
                 self._sync_armed = True
-                self._host.start_timer("sync", SYNC_DELAY_NS)
+                self._host.call_later("sync", SYNC_DELAY_NS, self._sync_due)
         self._hurry = False
         return self._progress() if self._touched and self._full_disk is None else []
 
@@ -136,7 +132,7 @@ class StoreTurn(Generic[C]):
         """The second step, once they were told: see to it that garbage is collected."""
         if not self._compacting and self.store.needs_compaction():
             self._compacting = True
-            self._host.compact_soon()
+            self._host.call_soon(self._compact_step)
 
     def _progress(self) -> list[Progress[C]]:
         progress = []
@@ -170,24 +166,24 @@ class StoreTurn(Generic[C]):
         self._host.disk_is_full(error, since_now=since_now)
         if not self._room_armed:
             self._room_armed = True
-            self._host.start_timer("room", self._full_disk.next_wait_ns())
+            self._host.call_later("room", self._full_disk.next_wait_ns(), self._room_due)
         for client, tickets in self._clients.items():
             if tickets.safe < tickets.taken:
                 self._host.store_full(client, error)
 
     # ── timers, and what comes later ────────────────────────────────────────────────────────────────────────────
 
-    def sync_due(self) -> None:
+    def _sync_due(self) -> None:
         """Bodies have waited long enough for others."""
         self._sync_armed = False
         self._sync_now()
 
-    def room_due(self) -> None:
+    def _room_due(self) -> None:
         """Look whether there is room again for what could not be written."""
         self._room_armed = False
         self._sync_now()
 
-    def compact_step(self) -> None:
+    def _compact_step(self) -> None:
         """One step of a compaction; where there is no room for it, again in a while."""
         self._compacting = False
         if not self.store.needs_compaction():
@@ -198,4 +194,4 @@ class StoreTurn(Generic[C]):
             if not self.store.is_usable:
                 raise
             self._compacting = True
-            self._host.start_timer("compact", MAX_WAIT_NS)
+            self._host.call_later("compact", MAX_WAIT_NS, self._compact_step)

@@ -50,5 +50,5 @@ class Scribe(PooledActor):
     def on_undelivered(self, message: Any, error: WarrenError) -> None:
         self.undelivered.append(message.items if isinstance(message, PendingBatch) else message.word)
 
-    def on_failure(self, exception_type: Any, exception_value: BaseException | None, traceback: Any) -> None:
-        self.failed_with = exception_value
+    def on_error(self, error: BaseException) -> None:
+        self.failed_with = error

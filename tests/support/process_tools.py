@@ -66,8 +66,7 @@ class Bench:
         return Backing(self.parts_of, durable=declaration.durable, max_priority=declaration.max_priority, **known)
 
     def over(self, backing: Backing) -> QueueProcess:
-        ids = MsgIds(b"queue-id")
-        return QueueProcess(self.declaration, backing, wall_clock=lambda: self.now_us, msg_ids=ids)
+        return QueueProcess(self.declaration, backing, wall_clock=lambda: self.now_us)
 
     def name_of(self, level: int) -> bytes:
         return b"q" if self.declaration.max_priority is None else names.level_name(b"q", level)
@@ -95,12 +94,12 @@ class Bench:
 
     def sleep(self) -> bool:
         """Rest while memory is wanted; returns whether nothing of the messages is left in it."""
-        self.queue.set_ram_duration_target(0.0)
+        self.queue.backing.set_ram_duration_target(0.0)
         return self.queue.hibernate()
 
     def sync(self) -> None:
         self.persistent_store.sync()
-        self.queue.sync_index()
+        self.queue.backing.sync_index()
         self.queue.drain_confirms()
 
     def stop_and_start(self, *, asleep: bool = False) -> None:
@@ -119,7 +118,7 @@ class Bench:
     def crash(self) -> None:
         """The process is gone, after everything was called safe."""
         self.sync()
-        self.queue.abandon()
+        self.queue.backing.abandon()
         self.queue = self.over(
             self.new_backing(opened={level: VariableQueue.recover(self._parts(level)) for level in self.levels})
         )

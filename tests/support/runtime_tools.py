@@ -18,6 +18,7 @@ from warren.actors.clock import HandClock
 from warren.actors.node_actor import Probes
 from warren.actors.pool import HandPool, PooledActor
 from warren.queue_index import directory as names
+from warren.running_node import RunningNode
 from warren.storage.memory import MemoryFileSystem
 
 DATA = "/data"
@@ -122,7 +123,7 @@ def hand_node(
     time = HandClock() if clock is None else clock
     computer = Machine() if machine is None else machine
     try:
-        node = Node(
+        running = RunningNode(
             path,
             Config.of(config, **settings),
             files=disk,
@@ -136,7 +137,7 @@ def hand_node(
     except BaseException:
         forget_actors(pool)
         raise
-    return HandNode(node, pool, time, disk, computer)
+    return HandNode(Node(running), pool, time, disk, computer)
 
 
 BIG = b"B" * 5000

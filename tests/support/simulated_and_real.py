@@ -174,7 +174,7 @@ class Pair:
     # ── what is done to both ────────────────────────────────────────────────────────────────────────────────────
 
     def actor(self, queue: str) -> QueueActor:
-        return self.real.node._running.actor.vhosts["/"].cells[queue].actor
+        return self.real.node._running.actor.vhosts["/"].queues[queue].actor
 
     def publish(
         self,

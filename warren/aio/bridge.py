@@ -16,18 +16,16 @@ import contextlib
 import functools
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from warren.actors.front_end import FrontEnd
+from warren.actors.admission import Admission, BackpressureWait
 from warren.actors.future import Confirm, Future
 from warren.actors.gate import Reservation
-from warren.actors.node_context import BlockedError
-from warren.steps import Admission, Has, Reading, Steps, Wait, Within
+from warren.steps import Has, Reading, Steps, Wait, Within
 
 P = ParamSpec("P")
 A = TypeVar("A")
-D = TypeVar("D", bound=FrontEnd)
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -129,12 +127,29 @@ async def _waited(wait: Wait) -> Any:
         case Reading():
             return await in_thread(wait.work)
         case Admission():
-            return await _admitted(wait) if wait.block else wait.now(here=False)
+            return await admitted(wait)
 
 
-async def _admitted(wait: Admission) -> Any:
-    actors, reserved_bytes = await admitted(wait.find, wait.size_of, wait.timeout)
-    return wait.give(actors, reserved_bytes, False)
+async def admitted(admission: Admission) -> Any:
+    """Wait until there is room, and give the messages. Raises :class:`BlockedError` after the admission's timeout.
+
+    Whom they are for is asked anew after every wait.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = None if admission.timeout is None else loop.time() + admission.timeout
+    while True:
+        actors = admission.find()
+        found = admission.attempt(actors, False)
+        if not isinstance(found, BackpressureWait):
+            return found
+        wait = found.future
+        try:
+            if not await settled(wait, None if deadline is None else max(0.0, deadline - loop.time())):
+                raise admission.blocked(actors)
+            if isinstance(wait, Reservation):
+                return admission.take(actors, wait, False)
+        finally:
+            actors[0].gate.withdraw(wait)
 
 
 def run_now(steps: Steps[T]) -> T:
@@ -142,7 +157,7 @@ def run_now(steps: Steps[T]) -> T:
     try:
         wait = next(steps)
         while isinstance(wait, Admission):
-            wait = steps.send(wait.now(here=False))
+            wait = steps.send(wait.attempt(wait.find(), False))
     except StopIteration as end:
         result: T = end.value
         return result
@@ -185,39 +200,6 @@ def awaited_safe(
 
     functools.update_wrapper(method, verb)
     return method
-
-
-async def admitted(
-    find: Callable[[], Sequence[D]], size_of: Callable[[Sequence[D]], int], timeout: float | None
-) -> tuple[Sequence[D], int]:
-    """Wait until all queues (or logs of topics) have room; returns them, and what is reserved for the messages.
-
-    ``find`` is asked anew after every wait; ``size_of`` says how many bytes the messages take on their way. Raises
-    :class:`BlockedError` after ``timeout`` seconds.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = None if timeout is None else loop.time() + timeout
-    while True:
-        actors = find()
-        if not actors:
-            return actors, 0
-        wait = next((room for actor in actors if (room := actor.admission()) is not None), None)
-        if wait is None:
-            size_bytes, gate = max(size_of(actors), 1), actors[0].gate
-            if reserved_bytes := gate.reserve(size_bytes, here=False):
-                return actors, reserved_bytes
-            wait = gate.get_in_line(size_bytes)
-        left = None if deadline is None else max(0.0, deadline - loop.time())
-        try:
-            in_time = await settled(wait, left)
-        except BaseException:
-            actors[0].gate.withdraw(wait)
-            raise
-        if not in_time:
-            actors[0].gate.withdraw(wait)
-            raise BlockedError(f"{actors[0].describe()}: blocked for {timeout} seconds")
-        if isinstance(wait, Reservation):
-            return actors, size_bytes
 
 
 async def in_thread(work: Callable[[], T]) -> T:

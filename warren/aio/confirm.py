@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, TypeVar
 
 from warren.actors import future
+from warren.actors.admission import Admission
 from warren.actors.front_end import FrontEnd
 from warren.aio.bridge import admitted, safe
 
@@ -61,6 +62,9 @@ class Confirm(AppendConfirm[None]):
 
 async def has_room(find: Callable[[], Sequence[FrontEnd]], timeout: float | None) -> None:
     """Wait until all queues (or logs of topics) have room. Raises :class:`BlockedError` after ``timeout`` seconds."""
-    actors, reserved_bytes = await admitted(find, lambda _: 1, timeout)
-    if actors:
-        actors[0].gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+
+    def give_back(actors: Sequence[FrontEnd], reserved_bytes: int, _: bool) -> None:
+        for actor in actors[:1]:
+            actor.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+
+    await admitted(Admission(find, lambda _: 1, give_back, timeout=timeout))

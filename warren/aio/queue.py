@@ -37,7 +37,7 @@ class Queue(QueueHandle):
     @functools.cached_property
     def blocking(self) -> queue.Queue:
         """The same queue, for threads."""
-        return queue.Queue(QueueVerbs(self._verbs.node, self._verbs.cell))
+        return queue.Queue(QueueVerbs(self._verbs.node, self._verbs.entry))
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 

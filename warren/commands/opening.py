@@ -20,6 +20,7 @@ from warren.data_directory import Kind, refuse_part
 from warren.node import Node, Vhost
 from warren.node import open as open_node
 from warren.running_broker import BrokerRunningError, refuse_running_broker
+from warren.running_node import RunningNode
 from warren.storage.errors import DirectoryLockedError, StorageError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.overlay import OverlayFileSystem
@@ -102,7 +103,7 @@ def _overlaid(path: str) -> Iterator[Node]:
     refuse_running_broker(path)
     files = OverlayFileSystem(RealFileSystem())
     try:
-        yield Node(
+        running = RunningNode(
             os.path.abspath(path),
             Config.of(None),
             files=files,
@@ -111,6 +112,7 @@ def _overlaid(path: str) -> Iterator[Node]:
             random=os.urandom,
             adopt=True,
         )
+        yield Node(running)
     finally:
         files.close()
 

@@ -12,7 +12,6 @@ must both reach; the node itself must be a directory of the driver's machine tha
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shutil
@@ -30,11 +29,11 @@ from pyspark.sql.types import StructType
 
 import warren
 from warren.actors import topic_messages as tm
+from warren.actors.admission import Admission
 from warren.actors.commit_log_actor import size_of
 from warren.actors.engines.topics.names import check_user_topic
 from warren.actors.engines.topics.routing import Part, Router
 from warren.actors.engines.topics.schedule import to_scheduled
-from warren.actors.front_end import admit
 from warren.actors.future import Confirm
 from warren.config import Config
 from warren.msg_store.commit_log import Batch
@@ -330,7 +329,11 @@ class _Appending:
     def _append(self, chunk: pa.RecordBatch, rows: Sequence[int]) -> None:
         log = self.node._running.topics_now().log
         batches, confirm = list(self._batches(chunk, rows)), Confirm(log)
-        admit([log], size_of(batches), functools.partial(log.hand_over, batches, confirm))
+        Admission(
+            lambda: [log],
+            lambda _: size_of(batches),
+            lambda _, reserved_bytes, __: log.hand_over(batches, confirm, reserved_bytes),
+        ).get()
         self._on_their_way.append(confirm)
         if len(self._on_their_way) > _AHEAD:
             self._on_their_way.popleft().wait()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.backing import Backing
@@ -22,7 +22,7 @@ from warren.actors.engines.credit import PublisherCredit
 from warren.actors.engines.dead_letters import copies
 from warren.actors.engines.effects import DeadLetter, DeadLetterBatch, Delivered, Effects
 from warren.actors.engines.queue_process import QueueProcess
-from warren.actors.engines.queue_turn import QueueTurn, Receiver, TimerKey
+from warren.actors.engines.queue_turn import QueueTurn, Receiver
 from warren.actors.pool import TURN_ENTRIES
 from warren.queue_index.msg_ids import MsgIds
 from warren.queue_index.recovery_terms import RecoveryTerms
@@ -75,25 +75,22 @@ class _RabbitTurn(QueueTurn):
         super().resume()
 
     def set_duration_target(self, duration_s: float | None) -> None:
-        self.process.set_ram_duration_target(duration_s)
+        self.process.backing.set_ram_duration_target(duration_s)
         self._host.account_memory()
 
     def _report(self) -> None:
         self._reporting = True
-        self._host.report(self.process.ram_duration(), pageable=True, resting=False)
+        self._host.report(self.process.backing.ram_duration(), pageable=True, resting=False)
 
     def _hibernate(self) -> None:
         self._report()
-        self.process.flush()
+        self.process.backing.flush()
 
     def _tell_of_rest(self) -> None:
         """It has reported already."""
 
 
 Work = tuple[Callable[["SimulatedQueue", Any], object], Any]
-
-_CONTROL_TIMERS: Final = ("report", "deadline")
-"""Timers that overtake what else waits."""
 
 
 class SimulatedQueue:
@@ -134,11 +131,11 @@ class SimulatedQueue:
         self._refuses = limited and declaration.overflow != "drop-head"
         self._messages_at_start = messages
         self.msg_ids = MsgIds(NO_TIME)
-        self.process = _Process(declaration, backing, wall_clock=node.time.wall_us, msg_ids=self.msg_ids)
+        self.process = _Process(declaration, backing, wall_clock=node.time.wall_us)
         self._turns = (_RabbitTurn if node.wakes_idle_queues else QueueTurn)(
-            self,
-            self.process,
-            links,
+            host=self,
+            process=self.process,
+            stores=links,
             name=self.name,
             clock=node.time,
             settings=node.settings,
@@ -332,25 +329,17 @@ class SimulatedQueue:
     def has_more(self) -> bool:
         return bool(self._control or self._inbox)
 
-    def start_timer(self, key: TimerKey, wait_ns: int) -> None:
-        self._timers.start(
-            key, wait_ns, lambda: self.tell(SimulatedQueue._timer_due, key, control=key in _CONTROL_TIMERS)
-        )
+    def call_soon(self, work: Callable[[], object]) -> None:
+        self.tell(SimulatedQueue._call, work)
 
-    def _timer_due(self, key: TimerKey) -> None:
-        turns = self._turns
-        {"sync": turns.sync_due, "report": turns.report_due, "idle": turns.idle_due, "deadline": turns.deadline_due}[
-            key
-        ]()
+    def call_later(self, key: str, wait_ns: int, work: Callable[[], object], *, first: bool = False) -> None:
+        self._timers.start(key, wait_ns, lambda: self.tell(SimulatedQueue._call, work, control=first))
+
+    def _call(self, work: Callable[[], object]) -> None:
+        work()
 
     def cancel_timers(self) -> None:
         self._timers.cancel()
-
-    def resume_soon(self) -> None:
-        self.tell(SimulatedQueue._resume)
-
-    def _resume(self, _: None) -> None:
-        self._turns.resume()
 
     def account_memory(self) -> None:
         self._node.account(self)

@@ -12,7 +12,7 @@ from typing import Any
 
 from warren.actors.engines.credit import GrantedCredit, StoreTickets
 from warren.actors.engines.node_settings import NodeSettings
-from warren.actors.engines.store_turn import StoreTurn, TimerKey
+from warren.actors.engines.store_turn import StoreTurn
 from warren.msg_store.message_store import MessageStore
 from warren.simulation.disk_time import DiskTime
 from warren.simulation.virtual_time import Event, VirtualTime
@@ -39,7 +39,7 @@ class SimulatedStore:
         self._disk = disk
         self._wanted = Event(time.env)
         self._has_work = False
-        self._timers_due: list[Callable[[], None]] = []
+        self._timers_due: list[Callable[[], object]] = []
         self._paid = DiskAccount()
         time.env.process(self._live())
 
@@ -77,18 +77,14 @@ class SimulatedStore:
                 progress.client.tell(progress.taken_ticket, progress.safe_ticket)
             self.turns.finish()
 
-    def _in_turn(self, call: Callable[[], None]) -> None:
-        self._timers_due.append(call)
-        self.want_turn()
-
     # ── what the turn has for others (:class:`~warren.actors.engines.store_turn.StoreTurnHost`) ─────────────────
 
-    def start_timer(self, key: TimerKey, wait_ns: int) -> None:
-        due = {"sync": self.turns.sync_due, "room": self.turns.room_due, "compact": self.turns.compact_step}[key]
-        self._time.after(wait_ns, lambda: self._in_turn(due))
+    def call_soon(self, work: Callable[[], object]) -> None:
+        self._timers_due.append(work)
+        self.want_turn()
 
-    def compact_soon(self) -> None:
-        self._in_turn(self.turns.compact_step)
+    def call_later(self, key: str, wait_ns: int, work: Callable[[], object]) -> None:
+        self._time.after(wait_ns, lambda: self.call_soon(work))
 
     def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
         raise RuntimeError("a simulated disk is never full") from error

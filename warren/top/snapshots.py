@@ -38,7 +38,7 @@ from warren.actors import topic_messages as tm
 from warren.actors.engines.errors import NotFoundError
 from warren.actors.looking import ask_politely
 from warren.actors.queue_actor import QueueActor
-from warren.actors.running_vhost import QueueCell
+from warren.actors.queue_entry import QueueEntry
 from warren.queue_index.amqp_tables import table_to_json
 from warren.steps import run
 from warren.storage.errors import WarrenError
@@ -135,12 +135,12 @@ class Snapshots:
     def queue(self, vhost: str, name: object) -> Snapshot:
         """One queue with all that it says about itself. Raises :class:`NotFoundError`."""
         running = self._node.actor.vhosts.get(vhost)
-        cell = None if running is None or not isinstance(name, str) else running.cells.get(name)
-        if cell is None:
+        entry = None if running is None or not isinstance(name, str) else running.queues.get(name)
+        if entry is None:
             raise NotFoundError(f"no queue {name!r} in vhost '{vhost}'")
-        declaration, actor = cell.declaration, cell.running
+        declaration, actor = entry.declaration, entry.running
         key = vhost, declaration.name
-        row, stats = (_down(cell, key), None) if actor is None else self._ask(key, actor, QUEUE_PATIENCE_S)
+        row, stats = (_down(entry, key), None) if actor is None else self._ask(key, actor, QUEUE_PATIENCE_S)
         return self._node_part() | {
             "queue": row,
             "stats": None if stats is None else {name: stats[name] for name in stats if name not in _DECLARED},
@@ -199,13 +199,13 @@ class Snapshots:
         before, self._seen = self._seen, {}
         for vhost, running in list(self._node.actor.vhosts.items()):
             if only in (None, vhost):
-                for name, cell in list(running.cells.items()):
-                    yield self._row(cell, (vhost, name), before.get((vhost, name)), deadline_s)
+                for name, entry in list(running.queues.items()):
+                    yield self._row(entry, (vhost, name), before.get((vhost, name)), deadline_s)
 
-    def _row(self, cell: QueueCell, key: tuple[str, str], last: _Seen | None, deadline_s: float) -> Row:
-        actor = cell.running
+    def _row(self, entry: QueueEntry, key: tuple[str, str], last: _Seen | None, deadline_s: float) -> Row:
+        actor = entry.running
         if actor is None:
-            return _down(cell, key)
+            return _down(entry, key)
         now_s = self._clock()
         if last is not None and last.actor is actor and last.rest_number and last.rest_number == actor.rest_number:
             row = last.row | {"in_rate": 0.0, "out_rate": 0.0}
@@ -259,8 +259,8 @@ def to_row(key: tuple[str, str], stats: Mapping[str, Any]) -> Row:
     }
 
 
-def _down(cell: QueueCell, key: tuple[str, str]) -> Row:
-    return _unknown(key, "down") | {"reason": str(cell.error if cell.error is not None else cell.down_error())}
+def _down(entry: QueueEntry, key: tuple[str, str]) -> Row:
+    return _unknown(key, "down") | {"reason": str(entry.error if entry.error is not None else entry.down_error())}
 
 
 def _unknown(key: tuple[str, str], state: str) -> Row:
