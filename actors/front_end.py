@@ -93,7 +93,8 @@ class FrontEnd(NodePart):
         self._hurry = True
         if self.actor_inbox.owner is self and not self.turn():
             self.schedule()  # whoever is at it may have passed the point where it would have seen the hurry
-        super().help(future)
+        if not future.done:
+            super().help(future)
 
     def hurry_up(self) -> None:
         """Somebody waits who cannot help: sync without delay, in one of the pool's threads."""

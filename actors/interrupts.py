@@ -26,6 +26,8 @@ _SIGNALS: Final = tuple(sorted(int(number) for number in signal.valid_signals() 
 # All three belong to the main thread.
 _aside: dict[int, Callable[[int, FrameType | None], Any]] = {}
 """The handlers that are put aside."""
+_last_seen: tuple[list[Any], list[int]] = [], []
+"""The handlers of all signals when they were last put aside, and where those of them stand that are Python's."""
 _held: deque[tuple[Callable[[int, FrameType | None], Any], int, FrameType | None]] = deque()
 """Signals that came meanwhile."""
 _is_holding = False
@@ -46,15 +48,17 @@ def uninterrupted(work: Callable[..., T], *args: Any) -> T:
 
 
 def _put_aside() -> None:
-    for number in _SIGNALS:
-        handler = _signal.getsignal(number)
-        if callable(handler):
-            _aside[number] = handler
-            try:
-                _signal.signal(number, _hold)
-            except ValueError:  # Python runs in somebody else's program, and its main thread is not the one
-                _aside.clear()
-                return
+    global _last_seen  # noqa: PLW0603 - there is one main thread
+    handlers = [*map(_signal.getsignal, _SIGNALS)]
+    if handlers != _last_seen[0]:
+        _last_seen = handlers, [at for at, handler in enumerate(handlers) if callable(handler)]
+    for at in _last_seen[1]:
+        _aside[_SIGNALS[at]] = handlers[at]
+        try:
+            _signal.signal(_SIGNALS[at], _hold)
+        except ValueError:  # Python runs in somebody else's program, and its main thread is not the one
+            _aside.clear()
+            return
 
 
 def _hold(number: int, frame: FrameType | None) -> None:

@@ -423,6 +423,22 @@ def test_messages_in_ram_of_a_queue_with_nothing_to_do_can_still_be_paged(node_s
     node_scene.machine.used_bytes = 0
 
 
+def test_after_its_rest_a_queue_with_nothing_in_ram_does_not_count_for_the_monitor(node_scene: HandNode) -> None:
+    queue = node_scene.node.queue("q")
+    monitor = listeners(node_scene.node._running._context.monitor)._monitor
+    queue.publish(b"1").wait()
+    node_scene.advance(0.1)
+    assert node_scene.node.memory()["queues"] == 1
+    queue.get_many(1, auto_ack=True)
+    node_scene.advance(5)
+    assert queue.stats()["state"] == "hibernated"
+    assert node_scene.node.memory()["queues"] == 0
+    assert (monitor.queue_duration_count, monitor.queue_duration_sum) == (0, 0.0)
+    queue.publish(b"2").wait()
+    node_scene.advance(0.1)
+    assert node_scene.node.memory()["queues"] == 1, "it is back from its rest"
+
+
 def test_memory_as_the_queues_account_for_it_sets_the_alarm_and_clears_it() -> None:
     scene = hand_node(vm_memory_calculation_strategy="allocated", vm_memory_high_watermark=1_000_000)
     queue = scene.node.queue("q", durable=False)
