@@ -42,8 +42,6 @@ HOST_BYTES: Final = 8
 """Of an IPv4 host."""
 IPV6_EXTRA_BYTES: Final = 12
 
-COMPRESSED: Final = 0x1
-MULTI_TAGS: Final = 0x2
 PREPARED: Final = 0x4
 COMMIT: Final = 0x8
 ROLLBACK: Final = 0xC
@@ -149,10 +147,6 @@ class Record:
     def crc_ok(self) -> bool:
         """Whether the body is what it was when it was stored; one of no bytes always is."""
         return not self.body or body_crc(self.body) == self.body_crc
-
-    @property
-    def transaction_type(self) -> int:
-        return self.sys_flag & TRANSACTION_MASK
 
     def message_id(self) -> str:
         """Store host and physical offset, in upper-case hexadecimal digits; :func:`parse_message_id` reads it."""

@@ -33,10 +33,11 @@ OVERHEAD_BYTES = HEADER.size + len(END_MARKER)
 """What a record takes beside its message."""
 
 UNCOUNTED_BYTES = OVERHEAD_BYTES - MSG_ID_BYTES
+"""What ``size`` leaves out of the record's bytes: itself and the marker."""
+
 STORE_SUFFIXES = (".rdq", ".rdt")
 MAX_FILE_NUMBER = (1 << 31) - 2
 """Tables of places keep a file's number in four bytes, that of an ``.rdt`` too."""
-"""What ``size`` leaves out of the record's bytes: itself and the marker."""
 
 SCAN_CHUNK_BYTES = 128 * 1024
 """Memory that a scan holds; and the messages above it are passed over without being read."""

@@ -14,7 +14,7 @@ id once. What was found is from then on as if a scan had reached it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import attrs
 import numpy as np
@@ -142,18 +142,6 @@ class StoreReader:
         if row is None:
             raise UnknownMessageError(msg_id.hex())
         return self._read_row(row, msg_id)
-
-    def read_many(self, msg_ids: Sequence[bytes]) -> list[bytes]:
-        """:meth:`read` for many, in the order asked for; the files are read front to back."""
-        self.contains_each(np.array(msg_ids, _ID))  # so that no search changes the rows
-        rows = [self._row_scanned(msg_id) for msg_id in msg_ids]
-        bodies = [b""] * len(rows)
-        found = [(self._table.files[row], self._table.offsets[row], n) for n, row in enumerate(rows) if row is not None]
-        if len(found) < len(rows):
-            raise UnknownMessageError(msg_ids[rows.index(None)].hex())
-        for _, _, n in sorted(found):
-            bodies[n] = self.read(msg_ids[n])
-        return bodies
 
     def contains_each(self, msg_ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
         """:meth:`contains` for many, as 16-byte strings."""

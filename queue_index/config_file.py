@@ -9,15 +9,14 @@ never made the ``.bak``. Whoever loads takes the first of them that can be read.
 
 from __future__ import annotations
 
-import contextlib
 import posixpath
 from collections.abc import Callable
 from typing import TypeVar
 
 import attrs
 
-from warren.storage.errors import DataError, StorageError, WarrenError
-from warren.storage.filesystem import FileSystem, append_whole
+from warren.storage.errors import DataError, WarrenError
+from warren.storage.filesystem import FileSystem, write_beside
 
 T = TypeVar("T")
 
@@ -55,7 +54,7 @@ class ConfigFile:
 
     def replace(self, text: str, *, sync: bool) -> None:
         """Let the file hold ``text``. ``sync``: a power loss finds it, too."""
-        directory, scratch = posixpath.dirname(self.path), self.path + ".tmp"
+        directory = posixpath.dirname(self.path)
         made_in: list[str] = []
         while not self.files.is_directory(missing := directory if not made_in else made_in[-1]):
             made_in.append(posixpath.dirname(missing))
@@ -63,20 +62,7 @@ class ConfigFile:
             self.files.make_directories(directory)
             for parent in made_in if sync else ():
                 self.files.sync_directory(parent)
-        if self.files.exists(scratch):
-            self.files.delete(scratch)
-        try:
-            handle = self.files.open_append(scratch)
-            try:
-                append_whole(handle, (text.encode("utf-8", "replace"),))
-                if sync:
-                    handle.sync()
-            finally:
-                handle.close()
-        except StorageError:
-            with contextlib.suppress(StorageError):  # on a full disk it would keep room from others
-                self.files.delete(scratch)
-            raise
+        scratch = write_beside(self.files, self.path, text.encode("utf-8", "replace"), sync=sync, suffix=".tmp")
         if self._is_good and self.files.exists(self.path):
             self.files.rename(self.path, self.path + ".bak")
         self.files.rename(scratch, self.path)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import posixpath
 from bisect import bisect_left
-from collections.abc import Collection
 
 import attrs
 import numpy as np
@@ -280,16 +279,6 @@ class ConsumeQueue:
             parts.append(read(self.mapped, at, min(stop, base + self.mapped.file_size) - at))
             at += len(parts[-1])
         return decode(parts[0] if len(parts) == 1 else b"".join(parts))
-
-    def find_by_tags(self, queue_offset: int, count: int, tags_codes: Collection[int]) -> tuple[Longs, Entries]:
-        """Of those ``count`` entries the ones with such a tags code: queue offsets and entries.
-
-        Other tags may have the same code: whoever reads the message compares them.
-        """
-        entries = self.entries(queue_offset, count)
-        codes = np.array(sorted(tags_codes), np.int64)
-        found = np.flatnonzero(np.isin(entries["tags_code"].astype(np.int64), codes))
-        return found + queue_offset, entries[found]
 
     def offset_by_time(self, timestamp_ms: int, store_timestamp_of: StoreTimestampOf, commit_log_min: int) -> int:
         """The queue offset of the message stored nearest to a time, as RocketMQ finds it: in one file only.

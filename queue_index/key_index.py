@@ -78,14 +78,6 @@ class KeyIndex:
         """Of the last message put; 0 without files."""
         return self.index_files[-1].header.end_physical_offset if self.index_files else 0
 
-    @property
-    def last_update(self) -> tuple[int, int]:
-        """Store timestamp and physical offset of the last message put; zeros without files."""
-        if not self.index_files:
-            return 0, 0
-        header = self.index_files[-1].header
-        return header.end_timestamp, header.end_physical_offset
-
     # ── putting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def put_many(

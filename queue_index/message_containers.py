@@ -25,10 +25,6 @@ A container is read as the message that a broker would deliver over AMQP 0-9-1: 
 * priority and delivery_mode are ``p`` and ``d``, where the message itself does not say them.
 
 No vhost is in it; ``id`` is missing where no classic queue wrote it; ``d`` is false only in a transient message.
-
-What it counts (a broker's estimate of its size, of metadata and payload): mc_amqpl the encoded properties, or 100 for
-each header of decoded ones, and the body; ``v1`` 100 where it has annotations, and the bare message with its footer;
-``msg`` nothing, and the bytes of its data; mc_mqtt the topic and the properties that are text, and the payload.
 """
 
 from __future__ import annotations
@@ -52,12 +48,11 @@ from warren.queue_index.amqp10_messages import (
     seconds,
 )
 from warren.queue_index.amqp_tables import text
+from warren.queue_index.message_sizes import container_sizes
 from warren.queue_index.properties import Properties, decode_properties, properties_from_term
 from warren.storage.erlang_terms import Term
 from warren.storage.errors import MessageError
 
-HEADER_ESTIMATE_BYTES: Final = 100
-ANNOTATIONS_ESTIMATE_BYTES: Final = 100
 MSG_ID_BYTES: Final = 16
 
 _MAX_IODATA_DEPTH: Final = 64
@@ -91,8 +86,6 @@ class _Content:
     headers: list[Header] | None
     """Of equal names the first one counts; ``None``: not set."""
     body: bytes
-    metadata_bytes: int
-    payload_bytes: int
     encoded: bytes | None = None
     """The properties with the headers, where they stand there so."""
     published: Properties | None = None
@@ -122,6 +115,7 @@ def read_container(protocol: str, data: Term, annotations: Mapping[Term, Term]) 
     if not routing_keys:
         raise MessageError("a container without a routing key")
     properties = _annotated(content, annotations, persistent=persistent)
+    metadata_bytes, payload_bytes = container_sizes(protocol, data)
     return Container(
         msg_id=msg_id,
         exchange=exchange,
@@ -129,8 +123,8 @@ def read_container(protocol: str, data: Term, annotations: Mapping[Term, Term]) 
         properties=properties,
         body=content.body,
         persistent=persistent,
-        payload_bytes=content.payload_bytes,
-        metadata_bytes=content.metadata_bytes,
+        payload_bytes=payload_bytes,
+        metadata_bytes=metadata_bytes,
         encoded_properties=content.encoded if properties == content.published else None,
     )
 
@@ -221,16 +215,12 @@ def _amqpl(data: Term) -> _Content:
         case _:
             raise MessageError("an mc_amqpl that is no content")
     as_sent = encoded if isinstance(encoded, bytes) else None
-    if as_sent is not None:
-        published, metadata_bytes = decode_properties(as_sent), len(as_sent)
-    else:
-        published = properties_from_term(decoded)
-        metadata_bytes = HEADER_ESTIMATE_BYTES * len(published.headers or {})
+    published = properties_from_term(decoded) if as_sent is None else decode_properties(as_sent)
     headers = None
     if published.headers is not None:
         headers = [(name.encode("utf-8", "surrogateescape"), value) for name, value in published.headers.items()]
     without = attrs.evolve(published, headers=None)
-    return _Content(without, headers, body, metadata_bytes, len(body), as_sent, published)
+    return _Content(without, headers, body, as_sent, published)
 
 
 # ── AMQP 1.0 ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -240,7 +230,6 @@ def _amqp(data: Term) -> _Content:
     match data:
         case ("v1", list(annotations), bytes(bare), _, _, int(body_at), int(code)) if 0 <= body_at <= len(bare):
             message = attrs.evolve(_bare(bare, body_at, code), annotations=_pairs(annotations))
-            sizes = (ANNOTATIONS_ESTIMATE_BYTES if annotations else 0), len(bare)
         case ("msg", header, _, list(annotations), fields, list(application), body, list(_)):
             content, is_data = _decoded_body(body)
             message = Amqp10Message(
@@ -251,11 +240,10 @@ def _amqp(data: Term) -> _Content:
                 body=content,
                 is_data=is_data,
             )
-            sizes = 0, _data_bytes(body)
         case _:
             raise MessageError("an mc_amqp of an unknown form")
     properties, headers = converted(message)
-    return _Content(properties, headers or None, message.body, *sizes)
+    return _Content(properties, headers or None, message.body)
 
 
 def _bare(bare: bytes, body_at: int, code: int) -> Amqp10Message:
@@ -273,11 +261,6 @@ def _decoded_body(body: Term) -> tuple[bytes, bool]:
             return body_of([_decoded_section(record) for record in records])
         case _:
             raise MessageError(f"{body!r:.100} in place of a body")
-
-
-def _data_bytes(body: Term) -> int:
-    records = body if isinstance(body, list) else []
-    return sum(len(_iodata(record[1])) for record in records if isinstance(record, tuple) and record[0] == "v1_0.data")
 
 
 def _decoded_section(record: Term) -> amqp10.Section:
@@ -311,7 +294,7 @@ def _pairs(terms: list[Term]) -> list[tuple[Term, Term]]:
 
 def _mqtt(data: Term) -> _Content:
     match data:
-        case ("mqtt_msg", _, int(qos), topic, _, _, payload, dict(props), _):
+        case ("mqtt_msg", _, int(qos), _, _, _, payload, dict(props), _):
             body = _iodata(payload)
         case _:
             raise MessageError("an mc_mqtt that is no mqtt_msg")
@@ -334,9 +317,7 @@ def _mqtt(data: Term) -> _Content:
     )
     if isinstance(correlation, bytes) and properties.correlation_id is None:
         headers.insert(0, (b"x-correlation-id", long_string(correlation)))
-    sizes = [len(part) for part in (topic, correlation, content_type, answer_to) if isinstance(part, bytes)]
-    sizes += [len(part) for pair in pairs if isinstance(pair, tuple) for part in pair if isinstance(part, bytes)]
-    return _Content(properties, sorted(headers, key=lambda header: header[0]) or None, body, sum(sizes), len(body))
+    return _Content(properties, sorted(headers, key=lambda header: header[0]) or None, body)
 
 
 def _ascii(said: Term | None) -> str | None:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 
+from warren.queue_index.message_sizes import properties_bytes
 from warren.queue_index.properties import Properties, decode_properties, properties_from_term
 from warren.storage.erlang_terms import Atom, Term, decode, encode
 from warren.storage.errors import MessageError, TermError
@@ -41,9 +42,6 @@ MSG_ID_BYTES: Final = 16
 
 MAX_FRAGMENT_BYTES: Final = 131_064
 """A frame of 131,072 bytes less its own 8: the broker's default, and so the longest fragment that clients send it."""
-
-HEADER_ESTIMATE_BYTES: Final = 100
-"""What one header counts where the broker estimates the size of decoded properties."""
 
 _MAX_DEPTH = 160
 """Each level of a header's table takes two levels of the term; AMQP's tables are read to 64."""
@@ -136,12 +134,6 @@ class Template:
     head: bytes
     tail: bytes
     end: bytes
-
-    def encoded_size(self, body_size: int) -> int:
-        """Bytes of the encoded message with a body of ``body_size`` bytes."""
-        fragments = -(-body_size // MAX_FRAGMENT_BYTES)
-        lists = len(_ONE_ELEMENT) + 4 + (fragments - 1) * (len(_BINARY) + 4) if fragments else 0
-        return len(self.empty_head) + lists + body_size + len(self.tail) + MSG_ID_BYTES + len(self.end)
 
 
 @attrs.frozen(slots=False, cache_hash=True)  # slots would leave no room for the cached template
@@ -443,13 +435,7 @@ class _General:
     def properties_size(self) -> int:
         if self.container is not None:
             return self.container.metadata_bytes + self.container.payload_bytes - len(self.container.body)
-        if isinstance(self.encoded, bytes):
-            return len(self.encoded)
-        match self.decoded:
-            case ("P_basic", _, _, list(headers), *_):
-                return HEADER_ESTIMATE_BYTES * len(headers)
-            case _:
-                return 0
+        return properties_bytes(self.decoded, self.encoded)
 
 
 def _binaries(elements: list[Term], what: str) -> list[bytes]:

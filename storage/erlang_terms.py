@@ -13,16 +13,14 @@ improper list                           :class:`ImproperList`
 pid, reference, port                    :class:`Opaque`
 ======================================  ======================================
 
-Reading goes through erlang_py, and never before :func:`_check` has walked the bytes: that library trusts every length
-and recurses at every level. What passes the walk is whole, shallow, and costs memory and time in proportion to its
-bytes.
+Reading trusts no length: what is read is whole, shallow, and costs memory and time in proportion to its bytes.
 
 Refused although Erlang allows it: integers above 2040 bits, bit strings, funs, a list whose tail is written as one
 more list, and keys of maps other than atoms, binaries, pids and their like, integers below 2**56, and tuples of all
 these but integers (whoever can choose Python's hashes can make a ``dict`` slow). None of them occurs in a broker's
 files. Of equal keys the last one counts, and to Python ``true`` equals 1.
 
-Writing chooses the tags that OTP 25's ``term_to_binary`` chooses (the library chooses others for atoms and lists).
+Writing chooses the tags that OTP 25's ``term_to_binary`` chooses.
 """
 
 from __future__ import annotations
@@ -31,15 +29,14 @@ import math
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import attrs
-import erlang
 
 from warren.storage.errors import TermError
 
 MAX_DEPTH: Final = 64
-"""Levels of nesting that are read. A message's headers need about ten; the library recurses twice for each."""
+"""Levels of nesting that are read. A message's headers need about ten; reading recurses for each."""
 
 MAX_INFLATED_BYTES: Final = 1 << 24
 """What a compressed term may grow to; a broker compresses none of its files."""
@@ -52,28 +49,21 @@ _SMALL_TUPLE, _LARGE_TUPLE, _NIL, _STRING, _LIST, _MAP = 104, 105, 106, 107, 108
 _BINARY = 109
 _ATOM, _SMALL_ATOM, _ATOM_UTF8, _SMALL_ATOM_UTF8 = 100, 115, 118, 119
 _NEW_PID, _PID, _NEW_PORT, _V4_PORT, _NEWER_REFERENCE = 88, 103, 89, 120, 90
-_TAIL = -1
-"""What is walked behind the elements of an improper list; no tag."""
 
-_U16, _U32 = struct.Struct(">H"), struct.Struct(">I")
+_U16, _U32, _DOUBLE = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">d")
 
-_FIXED = {_SMALL_INTEGER: 1, _INTEGER: 4, _NEW_FLOAT: 8, _NIL: 0}
-"""Bytes behind the tag."""
-_COUNTED = {_SMALL_ATOM: 1, _SMALL_ATOM_UTF8: 1, _ATOM: 2, _ATOM_UTF8: 2, _STRING: 2, _BINARY: 4}
-"""Bytes of the length behind the tag; that many bytes follow it."""
 _CONTAINERS = {_SMALL_TUPLE: 1, _LARGE_TUPLE: 4, _LIST: 4, _MAP: 4}
 """Bytes of the arity behind the tag; that many elements (of a map: pairs) follow it."""
-_OPAQUE = {_NEW_PID: 12, _PID: 9, _NEW_PORT: 8, _V4_PORT: 12}
-"""Bytes behind the node's name, an atom."""
-_ATOMS = frozenset({_ATOM, _SMALL_ATOM, _ATOM_UTF8, _SMALL_ATOM_UTF8})
-_IN_KEYS = _ATOMS | {_BINARY, _NEW_PID, _PID, _NEW_PORT, _V4_PORT, _NEWER_REFERENCE, _SMALL_TUPLE}
+_ATOMS = {_ATOM: (2, "latin-1"), _SMALL_ATOM: (1, "latin-1"), _ATOM_UTF8: (2, "utf-8"), _SMALL_ATOM_UTF8: (1, "utf-8")}
+"""Bytes of the length behind the tag, and what the name behind that is written in."""
+_BEHIND_NODE = {_NEW_PID: 12, _PID: 9, _NEW_PORT: 8, _V4_PORT: 12}
+"""Bytes of a pid or a port behind the node's name, an atom."""
+_IN_KEYS = frozenset(_ATOMS) | {_BINARY, _NEW_PID, _PID, _NEW_PORT, _V4_PORT, _NEWER_REFERENCE, _SMALL_TUPLE}
 _KEYS = _IN_KEYS | {_SMALL_INTEGER, _INTEGER, _SMALL_BIG}
 _KEY_INTEGER_BYTES = 7
 """Python's hash of an integer this long is the integer; longer ones can be chosen to collide."""
 
-_AS_IT_IS = frozenset({bool, int, float, str})
-"""What erlang_py says in the same way."""
-_OPAQUE_TYPES = frozenset({erlang.OtpErlangPid, erlang.OtpErlangPort, erlang.OtpErlangReference})
+_CUT_SHORT: Final = "a term that is cut short"
 
 
 class Atom(str):
@@ -119,8 +109,15 @@ def decode(
         raise TermError("no Erlang term: its first byte is not 131")
     if plain[1:2] == bytes([_COMPRESSED]):
         plain = b"\x83" + _inflate(plain, max_inflated_bytes)
-    _check(plain, max_depth)
-    return _from_library(erlang.binary_to_term(plain))
+    try:
+        term, end = _term(plain, 1, max_depth, 0, False)
+    except (IndexError, struct.error) as error:
+        raise TermError(_CUT_SHORT) from error
+    if end > len(plain):
+        raise TermError(_CUT_SHORT)
+    if end < len(plain):
+        raise TermError(f"{len(plain) - end} bytes behind the term")
+    return term
 
 
 def pid_key(encoded_pid: bytes) -> bytes:
@@ -133,23 +130,16 @@ def pid_key(encoded_pid: bytes) -> bytes:
 
     Raises :class:`TermError` for what is no pid.
     """
-    tag = encoded_pid[:1]
-    rest = {b"X": 12, b"g": 9}.get(tag)
-    if rest is None:
+    if encoded_pid[:1] not in (b"X", b"g"):
         raise TermError("no pid")
     try:
-        node_end = _atom_end(encoded_pid, 1)
-    except (IndexError, struct.error) as error:
+        name, at = _name(encoded_pid, 1)
+    except IndexError as error:
         raise TermError("a pid that is cut short") from error
-    if len(encoded_pid) != node_end + rest:
+    if len(encoded_pid) != at + _BEHIND_NODE[encoded_pid[0]]:
         raise TermError(f"a pid of {len(encoded_pid)} bytes")
-    number, serial = encoded_pid[node_end : node_end + 4], encoded_pid[node_end + 4 : node_end + 8]
-    creation = encoded_pid[node_end + 8 :].rjust(4, b"\0")
-    is_latin_1 = encoded_pid[1] in (_ATOM, _SMALL_ATOM)
-    name = encoded_pid[1 + (3 if encoded_pid[1] in (_ATOM, _ATOM_UTF8) else 2) : node_end]
-    if is_latin_1:
-        name = name.decode("latin-1").encode()
-    return b"".join((serial, number, name.replace(b"\0", b"\0\xff"), b"\0\0", creation))
+    number, serial, creation = encoded_pid[at : at + 4], encoded_pid[at + 4 : at + 8], encoded_pid[at + 8 :]
+    return b"".join((serial, number, name.encode().replace(b"\0", b"\0\xff"), b"\0\0", creation.rjust(4, b"\0")))
 
 
 def node_of_pid(key: bytes) -> str:
@@ -184,139 +174,109 @@ def _inflate(data: bytes, limit: int) -> bytes:
     return inside
 
 
-def _check(data: bytes, max_depth: int) -> None:
-    """Walk the term behind the version byte, without recursion; raises :class:`TermError` unless it can be trusted."""
-    try:
-        end = _walk(data, max_depth)
-    except (IndexError, struct.error) as error:
-        raise TermError("a term that is cut short") from error
-    if end > len(data):
-        raise TermError("a term that is cut short")
-    if end < len(data):
-        raise TermError(f"{len(data) - end} bytes behind the term")
+def _term(data: bytes, at: int, max_depth: int, depth: int, in_key: bool) -> tuple[Term, int]:
+    """The term at ``at``, with ``depth`` containers around it, and the offset behind it.
 
-
-@attrs.define
-class _Open:
-    """A container whose elements are being walked."""
-
-    tag: int
-    remaining: int
-    is_key: bool
-
-
-def _walk(data: bytes, max_depth: int) -> int:
-    """The offset behind the term; may lie beyond the data where the last element does."""
-    position = 1
-    open_containers = [_Open(tag=0, remaining=1, is_key=False)]
-    while open_containers:
-        container = open_containers[-1]
-        if not container.remaining:
-            if container.tag == _LIST and data[position] != _NIL:
-                _to_tail(container, data[position])
-            else:
-                open_containers.pop()
-                position += container.tag == _LIST
-            continue
-        tag = data[position]
-        is_key = container.is_key
-        if container.tag == _MAP and container.remaining % 2 == 0:
-            is_key = True
-            if tag not in _KEYS or (tag == _SMALL_BIG and data[position + 1] > _KEY_INTEGER_BYTES):
-                raise TermError(f"a map's key with tag {tag}")
-        elif is_key and tag not in _IN_KEYS:
-            raise TermError(f"tag {tag} in a map's key")
-        container.remaining -= 1
-        if tag not in _CONTAINERS:
-            position = _leaf_end(data, position)
-            continue
-        arity, position = _number(data, position + 1, _CONTAINERS[tag])
-        elements = 2 * arity if tag == _MAP else arity
-        if elements > len(data) - position:
-            raise TermError(f"{elements} elements in {len(data) - position} bytes")
-        if tag == _LIST and not elements and data[position] != _NIL:
-            raise TermError("a tail without elements")
-        if len(open_containers) > max_depth:
-            raise TermError(f"nested deeper than {max_depth} levels")
-        open_containers.append(_Open(tag, elements, is_key))
-    return position
-
-
-def _to_tail(container: _Open, tag: int) -> None:
-    """Walk one more term, what an improper list ends in."""
-    if tag in (_LIST, _STRING):
+    Values may be cut short where the bytes are: that offset then lies beyond them. ``in_key``: it is a part of a map's
+    key.
+    """
+    tag = data[at]
+    if in_key and tag not in _IN_KEYS:
+        raise TermError(f"tag {tag} in a map's key")
+    if tag not in _CONTAINERS:
+        return _leaf_term(data, at, tag)
+    start = at + 1 + _CONTAINERS[tag]
+    count = int.from_bytes(data[at + 1 : start], "big")
+    elements = 2 * count if tag == _MAP else count
+    if elements > len(data) - start:
+        raise TermError(f"{elements} elements in {len(data) - start} bytes" if start <= len(data) else _CUT_SHORT)
+    if tag == _LIST and not elements and data[start] != _NIL:
+        raise TermError("a tail without elements")
+    if depth >= max_depth:
+        raise TermError(f"nested deeper than {max_depth} levels")
+    if tag == _MAP:
+        return _map(data, start, count, max_depth, depth + 1)
+    found: list[Term] = []
+    at = start
+    for _ in range(count):
+        element, at = _term(data, at, max_depth, depth + 1, in_key)
+        found.append(element)
+    if tag != _LIST:
+        return tuple(found), at
+    if data[at] == _NIL:
+        return found, at + 1
+    if data[at] in (_LIST, _STRING):
         raise TermError("a list that goes on in its tail")
-    container.tag, container.remaining = _TAIL, 1
+    tail, at = _term(data, at, max_depth, depth + 1, in_key)
+    return ImproperList(tuple(found), tail), at
 
 
-def _leaf_end(data: bytes, position: int) -> int:
-    """The offset behind the term at ``position`` that has no elements."""
-    tag = data[position]
-    if tag in _FIXED:
-        if tag == _NEW_FLOAT and not math.isfinite(struct.unpack_from(">d", data, position + 1)[0]):
-            raise TermError("a float that is not finite")
-        return position + 1 + _FIXED[tag]
-    if tag in _COUNTED:
-        size, start = _number(data, position + 1, _COUNTED[tag])
-        if tag in (_ATOM_UTF8, _SMALL_ATOM_UTF8):
-            try:
-                data[start : start + size].decode()
-            except UnicodeDecodeError as error:
-                raise TermError("an atom that is not UTF-8") from error
-        return start + size
+def _map(data: bytes, at: int, pairs: int, max_depth: int, depth: int) -> tuple[Term, int]:
+    found: dict[Term, Term] = {}
+    for _ in range(pairs):
+        tag = data[at]
+        if tag not in _KEYS or (tag == _SMALL_BIG and data[at + 1] > _KEY_INTEGER_BYTES):
+            raise TermError(f"a map's key with tag {tag}")
+        key, at = _term(data, at, max_depth, depth, tag in _IN_KEYS)
+        found[key], at = _term(data, at, max_depth, depth, False)
+    return found, at
+
+
+def _leaf_term(data: bytes, at: int, tag: int) -> tuple[Term, int]:
+    """The term at ``at`` that has no elements, and the offset behind it."""
+    if tag == _BINARY:
+        end = at + 5 + _U32.unpack_from(data, at + 1)[0]
+        return data[at + 5 : end], end
+    if tag in _ATOMS:
+        name, end = _name(data, at)
+        return (name == "true" if name in ("true", "false") else Atom(name)), end
+    if tag == _SMALL_INTEGER:
+        return data[at + 1], at + 2
+    if tag == _INTEGER:
+        return int.from_bytes(data[at + 1 : at + 5], "big", signed=True), at + 5
+    if tag == _NIL:
+        return [], at + 1
+    if tag == _STRING:
+        end = at + 3 + int.from_bytes(data[at + 1 : at + 3], "big")
+        return list(data[at + 3 : end]), end
     if tag == _SMALL_BIG:
-        if data[position + 2] > 1:
-            raise TermError(f"an integer with sign {data[position + 2]}")
-        return position + 3 + data[position + 1]
-    if tag in _OPAQUE:
-        return _atom_end(data, position + 1) + _OPAQUE[tag]
-    if tag == _NEWER_REFERENCE:
-        words, start = _number(data, position + 1, 2)
+        end, is_negative = at + 3 + data[at + 1], data[at + 2]
+        if is_negative > 1:
+            raise TermError(f"an integer with sign {is_negative}")
+        value = int.from_bytes(data[at + 3 : end], "little")
+        return (-value if is_negative else value), end
+    if tag == _NEW_FLOAT:
+        (number,) = _DOUBLE.unpack_from(data, at + 1)
+        if not math.isfinite(number):
+            raise TermError("a float that is not finite")
+        return number, at + 9
+    return _opaque(data, at, tag)
+
+
+def _opaque(data: bytes, at: int, tag: int) -> tuple[Term, int]:
+    if tag in _BEHIND_NODE:
+        end = _name(data, at + 1)[1] + _BEHIND_NODE[tag]
+    elif tag == _NEWER_REFERENCE:
+        (words,) = _U16.unpack_from(data, at + 1)
         if not 1 <= words <= 5:
             raise TermError(f"a reference of {words} words")
-        return _atom_end(data, start) + 4 + 4 * words
-    raise TermError(f"tag {tag}, which is unknown or refused")
+        end = _name(data, at + 3)[1] + 4 + 4 * words
+    else:
+        raise TermError(f"tag {tag}, which is unknown or refused")
+    return Opaque(data[at:end]), end
 
 
-def _atom_end(data: bytes, position: int) -> int:
-    if data[position] not in _ATOMS:
-        raise TermError(f"tag {data[position]} in place of a node's name")
-    return _leaf_end(data, position)
-
-
-def _number(data: bytes, position: int, width: int) -> tuple[int, int]:
-    """The unsigned number of ``width`` bytes at ``position``, and the offset behind it."""
-    end = position + width
-    if end > len(data):
-        raise TermError("a term that is cut short")
-    return int.from_bytes(data[position:end], "big"), end
-
-
-def _from_library(value: Any) -> Term:
-    """erlang_py's objects as ours."""
-    kind = type(value)
-    if kind in _AS_IT_IS:
-        return cast(Term, value)
-    if kind is erlang.OtpErlangBinary:
-        return cast(bytes, value.value)
-    if kind is erlang.OtpErlangAtom:
-        return Atom(value.value.decode("latin-1") if isinstance(value.value, bytes) else value.value)
-    if kind is tuple:
-        return tuple([_from_library(element) for element in value])
-    if kind is list:
-        return [_from_library(element) for element in value]
-    if kind is erlang.OtpErlangList:
-        *elements, tail = [_from_library(element) for element in value.value]
-        return ImproperList(tuple(elements), tail)
-    if kind is dict:
-        return {_from_library(key): _from_library(element) for key, element in value.items()}
-    if kind in _OPAQUE_TYPES:
-        return Opaque(value.binary())
-    if kind is bytes:  # a packed string
-        return list(value)
-    if value is None:
-        return Atom("undefined")
-    raise TermError(f"a {kind.__name__}, which is refused")
+def _name(data: bytes, at: int) -> tuple[str, int]:
+    """The name of the atom at ``at``, and the offset behind it."""
+    if data[at] not in _ATOMS:
+        raise TermError(f"tag {data[at]} in place of a node's name")
+    length_bytes, encoding = _ATOMS[data[at]]
+    start = at + 1 + length_bytes
+    end = start + int.from_bytes(data[at + 1 : start], "big")
+    try:
+        return data[start:end].decode(encoding), end
+    except UnicodeDecodeError as error:
+        raise TermError("an atom that is not UTF-8") from error
 
 
 def _write(term: Term, parts: list[bytes], depth_left: int) -> None:

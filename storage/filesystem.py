@@ -132,12 +132,12 @@ def write_file(files: FileSystem, path: str, data: bytes, *, sync: bool) -> None
         files.sync_directory(os.path.dirname(path))
 
 
-def write_beside(files: FileSystem, path: str, data: bytes, *, sync: bool) -> str:
-    """Write what is to take the place of the file at ``path``; returns the path that it has until then.
+def write_beside(files: FileSystem, path: str, data: bytes, *, sync: bool, suffix: str = ".new") -> str:
+    """Write what is to take the place of the file at ``path``; returns its path until then, which ends in ``suffix``.
 
     Where that fails nothing is left of it: on a full disk it would keep room from everybody.
     """
-    scratch = path + ".new"
+    scratch = path + suffix
     if files.exists(scratch):
         files.delete(scratch)
     try:

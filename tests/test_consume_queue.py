@@ -556,15 +556,6 @@ def test_the_first_message_at_a_time_is_what_a_walk_finds(steps: list[int], firs
     assert found == first + expected
 
 
-def test_entries_are_found_by_their_tags_codes() -> None:
-    queue = open_queue(MemoryFileSystem())
-    put(queue, *((n, n * 100, 100, (5, -6, 2**40)[n % 3]) for n in range(12)))
-    offsets, entries = queue.find_by_tags(2, 8, {5, 2**40, 99})
-    assert offsets.tolist() == [2, 3, 5, 6, 8, 9]
-    assert entries["physical_offset"].tolist() == [200, 300, 500, 600, 800, 900]
-    assert queue.find_by_tags(2, 8, set())[0].tolist() == []
-
-
 # Damage
 
 

@@ -45,9 +45,6 @@ EXTRAS = {
 }
 """Optional dependencies, and who may import them."""
 
-IMPORT_NAMES = {"erlang_py": "erlang"}
-"""Distributions whose import name is not their own."""
-
 BROUGHT = {"pyspark": {"py4j"}}
 """Libraries that are part of another one's interface and come with it."""
 
@@ -87,7 +84,7 @@ def declared(module: str) -> set[str]:
         requirement for extra in extras for requirement in project["optional-dependencies"][extra]
     ]
     names = {re.split(r"[^\w.-]", requirement)[0].lower().replace("-", "_") for requirement in requirements}
-    return {IMPORT_NAMES.get(name, name) for name in names}.union(*(BROUGHT.get(name, set()) for name in names))
+    return names.union(*(BROUGHT.get(name, set()) for name in names))
 
 
 def violations(module: str, source: str) -> list[str]:
@@ -180,7 +177,7 @@ def test_an_import_that_points_elsewhere_is_found(module: str, source: str) -> N
         ("warren.simulation", "import simpy"),
         ("warren.kombu.channel", "from amqp import exceptions\nfrom kombu.transport import base"),
         ("warren.metrics", "from prometheus_client.core import Metric"),
-        ("warren.queue_index.x", "import erlang"),
+        ("warren.queue_index.x", "import pamqp"),
     ],
 )
 def test_an_import_that_points_down_is_fine(module: str, source: str) -> None:

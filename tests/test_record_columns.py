@@ -24,6 +24,7 @@ from warren.msg_store.commit_log_format import (
     ROLLBACK,
     SCHEDULE_TOPIC,
     STORE_HOST_V6,
+    TRANSACTION_MASK,
     Blank,
     Host,
     Record,
@@ -108,7 +109,7 @@ def tags_code(of: Record) -> int:
 
 
 def key_hashes(of: Record) -> list[int]:
-    if of.transaction_type == ROLLBACK:
+    if of.sys_flag & TRANSACTION_MASK == ROLLBACK:
         return []
     properties = decode_properties(of.properties)
     keys = [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]

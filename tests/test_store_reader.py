@@ -95,4 +95,4 @@ def test_of_a_store_with_one_file_that_cannot_be_read_the_others_are() -> None:
     store = StoreReader.open(system, DIRECTORY, refused=refused)
     assert list(refused) == [path_of(DIRECTORY, 1)]
     assert [store.contains(key(number)) for number in (1, 2, 3)] == [True, False, True]
-    assert store.read_many([key(3), key(1)]) == [b"three", b"one"]
+    assert [store.read(key(number)) for number in (3, 1)] == [b"three", b"one"]

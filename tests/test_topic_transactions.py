@@ -51,7 +51,7 @@ def test_a_committed_message_names_its_half_message() -> None:
     (message,) = log.append(committed(half, "shop"))
     assert (message.topic, message.queue_id, message.body) == ("orders", 2, b"second")
     assert message.prepared_transaction_offset == half.physical_offset > 0
-    assert message.transaction_type == COMMIT
+    assert message.sys_flag & TRANSACTION_MASK == COMMIT
     assert message.properties == half.properties  # 4.9.3 leaves all of them
     assert (message.born_timestamp, message.born_host, message.queue_offset) == (1_000, THERE, 0)
 

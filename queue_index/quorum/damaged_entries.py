@@ -17,7 +17,7 @@ import re
 from contextlib import suppress
 from typing import Final
 
-from warren.queue_index.quorum.command_terms import READERS, command_of, consumer_key, natural
+from warren.queue_index.quorum.command_terms import NAMES, command_of, consumer_key, natural
 from warren.queue_index.quorum.commands import (
     Body,
     Checkout,
@@ -71,7 +71,7 @@ _OF_MESSAGES = frozenset({b"enqueue", b"e"})
 
 def _pattern(*, nearly: bool) -> re.Pattern[bytes]:
     """The names of commands, with their lengths; ``nearly``: with any one byte changed."""
-    names = sorted({*READERS, "noop"} - {"e"} if nearly else {*READERS, "noop"})
+    names = sorted({*NAMES, "noop"} - {"e"} if nearly else {*NAMES, "noop"})
     groups = []
     for name in names:
         text = bytes([len(name)]) + name.encode()

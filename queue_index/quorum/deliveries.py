@@ -29,8 +29,8 @@ class Deliveries:
         self.unserved = False
         """Whether messages may wait although it is a consumer's turn: after a command without the checkout it needs."""
 
-    def checkout(self, ts_ms: int) -> None:
-        while self.serve_one(ts_ms) is not None:
+    def checkout(self) -> None:
+        while self.serve_one() is not None:
             pass
         self.unserved = False
         messages = self.messages
@@ -39,9 +39,9 @@ class Deliveries:
         if messages.settings.has_limits:
             messages.apply_limits()
 
-    def serve_one(self, ts_ms: int) -> int | None:
+    def serve_one(self) -> int | None:
         """The head goes to the consumer whose turn it is; the number under which it is out, ``None``: nothing goes."""
-        message = self.messages.head(ts_ms)
+        message = self.messages.head()
         service = self.service
         queue, by_key = service.queue, service.consumers.by_key
         while (key := queue.first()) is not None:
@@ -58,33 +58,32 @@ class Deliveries:
                     return consumer.next_msg_id - 1
         return None
 
-    def finish(self, consumer: Consumer, msg_ids: Sequence[int], ts_ms: int) -> None:
+    def finish(self, consumer: Consumer, msg_ids: Sequence[int]) -> None:
         """Settled, or discarded."""
         self.complete(consumer, msg_ids)
         self.activate_if(self.rules.has_keys)
-        self.checkout(ts_ms)
+        self.checkout()
 
     def complete(self, consumer: Consumer, msg_ids: Sequence[int]) -> None:
         """They are gone."""
         done, finish = 0, self.messages.finish
         for msg_id in msg_ids:
             done += finish(consumer, msg_id)
-        if done or len(msg_ids) != 1:
+        if done or len(msg_ids) != 1 or self.rules.has_timeouts:
             consumer.give_back(done)
             self.service.refresh(consumer)
 
-    def discard(self, consumer: Consumer, msg_ids: Sequence[int], ts_ms: int) -> None:
+    def discard(self, consumer: Consumer, msg_ids: Sequence[int]) -> None:
         for msg_id in dict.fromkeys(msg_ids):
             message = consumer.held.get(msg_id)
             if message is not None:
                 self.messages.to_dead_letters("rejected", message)
-        self.finish(consumer, msg_ids, ts_ms)
+        self.finish(consumer, msg_ids)
 
     def give_back(
         self,
         consumer: Consumer,
         msg_ids: Sequence[int],
-        ts_ms: int,
         *,
         failed: bool,
         annotations: Mapping[Term, Term] = NO_ANNOTATIONS,
@@ -101,7 +100,7 @@ class Deliveries:
                 consumer.give_back(returned)
             self.service.refresh(consumer)
         self.activate_if(self.rules.activates_after_return)
-        self.checkout(ts_ms)
+        self.checkout()
 
     def return_all(self, consumer: Consumer, *, failed: bool) -> None:
         for msg_id in list(consumer.held):
@@ -127,7 +126,7 @@ class Deliveries:
         del consumer.held[msg_id]
         return again
 
-    def requeue(self, consumer: Consumer, msg_id: int, index: int, ts_ms: int) -> None:
+    def requeue(self, consumer: Consumer, msg_id: int, index: int) -> None:
         """The message is in the log again, and comes last, under its new index."""
         message = consumer.held.pop(msg_id, None)
         if message is None:
@@ -140,7 +139,7 @@ class Deliveries:
         consumer.give_back(1)
         self.service.refresh(consumer)
         self.activate_if(self.rules.activates_after_return)
-        self.checkout(ts_ms)
+        self.checkout()
 
     def activate_if(self, does: bool) -> None:
         """With a single active consumer, the next one."""

@@ -28,14 +28,14 @@ class Doubtful:
     def __bool__(self) -> bool:
         return bool(self._messages)
 
-    def finish(self, consumer: Consumer, msg_ids: Sequence[int], deliveries: Deliveries, ts_ms: int) -> list[int]:
+    def finish(self, consumer: Consumer, msg_ids: Sequence[int], deliveries: Deliveries) -> list[int]:
         """What the command takes from the consumer; returns the messages' indexes."""
         messages = [consumer.held[msg_id] for msg_id in msg_ids]
         self._messages.update(((consumer, msg_id), message) for msg_id, message in zip(msg_ids, messages, strict=True))
-        deliveries.finish(consumer, msg_ids, ts_ms)
+        deliveries.finish(consumer, msg_ids)
         return [message.index for message in messages]
 
-    def recall(self, consumer: Consumer, msg_ids: Sequence[int], messages: Messages, ts_ms: int) -> None:
+    def recall(self, consumer: Consumer, msg_ids: Sequence[int], messages: Messages) -> None:
         """A sound command names these: those that are doubtful are out as before."""
         for msg_id in msg_ids:
             message = self._messages.pop((consumer, msg_id), None)
@@ -44,7 +44,7 @@ class Doubtful:
                 messages.out_count += 1
                 messages.out_bytes += message.size
                 if isinstance(messages, TimedMessages):
-                    consumer.deadlines[msg_id] = ts_ms + consumer.timeout_ms
+                    consumer.deadlines[msg_id] = messages.now_ms + consumer.timeout_ms
 
     def come_back(self, messages: Messages) -> None:
         """At the restart: behind all that returns."""

@@ -28,38 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from warren.queue_index.quorum import machine_state, state_writer
-from warren.queue_index.quorum.commands import (
-    AssignDeferred,
-    Cancel,
-    Checkout,
-    Command,
-    ConsumerKey,
-    ConsumerTimeout,
-    Credit,
-    DeadLetterCheckout,
-    DeadLetterSettle,
-    Discard,
-    Down,
-    Enqueue,
-    MachineVersion,
-    Modify,
-    NewCluster,
-    NodeDown,
-    NodeUp,
-    Nothing,
-    Pid,
-    Purge,
-    PurgeNodes,
-    RegisterEnqueuer,
-    Requeue,
-    RetryDelayed,
-    Return,
-    Settle,
-    UpdateConfig,
-)
+from warren.queue_index.quorum import commands, machine_state, state_writer
+from warren.queue_index.quorum.commands import Command, ConsumerKey, Pid
 from warren.queue_index.quorum.consumers import SUSPECTED, UP, Consumer
 from warren.queue_index.quorum.dead_letters import DeadLetter, DeadLetters
 from warren.queue_index.quorum.deliveries import Deliveries
@@ -73,6 +45,8 @@ from warren.queue_index.quorum.timed_deliveries import TimedDeliveries
 from warren.queue_index.quorum.timed_membership import TimedMembership
 from warren.queue_index.quorum.timed_messages import TimedMessages
 from warren.storage.erlang_terms import Atom, Term
+
+_Appliers: TypeAlias = "Mapping[type, Callable[[int, Any], None]]"
 
 UNKNOWN_PID: Final = b""
 """Of a consumer of which nobody knows whose it is."""
@@ -91,49 +65,54 @@ class QuorumMachine:
         self._messages = parts.messages
         self._publishers = parts.publishers
         self._service = parts.service
-        self._timed: TimedMembership | None = None
-        """4.3's, where it is that."""
-        self._deliveries, self._membership = self._acting_parts()
-        self._last_ts_ms = 0
+        self._deliveries, self._membership, self._appliers = self._acting_parts()
         self._doubtful = Doubtful()
         self._unsure_key: ConsumerKey | None = None
         """Of a consumer whose tag or pid may be another one."""
         self._members: tuple[tuple[str, str], ...] = ()
-        self._appliers: Final[Mapping[type, Callable[[int, int, Any], None]]] = {
-            Enqueue: self._enqueue,
-            Settle: self._settle,
-            RegisterEnqueuer: self._register_enqueuer,
-            Checkout: self._checkout,
-            Cancel: self._cancel,
-            Discard: self._discard,
-            Return: self._return,
-            Modify: self._modify,
-            Requeue: self._requeue,
-            Credit: self._credit,
-            Purge: self._purge,
-            Down: self._down,
-            NodeDown: self._node_down,
-            NodeUp: self._node_up,
-            PurgeNodes: self._purge_nodes,
-            UpdateConfig: self._update_config,
-            MachineVersion: self._machine_version,
-            NewCluster: self._new_cluster,
-            Nothing: self._nothing,
-            DeadLetterCheckout: self._dead_letter_checkout,
-            DeadLetterSettle: self._dead_letter_settle,
-            ConsumerTimeout: self._consumer_timeout,
-            RetryDelayed: self._retry_delayed,
-            AssignDeferred: self._assign_deferred,
-        }
 
-    def _acting_parts(self) -> tuple[Deliveries, Membership]:
-        """What acts on the parts, by the version."""
-        if isinstance(self._messages, TimedMessages):
-            deliveries = TimedDeliveries(self._messages, self._service, self._rules)
-            self._timed = TimedMembership(deliveries, self._publishers)
-            return deliveries, self._timed
-        plain = Deliveries(self._messages, self._service, self._rules)
-        return plain, Membership(plain, self._publishers)
+    def _acting_parts(self) -> tuple[Deliveries, Membership, _Appliers]:
+        """What acts on the parts, by the version; and what each command does, given the index of its entry."""
+        if not isinstance(self._messages, TimedMessages):
+            deliveries = Deliveries(self._messages, self._service, self._rules)
+            membership = Membership(deliveries, self._publishers)
+            return deliveries, membership, self._appliers_with(membership)
+        timed_deliveries = TimedDeliveries(self._messages, self._service, self._rules)
+        timed = TimedMembership(timed_deliveries, self._publishers)
+        of_4_3: _Appliers = {
+            commands.ConsumerTimeout: timed.time_out,
+            commands.RetryDelayed: timed.retry,
+            commands.AssignDeferred: timed.assign,
+        }
+        return timed_deliveries, timed, {**self._appliers_with(timed), **of_4_3}
+
+    def _appliers_with(self, membership: Membership) -> _Appliers:
+        return {
+            commands.Enqueue: self._enqueue,
+            commands.Settle: self._settle,
+            commands.RegisterEnqueuer: self._register_enqueuer,
+            commands.Checkout: membership.checkout,
+            commands.Cancel: membership.cancel,
+            commands.Discard: self._discard,
+            commands.Return: self._return,
+            commands.Modify: self._modify,
+            commands.Requeue: self._requeue,
+            commands.Credit: membership.credit,
+            commands.Purge: self._purge,
+            commands.Down: membership.down,
+            commands.NodeDown: self._pass_over,
+            commands.NodeUp: membership.node_up,
+            commands.PurgeNodes: membership.purge_nodes,
+            commands.UpdateConfig: self._update_config,
+            commands.MachineVersion: self._machine_version,
+            commands.NewCluster: self._new_cluster,
+            commands.Nothing: self._nothing,
+            commands.DeadLetterCheckout: self._dead_letter_checkout,
+            commands.DeadLetterSettle: self._dead_letter_settle,
+            commands.ConsumerTimeout: self._pass_over,
+            commands.RetryDelayed: self._pass_over,
+            commands.AssignDeferred: self._pass_over,
+        }
 
     @classmethod
     def new(cls, settings: Mapping[Term, Term], machine_version: int) -> QuorumMachine:
@@ -164,7 +143,7 @@ class QuorumMachine:
     @property
     def last_ts_ms(self) -> int:
         """Of the last command."""
-        return self._last_ts_ms
+        return self._messages.now_ms
 
     @property
     def members(self) -> tuple[tuple[str, str], ...]:
@@ -227,8 +206,8 @@ class QuorumMachine:
         applier = self._appliers.get(type(command))
         if applier is None:
             raise ValueError(f"not to be applied: {command!r}")
-        self._last_ts_ms = ts_ms
-        applier(index, ts_ms, command)
+        self._messages.now_ms = ts_ms
+        applier(index, command)
 
     def held(self, key: ConsumerKey, msg_id: int) -> QueuedMessage | None:
         """What is out under a number."""
@@ -253,94 +232,72 @@ class QuorumMachine:
 
     def doubt(self, consumer: Consumer, msg_ids: Sequence[int]) -> list[int]:
         """A settle that cannot be trusted; returns the indexes of what it may have settled, which comes back."""
-        return self._doubtful.finish(consumer, msg_ids, self._deliveries, self._last_ts_ms)
+        return self._doubtful.finish(consumer, msg_ids, self._deliveries)
 
     # What each command does.
 
-    def _enqueue(self, index: int, ts_ms: int, command: Enqueue) -> None:
+    def _enqueue(self, index: int, command: commands.Enqueue) -> None:
         pid, seq, body = command
         if pid is not None and not self._publishers.takes(pid, seq):
             return
         ttl_ms, queue_ttl_ms = body.ttl_ms, self._messages.settings.msg_ttl_ms
         if ttl_ms is None or (queue_ttl_ms is not None and queue_ttl_ms < ttl_ms):
             ttl_ms = queue_ttl_ms
-        expiry_ms = None if ttl_ms is None else ts_ms + (ttl_ms or 1)
+        expiry_ms = None if ttl_ms is None else self._messages.now_ms + (ttl_ms or 1)
         size = body.size + body.metadata_size if self._rules.has_timeouts else body.size
         count = body.delivery_count if self._rules.has_keys else 0
         self._messages.add(QueuedMessage(index, size, expiry_ms, count), body.priority)
-        self._deliveries.checkout(ts_ms)
+        self._deliveries.checkout()
 
-    def _register_enqueuer(self, index: int, ts_ms: int, command: RegisterEnqueuer) -> None:
+    def _register_enqueuer(self, index: int, command: commands.RegisterEnqueuer) -> None:
         """Without a checkout."""
         self._publishers.register(command.pid)
 
-    def _checkout(self, index: int, ts_ms: int, command: Checkout) -> None:
-        if command.lifetime == "get":
-            self._membership.get(ts_ms, command)
+    def _pass_over(self, index: int, command: Command) -> None:
+        """Without a checkout: what a node that is away means comes with ``down``, and what is 4.3's only that knows."""
+
+    def _settle(self, index: int, command: commands.Settle) -> None:
+        consumer = self._named(command.consumer, command.msg_ids)
+        if consumer is not None:
+            self._deliveries.finish(consumer, command.msg_ids)
         else:
-            self._membership.attach(index, ts_ms, command)
+            self._membership.answer_waiting(command.consumer, command.msg_ids)
 
-    def _cancel(self, index: int, ts_ms: int, command: Cancel) -> None:
-        self._membership.cancel(ts_ms, command)
-
-    def _down(self, index: int, ts_ms: int, command: Down) -> None:
-        self._membership.down(ts_ms, command)
-
-    def _node_down(self, index: int, ts_ms: int, command: NodeDown) -> None:
-        """Nothing: what it means comes with ``down``. Without a checkout."""
-
-    def _node_up(self, index: int, ts_ms: int, command: NodeUp) -> None:
-        self._membership.node_up(ts_ms, command.node)
-
-    def _purge_nodes(self, index: int, ts_ms: int, command: PurgeNodes) -> None:
-        self._membership.purge_nodes(command)
-
-    def _credit(self, index: int, ts_ms: int, command: Credit) -> None:
-        self._membership.credit(ts_ms, command)
-
-    def _settle(self, index: int, ts_ms: int, command: Settle) -> None:
-        consumer = self._named(command, ts_ms)
-        if consumer is not None:
-            self._deliveries.finish(consumer, command.msg_ids, ts_ms)
-        elif self._timed is not None:
-            self._timed.answer_waiting(command.consumer, command.msg_ids, ts_ms)
-
-    def _discard(self, index: int, ts_ms: int, command: Discard) -> None:
-        consumer = self._named(command, ts_ms)
+    def _discard(self, index: int, command: commands.Discard) -> None:
+        consumer = self._named(command.consumer, command.msg_ids)
         if consumer is not None and (consumer.key == command.consumer or self._rules.finds_by_id):
-            self._deliveries.discard(consumer, command.msg_ids, ts_ms)
-        elif self._timed is not None:
-            self._timed.answer_waiting(command.consumer, command.msg_ids, ts_ms)
+            self._deliveries.discard(consumer, command.msg_ids)
+        else:
+            self._membership.answer_waiting(command.consumer, command.msg_ids)
 
-    def _return(self, index: int, ts_ms: int, command: Return) -> None:
-        consumer = self._named(command, ts_ms)
+    def _return(self, index: int, command: commands.Return) -> None:
+        consumer = self._named(command.consumer, command.msg_ids)
         if consumer is not None:
-            self._deliveries.give_back(consumer, command.msg_ids, ts_ms, failed=not self._rules.has_keys)
-        elif self._timed is not None:
-            self._timed.answer_waiting(command.consumer, command.msg_ids, ts_ms)
+            self._deliveries.give_back(consumer, command.msg_ids, failed=not self._rules.has_keys)
+        else:
+            self._membership.answer_waiting(command.consumer, command.msg_ids)
 
-    def _modify(self, index: int, ts_ms: int, command: Modify) -> None:
+    def _modify(self, index: int, command: commands.Modify) -> None:
         """Its annotations go with the message, to the next consumer; a reader has no other use for them."""
-        consumer = self._named(command, ts_ms) if self._rules.has_keys else None
+        consumer = self._named(command.consumer, command.msg_ids) if self._rules.has_keys else None
         if consumer is None:
-            if self._timed is not None:
-                self._timed.answer_waiting(command.consumer, command.msg_ids, ts_ms)
+            self._membership.answer_waiting(command.consumer, command.msg_ids)
         elif command.undeliverable_here:
-            self._deliveries.discard(consumer, command.msg_ids, ts_ms)
+            self._deliveries.discard(consumer, command.msg_ids)
         else:
             failed, annotations = command.delivery_failed, command.annotations
-            self._deliveries.give_back(consumer, command.msg_ids, ts_ms, failed=failed, annotations=annotations)
+            self._deliveries.give_back(consumer, command.msg_ids, failed=failed, annotations=annotations)
 
-    def _requeue(self, index: int, ts_ms: int, command: Requeue) -> None:
+    def _requeue(self, index: int, command: commands.Requeue) -> None:
         consumer = self._service.consumers.by_key.get(command.consumer) or self._unsure(command.consumer)
         if consumer is not None:
-            self._deliveries.requeue(consumer, command.msg_id, index, ts_ms)
+            self._deliveries.requeue(consumer, command.msg_id, index)
 
-    def _named(self, command: Settle | Discard | Return | Modify, ts_ms: int) -> Consumer | None:
+    def _named(self, key: ConsumerKey, msg_ids: Sequence[int]) -> Consumer | None:
         """The consumer that a command names; what it names with it is out again where that was doubtful."""
-        consumer = self._find(command.consumer)
+        consumer = self._find(key)
         if self._doubtful and consumer is not None:
-            self._doubtful.recall(consumer, command.msg_ids, self._messages, ts_ms)
+            self._doubtful.recall(consumer, msg_ids, self._messages)
         return consumer
 
     def _find(self, key: ConsumerKey) -> Consumer | None:
@@ -354,11 +311,11 @@ class QuorumMachine:
             return None
         return self._service.consumers.by_key.get(unsure)
 
-    def _purge(self, index: int, ts_ms: int, command: Purge) -> None:
+    def _purge(self, index: int, command: commands.Purge) -> None:
         """What is out stays. Without a checkout."""
         self._messages.purge(self._rules.ready_queue())
 
-    def _update_config(self, index: int, ts_ms: int, command: UpdateConfig) -> None:
+    def _update_config(self, index: int, command: commands.UpdateConfig) -> None:
         handler = command.settings.get(Atom("dead_letter_handler"))
         if handler is None and not self._rules.has_keys:
             return
@@ -369,9 +326,9 @@ class QuorumMachine:
             messages.dead_letters = DeadLetters()
         messages.settings = settings
         self._service.single_active = settings.single_active
-        self._deliveries.checkout(ts_ms)
+        self._deliveries.checkout()
 
-    def _machine_version(self, index: int, ts_ms: int, command: MachineVersion) -> None:
+    def _machine_version(self, index: int, command: commands.MachineVersion) -> None:
         """Without a checkout; a lower one changes nothing."""
         rules_of(command.version)
         if command.version <= self._version:
@@ -384,9 +341,9 @@ class QuorumMachine:
             elif version == 4:
                 self._to_version_4()
             elif version == 8:
-                self._to_version_8(ts_ms)
+                self._to_version_8()
         self._version, self._rules = command.version, rules_of(command.version)
-        self._deliveries, self._membership = self._acting_parts()
+        self._deliveries, self._membership, self._appliers = self._acting_parts()
 
     def _to_version_4(self) -> None:
         """Acquisitions are counted from here on; what is out or returned brings along what was counted before."""
@@ -396,49 +353,34 @@ class QuorumMachine:
         self._messages.ready = ready
         self._service.ranked = True
 
-    def _to_version_8(self, ts_ms: int) -> None:
+    def _to_version_8(self) -> None:
         """From here on messages are held for a time."""
-        self._messages = TimedMessages.of(self._messages, ts_ms)
+        self._messages = TimedMessages.of(self._messages)
         self._service.waits_for_suspected = True
+        deadline = self._messages.now_ms + DEFAULT_TIMEOUT_MS
         for consumer in [*self._service.consumers, *self._service.waiting]:
             consumer.timeout_ms, consumer.serial = DEFAULT_TIMEOUT_MS, True
-            consumer.deadlines = dict.fromkeys(consumer.held, ts_ms + DEFAULT_TIMEOUT_MS)
+            consumer.deadlines = dict.fromkeys(consumer.held, deadline)
             consumer.inner = UP if consumer.status == SUSPECTED else None
 
-    def _new_cluster(self, index: int, ts_ms: int, command: NewCluster) -> None:
+    def _new_cluster(self, index: int, command: commands.NewCluster) -> None:
         """Without a checkout."""
         self._members = command.members
 
-    def _nothing(self, index: int, ts_ms: int, command: Nothing) -> None:
+    def _nothing(self, index: int, command: commands.Nothing) -> None:
         if command.touches_queue and command.name not in _NO_CHECKOUT:
-            if isinstance(self._messages, TimedMessages):
-                self._messages.time_passes(ts_ms)
-            self._deliveries.checkout(ts_ms)
+            self._messages.time_passes()
+            self._deliveries.checkout()
 
-    def _consumer_timeout(self, index: int, ts_ms: int, command: ConsumerTimeout) -> None:
-        """What an older machine does not know it passes over, without a checkout; so the next two."""
-        if self._timed is not None:
-            self._timed.time_out(ts_ms, command.consumer)
-
-    def _retry_delayed(self, index: int, ts_ms: int, command: RetryDelayed) -> None:
-        if self._timed is not None:
-            self._timed.deliveries.retry(command.limit, ts_ms)
-
-    def _assign_deferred(self, index: int, ts_ms: int, command: AssignDeferred) -> None:
-        """Without a checkout."""
-        if self._timed is not None:
-            consumer = self._service.consumers.by_key.get(command.consumer)
-            self._timed.deliveries.assign(consumer, command.tokens, ts_ms)
-
-    def _dead_letter_checkout(self, index: int, ts_ms: int, command: DeadLetterCheckout) -> None:
+    def _dead_letter_checkout(self, index: int, command: commands.DeadLetterCheckout) -> None:
         if self._messages.settings.dead_lettering == "at_least_once":
             self._messages.dead_letters.new_worker(command.pid, command.prefetch)
-        self._deliveries.checkout(ts_ms)
+        self._deliveries.checkout()
 
-    def _dead_letter_settle(self, index: int, ts_ms: int, command: DeadLetterSettle) -> None:
+    def _dead_letter_settle(self, index: int, command: commands.DeadLetterSettle) -> None:
         if self._messages.settings.dead_lettering == "at_least_once":
             self._messages.dead_letters.settle(command.msg_ids)
-        self._deliveries.checkout(ts_ms)
+        self._deliveries.checkout()
 
     def pids(self) -> list[Pid]:
         """Of the processes that publish or consume, in order."""
@@ -447,8 +389,6 @@ class QuorumMachine:
     def restart(self, missed: Iterable[Pid] = ()) -> None:
         """A new leader finds every process gone, these first, then by their pids; then nothing is out any longer."""
         self._messages.keep()
-        if isinstance(self._messages, TimedMessages):
-            self._messages.now_ms = self._last_ts_ms
         self._miss(missed)
         # In 4.3 a consumer may stay behind: it waits again when it gave back the last that it held.
         while pids := self.pids():
@@ -458,7 +398,7 @@ class QuorumMachine:
 
     def _miss(self, pids: Iterable[Pid]) -> None:
         for pid in pids:
-            self._membership.down(self._last_ts_ms, Down(pid, "noproc"))
+            self._membership.down(0, commands.Down(pid, "noproc"))
 
     def check_invariants(self) -> None:
         """Proves the whole; raises :class:`RuntimeError` where it does not hold. It walks over everything."""

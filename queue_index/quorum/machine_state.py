@@ -103,7 +103,7 @@ class Parts:
         service.waits_for_suspected = rules.has_timeouts
         messages = Messages(settings, rules.ready_queue())
         if rules.has_timeouts:
-            messages = TimedMessages.of(messages, 0)
+            messages = TimedMessages.of(messages)
         return cls(machine_version, messages, Publishers(), service)
 
 

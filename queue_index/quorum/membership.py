@@ -7,7 +7,9 @@ nothing is handed out to its consumers, and what they held returns. Both count a
 
 from __future__ import annotations
 
-from warren.queue_index.quorum.commands import Cancel, Checkout, ConsumerKey, Credit, Down, Pid, PurgeNodes
+from collections.abc import Sequence
+
+from warren.queue_index.quorum.commands import Cancel, Checkout, ConsumerKey, Credit, Down, NodeUp, Pid, PurgeNodes
 from warren.queue_index.quorum.consumers import CANCELLED, SUSPECTED, UP, Consumer
 from warren.queue_index.quorum.deliveries import Deliveries
 from warren.queue_index.quorum.publishers import Publishers
@@ -16,14 +18,21 @@ from warren.storage.erlang_terms import node_of_pid
 
 
 class Membership:
-    """Consumer membership: who is there. Every method ends with a checkout unless it says something else."""
+    """Consumer membership: who is there.
+
+    Most methods do what a command does (``index``: of its entry). They end with a checkout unless they say something
+    else.
+    """
 
     def __init__(self, deliveries: Deliveries, publishers: Publishers) -> None:
         self.deliveries = deliveries
         self.publishers = publishers
 
-    def attach(self, index: int, ts_ms: int, command: Checkout) -> None:
-        """A consumer joins, or is there already and takes on what it asks for now."""
+    def checkout(self, index: int, command: Checkout) -> None:
+        """A consumer joins, or is there already and takes on what it asks for now; or a basic.get."""
+        if command.lifetime == "get":
+            self._get(command)
+            return
         service, rules = self.deliveries.service, self.deliveries.rules
         key: ConsumerKey | None = command.consumer
         if rules.has_keys:
@@ -33,7 +42,7 @@ class Membership:
         assert key is not None
         self._join(self._consumer(key, command))
         service.activate_next()
-        self.deliveries.checkout(ts_ms)
+        self.deliveries.checkout()
 
     def _consumer(self, key: ConsumerKey, command: Checkout) -> Consumer:
         tag, pid = command.consumer
@@ -72,22 +81,22 @@ class Membership:
         existing.credit = max(0, new.credit - len(existing.held))
         service.refresh(existing)
 
-    def get(self, ts_ms: int, command: Checkout) -> None:
+    def _get(self, command: Checkout) -> None:
         """basic.get: a consumer of one message. Without a checkout, unless the message is settled at once."""
         deliveries, service = self.deliveries, self.deliveries.service
         if service.single_active or not len(deliveries.messages) or service.consumers.find(command.consumer):
             return
         consumer = self._consumer(command.consumer, command._replace(credit=1, credit_mode="simple_prefetch"))
         service.attach(consumer)
-        served = deliveries.serve_one(ts_ms)
+        served = deliveries.serve_one()
         if served is None:  # all that was ready had expired
             service.consumers.remove(consumer)
         elif command.settled:
             deliveries.complete(consumer, [served])
-            deliveries.checkout(ts_ms)
+            deliveries.checkout()
         deliveries.messages.apply_limits()
 
-    def cancel(self, ts_ms: int, command: Cancel) -> None:
+    def cancel(self, index: int, command: Cancel) -> None:
         """From 4.0 on without a checkout where there is no such consumer."""
         service, has_keys = self.deliveries.service, self.deliveries.rules.has_keys
         key: ConsumerKey | None = command.consumer
@@ -106,16 +115,16 @@ class Membership:
             consumer.status, consumer.inner = CANCELLED, None
             service.refresh(consumer)
         self.deliveries.activate_if(has_keys or consumer is not None)
-        self.deliveries.checkout(ts_ms)
+        self.deliveries.checkout()
 
-    def down(self, ts_ms: int, command: Down) -> None:
+    def down(self, index: int, command: Down) -> None:
         """A process is gone, or the node that it is on is away."""
         if command.reason == "noconnection":
             self._lose(command.pid)
         else:
             self._forget(command.pid)
             self.deliveries.activate_if(self.deliveries.rules.has_keys)
-        self.deliveries.checkout(ts_ms)
+        self.deliveries.checkout()
 
     def _forget(self, pid: Pid) -> None:
         self.publishers.forget(pid)
@@ -156,17 +165,17 @@ class Membership:
             consumer.give_back(len(consumer.held))
         self.deliveries.return_all(consumer, failed=True)
 
-    def node_up(self, ts_ms: int, node: str) -> None:
-        service = self.deliveries.service
+    def node_up(self, index: int, command: NodeUp) -> None:
+        service, node = self.deliveries.service, command.node
         for consumer in service.consumers:
             if node_of_pid(consumer.pid) == node and consumer.status != CANCELLED:
                 consumer.status = UP
                 service.refresh(consumer)
         service.mark_waiting(node, UP)
         service.activate_next()
-        self.deliveries.checkout(ts_ms)
+        self.deliveries.checkout()
 
-    def purge_nodes(self, command: PurgeNodes) -> None:
+    def purge_nodes(self, index: int, command: PurgeNodes) -> None:
         """Nodes left the cluster, and their processes are gone. Without a checkout."""
         service = self.deliveries.service
         self.deliveries.unserved = True
@@ -177,14 +186,14 @@ class Membership:
                 if node_of_pid(pid) == node:
                     self._forget(pid)
 
-    def credit(self, ts_ms: int, command: Credit) -> None:
+    def credit(self, index: int, command: Credit) -> None:
         """To one that waits without a checkout, and up to 3.13 to the front."""
         service = self.deliveries.service
         consumer = service.consumers.by_key.get(command.consumer)
         if consumer is not None:
             consumer.grant(command.credit, command.delivery_count)
             service.enqueue(consumer)
-            self.deliveries.checkout(ts_ms)
+            self.deliveries.checkout()
             if command.drain:
                 consumer.drain()
             return
@@ -194,3 +203,6 @@ class Membership:
             if command.drain and (consumer.serial or self.deliveries.rules.has_timeouts):
                 consumer.drain()
             service.add_waiting(consumer, first=True)
+
+    def answer_waiting(self, key: ConsumerKey, msg_ids: Sequence[int]) -> None:
+        """What somebody settles, discards or returns who is not served: nothing up to 4.2. Without a checkout."""

@@ -29,6 +29,7 @@ class Messages:
         "dead_letters",
         "delayed",
         "kept",
+        "now_ms",
         "out_bytes",
         "out_count",
         "past_length",
@@ -41,6 +42,8 @@ class Messages:
 
     def __init__(self, settings: QueueSettings, ready: ReadyQueue) -> None:
         self.settings = settings
+        self.now_ms = 0
+        """Milliseconds since 1970, of the command that is being applied, or was last: there is no other clock."""
         self.returns: deque[QueuedMessage] = deque()
         self.ready = ready
         self.dead_letters = DeadLetters()
@@ -66,15 +69,18 @@ class Messages:
         self.ready.append(message, priority)
         self.ready_bytes += message.size
 
-    def head(self, ts_ms: int) -> QueuedMessage | None:
+    def head(self) -> QueuedMessage | None:
         """What is next, when what has expired there is gone."""
         returns, ready = self.returns, self.ready
         while (head := returns[0] if returns else ready.head()) is not None:
-            if head.expiry_ms is None or ts_ms < head.expiry_ms or self.kept is not None:
+            if head.expiry_ms is None or self.now_ms < head.expiry_ms or self.kept is not None:
                 return head
             self._drop_head()
             self.to_dead_letters("expired", head)
         return None
+
+    def time_passes(self) -> None:
+        """The timer's command: nothing, for what has expired goes when it is the head."""
 
     def hand_out(self, message: QueuedMessage, consumer: Consumer) -> None:
         """The head, to a consumer."""

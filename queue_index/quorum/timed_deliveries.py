@@ -25,39 +25,22 @@ class TimedDeliveries(Deliveries):
 
     messages: TimedMessages
 
-    def checkout(self, ts_ms: int) -> None:
-        self.messages.now_ms = ts_ms
-        super().checkout(ts_ms)
-
-    def serve_one(self, ts_ms: int) -> int | None:
-        self.messages.now_ms = ts_ms
-        return super().serve_one(ts_ms)
-
-    def finish(self, consumer: Consumer, msg_ids: Sequence[int], ts_ms: int) -> None:
+    def finish(self, consumer: Consumer, msg_ids: Sequence[int]) -> None:
         answer_for(consumer, msg_ids)
-        super().finish(consumer, msg_ids, ts_ms)
-
-    def complete(self, consumer: Consumer, msg_ids: Sequence[int]) -> None:
-        done, finish = 0, self.messages.finish
-        for msg_id in msg_ids:
-            done += finish(consumer, msg_id)
-        consumer.give_back(done)
-        self.service.refresh(consumer)
+        super().finish(consumer, msg_ids)
 
     def give_back(
         self,
         consumer: Consumer,
         msg_ids: Sequence[int],
-        ts_ms: int,
         *,
         failed: bool,
         annotations: Mapping[Term, Term] = NO_ANNOTATIONS,
     ) -> None:
-        self.messages.now_ms = ts_ms
         answer_for(consumer, msg_ids)
         self.return_several(consumer, msg_ids, failed=failed, annotations=annotations)
         self.service.activate_next()
-        self.checkout(ts_ms)
+        self.checkout()
 
     def return_several(
         self,
@@ -97,21 +80,20 @@ class TimedDeliveries(Deliveries):
             return asked
         return None if retry is None else retry.ready_ms(now_ms, message.delivery_count, failed=failed)
 
-    def requeue(self, consumer: Consumer, msg_id: int, index: int, ts_ms: int) -> None:
+    def requeue(self, consumer: Consumer, msg_id: int, index: int) -> None:
         consumer.deadlines.pop(msg_id, None)
-        super().requeue(consumer, msg_id, index, ts_ms)
+        super().requeue(consumer, msg_id, index)
 
-    def retry(self, limit: int | None, ts_ms: int) -> None:
+    def retry(self, limit: int | None) -> None:
         """Delayed messages come back before their time."""
         self.messages.come_back(self.messages.delayed.take_first(limit))
-        self.checkout(ts_ms)
+        self.checkout()
 
-    def assign(self, consumer: Consumer | None, tokens: Sequence[bytes], ts_ms: int) -> None:
+    def assign(self, consumer: Consumer | None, tokens: Sequence[bytes]) -> None:
         """Messages that it put aside, to a consumer; all of them or none. Without a checkout."""
         messages = self.messages
         if consumer is None or consumer.status != UP or messages.delayed.known(tokens) > consumer.credit:
             return
-        messages.now_ms = ts_ms
         taken = messages.delayed.take_tokens(tokens)
         if taken:
             messages.assign(taken, consumer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from warren.queue_index.quorum.commands import ConsumerKey, Pid
+from warren.queue_index.quorum.commands import AssignDeferred, ConsumerKey, ConsumerTimeout, NodeUp, Pid, RetryDelayed
 from warren.queue_index.quorum.consumers import CANCELLED, SUSPECTED, TIMED_OUT, UP, Consumer
 from warren.queue_index.quorum.membership import Membership
 from warren.queue_index.quorum.timed_deliveries import TimedDeliveries, answer_for
@@ -28,15 +28,15 @@ class TimedMembership(Membership):
             suspect(consumer)
         self._mark_waiting(lambda consumer: consumer.pid == pid, suspect)
 
-    def node_up(self, ts_ms: int, node: str) -> None:
-        service = self.deliveries.service
+    def node_up(self, index: int, command: NodeUp) -> None:
+        service, node = self.deliveries.service, command.node
         for consumer in service.consumers:
             if node_of_pid(consumer.pid) == node and consumer.status == SUSPECTED and consumer.inner is not None:
                 clear(consumer)
                 service.refresh(consumer)
         self._mark_waiting(lambda consumer: node_of_pid(consumer.pid) == node, clear)
         service.activate_next()
-        self.deliveries.checkout(ts_ms)
+        self.deliveries.checkout()
 
     def _mark_waiting(self, is_meant: Callable[[Consumer], bool], mark: Callable[[Consumer], None]) -> None:
         """Cancelled ones wait no longer, whether they are meant or not."""
@@ -47,15 +47,14 @@ class TimedMembership(Membership):
                 mark(consumer)
         service.rank_waiting()
 
-    def time_out(self, ts_ms: int, key: ConsumerKey | None) -> None:
-        """Messages were held for too long; with a key: the consumer's node was away for too long."""
-        self.deliveries.messages.now_ms = ts_ms
-        if key is None:
-            self._time_out_messages(ts_ms)
+    def time_out(self, index: int, command: ConsumerTimeout) -> None:
+        """Messages were held for too long, or a consumer's node was away for too long."""
+        if command.consumer is None:
+            self._time_out_messages()
         else:
-            self._time_out_consumer(ts_ms, key)
+            self._time_out_consumer(command.consumer)
 
-    def _time_out_consumer(self, ts_ms: int, key: ConsumerKey) -> None:
+    def _time_out_consumer(self, key: ConsumerKey) -> None:
         """Without a checkout where it is not, or no longer, suspected."""
         service = self.deliveries.service
         consumer = service.consumers.find(key)
@@ -68,12 +67,12 @@ class TimedMembership(Membership):
                 service.waiting.append(consumer)
             service.consumers.remove(consumer)
             service.activate_next()
-        self.deliveries.checkout(ts_ms)
+        self.deliveries.checkout()
 
-    def _time_out_messages(self, ts_ms: int) -> None:
-        service = self.deliveries.service
+    def _time_out_messages(self) -> None:
+        service, now_ms = self.deliveries.service, self.deliveries.messages.now_ms
         for consumer in service.consumers:
-            late = sorted(msg_id for msg_id, deadline in consumer.deadlines.items() if ts_ms >= deadline)
+            late = sorted(msg_id for msg_id, deadline in consumer.deadlines.items() if now_ms >= deadline)
             if late:
                 consumer.timed_out = sorted(consumer.timed_out + late)
                 if consumer.inner is None:
@@ -85,9 +84,17 @@ class TimedMembership(Membership):
                     service.consumers.remove(consumer)
                     service.add_waiting(consumer)
         service.activate_next()
-        self.deliveries.checkout(ts_ms)
+        self.deliveries.checkout()
 
-    def answer_waiting(self, key: ConsumerKey, msg_ids: Sequence[int], ts_ms: int) -> None:
+    def retry(self, index: int, command: RetryDelayed) -> None:
+        """Delayed messages come back before their time."""
+        self.deliveries.retry(command.limit)
+
+    def assign(self, index: int, command: AssignDeferred) -> None:
+        """Without a checkout."""
+        self.deliveries.assign(self.deliveries.service.consumers.by_key.get(command.consumer), command.tokens)
+
+    def answer_waiting(self, key: ConsumerKey, msg_ids: Sequence[int]) -> None:
         """One that waits answers for what was taken from it. Without a checkout unless it was the last of it."""
         service = self.deliveries.service
         if not service.single_active:
@@ -99,7 +106,7 @@ class TimedMembership(Membership):
         service.add_waiting(consumer)
         if consumer.status != TIMED_OUT:
             service.activate_next()
-            self.deliveries.checkout(ts_ms)
+            self.deliveries.checkout()
 
 
 def suspect(consumer: Consumer) -> None:

@@ -18,15 +18,12 @@ _HIGH = 9
 
 
 class TimedMessages(Messages):
-    """Messages that know what time it is."""
+    """Ready ones, dead letters, delayed ones, and the counts of those that are out."""
 
-    __slots__ = ("now_ms",)
-
-    now_ms: int
-    """Of the command that is being applied."""
+    __slots__ = ()
 
     @classmethod
-    def of(cls, other: Messages, now_ms: int) -> TimedMessages:
+    def of(cls, other: Messages) -> TimedMessages:
         """An older version's; they are not to be used any longer."""
         queues = ManyQueues()
         high = other.ready.high if isinstance(other.ready, TwoQueues) else ()
@@ -35,29 +32,28 @@ class TimedMessages(Messages):
         for message in other.ready.normal if isinstance(other.ready, TwoQueues) else other.ready:
             queues.append(message, None)
         made = cls(other.settings, queues)
-        made.now_ms = now_ms
+        made.now_ms = other.now_ms
         made.returns, made.dead_letters = other.returns, other.dead_letters
         made.ready_bytes, made.out_bytes, made.out_count = other.ready_bytes, other.out_bytes, other.out_count
         return made
 
-    def head(self, ts_ms: int) -> QueuedMessage | None:
+    def head(self) -> QueuedMessage | None:
         head = self.returns[0] if self.returns else self.ready.head()
-        if head is None or self.kept is not None or not has_expired(head, ts_ms):
+        if head is None or self.kept is not None or not has_expired(head, self.now_ms):
             return head
-        self._expire(ts_ms)
+        self._expire()
         return self.returns[0] if self.returns else self.ready.head()
 
-    def time_passes(self, ts_ms: int) -> None:
-        """The timer's command."""
-        self.come_back(self.delayed.take_due(ts_ms))
-        self._expire(ts_ms)
+    def time_passes(self) -> None:
+        self.come_back(self.delayed.take_due(self.now_ms))
+        self._expire()
 
-    def _expire(self, ts_ms: int) -> None:
+    def _expire(self) -> None:
         expired: list[QueuedMessage] = []
-        while self.returns and has_expired(self.returns[0], ts_ms):
+        while self.returns and has_expired(self.returns[0], self.now_ms):
             expired.append(self.returns.popleft())
         if isinstance(self.ready, ManyQueues):
-            expired += self.ready.take_expired(ts_ms)
+            expired += self.ready.take_expired(self.now_ms)
         for message in expired:
             self.ready_bytes -= message.size
             self.to_dead_letters("expired", message)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 import numpy as np
@@ -32,6 +32,9 @@ import numpy.typing as npt
 
 from warren.queue_index.quorum.log_entries import BadEntry
 from warren.queue_index.quorum.problems import Problem
+
+if TYPE_CHECKING:
+    from warren.queue_index.quorum.wal_scan_state import ScanState
 
 Offsets = npt.NDArray[np.uint64]
 Lengths = npt.NDArray[np.uint32]
@@ -147,28 +150,10 @@ class OpenRun:
         )
 
 
-class Scan(Protocol):
-    """What the columns of a queue ask of the pass over the files."""
-
-    def report(self, problem: Problem) -> None: ...
-
-    def are_same(self, before: EntryPosition, after: EntryPosition) -> bool:
-        """Whether two records of one index and term have the same entry."""
-
-    def stray(self, uid: bytes | None, place: EntryPosition) -> None:
-        """Keep a sound record that cannot belong to the queue that it names."""
-
-    def lose(self, path: str, offset: int, records: int) -> None:
-        """Note that so many records at a place are lost to the queue whose they are."""
-
-    def lost_since(self, path: str, offset: int) -> int:
-        """How many records may have been lost since one in a file, or at all (no path)."""
-
-
 class QueueColumns:
     """The columns of one queue, while the logs are scanned."""
 
-    def __init__(self, uid: bytes, scan: Scan) -> None:
+    def __init__(self, uid: bytes, scan: ScanState) -> None:
         self.uid = uid
         self.runs: list[OpenRun] = []
         self.bad: dict[int, BadEntry] = {}

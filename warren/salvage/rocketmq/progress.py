@@ -14,6 +14,7 @@ from rich.progress import (
     DownloadColumn,
     FileSizeColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -35,27 +36,18 @@ def writing_bar(write: Callable[[bytes], object], what: str, *, to_stdout: bool)
     if not sys.stderr.isatty() or (to_stdout and sys.stdout.isatty()):
         yield write
         return
-    columns = (TextColumn("{task.description}"), FileSizeColumn(), TransferSpeedColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task(what, total=None)
-    begun, shown, pending = time.monotonic(), False, 0
+    with _late_bar(what, None, FileSizeColumn(), TransferSpeedColumn(), TimeElapsedColumn()) as advance_to:
+        written = told = 0
 
-    def counted(data: bytes) -> None:
-        nonlocal shown, pending
-        write(data)
-        pending += len(data)
-        if pending >= _STEP_BYTES:  # pieces are small and many
-            bar.advance(task, pending)
-            pending = 0
-            if not shown and time.monotonic() - begun > _AFTER_S:
-                shown = True
-                bar.start()
+        def counted(data: bytes) -> None:
+            nonlocal written, told
+            write(data)
+            written += len(data)
+            if written - told >= _STEP_BYTES:  # pieces are small and many
+                told = written
+                advance_to(written)
 
-    try:
         yield counted
-    finally:
-        if shown:
-            bar.stop()
 
 
 @contextmanager
@@ -64,27 +56,28 @@ def reading_bar(log: CommitLog, what: str) -> Iterator[Callable[[int], object]]:
     if not sys.stderr.isatty():
         yield lambda physical_offset: None
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task(what, total=log.end - log.min_offset)
+    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    with _late_bar(what, log.end - log.min_offset, *columns) as advance_to:
+        yield lambda physical_offset: advance_to(physical_offset - log.min_offset)
+
+
+@contextmanager
+def _late_bar(what: str, total: int | None, *columns: ProgressColumn) -> Iterator[Callable[[int], object]]:
+    """What is to be told how many bytes are done; the bar is shown when it has taken a while."""
+    bar = Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=total)
     begun, shown = time.monotonic(), False
 
-    def advance(physical_offset: int) -> None:
+    def advance_to(done: int) -> None:
         nonlocal shown
         if not shown and time.monotonic() - begun > _AFTER_S:
             shown = True
             bar.start()
         if shown:
-            bar.update(task, completed=physical_offset - log.min_offset)
+            bar.update(task, completed=done)
 
     try:
-        yield advance
+        yield advance_to
     finally:
         if shown:
             bar.stop()

@@ -299,14 +299,9 @@ class VerifiedCommitLog:
         return "zeros" if self._is_zero(at, self.files[index]) else "bytes"
 
     def _is_zero(self, start: int, file: MappedFile) -> bool:
-        windows = (self.read(at, min(_SEARCH_BYTES, file.end - at)) for at in self._windows(start, file))
+        offsets = data_windows(self.store_files.open(file.path), start - file.base, file.size, _SEARCH_BYTES)
+        windows = (self.store_files.read(file.path, min(_SEARCH_BYTES, file.size - at), at) for at in offsets)
         return all(data.count(0) == len(data) for data in windows)
-
-    def _windows(self, start: int, file: MappedFile, overlap: int = 0) -> Iterator[int]:
-        """Where from ``start`` on to read the file in pieces, without its holes."""
-        handle = self.store_files.open(file.path)
-        for at in data_windows(handle, start - file.base, file.size, _SEARCH_BYTES, overlap=overlap):
-            yield at + file.base
 
     def files_behind(self) -> Iterator[Finding]:
         """Files that begin behind the log's end, or at it, and the last one if it is short."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import TypeVar
 
 from warren.msg_store.commit_log import CommitLog
 from warren.msg_store.commit_log_format import Blank, Record
@@ -11,22 +13,24 @@ from warren.msg_store.record_check import Failure
 from warren.msg_store.record_columns import RecordColumns
 from warren.salvage.queue_directory import Finding
 
+_T = TypeVar("_T")
+
 
 def walk_records(log: CommitLog) -> Iterator[Record | Blank | Finding]:
     """Every record, one by one."""
-    for start, stop in gapless_ranges(log):
-        for item in log.items(start, stop):
-            yield bad_record(log, item) if isinstance(item, Failure) else item
-        if stop < log.end:
-            yield gap(log, stop)
+    return _walk(log, log.items)
 
 
 def walk_columns(
     log: CommitLog, *, with_keys: bool = True, delay_levels_ms: tuple[int, ...] = ()
 ) -> Iterator[RecordColumns | Blank | Finding]:
     """Every record, many at a time."""
+    return _walk(log, functools.partial(log.columns, with_keys=with_keys, delay_levels_ms=delay_levels_ms))
+
+
+def _walk(log: CommitLog, items: Callable[[int, int], Iterator[_T | Failure]]) -> Iterator[_T | Finding]:
     for start, stop in gapless_ranges(log):
-        for item in log.columns(start, stop, with_keys=with_keys, delay_levels_ms=delay_levels_ms):
+        for item in items(start, stop):
             yield bad_record(log, item) if isinstance(item, Failure) else item
         if stop < log.end:
             yield gap(log, stop)
