@@ -6,6 +6,7 @@ sets WARREN_REQUIRE_BROKER, it fails there instead, so that a green run never me
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -16,16 +17,23 @@ import pytest
 
 from tests.support import effort, groups
 from tests.support.broker import ABSENT, REQUIRE_VARIABLE, Broker, is_installed, is_required
+from tests.support.java import SHORT_LIVED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.support.spark_cluster import SparkCluster
 
 
 effort.load_profile()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A shell that starts tests in the background has them ignore interrupts, and so would all that they start."""
+    """What all that the tests start shall find: Java's options for Spark's drivers, and interrupts that work.
+
+    A shell that starts tests in the background has them ignore interrupts, and so would all that they start.
+    """
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
     config.pluginmanager.register(groups.plugin(config), "warren-groups")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -76,6 +84,15 @@ def spark() -> Iterator[SparkSession]:
     started = pipeline.session("local[2]", app_name="warren's tests", config=settings)
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A cluster of Spark's own processes, whose executors have no warren."""
+    from tests.support.spark_cluster import SparkCluster
+
+    with SparkCluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
 
 
 @pytest.fixture

@@ -148,7 +148,7 @@ def test_a_task_is_retried(app: Any, tally: Tally, pool: str) -> None:
 def test_tasks_wait_for_their_countdown_and_others_go_on(app: Any, tally: Tally, pool: str) -> None:
     """More of them wait than the prefetch count lets through: Celery raises it while they do."""
     with worker(app, pool, prefetch_multiplier=1):
-        for number in range(10):
+        for number in range(6):
             app.tasks["count"].apply_async((number,), countdown=3600)
         began = time.monotonic()
         app.tasks["count"].apply_async((101,), countdown=1)

@@ -12,6 +12,7 @@ import pika  # type: ignore[import-untyped]
 import pytest
 
 from tests.support.broker import Broker, requires_broker
+from tests.support.differential_sides import without_times
 from tests.support.process_tools import Bench
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.backing import Backing
@@ -68,7 +69,7 @@ class There:
                     self.channel.basic_reject(method.delivery_tag, requeue=then == "requeue")
                 headers = properties.headers
                 assert properties.expiration is None or not (headers or {}).get("x-death")
-                return body, _without_times(headers), method.redelivered, method.exchange, method.routing_key
+                return body, without_times(headers), method.redelivered, method.exchange, method.routing_key
         return None
 
     def later(self, milliseconds: int) -> None:
@@ -149,7 +150,7 @@ class Here:
         headers = None if message.properties.headers is None else dict(message.properties.headers)
         return (
             message.body,
-            _without_times(headers),
+            without_times(headers),
             delivered.fetched.redelivered,
             message.exchange.decode(),
             message.routing_keys[0].decode(),
@@ -168,21 +169,6 @@ class Here:
 
 def _named(arguments: dict[str, Any]) -> dict[str, Any]:
     return {"x-" + name.replace("_", "-"): value for name, value in arguments.items()}
-
-
-def _without_times(headers: dict[str, Any] | None) -> Any:
-    """Headers in their order, tables as lists of pairs."""
-
-    def shown(value: Any) -> Any:
-        match value:
-            case dict():
-                return [(name, shown(inner)) for name, inner in value.items() if name != "time"]
-            case list():
-                return [shown(inner) for inner in value]
-            case _:
-                return value
-
-    return shown(headers)
 
 
 # ── scenarios ─────────────────────────────────────────────────────────────────────────────────────────────────────────

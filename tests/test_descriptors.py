@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.effort import times
+from tests.support.waiting import together
 from warren.storage.descriptors import BoundedFile, DescriptorCache, descriptor_bound
 from warren.storage.errors import SettingsError, StorageError
 from warren.storage.filesystem import File, FileSystem, RealFileSystem
@@ -52,40 +53,31 @@ def test_five_hundred_files_share_fifty_descriptors_between_threads(tmp_path: Pa
     models = [bytearray() for _ in handles]
     owned = [threading.Lock() for _ in handles]
     most: list[int] = []
-    problems: list[BaseException] = []
 
     def work(seed: int) -> None:
         rng = random.Random(seed)
-        try:
-            for _ in range(1500):
-                number = rng.randrange(500)
-                with owned[number]:
-                    handle, model = handles[number], models[number]
-                    choice = rng.random()
-                    if choice < 0.5:
-                        data = rng.randbytes(rng.randrange(1, 40))
-                        assert handle.append(data) == len(model)
-                        model += data
-                    elif choice < 0.9:
-                        at, size = rng.randrange(len(model) + 1), rng.randrange(1, 60)
-                        assert handle.pread(size, at) == model[at : at + size]
-                    elif choice < 0.95:
-                        handle.sync()
-                    elif choice < 0.98:
-                        assert handle.size() == len(model)
-                    else:
-                        handle.truncate(len(model) // 2)
-                        del model[len(model) // 2 :]
-                most.append(len(cache))
-        except BaseException as problem:  # a thread's own would be lost
-            problems.append(problem)
+        for _ in range(1500):
+            number = rng.randrange(500)
+            with owned[number]:
+                handle, model = handles[number], models[number]
+                choice = rng.random()
+                if choice < 0.5:
+                    data = rng.randbytes(rng.randrange(1, 40))
+                    assert handle.append(data) == len(model)
+                    model += data
+                elif choice < 0.9:
+                    at, size = rng.randrange(len(model) + 1), rng.randrange(1, 60)
+                    assert handle.pread(size, at) == model[at : at + size]
+                elif choice < 0.95:
+                    handle.sync()
+                elif choice < 0.98:
+                    assert handle.size() == len(model)
+                else:
+                    handle.truncate(len(model) // 2)
+                    del model[len(model) // 2 :]
+            most.append(len(cache))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not problems
+    together(*[lambda seed=seed: work(seed) for seed in range(4)])  # type: ignore[misc]
     assert max(most) == 50
     assert cache.evictions > 1000
     cache.check_invariants()

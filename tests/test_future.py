@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pykka import Timeout
 
+from tests.support.waiting import together
 from warren.actors.future import Confirm, CountDown, Future
 from warren.storage.errors import WarrenError
 
@@ -215,11 +216,7 @@ def test_threads_that_settle_at_once_settle_once() -> None:
             start.wait()
             future.fail(WarrenError(str(number)))
 
-        threads = [threading.Thread(target=settle, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*[lambda number=number: settle(number) for number in range(4)])  # type: ignore[misc]
         assert called == [future]
 
 
@@ -229,10 +226,6 @@ def test_parts_that_are_done_at_once_in_many_threads_count_down_once() -> None:
         called: list[Future] = []
         all_done = CountDown(parts)
         all_done.on_done(called.append)
-        threads = [threading.Thread(target=part.set) for part in parts]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*[part.set for part in parts])
         assert all_done.done
         assert called == [all_done]

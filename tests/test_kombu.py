@@ -22,6 +22,7 @@ from kombu.asynchronous import Hub
 
 import warren
 import warren.kombu
+from tests.support.waiting import together
 from warren.kombu.address import address_of
 from warren.kombu.message import outgoing
 from warren.kombu.subscription import AHEAD
@@ -794,13 +795,7 @@ def test_threads_publish_and_consume_at_once(connect: Connect) -> None:
             while not done.is_set():
                 drained(connection)
 
-    threads = [threading.Thread(target=publish, args=(many * number,)) for number in range(publishers)]
-    threads += [threading.Thread(target=consume) for _ in range(consumers)]
-    for thread in threads:
-        thread.start()
-    assert done.wait(30)
-    for thread in threads:
-        thread.join()
+    together(*[lambda number=number: publish(many * number) for number in range(publishers)], *[consume] * consumers)  # type: ignore[misc]
     assert sorted(found) == list(range(many * publishers))
 
 

@@ -7,14 +7,13 @@ import json
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.pipeline_tools import RABBITMQ, rabbitmq_node, read_rows
-from tests.support.spark_cluster import PROJECT, SPARK_HOME, SparkCluster, only
+from tests.support.spark_cluster import PROJECT, SETTINGS, SPARK_HOME, SparkCluster, only, write_defaults
 from warren.pipeline import PipelineError
 from warren.pipeline.shipping import OUR_PACKAGES, Packed, pack, pack_environment
 from warren.storage.errors import DataError
@@ -41,12 +40,6 @@ def compiled(package: Packed, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(only([*package.needed, *more], tmp_path_factory.mktemp("compiled") / "site"))
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with SparkCluster(tmp_path_factory.mktemp("cluster")) as started:
-        yield started
-
-
 # ── on the cluster ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -58,9 +51,10 @@ def submitted(
     directory = tmp_path_factory.mktemp("submitted")
     submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master, "--py-files", package.path]
     settings = {
+        **SETTINGS,
         "spark.executorEnv.PYTHONPATH": compiled,
-        "spark.executor.memory": "512m",
-        "spark.cores.max": "2",  # of both workers, and nothing begins before they are there
+        "spark.executor.cores": "1",  # so that there are two, and nothing begins before they are there
+        "spark.cores.max": "2",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     }
@@ -109,13 +103,8 @@ def test_a_task_that_always_fails_leaves_no_output_and_is_one_line(submitted: tu
 def test_a_command_hands_itself_to_executors_that_unpack_the_environment(
     cluster: SparkCluster, environment: Packed, tmp_path: Path
 ) -> None:
-    settings = {
-        "spark.archives": f"{environment.path}#unpacked",
-        "spark.executorEnv.PYTHONPATH": "unpacked",
-        "spark.executor.memory": "512m",
-    }
-    lines = "".join(f"{name} {value}\n" for name, value in settings.items())
-    (tmp_path / "spark-defaults.conf").write_text(lines, encoding="utf-8")
+    unpacked = {"spark.archives": f"{environment.path}#unpacked", "spark.executorEnv.PYTHONPATH": "unpacked"}
+    write_defaults(tmp_path, unpacked)
     command = [sys.executable, "-m", "warren.cli", "spark", "inspect", *NODES, "--master", cluster.master, "--json"]
     ran = cluster.run(command, {"SPARK_CONF_DIR": str(tmp_path), "PYTHONPATH": str(PROJECT)})
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -140,6 +129,8 @@ def test_the_package_is_of_pure_python_and_says_what_it_needs(package: Packed) -
     assert package.brought[0].startswith("warrenmq ")
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("cluster")  # where it is packed, too
 def test_the_environment_has_what_is_compiled(environment: Packed) -> None:
     with tarfile.open(environment.path) as opened:
         members = opened.getmembers()

@@ -227,6 +227,7 @@ def test_an_export_of_nothing_is_an_empty_file(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "parquet").num_rows == 0
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_writes_what_was_written_here(spark: SparkSession, tmp_path: Path) -> None:
     nodes = ALL[:3] + ALL[-2:]

@@ -62,6 +62,7 @@ def test_what_cannot_be_read_of_a_node_is_its_problem(tmp_path: Path) -> None:
     assert "is 500 bytes long, and not 1024" in said["problems"][-1]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_command_says_all_nodes_and_writes_tables(spark: SparkSession, tmp_path: Path) -> None:
     scenario, spoil = DAMAGE["a queue that cannot be read"]

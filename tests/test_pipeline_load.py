@@ -116,6 +116,7 @@ def test_settings_that_are_none_are_refused() -> None:
             engine_settings(changes)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_shards_an_export_over_nodes(spark: SparkSession, tmp_path: Path) -> None:
     sources = [rabbitmq_node(scenario) for scenario in RABBITMQ[:2]]

@@ -15,6 +15,7 @@ from pykka._envelope import Envelope
 
 from tests.support.pool_tools import Do, Say, Scribe
 from tests.support.runtime_tools import forget_actors
+from tests.support.waiting import together
 from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.inbox import Control, PendingBatch
 from warren.actors.pool import TURN_ENTRIES, ActorStoppedError, HandPool, Pool, PooledActor, ThreadPool
@@ -353,33 +354,25 @@ def test_many_threads_lose_nothing_and_keep_each_senders_order_one_turn_at_a_tim
     pool = ThreadPool(pool_threads)
     refs: list[ActorRef[Any]] = [Ledger.start(pool) for _ in range(5)]
     ledgers: list[Ledger] = [ref.actor_inbox.owner for ref in refs]  # type: ignore[attr-defined]
-    key, each, errors = object(), 300, []
+    key, each = object(), 300
 
     def send(sender: int) -> None:
-        try:
-            for number in range(each):
-                for index, ledger in enumerate(ledgers):
-                    way = (number + sender + index) % 3
-                    if way == 0:
-                        refs[index].tell(Say((sender, number)))
-                    elif way == 1:
-                        ledger.actor_inbox.gather(key, (sender, number), PendingBatch, 1)
-                    elif number % 20 == 0:
-                        assert refs[index].ask(Say((sender, number)), timeout=60) == number + 1
-                    else:
-                        refs[index].tell(Say((sender, number)))
-        except BaseException as error:
-            errors.append(error)
+        for number in range(each):
+            for index, ledger in enumerate(ledgers):
+                way = (number + sender + index) % 3
+                if way == 0:
+                    refs[index].tell(Say((sender, number)))
+                elif way == 1:
+                    ledger.actor_inbox.gather(key, (sender, number), PendingBatch, 1)
+                elif number % 20 == 0:
+                    assert refs[index].ask(Say((sender, number)), timeout=60) == number + 1
+                else:
+                    refs[index].tell(Say((sender, number)))
 
-    senders = [threading.Thread(target=send, args=(sender,)) for sender in range(6)]
-    for thread in senders:
-        thread.start()
-    for thread in senders:
-        thread.join()
+    together(*[lambda sender=sender: send(sender) for sender in range(6)])  # type: ignore[misc]
     for ref in refs:
         ref.stop()
     pool.stop()
-    assert errors == []
     for ledger in ledgers:
         assert ledger.together == 1
         assert ledger.heard == {sender: list(range(each)) for sender in range(6)}

@@ -44,6 +44,8 @@ MIXED_QUORUM = QUORUM / "02-crash-small-mixed.tar.gz"
 CONSUMERS = QUORUM / "05-clean-consumers.tar.gz"
 LIMITS = QUORUM / "06-crash-delivery-limit.tar.gz"
 ARCHIVES = sorted([*V2.glob("*.tar.gz"), *QUORUM.glob("*.tar.gz")])
+LARGE_BYTES = 250_000
+"""Of an archive that takes a second or more."""
 
 
 def unpacked(archive: Path, directory: Path) -> Path:
@@ -63,7 +65,11 @@ def seq_ids(place: Path, queue: str) -> list[int]:
     return [int(line.partition(b'"seq_id": ')[2].split(b",")[0]) for line in lines]
 
 
-@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: f"{path.parent.name[-6:]}-{path.name[:2]}")
+@pytest.mark.parametrize(
+    "archive",
+    [pytest.param(path, marks=[pytest.mark.slow] * (path.stat().st_size > LARGE_BYTES)) for path in ARCHIVES],
+    ids=[f"{path.parent.name[-6:]}-{path.name[:2]}" for path in ARCHIVES],
+)
 def test_a_dead_brokers_messages_are_the_same_in_a_warren_directory(archive: Path, tmp_path: Path) -> None:
     summary = shovel(archive, tmp_path / "data")
     messages = exported(archive)

@@ -10,6 +10,7 @@ from benchmarks.simulation import simulating
 from benchmarks.simulation_cases import CASES
 
 
+@pytest.mark.slow
 def test_every_figure_is_there_with_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     def here(name: str, *numbers: int) -> dict[str, float]:
         """The case in this process, made small."""

@@ -17,6 +17,8 @@ import pytest
 from warren.simulation import QueueSpec, Result, Scenario, simulate
 from warren.simulation.toml_file import SCENARIOS, load_scenario, names_of_scenarios
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parent.parent
 DOCS = PROJECT / "docs"
 EXAMPLES = PROJECT / "examples" / "simulation"

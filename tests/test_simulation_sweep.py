@@ -27,6 +27,8 @@ from warren.simulation.sweep import ADDED_UP, OF_NODE, WORST, Outcome, Sweep, ru
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.support.spark_cluster import SparkCluster
+
 PROJECT = Path(__file__).parent.parent
 SMALL = Scenario(
     name="small",
@@ -347,6 +349,7 @@ def test_nothing_goes_on_without_the_program_that_began_it(how: signal.Signals, 
 # ── Spark ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_gives_the_same_bytes(spark: SparkSession, swept: Sweep, tmp_path: Path) -> None:
     from warren.pipeline.grid import on_spark
@@ -398,26 +401,24 @@ def test_values_of_a_point_are_shown_as_the_command_has_them() -> None:
 
 
 @pytest.mark.cluster
-def test_executors_without_warren_and_simpy_give_the_same_bytes(swept: Sweep, tmp_path: Path) -> None:
+def test_executors_without_warren_and_simpy_give_the_same_bytes(
+    cluster: SparkCluster, swept: Sweep, tmp_path: Path
+) -> None:
     """``--spark`` hands both over. What is compiled their Python has."""
-    from tests.support.spark_cluster import SparkCluster, only
+    from tests.support.spark_cluster import only, write_defaults
 
     bare = ["numpy", "pandas", "psutil", "pyarrow", "zlib-ng", "python-dateutil", "pytz", "six", "tzdata"]
     compiled = str(only(bare, tmp_path / "site"))
-    settings = {"spark.executorEnv.PYTHONPATH": compiled, "spark.executor.memory": "512m"}
-    lines = "".join(f"{name} {value}\n" for name, value in settings.items())
-    (tmp_path / "spark-defaults.conf").write_text(lines, encoding="utf-8")
+    write_defaults(tmp_path, {"spark.executorEnv.PYTHONPATH": compiled})
     (tmp_path / "small.toml").write_text(SMALL_TOML, encoding="utf-8")
     vary = [part for key, values in VARY.items() for part in ("--vary", f"{key}={','.join(map(shown, values))}")]
     command = [sys.executable, "-m", "warren.cli", "simulate", "sweep", str(tmp_path / "small.toml"), *vary]
-    (tmp_path / "cluster").mkdir()
-    with SparkCluster(tmp_path / "cluster") as cluster:
-        absent = cluster.bare_python("import simpy", compiled)
-        assert "ModuleNotFoundError: No module named 'simpy'" in absent.stderr
-        ran = cluster.run(
-            [*command, "--spark", cluster.master, "--out", str(tmp_path / "out")],
-            {"SPARK_CONF_DIR": str(tmp_path), "PYTHONPATH": str(PROJECT)},
-        )
+    absent = cluster.bare_python("import simpy", compiled)
+    assert "ModuleNotFoundError: No module named 'simpy'" in absent.stderr
+    ran = cluster.run(
+        [*command, "--spark", cluster.master, "--out", str(tmp_path / "out")],
+        {"SPARK_CONF_DIR": str(tmp_path), "PYTHONPATH": str(PROJECT)},
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
     swept.save(tmp_path / "here")
     for name in ("sweep.parquet", "sweep.json"):

@@ -143,19 +143,19 @@ def delivered(body: bytes, routed: Any, key: str, properties: Any) -> Outcome:
         "exchange": routed.exchange,
         "key": key,
         "redelivered": routed.redelivered,
-        "headers": _shown(dict(properties.headers)) if properties.headers is not None else None,
+        "headers": without_times(dict(properties.headers)) if properties.headers is not None else None,
         "priority": properties.priority,
         "expiration": properties.expiration,
         "delivery_mode": properties.delivery_mode,
     }
 
 
-def _shown(value: Any) -> Any:
+def without_times(value: Any) -> Any:
     """Headers without times, tables in their order."""
     match value:
         case dict():
-            return [(name, _shown(inner)) for name, inner in value.items() if name != "time"]
+            return [(name, without_times(inner)) for name, inner in value.items() if name != "time"]
         case list():
-            return [_shown(inner) for inner in value]
+            return [without_times(inner) for inner in value]
         case _:
             return value

@@ -1,4 +1,4 @@
-"""A Spark cluster on loopback: a standalone master and two workers, started from the PySpark package.
+"""A Spark cluster on loopback: a standalone master and a worker with two cores, started from the PySpark package.
 
 Their executors' Python is a *bare* one: this interpreter without its site-packages, so that it has neither warren nor
 anything that warren needs; ``PYTHONPATH`` may give it what is compiled. It has the name that the driver's Python has on
@@ -19,14 +19,21 @@ from typing import Self
 
 import pyspark
 
+from tests.support.java import SHORT_LIVED
 from tests.support.waiting import wait_until
 from warren.pipeline.java import java_home
 
 PROJECT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
-WORKERS = 2
+CORES = 2
 PYTHON = "cluster-python"
 """What PYSPARK_PYTHON says."""
+SETTINGS = {
+    "spark.driver.extraJavaOptions": SHORT_LIVED,
+    "spark.executor.extraJavaOptions": SHORT_LIVED,
+    "spark.executor.memory": "512m",
+}
+"""Of Spark, for a program that is run on the cluster."""
 
 _START_TIMEOUT_S = 120
 _RUN_TIMEOUT_S = 600
@@ -47,12 +54,10 @@ class SparkCluster:
         try:
             log = self._start("master", "master.Master", "--port", "0", "--webui-port", "0")
             self.master = self._wait(log, _MASTER)[1]
-            for number in range(WORKERS):
-                folder = str(self._directory / f"worker-{number}")
-                arguments = ["--port", "0", "--webui-port", "0", "--cores", "1", "--memory", "600m"]
-                self._start(f"worker-{number}", "worker.Worker", *arguments, "--work-dir", folder, self.master)
-            for number in range(WORKERS):
-                self._wait(self._directory / f"worker-{number}.log", re.compile("Successfully registered with master"))
+            folder = str(self._directory / "worker")
+            arguments = ["--port", "0", "--webui-port", "0", "--cores", str(CORES), "--memory", f"{CORES * 600}m"]
+            log = self._start("worker", "worker.Worker", *arguments, "--work-dir", folder, self.master)
+            self._wait(log, re.compile("Successfully registered with master"))
         except BaseException:
             self.stop()
             raise
@@ -102,6 +107,7 @@ class SparkCluster:
             "PATH": f"{self.bare_bin}:/usr/bin:/bin",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
         }
         command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}", "--host", "127.0.0.1"]
         with log.open("wb") as file:
@@ -121,6 +127,12 @@ class SparkCluster:
         match = said.search(text())
         assert match is not None, f"no {said.pattern!r} in {log}:\n{text()[-2000:]}"
         return match
+
+
+def write_defaults(directory: Path, settings: Mapping[str, str]) -> None:
+    """Let Spark take these settings, beside those of every program, where SPARK_CONF_DIR is ``directory``."""
+    lines = "".join(f"{name} {value}\n" for name, value in {**SETTINGS, **settings}.items())
+    (directory / "spark-defaults.conf").write_text(lines, encoding="utf-8")
 
 
 def base_python() -> str:
