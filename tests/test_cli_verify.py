@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli_tools import warren
+from tests.support.effort import times
 from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk, encoded_message
 from warren.msg_store.rdq_format import encode_record
 from warren.queue_index import directory as disk
@@ -403,7 +404,7 @@ def spoilt(data: bytes, rng: random.Random) -> bytes:
 def test_spoilt_directories_end_in_findings(name: str, tmp_path: Path) -> None:
     unpack(str(GOLDEN / f"{name}.tar.gz"), str(tmp_path))
     files = sorted(path for path in tmp_path.rglob("*") if path.is_file() and path.suffix not in (".ets", ".dot"))
-    for seed in range(30):
+    for seed in range(times(30, quick=10)):
         rng = random.Random(f"{name} {seed}")
         before = {path: path.read_bytes() for path in rng.sample(files, rng.choice([1, 1, 2]))}
         for path, data in before.items():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import attrs
 import pytest
 
-from tests.support.effort import every
+from tests.support.effort import every, times
 from warren.msg_store import compaction, recovery
 from warren.msg_store.message_store import MessageStore
 from warren.msg_store.store_reader import StoreReader
@@ -186,7 +186,7 @@ def test_what_was_issued_survives_the_process(work: Callable[[Life], None], torn
 @pytest.mark.parametrize("work", WORKS)
 def test_what_was_synced_survives_a_power_loss(work: Callable[[Life], None]) -> None:
     for files, promises in crashes(work, torn=True):
-        for seed in range(6):
+        for seed in range(times(6, quick=2)):
             after = files.after_power_loss(random.Random(seed))
             recover(after, promises, promises.synced - promises.removed)
 
