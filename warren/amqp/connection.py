@@ -1,0 +1,466 @@
+"""Connection: one end of an AMQP 0-9-1 connection, without a socket.
+
+Hand it what came from the peer (:meth:`Connection.receive`) and get events; say what to send and take the bytes
+(:meth:`Connection.data_to_send`). It checks the order of frames, the states of the connection and its channels, and
+the sizes that were negotiated, and answers violations as RabbitMQ does. It does not know who may log in, what a queue
+is, or when a heartbeat is due.
+
+A message that stands in several frames is put together in memory, up to ``max_message_size``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import attrs
+from pamqp import commands as c
+from pamqp.base import Frame as Method
+
+from warren.amqp.errors import (
+    CHANNEL_ERROR,
+    COMMAND_INVALID,
+    FRAME_ERROR,
+    NOT_ALLOWED,
+    UNEXPECTED_FRAME,
+    LostFramingError,
+    OutOfOrderError,
+    ProtocolError,
+    describe_frame,
+)
+from warren.amqp.events import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
+from warren.amqp.framing import (
+    BASIC,
+    BODY,
+    CONTENT_METHODS,
+    HEADER,
+    HEARTBEAT,
+    METHOD,
+    ContentRun,
+    Frame,
+    FrameReader,
+    Item,
+    MethodRun,
+    content_header,
+    contents,
+    frame,
+    settlements,
+)
+from warren.amqp.methods import decode_arguments, decode_method, dotted_name, encode_arguments, encode_method
+from warren.amqp.states import SENT_BY, TRANSITIONS, Side, State
+
+PROTOCOL_HEADER: Final = b"AMQP\0\0\x09\x01"
+_ACCEPTED_HEADERS: Final = frozenset((PROTOCOL_HEADER, b"AMQP\x01\x01\0\x09"))
+"""AMQP 0-9-1, and 0-9, which differs in nothing that matters."""
+
+FRAME_MIN_SIZE: Final = 4096
+"""What a frame may have until it was negotiated, and at least then."""
+CHANNEL_MAX: Final = 2047
+"""RabbitMQ's default."""
+FRAME_MAX: Final = 131_072
+"""RabbitMQ's default, bytes."""
+MAX_MESSAGE_SIZE: Final = 536_870_912
+"""RabbitMQ's limit on what is put together at all, bytes."""
+
+_HEARTBEAT: Final = frame(HEARTBEAT, 0, b"")
+_DEAF: Final = frozenset((State.CLOSED, State.TERMINATED))
+_STOPPING: Final = _DEAF | {State.CLOSING}
+
+
+@attrs.define
+class _Content:
+    """A message that has not come as a whole."""
+
+    method: Method
+    properties: bytes | None = None
+    """``None``: the content header has to come."""
+    left: int = 0
+    """Bytes of the body that have to come."""
+    fragments: list[bytes] = attrs.Factory(list)
+
+
+@attrs.define
+class _Channel:
+    """What is known of a channel."""
+
+    is_open: bool = False
+    is_closing: bool = False
+    """We have asked to close it; what comes until the answer is passed over."""
+    content: _Content | None = None
+
+
+class Connection:
+    """One end of a connection."""
+
+    def __init__(
+        self,
+        side: Side,
+        *,
+        channel_max: int = CHANNEL_MAX,
+        frame_max: int = FRAME_MAX,
+        max_message_size: int = MAX_MESSAGE_SIZE,
+    ) -> None:
+        """``channel_max``, ``frame_max``: what we agree to at most; 0: no limit."""
+        self.side = side
+        self.state = State.HANDSHAKE
+        self.channel_max = channel_max
+        self.frame_max = frame_max
+        self.heartbeat = 0
+        """Seconds between heartbeats, once negotiated; 0: none."""
+        self.max_message_size = max_message_size
+        self._reader = FrameReader(FRAME_MIN_SIZE)
+        self._writable_bytes = FRAME_MIN_SIZE
+        self._channels: dict[int, _Channel] = {}
+        self._header_due = side is Side.SERVER
+        self._out: list[bytes] = [] if side is Side.SERVER else [PROTOCOL_HEADER]
+
+    # ── what came ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, data: bytes) -> list[Event]:
+        """What the peer's bytes mean. Never raises for what the peer sent: a :class:`Violation` is the last event."""
+        if self._is_over():
+            return []
+        events: list[Event] = []
+        self._reader.feed(data)
+        try:
+            if self._header_due and not self._receive_header(events):
+                return events
+            while (item := self._reader.next()) is not None:
+                self._receive_item(item, events)
+                if self._is_over():
+                    break
+        except ProtocolError as error:
+            self._fail(error)
+            events.append(Violation(error))
+        return events
+
+    def _is_over(self) -> bool:
+        return self.state is State.TERMINATED
+
+    def _receive_header(self, events: list[Event]) -> bool:
+        """Whether frames may follow."""
+        header = self._reader.take(len(PROTOCOL_HEADER))
+        if header is None:
+            return False
+        self._header_due = False
+        refused = header not in _ACCEPTED_HEADERS
+        if refused:
+            self._out.append(PROTOCOL_HEADER)
+            self.state = State.TERMINATED
+        events.append(HeaderReceived(header, refused))
+        return not refused
+
+    def _receive_item(self, item: Item, events: list[Event]) -> None:
+        if self.state in _DEAF or (self.state is State.CLOSING and item.channel):
+            self._pass_over(item, events)
+        elif isinstance(item, Frame):
+            self._receive_frame(item, events)
+        else:
+            channel = self._open_channel(item)
+            if channel.content is not None:
+                raise _unexpected(channel.content)
+            if isinstance(item, MethodRun):
+                self._check_sender(decode_arguments(item.index, bytes(8) + bytes((item.flags,))))
+                if not channel.is_closing:
+                    events.append(item)
+                return
+            method = decode_arguments(item.index, item.method)
+            self._check_sender(method)
+            if not channel.is_closing:
+                events.append(Messages(item.channel, method, item.tags, item.properties, item.bodies))
+
+    def _receive_frame(self, found: Frame, events: list[Event]) -> None:
+        kind, number, payload = found.kind, found.channel, found.payload
+        if kind == HEARTBEAT and not payload:
+            if number:
+                raise ProtocolError(UNEXPECTED_FRAME, describe_frame(kind, payload))
+            events.append(Heartbeat())
+        elif kind not in (METHOD, HEADER, BODY):
+            raise ProtocolError(FRAME_ERROR, f"{describe_frame(kind, payload)}: unknown_frame")
+        elif not number:
+            if kind != METHOD:
+                raise ProtocolError(UNEXPECTED_FRAME, describe_frame(kind, payload))
+            self._receive_connection_method(decode_method(payload), events)
+        elif self.state is not State.RUNNING:
+            raise ProtocolError(UNEXPECTED_FRAME, describe_frame(kind, payload))
+        elif kind == METHOD:
+            self._receive_channel_method(number, decode_method(payload), events)
+        else:
+            self._receive_content(number, kind, payload, events)
+
+    def _pass_over(self, item: Item, events: list[Event]) -> None:
+        """We have closed: only what has to do with that counts."""
+        if not isinstance(item, Frame) or item.channel or item.kind != METHOD:
+            return
+        method = decode_method(item.payload)
+        if isinstance(method, c.Connection.Close):
+            self._out.append(encode_method(0, c.Connection.CloseOk()))
+        elif isinstance(method, c.Connection.CloseOk):
+            self.state = State.TERMINATED
+            events.append(MethodReceived(0, method))
+
+    # ── channel 0 ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _receive_connection_method(self, method: Method, events: list[Event]) -> None:
+        if isinstance(method, c.Connection.Close) and self._may_be_closed():
+            self.state = State.CLOSING
+        else:
+            following = TRANSITIONS.get(type(method), {}).get(self.state)
+            if following is None or type(method) not in SENT_BY[self.side.peer]:
+                if self.state is State.CLOSING:
+                    return
+                raise ProtocolError(
+                    CHANNEL_ERROR, f"unexpected method in connection state {self.state.value}", method.index
+                )
+            if isinstance(method, c.Connection.Tune):
+                self._offered(method)
+            if isinstance(method, c.Connection.TuneOk):
+                self._negotiated(method)
+            self.state = following
+        events.append(MethodReceived(0, method))
+
+    def _may_be_closed(self) -> bool:
+        """A server closes when it will; a client once it is in."""
+        return self.state is State.RUNNING or (self.side is Side.CLIENT and self.state is not State.HANDSHAKE)
+
+    def _offered(self, tune: c.Connection.Tune) -> None:
+        self.channel_max = _lower(self.channel_max, tune.channel_max)
+        self.frame_max = _lower(self.frame_max, tune.frame_max)
+
+    def _negotiated(self, tune: c.Connection.TuneOk) -> None:
+        for name, least, ours in (
+            ("frame_max", FRAME_MIN_SIZE, self.frame_max),
+            ("channel_max", 1, self.channel_max),
+        ):
+            theirs: int = getattr(tune, name)
+            refused = None
+            if theirs and theirs < least:
+                refused = f"lower than the minimum allowed value ({least})"
+            elif ours and (not theirs or theirs > ours):
+                refused = f"higher than the maximum allowed value ({ours})"
+            if refused:
+                raise ProtocolError(NOT_ALLOWED, f"negotiated {name} = {theirs} is {refused}", tune.index)
+        self._tuned(tune)
+
+    def _tuned(self, tune: c.Connection.TuneOk) -> None:
+        self.channel_max, self.frame_max = tune.channel_max, tune.frame_max
+        self.heartbeat = tune.heartbeat
+        self._reader.frame_max = self._writable_bytes = self.frame_max
+
+    # ── channels ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _channel(self, number: int) -> _Channel:
+        channel = self._channels.get(number)
+        if channel is None:
+            if self.channel_max and len(self._channels) >= self.channel_max:
+                raise ProtocolError(
+                    NOT_ALLOWED,
+                    f"number of channels opened ({len(self._channels)}) has reached the negotiated channel_max "
+                    f"({self.channel_max})",
+                )
+            channel = self._channels[number] = _Channel()
+        return channel
+
+    def _open_channel(self, item: MethodRun | ContentRun) -> _Channel:
+        """The channel of messages or acks, which must be open."""
+        if not item.channel or self.state is not State.RUNNING:
+            raise ProtocolError(UNEXPECTED_FRAME, f"a method of channel {item.channel}")
+        channel = self._channel(item.channel)
+        if not channel.is_open:
+            raise ProtocolError(CHANNEL_ERROR, "expected 'channel.open'", item.index)
+        return channel
+
+    def _receive_channel_method(self, number: int, method: Method, events: list[Event]) -> None:
+        channel = self._channel(number)
+        if channel.content is not None:
+            raise _unexpected(channel.content)
+        if isinstance(method, c.Channel.Open):
+            if channel.is_open:
+                raise ProtocolError(CHANNEL_ERROR, "second 'channel.open' seen", method.index)
+        elif not channel.is_open and not isinstance(method, c.Channel.OpenOk):
+            raise ProtocolError(CHANNEL_ERROR, "expected 'channel.open'", method.index)
+        self._check_sender(method)
+        if method.index in CONTENT_METHODS:
+            channel.content = _Content(method)
+            return
+        if isinstance(method, c.Channel.Close | c.Channel.CloseOk):
+            if isinstance(method, c.Channel.Close) and channel.is_closing:  # both ask at once
+                self._out.append(encode_method(number, c.Channel.CloseOk()))
+                return
+            if isinstance(method, c.Channel.CloseOk):
+                del self._channels[number]
+        elif channel.is_closing:
+            return
+        elif isinstance(method, c.Channel.Open | c.Channel.OpenOk):
+            channel.is_open = True
+        events.append(MethodReceived(number, method))
+
+    def _check_sender(self, method: Method) -> None:
+        if type(method) not in SENT_BY[self.side.peer]:
+            raise ProtocolError(COMMAND_INVALID, "unimplemented method", method.index)
+
+    def _receive_content(self, number: int, kind: int, payload: bytes, events: list[Event]) -> None:
+        channel = self._channel(number)
+        content = channel.content
+        if content is None:
+            raise ProtocolError(UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
+        if content.properties is None:
+            if kind != HEADER:
+                raise _unexpected(content)
+            found = content_header(payload)
+            if found is None:
+                raise ProtocolError(FRAME_ERROR, f"{describe_frame(kind, payload)}: unknown_frame")
+            class_id, size, properties = found
+            if class_id != BASIC:
+                raise ProtocolError(
+                    UNEXPECTED_FRAME,
+                    f"expected content header for class {BASIC}, got one for class {class_id} instead",
+                    content.method.index,
+                )
+            if size > self.max_message_size:
+                raise ProtocolError(
+                    FRAME_ERROR,
+                    f"content body size {size} exceeds maximum allowed size {self.max_message_size}",
+                    content.method.index,
+                )
+            content.properties, content.left = properties, size
+        elif kind != BODY:
+            raise _unexpected(content)
+        elif len(payload) > content.left:
+            raise ProtocolError(FRAME_ERROR, "content body frame exceeds remaining content size", content.method.index)
+        else:
+            content.left -= len(payload)
+            if not channel.is_closing:
+                content.fragments.append(payload)
+        if not content.left:
+            channel.content = None
+            if not channel.is_closing:
+                method, tag = content.method, getattr(content.method, "delivery_tag", None)
+                tags = [] if tag is None else [tag]
+                events.append(Messages(number, method, tags, content.properties, [b"".join(content.fragments)]))
+
+    # ── sending ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def data_to_send(self) -> bytes:
+        """What is to go to the peer, once."""
+        data = b"".join(self._out)
+        self._out.clear()
+        return data
+
+    def send(self, channel: int, method: Method) -> None:
+        """Send a method without content. Raises :class:`OutOfOrderError` for what may not be sent now."""
+        self._check_ours(method)
+        if not channel:
+            self._send_on_connection(method)
+        else:
+            self._send_on_channel(channel, method)
+        self._out.append(encode_method(channel, method))
+
+    def _check_ours(self, method: Method) -> None:
+        if type(method) not in SENT_BY[self.side]:
+            raise OutOfOrderError(f"a {self.side.value} does not send {dotted_name(method)}")
+        if self.state is State.TERMINATED:
+            raise OutOfOrderError(f"the connection is over: {dotted_name(method)} cannot be sent")
+
+    def _send_on_connection(self, method: Method) -> None:
+        if isinstance(method, c.Connection.Close) and self.state not in _STOPPING:
+            self.state = State.CLOSED
+        elif isinstance(method, c.Connection.CloseOk) and self.state is State.CLOSING:
+            self.state = State.TERMINATED
+        else:
+            following = TRANSITIONS.get(type(method), {}).get(self.state)
+            if following is None or self._header_due:
+                raise OutOfOrderError(f"{dotted_name(method)} cannot be sent in connection state {self.state.value}")
+            if isinstance(method, c.Connection.Tune):
+                self._offered(method)
+            if isinstance(method, c.Connection.TuneOk):
+                self._tuned(method)
+            self.state = following
+
+    def _send_on_channel(self, number: int, method: Method) -> None:
+        if self.state is not State.RUNNING:
+            raise OutOfOrderError(f"{dotted_name(method)} cannot be sent in connection state {self.state.value}")
+        channel = self._channels.get(number)
+        if isinstance(method, c.Channel.Open):
+            if channel is not None:
+                raise OutOfOrderError(f"channel {number} is open")
+            self._channels[number] = _Channel()
+        elif channel is None or (channel.is_closing and not isinstance(method, c.Channel.CloseOk)):
+            raise OutOfOrderError(f"{dotted_name(method)}: channel {number} is not open")
+        elif isinstance(method, c.Channel.Close):
+            channel.is_closing = True
+        elif isinstance(method, c.Channel.CloseOk):
+            del self._channels[number]
+
+    def publish(self, channel: int, publish: c.Basic.Publish, properties: bytes, bodies: Sequence[bytes]) -> None:
+        """Send messages with the same method and properties (flags and list)."""
+        self._check_content(channel, publish)
+        method = encode_arguments(publish), b""
+        self._out.append(contents(channel, publish.index, method, properties, bodies, frame_max=self._writable_bytes))
+
+    def deliver(
+        self, channel: int, deliver: c.Basic.Deliver, tags: Iterable[int], properties: bytes, bodies: Sequence[bytes]
+    ) -> None:
+        """Send deliveries that differ in their delivery tags and bodies; the method's own tag does not count."""
+        self._check_content(channel, deliver)
+        encoded = encode_arguments(deliver)
+        at = 1 + encoded[0]  # behind the consumer tag
+        method = encoded[:at], encoded[at + 8 :]
+        self._out.append(
+            contents(channel, deliver.index, method, properties, bodies, tags=tags, frame_max=self._writable_bytes)
+        )
+
+    def send_message(
+        self, channel: int, method: c.Basic.GetOk | c.Basic.Return, properties: bytes, body: bytes
+    ) -> None:
+        """Send one message that is neither published nor delivered."""
+        self._check_content(channel, method)
+        self._out.append(
+            contents(
+                channel,
+                method.index,
+                (encode_arguments(method), b""),
+                properties,
+                [body],
+                frame_max=self._writable_bytes,
+            )
+        )
+
+    def settle(self, channel: int, method: c.Basic.Ack | c.Basic.Nack | c.Basic.Reject, tags: Iterable[int]) -> None:
+        """Send acks, nacks or rejects with the same flags, one for each tag; the method's own tag does not count."""
+        self._check_content(channel, method)
+        self._out.append(settlements(channel, method.index, tags, encode_arguments(method)[-1]))
+
+    def _check_content(self, number: int, method: Method) -> None:
+        self._check_ours(method)
+        channel = self._channels.get(number)
+        if self.state is not State.RUNNING or channel is None or not channel.is_open or channel.is_closing:
+            raise OutOfOrderError(f"{dotted_name(method)}: channel {number} is not open")
+
+    def send_heartbeat(self) -> None:
+        """Show that we are there."""
+        self._out.append(_HEARTBEAT)
+
+    def _fail(self, error: ProtocolError) -> None:
+        """Close with what the peer did wrong. Before it was let in a peer gets no reasons."""
+        tells = self.state in (State.TUNING, State.OPENING, State.RUNNING, State.CLOSING)
+        if tells:
+            class_id, method_id = divmod(error.method_index, 1 << 16)
+            close = c.Connection.Close(error.reply_code, error.reply_text, class_id, method_id)
+            self._out.append(encode_method(0, close))
+        self.state = State.TERMINATED if isinstance(error, LostFramingError) or not tells else State.CLOSED
+        self._channels.clear()
+
+
+def _lower(ours: int, theirs: int) -> int:
+    """Of two limits, of which 0 is none."""
+    return min(ours, theirs) if ours and theirs else ours or theirs
+
+
+def _unexpected(content: _Content) -> ProtocolError:
+    expected = (
+        f"expected content header for class {BASIC}, got non content header frame instead"
+        if content.properties is None
+        else "expected content body, got non content body frame instead"
+    )
+    return ProtocolError(UNEXPECTED_FRAME, expected, content.method.index)

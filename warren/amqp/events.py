@@ -1,0 +1,57 @@
+"""What a connection tells of what the peer sent."""
+
+from __future__ import annotations
+
+import attrs
+from pamqp.base import Frame as Method
+
+from warren.amqp.errors import ProtocolError
+from warren.amqp.framing import MethodRun
+
+
+@attrs.frozen
+class HeaderReceived:
+    """A client's protocol header. ``connection.start`` is the answer; where it is ``refused``, our own header was, and
+    the socket is to be closed."""
+
+    header: bytes
+    refused: bool = False
+
+
+@attrs.frozen
+class MethodReceived:
+    """A method without content."""
+
+    channel: int
+    method: Method
+
+
+@attrs.frozen
+class Messages:
+    """Consecutive messages of one channel that differ in their bodies and delivery tags only."""
+
+    channel: int
+    method: Method
+    """Of the first: publish, deliver, get-ok or return."""
+    tags: list[int]
+    """The delivery tags; empty for publish and return."""
+    properties: bytes
+    """Flags and list, as in the content header and on the disk: :mod:`warren.queue_index.properties`."""
+    bodies: list[bytes]
+
+
+@attrs.frozen
+class Heartbeat:
+    """The peer is there."""
+
+
+@attrs.frozen
+class Violation:
+    """The peer broke the protocol. ``connection.close`` was sent (not before the connection was tuned); nothing that
+    comes from now on counts, and the socket is to be closed once the peer has answered, or after a while."""
+
+    error: ProtocolError
+
+
+Settlements = MethodRun
+Event = HeaderReceived | MethodReceived | Messages | Settlements | Heartbeat | Violation

@@ -1,0 +1,128 @@
+"""Methods as objects and as bytes.
+
+The objects are pamqp's (:mod:`pamqp.commands`), which know their arguments and types. Their bytes are read and written
+here: pamqp refuses names that RabbitMQ takes, and its tables recurse without a bound. Strings are ``str``; bytes that
+are not UTF-8 stand in them as surrogate escapes, so that they go out as they came in.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final, TypeVar
+
+from pamqp import commands
+from pamqp.base import Frame as Method
+
+from warren.amqp.errors import COMMAND_INVALID, SYNTAX_ERROR, ProtocolError
+from warren.amqp.framing import METHOD, frame
+from warren.queue_index.amqp_tables import read_table, write_table
+from warren.storage.errors import MessageError
+
+M = TypeVar("M", bound=Method)
+
+_INDEX: Final = struct.Struct(">I")
+_NUMBERS: Final = {
+    "octet": struct.Struct(">B"),
+    "short": struct.Struct(">H"),
+    "long": struct.Struct(">I"),
+    "longlong": struct.Struct(">Q"),
+}
+_LENGTHS: Final = {"shortstr": struct.Struct(">B"), "longstr": struct.Struct(">I")}
+
+
+def method_of(kind: type[M], **arguments: Any) -> M:
+    """A method with these arguments, whatever pamqp thinks of them; the others have pamqp's defaults."""
+    method = kind()
+    for name, value in arguments.items():
+        setattr(method, name, value)
+    return method
+
+
+def decode_method(payload: bytes) -> Method:
+    """The method in a method frame. Raises :class:`ProtocolError` for one that is unknown or malformed."""
+    if len(payload) < _INDEX.size:
+        raise ProtocolError(SYNTAX_ERROR, "a method frame without a method")
+    (index,) = _INDEX.unpack_from(payload)
+    return decode_arguments(index, payload[_INDEX.size :])
+
+
+def decode_arguments(index: int, data: bytes) -> Method:
+    """The method with this index (class id and method id, 16 bits each) and these bytes behind it."""
+    kind = commands.INDEX_MAPPING.get(index)
+    if kind is None:
+        raise ProtocolError(COMMAND_INVALID, f"unknown method {index >> 16}, {index & 0xFFFF}")
+    try:
+        return method_of(kind, **dict(_read(kind, data)))
+    except (struct.error, IndexError):
+        raise ProtocolError(SYNTAX_ERROR, f"malformed {dotted_name(kind)}: it is cut short", index) from None
+    except MessageError as error:
+        raise ProtocolError(SYNTAX_ERROR, f"malformed {dotted_name(kind)}: {error}", index) from None
+
+
+def _read(kind: type[Method], data: bytes) -> Iterator[tuple[str, Any]]:
+    at, bit = 0, 8
+    for name in kind.attributes():
+        wanted = kind.amqp_type(name)
+        if wanted == "bit":
+            if bit == 8:
+                at, bit = at + 1, 0
+            yield name, bool(data[at - 1] >> bit & 1)
+            bit += 1
+            continue
+        bit = 8
+        if wanted == "table":
+            value, at = read_table(data, at, len(data))
+            yield name, value
+        elif (number := _NUMBERS.get(wanted)) is not None:
+            yield name, number.unpack_from(data, at)[0]
+            at += number.size
+        else:
+            length = _LENGTHS[wanted]
+            start = at + length.size
+            at = start + length.unpack_from(data, at)[0]
+            if at > len(data):
+                raise IndexError
+            yield name, data[start:at].decode(errors="surrogateescape")
+
+
+def encode_arguments(method: Method) -> bytes:
+    """The bytes behind the method's index. Raises :class:`MessageError` for what does not fit into its type."""
+    parts: list[bytes] = []
+    bits, bit = 0, 0
+    for name in method.attributes():
+        wanted, value = method.amqp_type(name), getattr(method, name)
+        if wanted == "bit":
+            bits |= bool(value) << bit
+            bit += 1
+            continue
+        if bit:
+            parts.append(bytes((bits,)))
+            bits, bit = 0, 0
+        try:
+            parts.append(_written(wanted, value))
+        except struct.error:
+            raise MessageError(f"{dotted_name(method)}: {name} does not fit") from None
+    if bit:
+        parts.append(bytes((bits,)))
+    return b"".join(parts)
+
+
+def _written(wanted: str, value: Any) -> bytes:
+    if wanted == "table":
+        return write_table(value or {})
+    if (number := _NUMBERS.get(wanted)) is not None:
+        return number.pack(value or 0)
+    data = value if isinstance(value, bytes) else (value or "").encode(errors="surrogateescape")
+    return _LENGTHS[wanted].pack(len(data)) + data
+
+
+def encode_method(channel: int, method: Method) -> bytes:
+    """The method's frame."""
+    return frame(METHOD, channel, _INDEX.pack(method.index) + encode_arguments(method))
+
+
+def dotted_name(method: Method | type[Method]) -> str:
+    """As RabbitMQ writes it: ``queue.declare_ok``."""
+    found = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in method.name)
+    return found.replace("._", ".").removeprefix("_")

@@ -1,0 +1,133 @@
+"""Which side may send which method, and when: the tables of AMQP 0-9-1.
+
+A connection's states have RabbitMQ's names. A method stands in :data:`TRANSITIONS` for the states in which it may be
+sent; whoever may not send it at all stands in neither of the two sets.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from pamqp import commands as c
+from pamqp.base import Frame as Method
+
+
+class Side(enum.Enum):
+    """An end of a connection."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+    @property
+    def peer(self) -> Side:
+        return Side.SERVER if self is Side.CLIENT else Side.CLIENT
+
+
+class State(enum.Enum):
+    """A connection's, as far as it has come."""
+
+    HANDSHAKE = "handshake"
+    """The client has to send the protocol header, the server ``connection.start``."""
+    STARTING = "starting"
+    SECURING = "securing"
+    TUNING = "tuning"
+    OPENING = "opening"
+    RUNNING = "running"
+    CLOSING = "closing"
+    """The peer has asked to close; we have to answer."""
+    CLOSED = "closed"
+    """We have asked to close; the peer has to answer. What else it sends is passed over."""
+    TERMINATED = "terminated"
+    """Nothing is sent any more, and what comes is passed over."""
+
+
+TRANSITIONS: Final[dict[type[Method], dict[State, State]]] = {
+    c.Connection.Start: {State.HANDSHAKE: State.STARTING},
+    c.Connection.StartOk: {State.STARTING: State.SECURING},
+    c.Connection.Secure: {State.SECURING: State.SECURING},
+    c.Connection.SecureOk: {State.SECURING: State.SECURING},
+    c.Connection.Tune: {State.SECURING: State.TUNING},
+    c.Connection.TuneOk: {State.TUNING: State.OPENING},
+    c.Connection.Open: {State.OPENING: State.OPENING},
+    c.Connection.OpenOk: {State.OPENING: State.RUNNING},
+    c.Connection.Blocked: {State.RUNNING: State.RUNNING},
+    c.Connection.Unblocked: {State.RUNNING: State.RUNNING},
+    c.Connection.UpdateSecret: {State.RUNNING: State.RUNNING},
+    c.Connection.UpdateSecretOk: {State.RUNNING: State.RUNNING},
+}
+"""Of the methods on channel 0: from which state each leads to which. ``close`` and ``close-ok`` have rules of their
+own."""
+
+_CONNECTION_CLIENT: Final = frozenset(
+    {c.Connection.StartOk, c.Connection.SecureOk, c.Connection.TuneOk, c.Connection.Open, c.Connection.UpdateSecret}
+)
+_CLIENT_ONLY: Final = frozenset(
+    {
+        c.Channel.Open,
+        c.Exchange.Declare,
+        c.Exchange.Delete,
+        c.Exchange.Bind,
+        c.Exchange.Unbind,
+        c.Queue.Declare,
+        c.Queue.Bind,
+        c.Queue.Purge,
+        c.Queue.Delete,
+        c.Queue.Unbind,
+        c.Basic.Qos,
+        c.Basic.Consume,
+        c.Basic.Publish,
+        c.Basic.Get,
+        c.Basic.Reject,
+        c.Basic.RecoverAsync,
+        c.Basic.Recover,
+        c.Confirm.Select,
+        c.Tx.Select,
+        c.Tx.Commit,
+        c.Tx.Rollback,
+    }
+)
+_SERVER_ONLY: Final = frozenset(
+    {
+        c.Channel.OpenOk,
+        c.Exchange.DeclareOk,
+        c.Exchange.DeleteOk,
+        c.Exchange.BindOk,
+        c.Exchange.UnbindOk,
+        c.Queue.DeclareOk,
+        c.Queue.BindOk,
+        c.Queue.PurgeOk,
+        c.Queue.DeleteOk,
+        c.Queue.UnbindOk,
+        c.Basic.QosOk,
+        c.Basic.ConsumeOk,
+        c.Basic.Return,
+        c.Basic.Deliver,
+        c.Basic.GetOk,
+        c.Basic.GetEmpty,
+        c.Basic.RecoverOk,
+        c.Confirm.SelectOk,
+        c.Tx.SelectOk,
+        c.Tx.CommitOk,
+        c.Tx.RollbackOk,
+    }
+)
+_BOTH: Final = frozenset(
+    {
+        c.Connection.Close,
+        c.Connection.CloseOk,
+        c.Channel.Flow,
+        c.Channel.FlowOk,
+        c.Channel.Close,
+        c.Channel.CloseOk,
+        c.Basic.Cancel,  # a server tells a client so that its queue is gone
+        c.Basic.CancelOk,
+        c.Basic.Ack,  # a server's are confirms
+        c.Basic.Nack,
+    }
+)
+SENT_BY: Final[dict[Side, frozenset[type[Method]]]] = {
+    Side.CLIENT: _CONNECTION_CLIENT | _CLIENT_ONLY | _BOTH,
+    Side.SERVER: (frozenset(TRANSITIONS) - _CONNECTION_CLIENT) | _SERVER_ONLY | _BOTH,
+}
+"""What each side may send at all."""
