@@ -16,6 +16,7 @@ from pamqp.base import Frame as Method
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
+from tests.support.amqp_violations import HEADER_OF_5, NO_PROPERTIES, OURS, PUBLISH, RABBITMQS, UNKNOWN_METHODS
 from warren.amqp.connection import FRAME_MIN_SIZE, PROTOCOL_HEADER, Connection
 from warren.amqp.errors import OutOfOrderError
 from warren.amqp.events import (
@@ -27,12 +28,11 @@ from warren.amqp.events import (
     Settlements,
     Violation,
 )
-from warren.amqp.framing import BODY, HEADER, HEARTBEAT, METHOD, frame
+from warren.amqp.framing import BODY, METHOD, frame
 from warren.amqp.methods import decode_method, dotted_name, encode_method, method_of
 from warren.amqp.states import SENT_BY, Side, State
 from warren.storage.errors import MessageError
 
-NO_PROPERTIES = b"\0\0"
 PERSISTENT = b"\x10\0\x02"
 
 
@@ -298,59 +298,8 @@ def frames(data: bytes) -> Iterable[tuple[int, int, bytes]]:
 
 # ── what is refused ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-PUBLISH = encode_method(1, c.Basic.Publish(0, "", "q"))
-HEADER_OF_5 = frame(HEADER, 1, struct.pack(">HHQ", 60, 0, 5) + NO_PROPERTIES)
 
-
-@pytest.mark.parametrize(
-    ("data", "reply"),
-    [
-        (
-            struct.pack(">BHI", 1, 1, 200_000),
-            "501 FRAME_ERROR - type 1, all octets = <<>>: {frame_too_large,200000,131064}",
-        ),
-        (
-            struct.pack(">BHI", 3, 1, 5) + b"hello\0",
-            '501 FRAME_ERROR - type 3, all octets = <<"hello">>: {invalid_frame_end_marker,0}',
-        ),
-        (
-            frame(4, 1, bytes(range(20))),
-            "501 FRAME_ERROR - type 4, first 16 octets = <<0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15>>: unknown_frame",
-        ),
-        (frame(HEARTBEAT, 1, b""), "505 UNEXPECTED_FRAME - type 8, all octets = <<>>"),
-        (frame(BODY, 0, b"x"), '505 UNEXPECTED_FRAME - type 3, all octets = <<"x">>'),
-        (frame(BODY, 1, b"x"), "505 UNEXPECTED_FRAME - expected method frame, got non method frame instead"),
-        (
-            PUBLISH + PUBLISH,
-            "505 UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead",
-        ),
-        (
-            PUBLISH + frame(HEADER, 1, struct.pack(">HHQ", 50, 0, 5) + NO_PROPERTIES),
-            "505 UNEXPECTED_FRAME - expected content header for class 60, got one for class 50 instead",
-        ),
-        (
-            PUBLISH + HEADER_OF_5 + HEADER_OF_5,
-            "505 UNEXPECTED_FRAME - expected content body, got non content body frame instead",
-        ),
-        (
-            PUBLISH + HEADER_OF_5 + frame(BODY, 1, b"123456"),
-            "501 FRAME_ERROR - content body frame exceeds remaining content size",
-        ),
-        (
-            PUBLISH + frame(HEADER, 1, struct.pack(">HHQ", 60, 0, 1 << 40) + NO_PROPERTIES),
-            "501 FRAME_ERROR - content body size 1099511627776 exceeds maximum allowed size 536870912",
-        ),
-        (encode_method(2, c.Queue.Declare(queue="q")), "504 CHANNEL_ERROR - expected 'channel.open'"),
-        (encode_method(1, c.Channel.Open()), "504 CHANNEL_ERROR - second 'channel.open' seen"),
-        (encode_method(1, c.Queue.DeclareOk("q", 0, 0)), "503 COMMAND_INVALID - unimplemented method"),
-        (
-            encode_method(0, c.Connection.TuneOk(1, 4096, 0)),
-            "504 CHANNEL_ERROR - unexpected method in connection state running",
-        ),
-        (frame(METHOD, 1, b"\0\x32\0\x0a\0"), "502 SYNTAX_ERROR - malformed queue.declare: it is cut short"),
-        (frame(METHOD, 1, b"\0\x63\0\x0a"), "503 COMMAND_INVALID - unknown method 99, 10"),
-    ],
-)
+@pytest.mark.parametrize(("data", "reply"), RABBITMQS + OURS)
 def test_a_violation_closes_the_connection_with_the_reason(data: bytes, reply: str) -> None:
     client, server = running()
     *before, violation = server.receive(data)
@@ -361,6 +310,14 @@ def test_a_violation_closes_the_connection_with_the_reason(data: bytes, reply: s
     [closed] = client.receive(server.data_to_send())
     assert isinstance(closed, MethodReceived)
     assert f"{closed.method.reply_code} {closed.method.reply_text}" == reply
+
+
+@pytest.mark.parametrize("data", UNKNOWN_METHODS)
+def test_an_unknown_method_gets_no_answer(data: bytes) -> None:
+    _, server = running()
+    [violation] = server.receive(data)
+    assert isinstance(violation, Violation)
+    assert (server.data_to_send(), server.state) == (b"", State.TERMINATED)
 
 
 def test_a_body_may_not_be_cut_short_by_another_message() -> None:

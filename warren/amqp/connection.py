@@ -21,11 +21,13 @@ from warren.amqp.errors import (
     CHANNEL_ERROR,
     COMMAND_INVALID,
     FRAME_ERROR,
+    INTERNAL_ERROR,
     NOT_ALLOWED,
     UNEXPECTED_FRAME,
     LostFramingError,
     OutOfOrderError,
     ProtocolError,
+    UnknownMethodError,
     describe_frame,
 )
 from warren.amqp.events import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
@@ -63,8 +65,13 @@ MAX_MESSAGE_SIZE: Final = 536_870_912
 """RabbitMQ's limit on what is put together at all, bytes."""
 
 _HEARTBEAT: Final = frame(HEARTBEAT, 0, b"")
+_LEAST_BYTES: Final = {METHOD: 4, HEADER: 12, BODY: 0}
+_CONNECTION: Final = c.Connection.frame_id
+_NO_KIND: Final = 1 << 32
+"""More than any payload has."""
 _DEAF: Final = frozenset((State.CLOSED, State.TERMINATED))
 _STOPPING: Final = _DEAF | {State.CLOSING}
+_LET_IN: Final = frozenset((State.TUNING, State.OPENING, State.RUNNING, State.CLOSING))
 
 
 @attrs.define
@@ -175,12 +182,12 @@ class Connection:
             if number:
                 raise ProtocolError(UNEXPECTED_FRAME, describe_frame(kind, payload))
             events.append(Heartbeat())
-        elif kind not in (METHOD, HEADER, BODY):
+        elif len(payload) < _LEAST_BYTES.get(kind, _NO_KIND):
             raise ProtocolError(FRAME_ERROR, f"{describe_frame(kind, payload)}: unknown_frame")
         elif not number:
             if kind != METHOD:
                 raise ProtocolError(UNEXPECTED_FRAME, describe_frame(kind, payload))
-            self._receive_connection_method(decode_method(payload), events)
+            self._receive_connection_method(_decode_on_0(payload), events)
         elif self.state is not State.RUNNING:
             raise ProtocolError(UNEXPECTED_FRAME, describe_frame(kind, payload))
         elif kind == METHOD:
@@ -283,6 +290,8 @@ class Connection:
         if method.index in CONTENT_METHODS:
             channel.content = _Content(method)
             return
+        if isinstance(method, c.Channel.CloseOk) and not channel.is_closing:
+            raise ProtocolError(COMMAND_INVALID, "unimplemented method", method.index)
         if isinstance(method, c.Channel.Close | c.Channel.CloseOk):
             if isinstance(method, c.Channel.Close) and channel.is_closing:  # both ask at once
                 self._out.append(encode_method(number, c.Channel.CloseOk()))
@@ -296,7 +305,8 @@ class Connection:
         events.append(MethodReceived(number, method))
 
     def _check_sender(self, method: Method) -> None:
-        if type(method) not in SENT_BY[self.side.peer]:
+        """Whether the peer may send this method on a channel."""
+        if type(method) not in SENT_BY[self.side.peer] or method.index >> 16 == _CONNECTION:
             raise ProtocolError(COMMAND_INVALID, "unimplemented method", method.index)
 
     def _receive_content(self, number: int, kind: int, payload: bytes, events: list[Event]) -> None:
@@ -307,10 +317,9 @@ class Connection:
         if content.properties is None:
             if kind != HEADER:
                 raise _unexpected(content)
-            found = content_header(payload)
-            if found is None:
-                raise ProtocolError(FRAME_ERROR, f"{describe_frame(kind, payload)}: unknown_frame")
-            class_id, size, properties = found
+            class_id, weight, size, properties = content_header(payload)
+            if weight:
+                raise _unexpected(content)
             if class_id != BASIC:
                 raise ProtocolError(
                     UNEXPECTED_FRAME,
@@ -443,13 +452,22 @@ class Connection:
 
     def _fail(self, error: ProtocolError) -> None:
         """Close with what the peer did wrong. Before it was let in a peer gets no reasons."""
-        tells = self.state in (State.TUNING, State.OPENING, State.RUNNING, State.CLOSING)
+        tells = self.state in _LET_IN and not isinstance(error, UnknownMethodError)
         if tells:
             class_id, method_id = divmod(error.method_index, 1 << 16)
             close = c.Connection.Close(error.reply_code, error.reply_text, class_id, method_id)
             self._out.append(encode_method(0, close))
         self.state = State.TERMINATED if isinstance(error, LostFramingError) or not tells else State.CLOSED
         self._channels.clear()
+
+
+def _decode_on_0(payload: bytes) -> Method:
+    try:
+        return decode_method(payload)
+    except UnknownMethodError:
+        raise
+    except ProtocolError:
+        raise ProtocolError(INTERNAL_ERROR, "") from None
 
 
 def _lower(ours: int, theirs: int) -> int:

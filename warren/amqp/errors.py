@@ -8,11 +8,11 @@ from warren.storage.erlang_text import format_term
 from warren.storage.errors import WarrenError
 
 FRAME_ERROR: Final = 501
-SYNTAX_ERROR: Final = 502
 COMMAND_INVALID: Final = 503
 CHANNEL_ERROR: Final = 504
 UNEXPECTED_FRAME: Final = 505
 NOT_ALLOWED: Final = 530
+INTERNAL_ERROR: Final = 541
 
 NAMES: Final = {
     311: "CONTENT_TOO_LARGE",
@@ -53,7 +53,7 @@ class ProtocolError(WarrenError):
     @property
     def reply_text(self) -> str:
         """As it stands in ``connection.close``: at most 255 bytes."""
-        text = f"{NAMES[self.reply_code]} - {self.text}"
+        text = f"{NAMES[self.reply_code]} - {self.text}" if self.text else NAMES[self.reply_code]
         if len(text.encode()) <= _MAX_TEXT_BYTES:
             return text
         return text.encode()[: _MAX_TEXT_BYTES - 3].decode(errors="ignore") + "..."
@@ -67,6 +67,13 @@ class LostFramingError(ProtocolError):
 
     def __init__(self, kind: int, payload: bytes, why: str) -> None:
         super().__init__(FRAME_ERROR, f"{describe_frame(kind, payload)}: {why}")
+
+
+class UnknownMethodError(ProtocolError):
+    """A method that AMQP 0-9-1 does not have. RabbitMQ closes the socket without a word, and so do we."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(COMMAND_INVALID, f"no method {index & 0xFFFF} in class {index >> 16}")
 
 
 class OutOfOrderError(WarrenError):

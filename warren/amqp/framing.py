@@ -232,12 +232,10 @@ class FrameReader:
         return found
 
 
-def content_header(payload: bytes) -> tuple[int, int, bytes] | None:
-    """Class id, size of the body (bytes) and properties (flags and list) of a header frame; ``None``: it is none."""
-    if len(payload) < _CONTENT.size:
-        return None
-    class_id, weight, size = _CONTENT.unpack_from(payload)
-    return None if weight else (class_id, size, payload[_CONTENT.size :])
+def content_header(payload: bytes) -> tuple[int, int, int, bytes]:
+    """Class id, weight, size of the body (bytes) and properties (flags and list) of a header frame of at least 12
+    bytes."""
+    return *_CONTENT.unpack_from(payload), payload[_CONTENT.size :]
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────

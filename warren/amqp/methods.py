@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from pamqp import commands
 from pamqp.base import Frame as Method
 
-from warren.amqp.errors import COMMAND_INVALID, SYNTAX_ERROR, ProtocolError
+from warren.amqp.errors import FRAME_ERROR, ProtocolError, UnknownMethodError
 from warren.amqp.framing import METHOD, frame
 from warren.queue_index.amqp_tables import read_table, write_table
 from warren.storage.errors import MessageError
@@ -40,24 +40,23 @@ def method_of(kind: type[M], **arguments: Any) -> M:
 
 
 def decode_method(payload: bytes) -> Method:
-    """The method in a method frame. Raises :class:`ProtocolError` for one that is unknown or malformed."""
-    if len(payload) < _INDEX.size:
-        raise ProtocolError(SYNTAX_ERROR, "a method frame without a method")
+    """The method in a method frame of at least 4 bytes. Raises as :func:`decode_arguments`."""
     (index,) = _INDEX.unpack_from(payload)
     return decode_arguments(index, payload[_INDEX.size :])
 
 
 def decode_arguments(index: int, data: bytes) -> Method:
-    """The method with this index (class id and method id, 16 bits each) and these bytes behind it."""
+    """The method with this index (class id and method id, 16 bits each) and these bytes behind it.
+
+    Raises :class:`UnknownMethodError`, and :class:`ProtocolError` for one that is malformed.
+    """
     kind = commands.INDEX_MAPPING.get(index)
     if kind is None:
-        raise ProtocolError(COMMAND_INVALID, f"unknown method {index >> 16}, {index & 0xFFFF}")
+        raise UnknownMethodError(index)
     try:
         return method_of(kind, **dict(_read(kind, data)))
-    except (struct.error, IndexError):
-        raise ProtocolError(SYNTAX_ERROR, f"malformed {dotted_name(kind)}: it is cut short", index) from None
-    except MessageError as error:
-        raise ProtocolError(SYNTAX_ERROR, f"malformed {dotted_name(kind)}: {error}", index) from None
+    except (struct.error, IndexError, MessageError):
+        raise ProtocolError(FRAME_ERROR, f"cannot decode <<{','.join(map(str, data))}>>", index) from None
 
 
 def _read(kind: type[Method], data: bytes) -> Iterator[tuple[str, Any]]:
@@ -82,8 +81,10 @@ def _read(kind: type[Method], data: bytes) -> Iterator[tuple[str, Any]]:
             start = at + length.size
             at = start + length.unpack_from(data, at)[0]
             if at > len(data):
-                raise IndexError
+                raise IndexError(f"{name} ends behind the frame")
             yield name, data[start:at].decode(errors="surrogateescape")
+    if at < len(data):
+        raise IndexError("bytes are left over")
 
 
 def encode_arguments(method: Method) -> bytes:

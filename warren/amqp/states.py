@@ -65,6 +65,7 @@ _CONNECTION_CLIENT: Final = frozenset(
 _CLIENT_ONLY: Final = frozenset(
     {
         c.Channel.Open,
+        c.Channel.Flow,
         c.Exchange.Declare,
         c.Exchange.Delete,
         c.Exchange.Bind,
@@ -90,6 +91,7 @@ _CLIENT_ONLY: Final = frozenset(
 _SERVER_ONLY: Final = frozenset(
     {
         c.Channel.OpenOk,
+        c.Channel.FlowOk,
         c.Exchange.DeclareOk,
         c.Exchange.DeleteOk,
         c.Exchange.BindOk,
@@ -101,6 +103,7 @@ _SERVER_ONLY: Final = frozenset(
         c.Queue.UnbindOk,
         c.Basic.QosOk,
         c.Basic.ConsumeOk,
+        c.Basic.CancelOk,
         c.Basic.Return,
         c.Basic.Deliver,
         c.Basic.GetOk,
@@ -116,12 +119,9 @@ _BOTH: Final = frozenset(
     {
         c.Connection.Close,
         c.Connection.CloseOk,
-        c.Channel.Flow,
-        c.Channel.FlowOk,
         c.Channel.Close,
         c.Channel.CloseOk,
-        c.Basic.Cancel,  # a server tells a client so that its queue is gone
-        c.Basic.CancelOk,
+        c.Basic.Cancel,  # a server tells a client so that its queue is gone, and wants no answer
         c.Basic.Ack,  # a server's are confirms
         c.Basic.Nack,
     }
@@ -130,4 +130,4 @@ SENT_BY: Final[dict[Side, frozenset[type[Method]]]] = {
     Side.CLIENT: _CONNECTION_CLIENT | _CLIENT_ONLY | _BOTH,
     Side.SERVER: (frozenset(TRANSITIONS) - _CONNECTION_CLIENT) | _SERVER_ONLY | _BOTH,
 }
-"""What each side may send at all."""
+"""What each side may send at all. As with RabbitMQ, a server sends no ``channel.flow``."""
