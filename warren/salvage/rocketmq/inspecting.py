@@ -27,7 +27,6 @@ import attrs
 from rich import box
 from rich.console import RenderableType
 from rich.filesize import decimal
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -109,7 +108,8 @@ def store_tables(report: Report) -> Iterator[RenderableType]:
     yield Text(f"CommitLog from {log['min_offset']:,} to {log['max_offset']:,}", "dim")
     for table in (_file_table(files), _queue_table(report), _group_table(report["groups"]), _index_table(report)):
         if table.row_count:
-            yield Padding(table, (1, 0, 0, 0))
+            yield ""
+            yield table
     guessed = [name for name, one in report["settings"].items() if one["from"] == "guess"]
     if guessed:
         yield Text(f"guessed: {', '.join(guessed)}", "yellow")
