@@ -19,7 +19,9 @@ from pamqp.header import ContentHeader
 from tests.support.amqp_violations import HEADER_OF_5, NO_PROPERTIES, OURS, PUBLISH, RABBITMQS, UNKNOWN_METHODS
 from warren.amqp.connection import FRAME_MIN_SIZE, PROTOCOL_HEADER, Connection
 from warren.amqp.errors import OutOfOrderError
-from warren.amqp.events import (
+from warren.amqp.framing import BODY, METHOD, frame
+from warren.amqp.methods import decode_method, dotted_name, encode_method, method_of
+from warren.amqp.received import (
     Event,
     HeaderReceived,
     Heartbeat,
@@ -28,8 +30,6 @@ from warren.amqp.events import (
     Settlements,
     Violation,
 )
-from warren.amqp.framing import BODY, METHOD, frame
-from warren.amqp.methods import decode_method, dotted_name, encode_method, method_of
 from warren.amqp.states import SENT_BY, Side, State
 from warren.storage.errors import MessageError
 

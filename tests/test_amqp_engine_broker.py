@@ -11,7 +11,7 @@ from pamqp import commands as c
 from tests.support.amqp_violations import RABBITMQS, UNKNOWN_METHODS
 from tests.support.broker import Broker
 from warren.amqp.connection import Connection
-from warren.amqp.events import Event, MethodReceived
+from warren.amqp.received import Event, MethodReceived
 from warren.amqp.states import Side, State
 
 pytestmark = pytest.mark.broker

@@ -30,7 +30,6 @@ from warren.amqp.errors import (
     UnknownMethodError,
     describe_frame,
 )
-from warren.amqp.events import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
 from warren.amqp.framing import (
     BASIC,
     BODY,
@@ -49,6 +48,7 @@ from warren.amqp.framing import (
     settlements,
 )
 from warren.amqp.methods import decode_arguments, decode_method, dotted_name, encode_arguments, encode_method
+from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
 from warren.amqp.states import SENT_BY, TRANSITIONS, Side, State
 
 PROTOCOL_HEADER: Final = b"AMQP\0\0\x09\x01"
