@@ -11,7 +11,7 @@ import logging
 import threading
 from typing import Any, Final
 
-from pykka import ActorRef, Timeout
+from pykka import ActorRef
 
 from warren.actors import topic_messages as tm
 from warren.actors.engines.topics.topic_store import TopicStore
@@ -66,14 +66,6 @@ class Arrivals:
             ]
         for future in woken:
             future.offer(None)
-
-
-def has_arrived(arrival: Future, timeout: float | None) -> bool:
-    """Wait for an arrival; whether there was one after ``timeout`` seconds, or before nobody was left to bring one."""
-    try:
-        return arrival.settled(timeout)
-    except Timeout:
-        return False
 
 
 class DispatchActor(TopicPart):

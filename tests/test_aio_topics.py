@@ -8,7 +8,6 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,17 @@ import warren.aio
 from tests.support.aio_tools import SLOW_SYNC, breathe, driven, in_a_loop
 from tests.support.runtime_tools import HandNode, hand_node
 from warren.actors import topic_messages as tm
-from warren.actors.dispatch_actor import Arrivals, DispatchActor
+from warren.actors.dispatch_actor import Arrivals
 from warren.actors.engines.topics.errors import (
     MemberError,
-    QueueLostError,
     TopicError,
     TopicNameError,
     TransactionError,
 )
-from warren.actors.engines.topics.names import dead_letter_topic, retry_topic
+from warren.actors.engines.topics.names import retry_topic
 from warren.actors.groups_actor import GroupsActor
 from warren.actors.pool import PooledActor
+from warren.reader_verbs import ReaderVerbs
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.real_file import RealFile
 from warren.topic_verbs import TopicVerbs
@@ -263,20 +262,13 @@ async def test_closing_the_node_wakes_readers_and_blocked_producers(hand: HandNo
 
 
 @in_a_loop
-async def test_a_reader_goes_on_in_topics_that_were_opened_anew(hand: HandNode) -> None:
+async def test_a_reader_that_waits_goes_on_in_topics_that_were_opened_anew(hand: HandNode) -> None:
     async with driven(hand) as node:
         events = await node.topic("events", queues=1)
         await events.append_many(numbers(4))
-        async with events.reader("g", auto_commit=False) as reader:
-            first, second = await reader.read(2)
-            await first.commit()
-            hand.node._running.topics_now().groups.actor_ref.tell("no message that it knows")
-            await breathe(hand)
-            with pytest.raises(QueueLostError, match="anew"):
-                await second.commit()
-            assert [one.body for one in await reader.read()] == numbers(4)  # the offsets were not written down yet
-            await reader.commit()
-            assert await reader.queues() == [0]
+        async with events.reader("g") as reader:
+            assert [one.body for one in await reader.read()] == numbers(4)
+            assert await reader.read() == []
             waiting = asyncio.create_task(reader.read(timeout=None))
             await breathe(hand)
             hand.node._running.topics_now().dispatcher.actor_ref.tell("no message that it knows")
@@ -285,235 +277,11 @@ async def test_a_reader_goes_on_in_topics_that_were_opened_anew(hand: HandNode) 
             assert [one.body for one in await waiting][-1:] == [b"3"]
 
 
-@pytest.mark.parametrize("one_by_one", [False, True])
-@in_a_loop
-async def test_a_damaged_message_is_an_error_in_its_turn_until_the_group_is_sought_behind_it(
-    path: str, one_by_one: bool
-) -> None:
-    async with opened(path) as node:
-        events = await node.topic("events", queues=1)
-        positions = await events.append_many(numbers(4))
-        assert await events.offsets() == {0: (0, 4)}  # the entries are there before the damage
-        with open(f"{path}/topics/commitlog/{0:020}", "r+b") as log:
-            log.seek(positions[2].physical_offset + 4)
-            log.write(b"\0\0\0\0")
-        async with events.reader("g") as reader:
-            if one_by_one:
-                records = aiter(reader)
-                assert [(await anext(records)).body for _ in range(2)] == numbers(2)
-            else:
-                assert [one.body for one in await reader.read()] == numbers(2)
-            for _ in range(2):
-                with pytest.raises(warren.DataError, match="from message 2 on"):
-                    await (anext(records) if one_by_one else reader.read())
-            assert await events.lag("g") == {0: 2}
-            await events.seek("g", 3)
-            assert (await anext(records) if one_by_one else (await reader.read())[0]).body == b"3"
-
-
 # ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @in_a_loop
-async def test_what_read_brought_is_done_with_the_next_call_or_at_the_end(path: str) -> None:
-    async with opened(path) as node:
-        events = await node.topic("events", queues=1)
-        await events.append_many(numbers(6))
-        async with events.reader("g") as reader:
-            assert [one.body for one in await reader.read(2)] == [b"0", b"1"]
-            assert await events.lag("g") == {0: 6}
-            assert [one.body for one in await reader.read(2)] == [b"2", b"3"]
-            assert await events.lag("g") == {0: 4}
-        assert await events.lag("g") == {0: 2}
-        with pytest.raises(RuntimeError, match="on purpose"):  # noqa: PT012
-            async with events.reader("g") as reader:
-                await reader.read(2)
-                raise RuntimeError("on purpose")
-        assert await read_all(events, "g") == [b"4", b"5"]
-        assert (await events.groups())["g"]["members"] == {}
-
-
-@in_a_loop
-async def test_without_auto_commit_only_what_is_committed_is_done(path: str) -> None:
-    async with opened(path) as node:
-        events = await node.topic("events", queues=1)
-        await events.append_many(numbers(300))
-        async with events.reader("g", auto_commit=False) as reader:
-            one, two, three = await reader.read(3)
-            await two.commit()
-            assert await committed(events, "g") == {0: 2}
-            await one.commit()  # is no step back
-            assert await committed(events, "g") == {0: 2}
-            await reader.read(2)
-            await reader.commit()
-            assert await committed(events, "g") == {0: 5}
-            seen = []
-            async for record in reader:
-                seen.append(record)
-                if len(seen) == 290:  # behind the first batch
-                    break
-            await seen[9].commit()
-            assert await committed(events, "g") == {0: 15}  # and not where the iteration is
-            await reader.commit()
-            assert await committed(events, "g") == {0: 295}
-            assert [one.body for one in await reader.read()] == numbers(5, 295)
-        assert await read_all(events, "g") == numbers(5, 295)
-        assert three.body == b"2"
-
-
-@in_a_loop
-async def test_an_iteration_that_is_left_gets_its_message_again(path: str) -> None:
-    async with opened(path) as node:
-        events = await node.topic("events", queues=1)
-        await events.append_many(numbers(6))
-        async for record in events.read("g"):
-            if record.body == b"1":
-                break
-        async with events.reader("other"):
-            while (await events.groups())["g"]["members"]:
-                await asyncio.sleep(0)  # the generator is closed by the loop
-        assert await committed(events, "g") == {0: 1}
-        async with events.reader("g") as reader:
-            async for record in reader:
-                assert record.body == b"1"
-                break
-            assert [one.body for one in await reader.read(2)] == [b"1", b"2"]
-            async with aclosing(reader.records(1)) as records:
-                assert [one.body async for one in records] == [b"3"]
-            stale = aiter(reader.records())
-            assert (await anext(stale)).body == b"4"
-            assert [one.body async for one in reader.records()] == [b"4", b"5"]
-            assert [one.body async for one in stale] == []
-        assert await committed(events, "g") == {0: 6}
-
-
-@in_a_loop
-async def test_queues_are_shared_and_what_another_one_has_cannot_be_committed(path: str) -> None:
-    async with opened(path) as node:
-        events = await node.topic("events", queues=2)
-        for queue in range(2):
-            await events.append_many(numbers(3, 10 * queue), queue=queue)
-        async with events.reader("g", auto_commit=False) as one:
-            assert await one.queues() == [0, 1]
-            records = await one.read()
-            async with events.reader("g") as other:
-                assert (await one.queues(), await other.queues()) == ([0], [1])
-                assert [record.body for record in await other.read()] == numbers(3, 10)
-                await records[1].commit()
-                with pytest.raises(QueueLostError):
-                    await one.commit()
-                with pytest.raises(QueueLostError):
-                    await records[5].commit()
-                assert await committed(events, "g") == {0: 3, 1: 0}
-                with events.blocking.reader("g") as thread:  # groups are for both
-                    assert (await one.queues(), thread.queues()) == ([0], [])
-            assert await one.queues() == [0, 1]
-        assert await events.lag("g") == {0: 0, 1: 0}
-
-
-@in_a_loop
-async def test_what_tags_leave_out_is_done_but_not_what_was_read_before_it(path: str) -> None:
-    async with opened(path) as node:
-        events = await node.topic("events", queues=1)
-        for tag in ("a", "b", "a", "b", "b", "b"):
-            await events.append(tag.encode(), tag=tag)
-        async with events.reader("g", tags="a", auto_commit=False) as reader:
-            one, two = await reader.read(4)
-            assert await reader.read() == []
-            assert await committed(events, "g") == {0: 0}
-            await one.commit()
-            assert await committed(events, "g") == {0: 2}
-            await two.commit()
-            assert await committed(events, "g") == {0: 6}
-            await events.append(b"b", tag="b")
-            assert await reader.read() == []
-            assert await committed(events, "g") == {0: 7}
-
-
-@in_a_loop
-async def test_what_is_tried_again_comes_later_and_then_is_a_dead_letter(hand: HandNode) -> None:
-    async with driven(hand) as node:
-        events = await node.topic("events", queues=1)
-        await events.append(b"x", key="k")
-        async with events.reader("g", consume_from={0: 0}) as reader:
-            [record] = await reader.read()
-            await record.retry(delay_level=1)
-            assert await reader.read() == []
-            hand.advance(2)
-            [record] = await reader.read()
-            assert (record.body, record.topic, record.attempts) == (b"x", "events", 1)
-            await record.retry(delay_level=-1)
-            assert await reader.read() == []
-        dead = warren.aio.Topic(TopicVerbs(hand.node._running, dead_letter_topic("g")))
-        assert [one.body async for one in dead.read("undertaker")] == [b"x"]
-        assert await events.lag("g") == {0: 0}
-
-
-@in_a_loop
-async def test_whoever_reads_or_asks_does_not_depend_on_how_far_the_index_is(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    receive = DispatchActor.on_receive
-
-    def lazily(actor: DispatchActor, message: object) -> object:
-        return None if isinstance(message, tm.Dispatch) else receive(actor, message)
-
-    monkeypatch.setattr(DispatchActor, "on_receive", lazily)
-    async with opened(path) as node:
-        events = await node.topic("events", queues=1)
-        await events.append(b"0")
-        async with events.reader("late", consume_from="last") as late:
-            await events.append(b"1")
-            assert await read_all(events, "g") == [b"0", b"1"]
-            assert [one.body for one in await late.read()] == [b"1"]
-        await events.append(b"2", key="k")
-        assert [one.body for one in await events.find("k")] == [b"2"]
-        await events.append(b"3")
-        assert await events.offsets() == {0: (0, 4)}
-        await events.append(b"4")
-        assert await events.lag("g") == {0: 3}
-        await events.append(b"5")
-        assert (await events.get(0, 5)).body == b"5"
-        await events.append(b"6")
-        assert await events.offset_at(2.0**40) == {0: 7}
-        await (await events.prepare(b"7")).commit()
-        assert await events.lag("g") == {0: 6}
-
-
-@in_a_loop
-async def test_a_broadcast_reader_keeps_its_own_positions(path: str) -> None:
-    async with opened(path) as node:
-        events = await node.topic("events", queues=2)
-        for queue in range(2):
-            await events.append_many(numbers(3, 10 * queue), queue=queue)
-        one, two = (events.reader("", broadcast=True) for _ in range(2))
-        async with one, two:
-            assert [record.body for record in await one.read()] == [*numbers(3), *numbers(3, 10)]
-            assert one.positions == {0: 3, 1: 3}
-            async for record in two.records():
-                if record.body == b"10":
-                    break
-            assert two.positions == {0: 3, 1: 0}
-            await record.commit()
-            assert two.positions == {0: 3, 1: 1}
-            with pytest.raises(TopicError):
-                await record.retry()
-            assert await two.queues() == [0, 1]
-        async with events.reader("", broadcast=True, positions=two.positions) as three:
-            waiting = [record.body for record in await three.read()]
-            assert waiting == [b"11", b"12"]
-            assert await events.groups() == {}
-            ended = asyncio.create_task(three.read(timeout=None))
-            await breathe()
-            await three.close()
-            with pytest.raises(MemberError):
-                await ended
-        async with events.reader("", broadcast=True, consume_from="last", positions={0: 99}) as four:
-            assert four.positions == {0: 3, 1: 3}
-
-
-@in_a_loop
-async def test_closing_a_reader_ends_an_iteration_that_waits(path: str) -> None:
+async def test_closing_a_reader_ends_an_iteration_and_a_read_that_wait(path: str) -> None:
     async with opened(path) as node:
         events = await node.topic("events")
         reader = events.reader("g")
@@ -528,6 +296,12 @@ async def test_closing_a_reader_ends_an_iteration_that_waits(path: str) -> None:
         await reader.close()
         assert await iterating in ([], [b"x"])
         assert (await events.groups())["g"]["members"] == {}
+        async with events.reader("", broadcast=True, consume_from="last") as alone:
+            reading = asyncio.create_task(alone.read(timeout=None))
+            await breathe()
+            await alone.close()
+            with pytest.raises(MemberError):
+                await reading
 
 
 # ── back-pressure ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -613,7 +387,7 @@ async def test_what_a_cancelled_read_has_asked_for_is_the_next_ones(hand: HandNo
         await events.lag("g")
     reading = asyncio.create_task(reader.read())
     await breathe()
-    assert reader._taking is not None  # it has asked
+    assert reader._verbs._taking is not None  # it has asked
     if answered:
         hand.run()
     reading.cancel()
@@ -629,7 +403,7 @@ async def test_what_a_cancelled_read_has_asked_for_is_the_next_ones(hand: HandNo
 @in_a_loop
 async def test_what_a_cancelled_read_was_reading_comes_again(hand: HandNode, monkeypatch: pytest.MonkeyPatch) -> None:
     reached, go_on = threading.Event(), threading.Event()
-    read_files = warren.aio.Reader._read_files
+    read_files = ReaderVerbs._read_files
 
     def slowly(*arguments: Any) -> Any:
         reached.set()
@@ -644,7 +418,7 @@ async def test_what_a_cancelled_read_was_reading_comes_again(hand: HandNode, mon
                 reached.clear()
                 go_on.clear()
                 with monkeypatch.context() as patch:
-                    patch.setattr(warren.aio.Reader, "_read_files", slowly)
+                    patch.setattr(ReaderVerbs, "_read_files", slowly)
                     reading = asyncio.create_task(one.read())
                     await until(reached.is_set)
                     reading.cancel()
@@ -715,24 +489,6 @@ async def test_a_cancelled_close_leaves_the_group(hand: HandNode) -> None:
     async with driven(hand):
         assert (await events.groups())["g"]["members"] == {}
         assert await events.lag("g") == {0: 1}
-
-
-@in_a_loop
-async def test_a_forgotten_reader_leaves_when_nobody_has_a_record_of_it_either(path: str) -> None:
-    async with opened(path) as node:
-        events = await node.topic("events", queues=1)
-        await events.append_many(numbers(3))
-        reader: Any = events.reader("g", auto_commit=False)
-        record: Any = (await reader.read(2))[0]
-        del reader
-        gc.collect()
-        assert len((await events.groups())["g"]["members"]) == 1
-        await record.commit()
-        del record
-        gc.collect()
-        while (await events.groups())["g"]["members"]:
-            await asyncio.sleep(0)
-        assert await events.lag("g") == {0: 2}
 
 
 @in_a_loop

@@ -1,26 +1,30 @@
-"""What handles do, on threads and in an event loop alike: every test runs both ways.
-
-A handle's call is made by :func:`done`: what a coroutine would await has an answer already where a thread has called.
-"""
+"""What handles do, on threads and in an event loop alike: every test runs both ways."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import warren
 import warren.aio
-from warren.actors.future import Future
+from tests.support.both_ways import both_ways, done, listed
 
-Check = Callable[[Any], Awaitable[None]]
 PAIRS = [
     (getattr(warren, name), getattr(warren.aio, name))
-    for name in ("Node", "Vhost", "Queue", "Exchange", "Topic", "Reader", "Transaction", "Consumer", "Delivery")
+    for name in (
+        "Node",
+        "Vhost",
+        "Queue",
+        "Exchange",
+        "Topic",
+        "Reader",
+        "TopicRecord",
+        "Transaction",
+        "Consumer",
+        "Delivery",
+    )
 ]
 ALONE = {
     "Node": {"blocking"},
@@ -35,39 +39,6 @@ ALONE = {
 over now and wait later."""
 OWN_ARGUMENTS = {"Topic.append", "Topic.append_many"}
 """In an event loop without ``block``: ``append_nowait`` is that."""
-
-
-async def done(result: Any) -> Any:
-    """What a call brings about, once it has: the answer, or what the confirm says."""
-    if inspect.isawaitable(result):
-        return await result
-    if isinstance(result, Future):
-        return result.get()
-    return result.wait() if isinstance(result, warren.AppendConfirm) else result
-
-
-async def listed(found: Any) -> list[Any]:
-    return [one async for one in found] if hasattr(found, "__aiter__") else list(found)
-
-
-def both_ways(check: Check) -> Any:
-    """Run it on a node of either kind."""
-
-    @pytest.mark.parametrize("kind", ["threads", "asyncio"])
-    def test(kind: str, tmp_path: Path) -> None:
-        async def run() -> None:
-            opened = warren.open(tmp_path) if kind == "threads" else warren.aio.open(tmp_path)
-            node = await done(opened)
-            try:
-                async with asyncio.timeout(60):
-                    await check(node)
-            finally:
-                await done(node.close())
-
-        asyncio.run(run())
-
-    test.__doc__ = check.__doc__
-    return test
 
 
 # ── the two have the same verbs ─────────────────────────────────────────────────────────────────────────────────────
@@ -223,7 +194,7 @@ async def test_messages_are_appended_found_and_read(node: Any) -> None:
     topic = await done(node.topic("events", queues=2))
     result = await done(topic.append(b"1", key="k", tag="t", queue=1, flag=7, born_host="10.1.2.3:5"))
     assert (type(result), result.queue_id, result.queue_offset) == (warren.AppendResult, 1, 0)
-    assert len(await done(_waited(topic.append_many([b"2", b"3"], keys=["a", "b"], queue=0)))) == 2
+    assert len(await done(topic.append_many([b"2", b"3"], keys=["a", "b"], queue=0))) == 2
     [found] = await done(topic.find("k"))
     assert (found.body, found.tag, found.flag, found.born_host) == (b"1", "t", 7, "10.1.2.3:5")
     assert (await done(topic.get(1, 0))).message_id == found.message_id
@@ -234,24 +205,6 @@ async def test_messages_are_appended_found_and_read(node: Any) -> None:
     assert await done(topic.seek("g", "first")) == {0: 0, 1: 0}
     with pytest.raises(TypeError, match="colour"):
         await done(topic.append(b"", colour="red"))
-
-
-def _waited(appended: Any) -> Any:
-    return appended if inspect.isawaitable(appended) else appended.wait()
-
-
-@both_ways
-async def test_a_reader_knows_its_queues_and_commits(node: Any) -> None:
-    topic = await done(node.topic("events", queues=2))
-    await done(_waited(topic.append_many([b"1", b"2"], queue=1)))
-    reader = topic.reader("g", auto_commit=False)
-    assert await done(reader.queues()) == [0, 1]
-    first, second = await done(reader.read(timeout=30))
-    await done(first.commit())
-    assert await done(topic.lag("g")) == {0: 0, 1: 1}
-    await done(second.commit())
-    await done(reader.close())
-    assert await done(topic.lag("g")) == {0: 0, 1: 0}
 
 
 @both_ways

@@ -85,9 +85,14 @@ def owners() -> dict[str, list[str]]:
         for name, made_of in [(path.stem, " ".join(made_of for _, made_of in classes)), *classes]:
             found.setdefault(name, []).append(text)
             bases.setdefault(name, set()).update(re.findall(r"\w+", made_of))
-    return {
-        name: [*texts, *(text for base in bases[name] for text in found.get(base, []))] for name, texts in found.items()
-    }
+
+    def all_bases(name: str) -> set[str]:
+        known, new = {name}, {name}
+        while new := {base for one in new for base in bases.get(one, ())} - known:
+            known |= new
+        return known
+
+    return {name: [text for base in all_bases(name) for text in found.get(base, [])] for name in found}
 
 
 def anchors(page: Path) -> set[str]:

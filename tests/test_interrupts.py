@@ -205,6 +205,26 @@ def struck_at(line: int, module: str, work: Callable[[], object]) -> bool:
     return False
 
 
+@pytest.mark.parametrize("module", ["warren/topic_lookup.py", "topics/reading.py"])
+def test_ctrl_c_while_messages_are_read_keeps_none_from_the_next_read(module: str) -> None:
+    scene = hand_node(mapped_file_size_commit_log=1 << 15, max_hash_slot_num=16, max_index_num=60)
+    topic = scene.node.topic("t", queues=2)
+    topic.append_many([b"0", b"1", b"2"], queue=0)
+    topic.append_many([b"3", b"4", b"5"], queue=1).wait()
+    for line in range(1, 1000):
+        reader, found = topic.reader(f"g{line}"), []
+        struck = struck_at(line, module, lambda: found.extend(reader.read(5)))  # noqa: B023
+        found += reader.read()
+        found += reader.read()
+        reader.close()
+        assert sorted(one.body for one in found) == [b"0", b"1", b"2", b"3", b"4", b"5"], line
+        assert topic.lag(f"g{line}") == {0: 0, 1: 0}
+        if not struck:
+            break
+    assert line > 20
+    scene.node.close()
+
+
 def _publish(inbox: Inbox) -> None:
     inbox.gather("key", b"struck", _Batch, 1)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import gc
 import logging
 import random
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 import warren
 from tests.support.runtime_tools import HandNode, Machine, hand_node
-from warren import Reader, Topic, TopicRecord
+from warren import Topic, TopicRecord
 from warren.actors.clock import HandClock
 from warren.actors.engines.topics.errors import (
     DelayError,
@@ -31,7 +30,8 @@ from warren.actors.node_errors import TopicsDownError
 from warren.actors.pool import ActorStoppedError
 from warren.msg_store.commit_log_format import MAX_PROPERTIES_BYTES, RecordError
 from warren.queue_index.key_index import KeyIndex
-from warren.storage.errors import DataError, DirectoryLockedError, DiskFullError, MessageError, StorageError
+from warren.steps import run
+from warren.storage.errors import DirectoryLockedError, DiskFullError, MessageError, StorageError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.java_hash import index_hash
 from warren.storage.memory import MemoryFileSystem
@@ -360,115 +360,6 @@ def test_the_commit_log_lies_on_another_disk_and_is_never_taken_for_lost() -> No
 # ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_two_members_share_the_queues_and_whoever_stays_gets_all() -> None:
-    topic = opened().node.topic("t", queues=4)
-    for queue in range(4):
-        topic.append_many([b"%d%d" % (queue, number) for number in range(3)], queue=queue).wait()
-    first = topic.reader("g")
-    assert first.queues() == [0, 1, 2, 3]
-    second = topic.reader("g")
-    assert (first.queues(), second.queues()) == ([0, 1], [2, 3])
-    assert bodies(first.read()) == [b"00", b"01", b"02", b"10", b"11", b"12"]
-    assert bodies(second.read()) == [b"20", b"21", b"22", b"30", b"31", b"32"]
-    assert topic.groups()["g"]["members"] == {first.name: [0, 1], second.name: [2, 3]}
-    first.close()
-    assert second.queues() == [0, 1, 2, 3]
-    assert second.read() == []  # the first one's are committed, as it was closed
-    assert topic.lag("g") == {0: 0, 1: 0, 2: 0, 3: 0}
-    second.close()
-    second.close()
-    with pytest.raises(MemberError):
-        second.read()
-
-
-def test_what_a_member_took_and_did_not_finish_is_read_again_by_the_other() -> None:
-    topic = opened().node.topic("t", queues=2)
-    for queue in range(2):
-        topic.append_many([b"%d%d" % (queue, number) for number in range(3)], queue=queue).wait()
-    first = topic.reader("g", auto_commit=False)
-    records = first.read()
-    records[4].commit()  # 10 and 11 are done
-    second = topic.reader("g", auto_commit=False)
-    assert bodies(second.read()) == [b"12"]
-    with pytest.raises(QueueLostError):
-        records[5].commit()
-    records[1].commit()
-    assert topic.lag("g") == {0: 1, 1: 1}
-    first.close()
-    assert bodies(second.read()) == [b"02"]
-    second.commit()
-    assert topic.lag("g") == {0: 0, 1: 0}
-
-
-def test_a_reader_that_commits_by_itself_notes_that_a_queue_was_lost_and_goes_on() -> None:
-    topic = opened().node.topic("t", queues=2)
-    topic.append_many(numbered(3), queue=0)
-    topic.append_many(numbered(3, 10), queue=1).wait()
-    first = topic.reader("g")
-    assert len(first.read()) == 6
-    second = topic.reader("g")
-    assert bodies(second.read()) == numbered(3, 10)
-    topic.append(b"more", queue=0).wait()
-    assert bodies(first.read()) == [b"more"]
-    assert topic.lag("g") == {0: 1, 1: 3}
-    second.close()
-    first.close()
-    assert topic.lag("g") == {0: 0, 1: 0}
-
-
-def test_a_loop_that_is_left_in_the_middle_gets_that_message_again() -> None:
-    topic = opened().node.topic("t", queues=1)
-    topic.append_many(numbered(10)).wait()
-    seen = []
-    for record in topic.read("g"):
-        seen.append(record.body)
-        if record.body == b"4":
-            break
-    assert seen == numbered(5)
-    assert topic.lag("g") == {0: 6}
-
-    def work() -> None:
-        for record in topic.read("g", max_records=3):
-            1 // (record.body != b"5")
-
-    with pytest.raises(ZeroDivisionError):
-        work()
-    assert [record.body for record in topic.read("g", max_records=3)] == [b"5", b"6", b"7"]
-    assert everything(topic, "g") == [b"8", b"9"]
-    assert topic.lag("g") == {0: 0}
-
-
-def test_a_loop_that_is_left_after_a_queue_was_lost_gives_back_the_others() -> None:
-    topic = opened().node.topic("t", queues=2)
-    topic.append_many(numbered(4), queue=0)
-    topic.append_many(numbered(4, 10), queue=1).wait()
-    reader = topic.reader("g")
-    records = reader.records()
-    assert bodies([next(records) for _ in range(2)]) == [b"0", b"1"]
-    other = topic.reader("g")
-    records.close()
-    assert bodies(reader.read()) == [b"1", b"2", b"3"]
-    assert bodies(other.read()) == numbered(4, 10)
-
-
-def test_iterating_without_commits_of_its_own_leaves_them_to_the_caller() -> None:
-    topic = opened().node.topic("t", queues=2)
-    topic.append_many(numbered(600), queue=0)
-    topic.append_many(numbered(3, 1000), queue=1).wait()
-    reader = topic.reader("g", auto_commit=False)
-    records = reader.records()
-    got = [next(records).body for _ in range(300)]
-    assert topic.lag("g") == {0: 600, 1: 3}
-    records.close()
-    reader.commit()
-    assert sum(topic.lag("g").values()) == 603 - 299
-    rest = [record.body for record in reader.records()]
-    assert sorted(got[:-1] + rest, key=int) == sorted(numbered(600) + numbered(3, 1000), key=int)
-    reader.commit()
-    assert topic.lag("g") == {0: 0, 1: 0}
-    assert not reader._read_last
-
-
 def test_committed_offsets_outlive_a_restart_and_a_kill_takes_back_to_those_written_down() -> None:
     hand = opened()
     topic = hand.node.topic("t", queues=1)
@@ -588,59 +479,6 @@ def test_tags_choose_by_the_tag_itself_and_not_by_its_hash() -> None:
     broadcast = topic.reader("l", broadcast=True, tags="c")
     assert len(broadcast.read()) == 4
     assert broadcast.positions == {0: 20, 1: 0}
-
-
-def test_messages_that_are_not_for_a_reader_do_not_commit_those_before_them() -> None:
-    topic = opened().node.topic("t", queues=1)
-    topic.append_many([b"mine"] * 3, tag="a")
-    topic.append_many([b"other"] * 5, tag="b").wait()
-    reader = topic.reader("g", auto_commit=False, tags="a")
-    records = reader.read(3)
-    assert reader.read(5) == []
-    assert topic.lag("g") == {0: 8}
-    records[0].commit()
-    assert topic.lag("g") == {0: 7}
-    reader.commit()
-    assert topic.lag("g") == {0: 0}
-
-
-def test_a_commit_covers_the_messages_of_other_tags_behind_it() -> None:
-    topic = opened().node.topic("t", queues=1)
-    topic.append_many(numbered(6), tags=["b", "a", "b", "a", "b", "b"]).wait()
-    reader = topic.reader("g", auto_commit=False, tags="a")
-    first, second = reader.read()
-    first.commit()
-    assert topic.lag("g") == {0: 3}
-    second.commit()
-    assert topic.lag("g") == {0: 0}
-
-
-def test_a_broadcast_reader_reads_all_and_keeps_its_own_place() -> None:
-    hand = opened()
-    topic = hand.node.topic("t", queues=2)
-    topic.append_many(numbered(3), queue=0)
-    topic.append_many(numbered(3, 10), queue=1).wait()
-    one, two = (topic.reader("g", broadcast=True) for _ in range(2))
-    assert one.queues() == two.queues() == [0, 1]
-    assert bodies(one.read()) == bodies(two.read()) == numbered(3) + numbered(3, 10)
-    assert topic.groups() == {}
-    topic.append(b"more", queue=1).wait()
-    records = two.records()
-    assert next(records).body == b"more"
-    records.close()
-    assert two.positions == {0: 3, 1: 3}
-    kept = one.positions
-    hand = after_stop(hand)
-    topic = hand.node.topic("t")
-    again = topic.reader("g", broadcast=True, positions=kept)
-    assert bodies(again.read()) == [b"more"]
-    with pytest.raises(TopicError):
-        topic.get(0, 0).retry()
-    topic.append(b"last", queue=0).wait()
-    [last] = again.read()
-    with pytest.raises(TopicError):
-        last.retry()
-    again.commit()
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -822,19 +660,6 @@ def test_a_message_that_is_sent_back_comes_later_each_time_and_ends_with_the_dea
     assert (dead.body, dead.attempts, dead.properties["ORIGIN_MESSAGE_ID"]) == (b"bad", 4, first_id)
     assert hand.node.topics() == {"orders": 2, "%RETRY%g": 1, "%DLQ%g": 1, "%RETRY%undertaker": 1}
     assert topic.lag("g") == {0: 0, 1: 0}
-
-
-def test_a_retry_may_name_its_level_or_be_the_last() -> None:
-    hand = opened()
-    topic = hand.node.topic("t", queues=1)
-    topic.append_many(numbered(2)).wait()
-    with topic.reader("g") as reader:
-        first, second = reader.read()
-        first.retry(delay_level=1)
-        second.retry(delay_level=-1)
-    hand.advance(1.1)
-    assert everything(topic, "g") == [b"0"]
-    assert everything(hand.node.topic("%DLQ%g")) == [b"1"]
 
 
 @pytest.mark.parametrize("consume_from", ["last", {0: 3}, 3])
@@ -1070,14 +895,14 @@ def test_files_that_go_between_the_taking_and_the_reading_cost_only_their_own_me
     topic = filled(hand)
     reader = topic.reader("g")
     running = hand.node._running.topics_now()
-    claims = reader._take(running, 500)
+    claims = run(reader._verbs._take_now(running, 500))
     base = running.store.commit_log.mapped.bases[-1]
     for one in running.store.commit_log.mapped.bases[:-1]:
         running.store.commit_log._delete(one)
     running.store.expire_queues()
     assert running.store.queues["t", 0].mapped.min_offset > 0
-    records = reader._records(claims)
-    assert records[0].record.physical_offset == base
+    [(_, records)] = run(reader._verbs._read(running, claims))
+    assert records[0].unpack().physical_offset == base
     assert records[-1].queue_offset == 399
 
 
@@ -1273,26 +1098,6 @@ def warren_actors(hand: HandNode) -> list[Any]:
     return [owner for owner in owners if owner is not None and owner._pool is hand.pool]  # type: ignore[attr-defined]
 
 
-def test_a_damaged_message_is_an_error_where_its_turn_comes_and_can_be_passed() -> None:
-    hand = opened()
-    topic = hand.node.topic("t", queues=1)
-    places = topic.append_many(numbered(10)).wait()
-    hand.run()
-    handle = hand.files.open_append("/data/topics/commitlog/" + "0" * 20)
-    handle.pwrite(b"\xff\xff\xff", places[4].physical_offset + 4)
-    reader = topic.reader("g")
-    assert bodies(reader.read()) == numbered(4)
-    for _ in range(2):
-        with pytest.raises(DataError, match="from message 4 on"):
-            reader.read()
-    assert topic.lag("g") == {0: 6}
-    topic.seek("g", 5)
-    assert bodies(reader.read()) == numbered(5, 5)
-    broadcast = topic.reader("b", broadcast=True)
-    assert bodies(broadcast.read()) == numbered(4)
-    assert broadcast.positions == {0: 4}
-
-
 # ── restarts ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -1367,49 +1172,6 @@ def test_a_reader_of_its_groups_retries_reads_them_once() -> None:
         record.retry(delay_level=1)
     hand.advance(2)
     assert everything(hand.node.topic("%RETRY%g"), "g") == [b"x"]
-
-
-def test_a_reader_that_is_forgotten_leaves_its_queues_to_others() -> None:
-    hand = opened()
-    topic = hand.node.topic("t", queues=2)
-    topic.append_many(numbered(3)).wait()
-    forgotten = topic.reader("g")
-    forgotten.read()
-    reader = topic.reader("g")
-    assert reader.queues() == [1]
-    del forgotten
-    gc.collect()
-    hand.run()
-    assert reader.queues() == [0, 1]
-    assert len(reader.read()) == 3
-
-
-def test_readers_are_described_by_their_names() -> None:
-    hand = opened()
-    topic = hand.node.topic("t", queues=2)
-    with topic.reader("g") as reader:
-        assert isinstance(reader, Reader)
-        assert topic.groups()["g"]["members"] == {reader.name: [0, 1]}
-    assert topic.groups()["g"]["members"] == {}
-    assert repr(topic) == "<warren.Topic 't'>"
-    assert topic.groups()["g"]["committed"] == {0: 0, 1: 0}
-
-
-def test_a_record_that_is_committed_does_not_commit_those_that_were_read_after_it() -> None:
-    hand = opened()
-    topic = hand.node.topic("t", queues=1)
-    topic.append_many(numbered(5)).wait()
-    with topic.reader("g", auto_commit=False) as reader:
-        kept = []
-        for record in reader.records(4):
-            kept.append(record)
-            if len(kept) == 4:
-                kept[0].commit()
-        assert topic.groups()["g"]["committed"] == {0: 1}
-        kept[2].commit()
-        assert topic.groups()["g"]["committed"] == {0: 3}
-        kept[1].commit()
-        assert topic.groups()["g"]["committed"] == {0: 3}
 
 
 # ── a crash anywhere ────────────────────────────────────────────────────────────────────────────────────────────────

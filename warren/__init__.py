@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from warren.queue import Queue
     from warren.storage.errors import DataError, StorageError, WarrenError
     from warren.topic import Topic
-    from warren.topic_reader import Reader
-    from warren.topic_record import TopicRecord
+    from warren.topic_reader import Reader, TopicRecord
     from warren.transaction import Transaction
 
 __all__ = [
@@ -68,7 +67,7 @@ _HOMES: Final = {
     "StorageError": "warren.storage.errors",
     "Topic": "warren.topic",
     "TopicError": "warren.actors.engines.topics.errors",
-    "TopicRecord": "warren.topic_record",
+    "TopicRecord": "warren.topic_reader",
     "Transaction": "warren.transaction",
     "Vhost": "warren.node",
     "WarrenError": "warren.storage.errors",

@@ -25,14 +25,13 @@ class Broadcast:
     instance_name: str | None
     """``None``: the first that reads nothing when it joins."""
     positions: Mapping[int, int] | None
-    """Where it begins, if the caller says so: the first time."""
+    """Where it goes on when it joins, if anybody says so."""
     places: dict[int, int] = attrs.Factory(dict)
     """By queue: what is handed out next."""
 
     def joining(self, topic: str, group: str, member: str, consume_from: Any) -> tm.JoinBroadcast:
-        """What it joins with. One without a group goes on where it is: nobody else knows."""
-        positions, self.positions = self.positions, None if group else self.places
-        return tm.JoinBroadcast(topic, group, self.instance_name, member, consume_from, positions)
+        """What it joins with."""
+        return tm.JoinBroadcast(topic, group, self.instance_name, member, consume_from, self.positions)
 
     def go_back(self, queue_id: int, queue_offset: int) -> None:
         """What was handed out from there on is handed out again."""

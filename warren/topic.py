@@ -6,13 +6,15 @@ What its verbs ask for is told in :mod:`warren.topic_verbs`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Unpack
 
 from warren.actors.engines.topics.consumer_group import StartOffset
 from warren.msg_store.commit_log_format import Record
 from warren.msg_store.packed_record import PackedRecord
+from warren.reader_verbs import ReaderArguments, ReaderVerbs
 from warren.steps import blocking
-from warren.topic_reader import Reader
-from warren.topic_record import Moment, TopicRecord
+from warren.topic_reader import Reader, TopicRecord
+from warren.topic_record import Moment
 from warren.topic_verbs import TopicHandle, TopicVerbs
 from warren.transaction import Transaction
 
@@ -35,36 +37,17 @@ class Topic(TopicHandle):
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def reader(
-        self,
-        group: str,
-        *,
-        broadcast: bool = False,
-        tags: str | Iterable[str] | None = None,
-        auto_commit: bool = True,
-        consume_from: StartOffset | Moment | Mapping[int, int] = "first",
-        positions: Mapping[int, int] | None = None,
-        instance_name: str | None = None,
-    ) -> Reader:
+    def reader(self, group: str, **arguments: Unpack[ReaderArguments]) -> Reader:
         """Join a group and read (:class:`~warren.topic_reader.Reader`).
 
-        ``tags``: only messages with one of these; RocketMQ's ``"a || b"`` will do. ``consume_from``: where a group that
-        has never read this topic begins: "first", "last", a time, or a queue offset for each queue (a whole number: for
-        all of them). ``broadcast``: read all queues and share nothing; where it is, is kept for the group and this
-        instance of it (``None``: the first one that reads nothing now). ``positions``: it goes on there instead.
+        ``auto_commit``: what was read is done when more is asked for, unless this is ``False``. ``tags``: only messages
+        with one of these; RocketMQ's ``"a || b"`` will do. ``consume_from``: where a group that has never read this
+        topic begins: "first" (as if nothing is said), "last", a time, or a queue offset for each queue (a whole number:
+        for all of them). ``broadcast``: read all queues and share nothing; where it is, is kept for the group and this
+        ``instance_name`` of it (``None``: the first one that reads nothing now). ``positions``: it goes on there
+        instead.
         """
-        place = consume_from if isinstance(consume_from, str | Mapping | int) else self.offset_at(consume_from)
-        return Reader(
-            self._verbs.node,
-            self.name,
-            group,
-            broadcast=broadcast,
-            tags=tags,
-            auto_commit=auto_commit,
-            consume_from=place,
-            positions=positions,
-            instance_name=instance_name,
-        )
+        return Reader(ReaderVerbs(self._verbs.node, self.name, group, **arguments))
 
     def read(
         self,

@@ -1,4 +1,4 @@
-"""What goes into a topic and what comes out: a message's properties, and a record that was read.
+"""What goes into a topic and what comes out: a message's properties, and a message that is stored.
 
 Times are ``datetime`` or seconds since 1970 on the way in, seconds on the way out; files and indexes know milliseconds.
 """
@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
 
 from warren.actors.engines.topics import names
-from warren.actors.engines.topics.errors import TopicError
 from warren.msg_store.commit_log_format import MAX_PROPERTIES_BYTES, Host, Record, decode_properties, encode_properties
 from warren.msg_store.packed_record import PackedRecord
 from warren.storage.errors import MessageError, WarrenError
-
-if TYPE_CHECKING:
-    from warren.topic_reader import Claim
 
 Moment = datetime.datetime | float
 """A ``datetime`` (one without a time zone is local), or seconds since 1970."""
@@ -214,30 +210,3 @@ class StoredMessage:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.record.topic} {self.queue_id}:{self.queue_offset}>"
-
-
-class TopicRecord(StoredMessage):
-    """A message that was read."""
-
-    __slots__ = ("_claim",)
-
-    def __init__(self, stored: Record | PackedRecord, claim: Claim | None = None) -> None:
-        super().__init__(stored)
-        self._claim = claim
-
-    def commit(self) -> None:
-        """It, and all before it in its queue, are done. Raises :class:`QueueLostError` where the queue went to another
-        member meanwhile: that one gets them again."""
-        self._of().commit(self.queue_offset + 1)
-
-    def retry(self, delay_level: int = 0) -> None:
-        """Have it again later, or as a dead letter after the last attempt; for this attempt it is done.
-
-        ``delay_level`` 0: each time later; negative: to the dead letters at once. Comes back when that is safe.
-        """
-        self._of().send_back(self.record, delay_level)
-
-    def _of(self) -> Claim:
-        if self._claim is None:
-            raise TopicError("the record was not read for a group")
-        return self._claim

@@ -7,7 +7,7 @@ is found by :meth:`warren.Node.pending_transactions` after a restart: the produc
 from __future__ import annotations
 
 from warren.steps import blocking, run
-from warren.topic_record import TopicRecord
+from warren.topic_reader import TopicRecord
 from warren.transaction_verbs import TransactionHandle, TransactionVerbs
 
 

@@ -8,9 +8,7 @@ from warren.aio.exchange import Exchange
 from warren.aio.node import Node, Opening, Vhost, open
 from warren.aio.queue import Queue
 from warren.aio.topic import Topic
-from warren.aio.topic_reader import Reader
-from warren.aio.topic_record import TopicRecord
-from warren.aio.topic_records import Records
+from warren.aio.topic_reader import Reader, Records, TopicRecord
 from warren.aio.transaction import Transaction
 
 __all__ = [

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import aclosing
 from typing import Unpack
 
 from warren import topic
@@ -19,11 +18,11 @@ from warren.actors.commit_log_actor import AppendResult
 from warren.actors.engines.topics.consumer_group import StartOffset
 from warren.aio.bridge import awaited, run, run_now, safe
 from warren.aio.confirm import AppendConfirm, has_room
-from warren.aio.topic_reader import Reader
-from warren.aio.topic_record import TopicRecord
+from warren.aio.topic_reader import Reader, TopicRecord
 from warren.aio.transaction import Transaction
 from warren.msg_store.commit_log_format import Record
 from warren.msg_store.packed_record import PackedRecord
+from warren.reader_verbs import ReaderArguments, ReaderVerbs
 from warren.topic_append import AppendResults
 from warren.topic_record import Moment
 from warren.topic_verbs import AppendArguments, AppendManyArguments, TopicHandle, TopicVerbs
@@ -85,32 +84,12 @@ class Topic(TopicHandle):
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def reader(
-        self,
-        group: str,
-        *,
-        broadcast: bool = False,
-        tags: str | Iterable[str] | None = None,
-        auto_commit: bool = True,
-        consume_from: StartOffset | Moment | Mapping[int, int] = "first",
-        positions: Mapping[int, int] | None = None,
-        instance_name: str | None = None,
-    ) -> Reader:
+    def reader(self, group: str, **arguments: Unpack[ReaderArguments]) -> Reader:
         """A member of a group, to be used in an ``async with``; it joins when it is entered or first asked.
 
         Arguments: :meth:`warren.Topic.reader`'s.
         """
-        return Reader(
-            self._verbs.node,
-            self.name,
-            group,
-            broadcast=broadcast,
-            tags=tags,
-            auto_commit=auto_commit,
-            consume_from=consume_from,
-            positions=positions,
-            instance_name=instance_name,
-        )
+        return Reader(ReaderVerbs(self._verbs.node, self.name, group, **arguments))
 
     async def read(
         self,
@@ -128,11 +107,8 @@ class Topic(TopicHandle):
         the middle of a message gets that one again. A member of the group while it lasts: after a ``break`` until the
         event loop comes round, or in an :func:`contextlib.aclosing` until that ends.
         """
-        async with (
-            self.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from) as reader,
-            aclosing(reader.records(max_records, timeout)) as records,
-        ):
-            async for record in records:
+        async with self.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from) as reader:
+            async for record in reader.records(max_records, timeout):
                 yield record
 
     find = awaited(TopicVerbs.find, _records)

@@ -1,0 +1,112 @@
+"""Tests of handles that run on threads and in an event loop alike.
+
+A handle's call is made by :func:`done`: what a coroutine would await has an answer already where a thread has called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warren
+import warren.aio
+from tests.support.aio_tools import GUARD_S, driven
+from tests.support.runtime_tools import HandNode, hand_node
+from warren.actors.future import Future
+from warren.topic_append import AppendManyConfirm
+
+Check = Callable[..., Awaitable[None]]
+KINDS = pytest.mark.parametrize("kind", ["threads", "asyncio"])
+
+
+async def done(result: Any) -> Any:
+    """What a call brings about, once it has: the answer, or what the confirm says."""
+    if inspect.isawaitable(result):
+        return await result
+    if isinstance(result, Future):
+        return result.get()
+    return result.wait() if isinstance(result, warren.AppendConfirm | AppendManyConfirm) else result
+
+
+async def listed(found: Any) -> list[Any]:
+    return [one async for one in found] if hasattr(found, "__aiter__") else list(found)
+
+
+async def some(found: Any, count: int) -> list[Any]:
+    """The next ones of an iterator."""
+    return [await anext(found) if hasattr(found, "__anext__") else next(found) for _ in range(count)]
+
+
+async def up_to(found: Any, body: bytes) -> Any:
+    """A loop that is left in the middle of this message."""
+    if hasattr(found, "__aiter__"):
+        async for one in found:
+            if one.body == body:
+                return one
+    else:
+        for one in found:
+            if one.body == body:
+                return one
+    raise AssertionError(f"{body!r} did not come")
+
+
+@asynccontextmanager
+async def entered(handle: Any) -> AsyncIterator[Any]:
+    """Its ``with`` block."""
+    if hasattr(handle, "__aenter__"):
+        async with handle as one:
+            yield one
+    else:
+        with handle as one:
+            yield one
+
+
+def opened(kind: str, path: Path | str, **settings: Any) -> Any:
+    return warren.open(path, **settings) if kind == "threads" else warren.aio.open(path, **settings)
+
+
+def both_ways(check: Check | None = None, /, **settings: Any) -> Any:
+    """Run it on a node of either kind."""
+    if check is None:
+        return lambda check: both_ways(check, **settings)
+
+    @KINDS
+    def test(kind: str, tmp_path: Path) -> None:
+        async def run() -> None:
+            node = await done(opened(kind, tmp_path, **settings))
+            try:
+                async with asyncio.timeout(60):
+                    await check(node)
+            finally:
+                await done(node.close())
+
+        asyncio.run(run())
+
+    test.__doc__ = check.__doc__
+    return test
+
+
+def both_ways_by_hand(check: Check | None = None, /, **settings: Any) -> Any:
+    """Run it on a handle of either kind on a node in the test's hands, which it is given, too."""
+    if check is None:
+        return lambda check: both_ways_by_hand(check, **settings)
+
+    @KINDS
+    def test(kind: str) -> None:
+        hand: HandNode = hand_node(**settings)
+
+        async def run() -> None:
+            async with asyncio.timeout(GUARD_S), AsyncExitStack() as stack:
+                await check(hand.node if kind == "threads" else await stack.enter_async_context(driven(hand)), hand)
+
+        asyncio.run(run())
+        hand.node.close()
+
+    test.__doc__ = check.__doc__
+    return test

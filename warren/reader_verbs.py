@@ -1,0 +1,591 @@
+"""A member of a consumer group that reads a topic, or a reader that reads all of it for itself: as both kinds have it.
+
+*Shared*: the topic's queues are divided over the group's members in this process, and again whenever one comes or goes.
+What a member has read and not committed when it goes is read again by another one: at least once, in order for each
+queue. A group's messages that are to be tried again (``%RETRY%group``) come to its readers too.
+
+*Broadcast*: the reader reads every queue for itself, as a group of one: how far it is, is kept for its group and its
+instance, the number among the group's readers.
+
+Committing. With ``auto_commit`` what a read returned counts as done when the next one begins, or the reader is closed;
+of an iteration, each message when the next one is asked for. It is committed with the next batch, or as the iteration
+or the reader ends. Otherwise messages are committed by whoever reads them, one by one or all that were read. What is
+not done when an iteration is left comes again.
+
+A read that is cancelled or interrupted has taken nothing. What the groups' actor had handed out for it goes back before
+the next one takes; the queues are this member's alone, so nobody misses it meanwhile.
+
+Topics that failed are opened anew: a read that waits goes on there or fails with the reason, and the commit of what was
+read before fails, which is read again; with the next call the reader is a member again.
+
+A message that is damaged is an error where its turn comes, once what stands before it was handed out. It comes again
+until the group is sought behind it (:meth:`warren.Topic.seek`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Generic, TypedDict, TypeVar
+
+import attrs
+
+from warren.actors import topic_messages as tm
+from warren.actors.engines.topics.consumer_group import StartOffset, Taken
+from warren.actors.engines.topics.errors import MemberError, QueueLostError, TopicError
+from warren.actors.engines.topics.names import dead_letter_topic, retry_topic
+from warren.actors.engines.topics.retry import sent_back
+from warren.actors.future import Confirm, Future
+from warren.actors.running_topics import RunningTopics
+from warren.broadcast import Broadcast, check_reader_names
+from warren.msg_store.commit_log_format import Record
+from warren.msg_store.packed_record import PackedRecord
+from warren.running_node import RunningNode
+from warren.steps import Handle, Reading, Steps, Within, ask
+from warren.storage.errors import DataError, WarrenError
+from warren.topic_lookup import TagFilter, offsets_at, read_taken
+from warren.topic_record import Moment, StoredMessage
+
+_LOG = logging.getLogger("warren.topics")
+_BATCH: Final = 256
+"""Messages that are taken at a time: what one reader has of them another one does not."""
+_numbers = itertools.count(1)
+
+
+class ReaderArguments(TypedDict, total=False):
+    """What a reader can be told."""
+
+    broadcast: bool
+    """Read all queues, and share nothing."""
+    tags: str | Iterable[str] | None
+    """Only messages with one of these."""
+    auto_commit: bool
+    consume_from: StartOffset | Moment | Mapping[int, int]
+    """Where a group begins that has never read this topic."""
+    positions: Mapping[int, int] | None
+    """Where a broadcast reader goes on instead of where it was."""
+    instance_name: str | None
+    """Which reader of its broadcast group it is."""
+
+
+@attrs.define(eq=False)
+class Claim:
+    """What was taken from one queue in one go.
+
+    Two places in it, both queue offsets: up to *handed out* the messages are with whoever reads, up to *done* he is
+    through with them.
+    """
+
+    reader: ReaderVerbs
+    running: RunningTopics
+    topic: str
+    taken: Taken
+    done: int = attrs.field(init=False)
+    handed_out: int = attrs.field(init=False)
+    passed_over: int = attrs.field(default=0, init=False)
+    """To there nothing behind its end is for the reader; 0 where nothing was found out yet."""
+    is_iterated: bool = attrs.field(default=False, init=False)
+    """Whether its messages are handed out one by one; else they were in one go."""
+
+    def __attrs_post_init__(self) -> None:
+        self.done = self.handed_out = self.taken.queue_offset
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Topic and queue."""
+        return self.topic, self.taken.queue_id
+
+    def end_at(self, queue_offset: int) -> None:
+        """What lies from there on was handed back."""
+        self.taken = attrs.evolve(self.taken, count=queue_offset - self.taken.queue_offset)
+        self.handed_out = min(self.handed_out, queue_offset)
+        self.passed_over = 0
+
+    def passed_by(self, queue_offset: int) -> int:
+        """What is done where this place is."""
+        return queue_offset if queue_offset < self.taken.end else max(queue_offset, self.passed_over)
+
+
+Read = list[tuple[Claim, list[PackedRecord]]]
+"""What was read: of each claim the messages that are for the reader, one at least."""
+
+
+class ReaderVerbs:
+    """The verbs of one reader, and what it has taken."""
+
+    _joined: RunningTopics | None = None
+    """Those that it is a member of."""
+
+    def __init__(
+        self,
+        node: RunningNode,
+        topic: str,
+        group: str,
+        *,
+        broadcast: bool = False,
+        tags: str | Iterable[str] | None = None,
+        auto_commit: bool = True,
+        consume_from: StartOffset | Moment | Mapping[int, int] = "first",
+        positions: Mapping[int, int] | None = None,
+        instance_name: str | None = None,
+    ) -> None:
+        check_reader_names(group, instance_name, broadcast=broadcast)
+        self._node = node
+        self.topic = topic
+        self.group = group
+        self.name = f"{group}-{next(_numbers)}"
+        self.closed = False
+        self.skipped = 0
+        self._auto_commit = auto_commit
+        self._consume_from = consume_from
+        self._broadcast = Broadcast(instance_name, positions) if broadcast else None
+        self._group = group
+        """What it is called among groups: a broadcast reader has one of its own."""
+        self._topics = [topic] if broadcast else list(dict.fromkeys((topic, retry_topic(group))))
+        self._tags = TagFilter.of(tags)
+        self.claims: dict[tuple[str, int], Claim] = {}
+        """Of each queue the last one that is not all committed: to commit that is to commit all before it."""
+        self.iteration: object = None
+        """The one that hands out messages at the moment."""
+        self._taking: Future | None = None
+        """What was asked for, and nobody has got yet."""
+        self._arrival: Future | None = None
+
+    def __str__(self) -> str:
+        return repr(self.name)
+
+    # ── the group ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self) -> Steps[None]:
+        """Join the group, if it has not yet."""
+        yield from self._now()
+
+    def _now(self) -> Steps[RunningTopics]:
+        """The topics that run; of those that were opened anew this reader becomes a member again."""
+        self._check_open()
+        running = yield from self._node.topics()
+        if running is not self._joined:
+            running = yield from self._node.caught_up()  # or queues would seem to end too early
+            yield from self._join(running)
+        return running
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise MemberError(f"the reader {self.name!r} is closed")
+
+    def _join(self, running: RunningTopics) -> Steps[None]:
+        place = yield from self._first_place(running)
+        if self._broadcast is None:
+            yield from self._node.change(lambda actor: actor.declare_topic(self._topics[-1], 1))
+            joined = ask(running.groups, tm.JoinGroup(self._topics, self._group, self.name, place))
+        else:
+            if self._joined is not None:  # without a group, nobody else knows where it is
+                self._broadcast.positions = None if self.group else self.positions
+            joined = ask(running.groups, self._broadcast.joining(self.topic, self.group, self.name, place))
+        try:
+            found = yield joined
+        except BaseException:  # whoever waits is cancelled, and it may be a member all the same
+            joined.on_done(lambda done: self._leave_again(running, done))
+            raise
+        if self._broadcast is not None:
+            self._group, self._broadcast.places = found
+        self.claims.clear()
+        self.iteration = self._taking = None
+        self._joined = running
+
+    def _leave_again(self, running: RunningTopics, joined: Future) -> None:
+        if joined.error is None:
+            group = self._group if self._broadcast is None else joined.get()[0]
+            ask(running.groups, tm.LeaveGroup(self._topics, group, self.name))
+
+    def _first_place(self, running: RunningTopics) -> Steps[StartOffset | Mapping[int, int]]:
+        """Where a group begins that has never read the topic."""
+        place = self._consume_from
+        if isinstance(place, str | Mapping | int):
+            return place
+        queues = running.table.queues(self.topic) or 1
+        found: Mapping[int, int] = yield Reading(lambda: offsets_at(running, self.topic, queues, place))
+        self._consume_from = found
+        return found
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Of a broadcast reader: the queue offset that it reads next, by queue."""
+        positions = {} if self._broadcast is None else dict(self._broadcast.places)
+        for claim in self.claims.values() if positions else ():
+            if claim.is_iterated:
+                positions[claim.taken.queue_id] = min(positions[claim.taken.queue_id], claim.done)
+        return positions
+
+    def queues(self) -> Steps[list[int]]:
+        """The queues of the topic that are this reader's at the moment."""
+        running = yield from self._now()
+        if self._broadcast is not None:
+            return list(range(running.table.queues(self.topic) or 1))
+        groups = yield ask(running.groups, tm.GetGroups())
+        assigned: list[int] = groups[self.topic][self.group]["members"].get(self.name, [])
+        return assigned
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def read(self, max_records: int = _BATCH, timeout: float | None = 0.0) -> Steps[Read]:
+        """The next messages; waits up to ``timeout`` seconds (``None``: for ever) where there are none.
+
+        With ``auto_commit`` those that the last call brought are done.
+        """
+        yield from self._now()
+        self.settle()
+        read = yield from self.take(max_records, timeout)
+        for claim, _ in read:
+            claim.handed_out = claim.taken.end
+        return read
+
+    def take(self, max_records: int, timeout: float | None) -> Steps[Read]:
+        """Take messages that are for this reader, and read them."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        topics = set(self._topics)
+        while True:
+            running = yield from self._now()
+            arrivals = running.dispatcher.arrivals
+            self._arrival = arrival = arrivals.wait_for(topics, self._node.pool)
+            try:
+                yield from self._node.caught_up()
+                while claims := (yield from self._take_now(running, max_records)):
+                    read = yield from self._read(running, claims)
+                    if read:
+                        return read
+                left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+                if left == 0.0 or not (yield Within(arrival, left)):
+                    return []
+            finally:
+                self._arrival = None
+                arrivals.forget(topics, arrival)
+
+    def _take_now(self, running: RunningTopics, max_records: int) -> Steps[list[Claim]]:
+        if self._taking is not None:  # a read that was cancelled has asked for it
+            for claim in (yield from self._taken(running, self._taking)):
+                self._hand_back(claim, claim.taken.queue_offset)
+        self._taking = ask(running.groups, tm.Take(self._topics, self._group, self.name, max_records))
+        return (yield from self._taken(running, self._taking))
+
+    def _taken(self, running: RunningTopics, taking: Future) -> Steps[list[Claim]]:
+        yield Within(taking, None)
+        self._taking = None  # not before: whoever is cancelled leaves it to the next one
+        found: list[tuple[str, Taken]] = taking.get()
+        skipped = sum(taken.skipped for _, taken in found)
+        if skipped:
+            self.skipped += skipped
+            _LOG.warning("group %s, topic %s: %d messages expired unread", self.group, self.topic, skipped)
+        if self._broadcast is not None:
+            self._broadcast.places.update((taken.queue_id, taken.end) for _, taken in found)
+        return [Claim(self, running, topic, taken) for topic, taken in found]
+
+    def _read(self, running: RunningTopics, claims: list[Claim]) -> Steps[Read]:
+        """The messages of these claims. What cannot be read, or is not wanted any more, is handed back."""
+        try:
+            found, error = yield Reading(lambda: self._read_files(running, claims))
+            self._check_open()
+        except BaseException:
+            for claim in claims:
+                self._hand_back(claim, claim.taken.queue_offset)
+            raise
+        read: Read = list(zip(claims, found, strict=False))
+        if error is not None:
+            claim, records = read[-1]
+            reached = records[-1].queue_offset + 1 if records else claim.taken.queue_offset
+            self._hand_back(claim, reached)
+            for unread in claims[len(read) :]:
+                self._hand_back(unread, unread.taken.queue_offset)
+        self._pass_over([claim for claim, records in read if claim.taken.count and not records])
+        if error is not None and not any(found):
+            if isinstance(error, DataError):
+                where = f"queue {claim.taken.queue_id} of {claim.topic}, from message {reached} on"
+                raise DataError(error.path, error.offset, f"{error.reason} ({where})") from error
+            raise error
+        read = [(claim, records) for claim, records in read if records]
+        self.claims.update((claim.place, claim) for claim, _ in read)
+        return read
+
+    def _read_files(
+        self, running: RunningTopics, claims: list[Claim]
+    ) -> tuple[list[list[PackedRecord]], WarrenError | None]:
+        """The messages of each claim, up to one that cannot be read."""
+        found: list[list[PackedRecord]] = []
+        for claim in claims:
+            found.append([])
+            is_retry = claim.topic != self.topic
+            try:
+                for record in read_taken(running, claim.topic, claim.taken, self._tags, is_retry=is_retry):
+                    found[-1].append(record)
+            except WarrenError as error:
+                return found, error
+        return found, None
+
+    def _pass_over(self, claims: list[Claim]) -> None:
+        """Nothing of these is for this reader: they are done, with what it has of the same queue."""
+        alone = []
+        for claim in claims:
+            claim.done = claim.taken.end
+            last = self.claims.get(claim.place)
+            if last is not None and last.taken.claim == claim.taken.claim:
+                last.passed_over = claim.done
+            else:
+                alone.append(claim)
+        self.tell_done(alone)
+
+    # ── being done ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def commit(self) -> Steps[None]:
+        """Everything that was read is done. Raises :class:`QueueLostError` where queues went to others meanwhile."""
+        claims = list(self.claims.values())
+        for claim in claims:
+            claim.done = claim.handed_out
+        yield from self.commit_up_to([(claim, claim.done) for claim in claims])
+
+    def commit_up_to(self, places: list[tuple[Claim, int]]) -> Steps[None]:
+        """Of each claim, everything before a queue offset is done. Raises :class:`QueueLostError`."""
+        running = yield from self._now()
+        if any(claim.running is not running for claim, _ in places):
+            raise QueueLostError(f"group {self.group!r}, topic {self.topic!r}: the topics were opened anew since")
+        if places:
+            lost: list[str] = yield self._ask_done(running, places)
+            for claim, place in places:
+                if place == claim.taken.end and self.claims.get(claim.place) is claim:
+                    del self.claims[claim.place]
+            if lost:
+                raise QueueLostError("; ".join(lost))
+
+    def _ask_done(self, running: RunningTopics, places: list[tuple[Claim, int]]) -> Future:
+        done = [(*claim.place, claim.passed_by(place), claim.taken.claim) for claim, place in places]
+        return ask(running.groups, tm.CommitOffsets(self._group, self.name, done))
+
+    def tell_done(self, claims: Iterable[Claim]) -> None:
+        """Commit what is done, without waiting: what is somebody else's now is only noted."""
+        places = [(claim, claim.done) for claim in claims]
+        if places and self._joined is not None:
+            self._ask_done(self._joined, places).on_done(self._note_lost)
+
+    def _note_lost(self, done: Future) -> None:
+        if done.error is not None:
+            _LOG.warning("%s: what was done is read again: %s", self.name, done.error)
+            return
+        for lost in done.get():
+            _LOG.info("%s", lost)
+
+    def settle(self, *, is_done: bool = True) -> None:
+        """What was read in one go until now is done (with ``auto_commit`` and ``is_done``); an iteration is left."""
+        claims = list(self.claims.values())
+        self.iteration = None
+        if self._auto_commit:
+            for claim in claims if is_done else ():
+                if not claim.is_iterated:
+                    claim.done = claim.handed_out
+            self.tell_done(claims)
+            self.claims.clear()
+        for claim in claims:  # an interrupt may have kept from its reader what was taken in one go
+            self._hand_back(claim, claim.done if claim.is_iterated else claim.handed_out)
+
+    def leave_iteration(self, *, tells: bool) -> None:
+        """What was not done of it was not read. ``tells``: commit what was; not in a finaliser, as that takes locks."""
+        claims = [claim for claim in list(self.claims.values()) if claim.is_iterated]
+        self.iteration = None
+        for claim in claims:
+            claim.handed_out = min(claim.handed_out, claim.done)
+        if tells and self._auto_commit:
+            self.tell_done(claims)
+
+    def _hand_back(self, claim: Claim, queue_offset: int) -> None:
+        """What was taken from there on comes again."""
+        if queue_offset >= claim.taken.end:
+            return
+        if self._broadcast is not None:
+            self._broadcast.go_back(claim.taken.queue_id, queue_offset)
+        if claim.running is self._joined:  # refused where the queue is somebody else's: he has it
+            ask(claim.running.groups, tm.HandBack(self._group, self.name, claim.topic, claim.taken, queue_offset))
+        claim.end_at(queue_offset)
+
+    def send_back(self, record: Record, delay_level: int) -> Steps[None]:
+        """Have a message again later; come back when that is safe."""
+        if self._broadcast is not None:
+            raise TopicError("a broadcast reader has no group that could have a message again")
+        running = yield from self._now()
+        batch = sent_back(record, self.group, running.store.settings, delay_level=delay_level)
+        running.store.check(batch)
+        if batch.topic == dead_letter_topic(self.group):
+            yield from self._node.change(lambda actor: actor.declare_topic(batch.topic, 1))
+        confirm = Confirm(running.log)
+        running.log.hand_over([batch], confirm)
+        yield confirm
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> Steps[None]:
+        """Leave the group; with ``auto_commit`` what :meth:`read` brought is done."""
+        yield from self.leave(is_done=True)
+
+    def leave(self, *, is_done: bool) -> Steps[None]:
+        """Leave the group. ``is_done``: with ``auto_commit``, what was read in one go."""
+        if self.closed:
+            return
+        self.closed = True
+        self.settle(is_done=is_done)
+        if self._arrival is not None:
+            self._arrival.offer(None)
+        running, self._joined = self._joined, None
+        if running is not None:
+            yield Within(ask(running.groups, self._leaving()), None)
+
+    def _leaving(self) -> tm.LeaveGroup:
+        return tm.LeaveGroup(self._topics, self._group, self.name)
+
+    def __del__(self) -> None:
+        if self._joined is not None:  # neither the reader nor one of its messages is left
+            self._joined.groups.let_go(self._leaving())
+
+
+class ReaderHandle(Handle[ReaderVerbs]):
+    """What is known of a reader without asking anybody."""
+
+    @property
+    def topic(self) -> str:
+        return self._verbs.topic
+
+    @property
+    def group(self) -> str:
+        return self._verbs.group
+
+    @property
+    def name(self) -> str:
+        """What it is called among the group's members."""
+        return self._verbs.name
+
+    @property
+    def skipped(self) -> int:
+        """Messages that had expired before they could be read."""
+        return self._verbs.skipped
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Of a broadcast reader: the queue offset that it reads next, by queue."""
+        return self._verbs.positions
+
+
+# ── what is read ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen
+class RecordVerbs:
+    """The verbs of one message that was read."""
+
+    claim: Claim
+    message: StoredMessage
+    after: int
+
+    def commit(self) -> Steps[None]:
+        """It, and all before it in its queue, are done. Raises :class:`QueueLostError` where the queue went to another
+        member meanwhile: that one gets them again."""
+        self.claim.done = max(self.claim.done, self.after)
+        yield from self.claim.reader.commit_up_to([(self.claim, self.after)])
+
+    def retry(self, delay_level: int = 0) -> Steps[None]:
+        """Have it again later, or as a dead letter after the last attempt; for this attempt it is done.
+
+        ``delay_level`` 0: each time later; negative: to the dead letters at once. Comes back when that is safe.
+        """
+        yield from self.claim.reader.send_back(self.message.record, delay_level)
+
+
+class ReadMessage(StoredMessage):
+    """A message, and the claim that it was taken with if it was read for a group."""
+
+    __slots__ = ("_after", "_claim")
+
+    def __init__(self, stored: Record | PackedRecord, claim: Claim | None = None, after: int = 0) -> None:
+        super().__init__(stored)
+        self._claim = claim
+        self._after = after  # the next place in its queue that is anything to this reader
+
+    @property
+    def _verbs(self) -> RecordVerbs:
+        if self._claim is None:
+            raise TopicError("the record was not read for a group")
+        return RecordVerbs(self._claim, self, self._after)
+
+    def _handed_out(self) -> None:
+        if self._claim is not None:
+            self._claim.handed_out = self._after
+
+    def _done(self) -> None:
+        if self._claim is not None and self._claim.done < self._after:
+            self._claim.done = self._after
+
+
+R = TypeVar("R", bound=ReadMessage)
+NewRecord = Callable[[PackedRecord, Claim, int], R]
+
+
+def spread(new: NewRecord[R], read: Read) -> list[R]:
+    """The messages that were read. Those that are not for the reader go with the one before."""
+    records: list[R] = []
+    for claim, found in read:
+        after = [*(record.queue_offset for record in found[1:]), claim.taken.end]
+        records += map(new, found, itertools.repeat(claim), after)
+    return records
+
+
+class Iteration(Generic[R]):
+    """Messages one by one: one is done when the next one is asked for. Ends when the reader is closed.
+
+    A read, or another iteration, takes over what this one has not handed out; if it is asked again, it begins anew.
+    """
+
+    def __init__(self, reader: ReaderVerbs, new: NewRecord[R], max_records: int | None, timeout: float | None) -> None:
+        self._reader = reader
+        self._new = new
+        self._left = sys.maxsize if max_records is None else max_records
+        self._timeout = timeout
+        self._batch: deque[R] = deque()
+        self._current: R | None = None
+
+    def take_now(self) -> R | None:
+        """The next message of the batch, if there is one."""
+        self.finish()
+        if not self._batch or self._reader.iteration is not self:
+            return None
+        record = self._current = self._batch.popleft()
+        record._handed_out()
+        self._left -= 1
+        return record
+
+    def finish(self) -> None:
+        """The message at hand is done."""
+        record, self._current = self._current, None
+        if record is not None and self._reader.iteration is self:  # else it was handed back
+            record._done()
+
+    def next_batch(self) -> Steps[bool]:
+        """Whether there is one before the time is over."""
+        reader = self._reader
+        self._batch.clear()
+        try:
+            yield from reader.begin()
+            reader.settle()
+            read = (yield from reader.take(min(self._left, _BATCH), self._timeout)) if self._left > 0 else []
+        except MemberError:
+            if reader.closed:
+                return False
+            raise
+        for claim, _ in read:
+            claim.is_iterated = True
+        self._batch.extend(spread(self._new, read))
+        reader.iteration = self if read else None
+        return bool(read)
+
+    def leave(self, *, tells: bool = True) -> None:
+        """Ask for no more: what is not done comes again. ``tells``: see :meth:`ReaderVerbs.leave_iteration`."""
+        if self._reader.iteration is self:
+            self._reader.leave_iteration(tells=tells)
