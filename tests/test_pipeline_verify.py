@@ -65,7 +65,14 @@ def test_damaged_nodes_have_findings(name: str, tmp_path: Path) -> None:
     assert after - before, "the damage is found"
 
 
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 11])
+@pytest.mark.parametrize("scenario", FUZZED)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_fuzzed_nodes_have_the_findings_of_one_machine(scenario: str, seed: int, tmp_path: Path) -> None:
+    path = fuzzed(scenario, tmp_path / "node", seed)
+    assert read_rows("findings", path) == on_one_machine(path)
+
+
+@pytest.mark.parametrize("every", [pytest.param(4, marks=pytest.mark.slow), 11])
 @pytest.mark.spark
 def test_the_job_finds_what_one_machine_finds(spark: SparkSession, queue_nodes: list[str], every: int) -> None:
     nodes = [*queue_nodes, *(rocketmq_node(scenario) for scenario in ROCKETMQ)][::every]
