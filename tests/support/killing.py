@@ -16,6 +16,8 @@ from tests.support.kill_child import Nursery
 
 SILENCE_S = 60.0
 """A process that says nothing for so long hangs."""
+MOST = 5
+"""So many times as many kills as were asked for."""
 
 
 class Ledger(Protocol):
@@ -33,9 +35,13 @@ class Ledger(Protocol):
 def each_kill(
     kills: int, ledger: Ledger, nursery: Nursery, place: Path, rng: random.Random, *, times: int = 1
 ) -> Iterator[Path]:
-    """Kill so many processes that go on in one directory; a copy of what each leaves. They must have come to work."""
-    directory, copy, worked = place / "data", place / "copy", 0
-    for number in range(kills):
+    """Kill so many processes that go on in one directory; a copy of what each leaves.
+
+    More of them where the machine is so busy that most are killed before they have come to work.
+    """
+    directory, copy = place / "data", place / "copy"
+    number = worked = 0
+    while number < kills or (number < MOST * kills and (worked <= kills // 4 or ledger.confirmed_count <= 5 * kills)):
         ledger.begin()
         sync, seed = rng.choice(["os", "group"]), rng.getrandbits(32)
         child, reading = nursery.start(directory=str(directory), sync=sync, next=ledger.started, seed=seed)
@@ -48,6 +54,7 @@ def each_kill(
             os.close(reading)
         assert os.WTERMSIG(nursery.ended()) == signal.SIGKILL
         print(f"kill {number}, sync={sync}: {ledger.confirmed_count} confirmed")
+        number += 1
         worked += ready
         if directory.exists():
             shutil.copytree(directory, copy, symlinks=True)
