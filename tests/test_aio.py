@@ -82,49 +82,6 @@ async def test_publish_waits_for_a_sync_and_not_for_the_timer(path: str) -> None
 
 
 @in_a_loop
-async def test_get_ack_nack_and_release(path: str) -> None:
-    async with warren.aio.open(path) as node:
-        q = await node.queue("q")
-        assert await q.get() is None
-        await q.publish_many([b"%d" % n for n in range(10)])
-        one, two, three, four = await q.get_many(4)
-        await one.ack()
-        await one.ack()  # once is enough
-        await two.reject()
-        await q.nack([three])
-        again = await q.get()
-        assert again is not None
-        assert (again.body, again.redelivered) == (b"2", True)
-        await q.ack([again, four])
-        assert [one.body for one in await q.get_many(2, auto_ack=True)] == [b"4", b"5"]
-        held = await q.get_many(2)
-        await q.ack_up_to(held[0].delivery_tag)
-        assert await q.release() == 1
-        assert await bodies_of(q) == [b"7", b"8", b"9"]
-        with pytest.raises(RuntimeError, match="on purpose"):
-            async with (await q.get_many(1))[0]:
-                raise RuntimeError("on purpose")
-        async with (await q.get_many(1))[0] as delivery:
-            assert delivery.body == b"7"
-        assert await q.purge() == 2
-        assert await q.delete(if_empty=True) == 0
-        with pytest.raises(warren.errors.QueueDownError):
-            await q.publish(b"late")
-
-
-@in_a_loop
-async def test_multiple_settles_all_before(path: str) -> None:
-    async with warren.aio.open(path) as node:
-        q = await node.queue("q")
-        await q.publish_many([b"%d" % n for n in range(6)])
-        found = await q.get_many(6)
-        await found[1].ack(multiple=True)
-        await found[3].nack(multiple=True)
-        assert await bodies_of(q) == [b"%d" % n for n in range(2, 6)]
-        assert await q.length() == 2
-
-
-@in_a_loop
 async def test_a_consumer_gets_what_was_there_and_what_comes(path: str) -> None:
     async with warren.aio.open(path, **SLOW_SYNC) as node:
         q = await node.queue("q")
@@ -186,41 +143,6 @@ async def test_prefetch_holds_and_can_be_changed(hand: HandNode) -> None:
             third = await consumer.receive()
             assert third is not None
             assert third.body == b"2"
-
-
-@in_a_loop
-async def test_exchanges_route_and_return_what_leads_nowhere(path: str) -> None:
-    async with warren.aio.open(path, **SLOW_SYNC) as node:
-        logs = await node.exchange("logs", "topic")
-        errors, everything = await node.queue("errors"), await node.queue("everything")
-        await node.bind(errors, logs, "*.error")
-        await node.bind(everything, "logs", "#")
-        await logs.publish(b"1", "db.error")
-        await logs.publish_many([b"2", b"3"], "web.info")
-        await logs.publish_nowait(b"4", "web.error", headers={"a": 1})
-        assert await bodies_of(errors) == [b"1", b"4"]
-        assert await bodies_of(everything) == [b"1", b"2", b"3", b"4"]
-        await node.unbind(everything, logs, "#")
-        await logs.publish(b"5", "dropped")
-        with pytest.raises(warren.errors.UnroutableError):
-            await logs.publish(b"6", "returned", mandatory=True)
-        with pytest.raises(warren.errors.UnroutableError):
-            await logs.publish_nowait(b"7", "returned", mandatory=True)
-        other = await node.vhost("other")
-        assert sorted(await node.vhosts()) == ["/", "other"]
-        async with other:
-            mine = await other.queue("", exclusive=True)
-            with pytest.raises(warren.errors.ResourceLockedError):
-                await (await node.vhost("other")).queue(mine.name, passive=True)
-        assert other.queues() == []
-        same = await node.exchange("logs")
-        assert same.type == "topic"
-        document = await node.definitions()
-        await node.delete_exchange("logs")
-        await node.import_definitions(document)
-        assert [one.name for one in node.queues()] == ["errors", "everything"]
-        assert (await node.stats())["vhosts"]["/"]["queues"]["errors"]["messages"] == 2
-        assert (await node.memory())["alarms"] == []
 
 
 # ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────

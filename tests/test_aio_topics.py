@@ -24,9 +24,7 @@ from warren.actors.engines.topics.errors import (
     MemberError,
     TopicError,
     TopicNameError,
-    TransactionError,
 )
-from warren.actors.engines.topics.names import retry_topic
 from warren.actors.groups_actor import GroupsActor
 from warren.actors.pool import PooledActor
 from warren.reader_verbs import ReaderVerbs
@@ -81,48 +79,6 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 @in_a_loop
-async def test_what_was_appended_is_read_found_and_there_after_opening_again(path: str) -> None:
-    async with opened(path, **SLOW_SYNC) as node:
-        assert await node.topics() == {}
-        assert await node.pending_transactions() == []
-        events = await node.topic("events", queues=2)
-        assert (events.name, events.queues) == ("events", 2)
-        first = await events.append(b"one", key="k1", tag="created", properties={"a": "b"}, queue=0)
-        assert (first.topic, first.queue_id, first.queue_offset, first.physical_offset) == ("events", 0, 0, 0)
-        second = await events.append_nowait(b"two", key=["k2", "k1"], queue=0)
-        assert (second.queue_offset, second.physical_offset) == (1, first.size)
-        many = await events.append_many([b"three", b"four"], keys=["k3", "k4"], tags=["x", None], queue=lambda _: 1)
-        assert [(one.queue_id, one.queue_offset) for one in many] == [(1, 0), (1, 1)]
-        assert list(await events.append_many([])) == []
-        await events.sync()
-        assert await read_all(events, "g") == [b"one", b"two", b"three", b"four"]
-        assert await read_all(events, "g") == []
-    async with opened(path) as node:
-        events = await node.topic("events")
-        assert await node.topics() == {"events": 2, retry_topic("g"): 1}
-        assert [one.body for one in await events.find("k1")] == [b"two", b"one"]
-        assert [one.body for one in await events.find("k1", limit=1)] == [b"two"]
-        assert [one.body for one in await events.find("k1", exact=False)] == [b"two", b"one"]
-        found = await events.get(0, 0)
-        assert (found.body, found.tag, found.key, found.properties["a"]) == (b"one", "created", "k1", "b")
-        with pytest.raises(LookupError):
-            await events.get(0, 2)
-        assert await events.offsets() == {0: (0, 2), 1: (0, 2)}
-        assert await events.offset_at(0.0) == {0: 0, 1: 0}
-        assert await events.offset_at(found.stored_at + 3600) == {0: 2, 1: 2}
-        assert await events.lag("g") == {0: 0, 1: 0}
-        assert await events.lag("new") == {0: 2, 1: 2}
-        assert await events.seek("g", {1: 1}) == {1: 1}
-        assert await read_all(events, "g") == [b"four"]
-        assert await events.seek("g", 0.0) == {0: 0, 1: 0}
-        assert await read_all(events, "g", max_records=3) == [b"one", b"two", b"three"]
-        assert await read_all(events, "g", tags="x || created") == []
-        assert await events.lag("g") == {0: 0, 1: 0}  # what the tags leave out is done
-        assert await read_all(events, "late", consume_from="last") == []
-        assert await read_all(events, "h", consume_from=0.0, tags="x || created") == [b"one", b"three"]
-
-
-@in_a_loop
 async def test_nobody_who_awaits_waits_for_the_timer_that_groups_syncs(path: str) -> None:
     async with opened(path, **SLOW_SYNC) as node:
         events = await node.topic("events")
@@ -140,28 +96,6 @@ async def test_nobody_who_awaits_waits_for_the_timer_that_groups_syncs(path: str
         async with events.reader("g") as reader:
             [record] = await reader.read(1)
             await record.retry()
-
-
-@in_a_loop
-async def test_transactions_are_decided_once_and_those_that_are_not_survive(path: str) -> None:
-    async with opened(path, **SLOW_SYNC) as node:
-        events = await node.topic("events", queues=1)
-        kept, dropped, left = [await events.prepare(body, key="k") for body in (b"kept", b"dropped", b"left")]
-        assert await read_all(events, "g") == []
-        assert [one.half_offset for one in await node.pending_transactions()] == [0, 1, 2]
-        await kept.commit()
-        await dropped.rollback()
-        assert await read_all(events, "g") == [b"kept"]
-        for decide in (kept.commit, kept.rollback, dropped.commit):
-            with pytest.raises(TransactionError):
-                await decide()
-        assert (left.topic, (await left.message()).body) == ("events", b"left")
-    async with opened(path) as node:
-        [left] = await node.pending_transactions()
-        assert (await left.message()).body == b"left"
-        await left.commit()
-        assert await read_all(await node.topic("events"), "g") == [b"left"]
-        assert await node.pending_transactions() == []
 
 
 @in_a_loop

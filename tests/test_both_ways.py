@@ -9,7 +9,7 @@ import pytest
 
 import warren
 import warren.aio
-from tests.support.both_ways import both_ways, done, listed
+from tests.support.both_ways import again, both_ways, done, entered, listed
 
 PAIRS = [
     (getattr(warren, name), getattr(warren.aio, name))
@@ -59,22 +59,49 @@ def test_both_ways_have_the_same_verbs_with_the_same_arguments(on_threads: type,
 
 
 @both_ways
-async def test_messages_are_published_got_and_acked(node: Any) -> None:
+async def test_messages_are_got_and_settled(node: Any) -> None:
     queue = await done(node.queue("q"))
-    await done(queue.publish(b"1", priority=3))
-    await done(queue.publish_many([b"2", b"3"]))
-    assert await done(queue.publish_many([])) is None
-    delivery = await done(queue.get())
-    assert (delivery.body, delivery.properties.priority, delivery.redelivered) == (b"1", 3, False)
-    await done(delivery.ack())
-    two, three = await done(queue.get_many(5))
-    await done(two.nack())
-    await done(three.reject())
-    again = await done(queue.get(auto_ack=True))
-    assert (again.body, again.redelivered, again.settled) == (b"2", True, True)
     assert await done(queue.get()) is None
+    await done(queue.publish(b"0", priority=3))
+    await done(queue.publish_many([b"%d" % number for number in range(1, 10)]))
+    assert await done(queue.publish_many([])) is None
+    one, two, three, four = await done(queue.get_many(4))
+    assert (one.body, one.properties.priority, one.redelivered) == (b"0", 3, False)
+    await done(one.ack())
+    await done(one.ack())  # once is enough
+    await done(two.reject())
+    await done(queue.nack([three]))
+    again = await done(queue.get())
+    assert (again.body, again.redelivered) == (b"2", True)
+    await done(queue.ack([again, four]))
+    settled = await done(queue.get_many(2, auto_ack=True))
+    assert [(one.body, one.settled) for one in settled] == [(b"4", True), (b"5", True)]
+    held = await done(queue.get_many(2))
+    await done(queue.ack_up_to(held[0].delivery_tag))
+    assert await done(queue.release()) == 1
+    assert [one.body for one in await listed(queue.browse())] == [b"7", b"8", b"9"]
+    with pytest.raises(RuntimeError, match="on purpose"):
+        async with entered((await done(queue.get_many(1)))[0]):
+            raise RuntimeError("on purpose")
+    async with entered((await done(queue.get_many(1)))[0]) as delivery:
+        assert delivery.body == b"7"
+    assert await done(queue.purge()) == 2
     await done(queue.sync())
     assert (await done(queue.stats()))["messages"] == 0
+    assert await done(queue.delete(if_empty=True)) == 0
+    with pytest.raises(warren.errors.QueueDownError):
+        await done(queue.publish(b"late"))
+
+
+@both_ways
+async def test_multiple_settles_all_before(node: Any) -> None:
+    queue = await done(node.queue("q"))
+    await done(queue.publish_many([b"%d" % number for number in range(6)]))
+    found = await done(queue.get_many(6))
+    await done(found[1].ack(multiple=True))
+    await done(found[3].nack(multiple=True))
+    assert [one.body for one in await listed(queue.browse())] == [b"%d" % number for number in range(2, 6)]
+    assert (await done(queue.stats()))["messages_ready"] == 2
 
 
 @both_ways
@@ -86,18 +113,6 @@ async def test_a_get_waits_as_long_as_it_is_told_to(node: Any) -> None:
     delivery = await done(queue.get(timeout=30))
     assert delivery.body == b"x"
     await done(delivery.ack())
-
-
-@both_ways
-async def test_what_was_got_and_not_settled_is_released_to_its_place(node: Any) -> None:
-    queue = await done(node.queue("q"))
-    await done(queue.publish_many([b"1", b"2", b"3", b"4"]))
-    deliveries = await done(queue.get_many(4))
-    await done(queue.ack_up_to(deliveries[0].delivery_tag))
-    await done(queue.ack(deliveries[1:2]))
-    assert await done(queue.release()) == 2
-    assert [one.body for one in await listed(queue.browse())] == [b"3", b"4"]
-    assert await done(queue.purge()) == 2
 
 
 @both_ways
@@ -171,7 +186,11 @@ async def test_messages_go_where_bindings_lead(node: Any) -> None:
     await done(exchange.publish(b"dropped", "b"))
     with pytest.raises(warren.errors.UnroutableError, match="'b' of exchange 'news'"):
         await done(exchange.publish(b"returned", "b", mandatory=True))
+    document = await done(node.definitions())
     await done(node.delete_exchange("news"))
+    await done(node.import_definitions(document))
+    assert (await done(node.exchange("news"))).type == "topic"
+    assert sorted(one.name for one in node.queues()) == ["other", "q"]
 
 
 @both_ways
@@ -189,36 +208,81 @@ async def test_vhosts_own_their_exclusive_queues(node: Any) -> None:
 # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@both_ways
-async def test_messages_are_appended_found_and_read(node: Any) -> None:
-    topic = await done(node.topic("events", queues=2))
-    result = await done(topic.append(b"1", key="k", tag="t", queue=1, flag=7, born_host="10.1.2.3:5"))
-    assert (type(result), result.queue_id, result.queue_offset) == (warren.AppendResult, 1, 0)
-    assert len(await done(topic.append_many([b"2", b"3"], keys=["a", "b"], queue=0))) == 2
-    [found] = await done(topic.find("k"))
-    assert (found.body, found.tag, found.flag, found.born_host) == (b"1", "t", 7, "10.1.2.3:5")
-    assert (await done(topic.get(1, 0))).message_id == found.message_id
-    assert (await done(topic.view_message(found.message_id))).body == b"1"
-    assert await done(topic.offsets()) == {0: (0, 2), 1: (0, 1)}
-    assert sorted(one.body for one in await listed(topic.read("g"))) == [b"1", b"2", b"3"]
-    assert await done(topic.lag("g")) == {0: 0, 1: 0}
-    assert await done(topic.seek("g", "first")) == {0: 0, 1: 0}
+async def bodies_read(topic: Any, group: str, **arguments: Any) -> list[bytes]:
+    return [one.body for one in await listed(topic.read(group, **arguments))]
+
+
+@both_ways(sync_interval_ms=600_000)
+async def test_messages_are_appended_found_and_read_and_there_after_opening_again(node: Any) -> None:
+    assert await done(node.topics()) == {}
+    events = await done(node.topic("events", queues=2))
+    assert (events.name, events.queues) == ("events", 2)
+    append = {"properties": {"a": "b"}, "queue": 0, "flag": 7, "born_host": "10.1.2.3:5"}
+    first = await done(events.append(b"one", key="k1", tag="created", **append))
+    assert (type(first), first.topic, first.queue_id, first.queue_offset) == (warren.AppendResult, "events", 0, 0)
+    second = await done(events.append(b"two", key=["k2", "k1"], queue=0))
+    assert (second.queue_offset, second.physical_offset) == (1, first.size)
+    many = await done(events.append_many([b"three", b"four"], keys=["k3", "k4"], tags=["x", None], queue=lambda _: 1))
+    assert [(one.queue_id, one.queue_offset) for one in many] == [(1, 0), (1, 1)]
+    assert list(await done(events.append_many([]))) == []
     with pytest.raises(TypeError, match="colour"):
-        await done(topic.append(b"", colour="red"))
+        await done(events.append(b"", colour="red"))
+    await done(events.sync())
+    assert await bodies_read(events, "g") == [b"one", b"two", b"three", b"four"]
+    assert await bodies_read(events, "g") == []
+    async with again(node) as node:  # noqa: PLR1704
+        events = await done(node.topic("events"))
+        assert await done(node.topics()) == {"events": 2, "%RETRY%g": 1}
+        for arguments, bodies in (
+            ({}, [b"two", b"one"]),
+            ({"limit": 1}, [b"two"]),
+            ({"exact": False}, [b"two", b"one"]),
+        ):
+            assert [one.body for one in await done(events.find("k1", **arguments))] == bodies
+        found = await done(events.get(0, 0))
+        assert (found.body, found.tag, found.key, found.properties["a"]) == (b"one", "created", "k1", "b")
+        assert (found.flag, found.born_host) == (7, "10.1.2.3:5")
+        assert (await done(events.view_message(found.message_id))).body == b"one"
+        with pytest.raises(LookupError):
+            await done(events.get(0, 2))
+        assert await done(events.offsets()) == {0: (0, 2), 1: (0, 2)}
+        assert await done(events.offset_at(0.0)) == {0: 0, 1: 0}
+        assert await done(events.offset_at(found.stored_at + 3600)) == {0: 2, 1: 2}
+        assert await done(events.lag("g")) == {0: 0, 1: 0}
+        assert await done(events.lag("new")) == {0: 2, 1: 2}
+        assert await done(events.seek("g", {1: 1})) == {1: 1}
+        assert await bodies_read(events, "g") == [b"four"]
+        assert await done(events.seek("g", 0.0)) == {0: 0, 1: 0}
+        assert await bodies_read(events, "g", max_records=3) == [b"one", b"two", b"three"]
+        assert await bodies_read(events, "g", tags="x || created") == []
+        assert await done(events.lag("g")) == {0: 0, 1: 0}  # what the tags leave out is done
+        assert await bodies_read(events, "late", consume_from="last") == []
+        assert await bodies_read(events, "h", consume_from=0.0, tags="x || created") == [b"one", b"three"]
 
 
 @both_ways
-async def test_a_prepared_message_is_seen_when_it_is_committed(node: Any) -> None:
-    topic = await done(node.topic("events", queues=1))
-    kept, dropped = await done(topic.prepare(b"kept", key="k")), await done(topic.prepare(b"dropped"))
+async def test_transactions_are_decided_once_and_those_that_are_not_survive(node: Any) -> None:
+    events = await done(node.topic("events", queues=1))
+    kept, dropped, left = [await done(events.prepare(body, key="k")) for body in (b"kept", b"dropped", b"left")]
     message = await done(kept.message() if inspect.ismethod(kept.message) else kept.message)
     assert (message.body, message.key) == (b"kept", "k")
-    assert [one.half_offset for one in await done(node.pending_transactions())] == [0, 1]
+    assert await bodies_read(events, "g") == []
+    assert [(one.half_offset, one.topic) for one in await done(node.pending_transactions())] == [
+        (0, "events"), (1, "events"), (2, "events"),
+    ]  # fmt: skip
     await done(kept.commit())
     await done(dropped.rollback())
-    with pytest.raises(warren.errors.TransactionError):
-        await done(kept.rollback())
-    assert [one.body for one in await listed(topic.read("g"))] == [b"kept"]
+    assert await bodies_read(events, "g") == [b"kept"]
+    for decide in (kept.commit, kept.rollback, dropped.commit):
+        with pytest.raises(warren.errors.TransactionError):
+            await done(decide())
+    [found] = await done(events.find("k"))
+    assert found.record.prepared_transaction_offset == message.physical_offset
+    async with again(node) as node:  # noqa: PLR1704
+        [left] = await done(node.pending_transactions())
+        await done(left.commit())
+        assert await bodies_read(await done(node.topic("events")), "g") == [b"left"]
+        assert await done(node.pending_transactions()) == []
 
 
 # ── the node ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -764,25 +764,6 @@ def test_a_delayed_message_that_is_damaged_does_not_keep_the_others(caplog: pyte
 # ── transactions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_transaction_is_seen_when_it_is_committed_and_never_when_it_is_rolled_back() -> None:
-    hand = opened()
-    topic = hand.node.topic("t", queues=2)
-    kept, dropped = (topic.prepare(body, key="k", queue=1) for body in (b"kept", b"dropped"))
-    assert everything(topic) == []
-    assert [one.message.body for one in hand.node.pending_transactions()] == [b"kept", b"dropped"]
-    assert [(one.half_offset, one.topic) for one in hand.node.pending_transactions()] == [(0, "t"), (1, "t")]
-    kept.commit().wait()
-    dropped.rollback().wait()
-    assert everything(topic) == [b"kept"]
-    assert bodies(topic.find("k")) == [b"kept"]
-    assert hand.node.pending_transactions() == []
-    for again in (kept.commit(), kept.rollback(), dropped.commit()):
-        with pytest.raises(TransactionError):
-            again.wait()
-    [record] = topic.find("k")
-    assert record.record.prepared_transaction_offset == kept._verbs._physical_offset
-
-
 def test_a_transaction_that_is_being_decided_cannot_be_decided_again() -> None:
     hand = opened()
     transaction = hand.node.topic("t").prepare(b"x")

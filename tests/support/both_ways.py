@@ -67,8 +67,12 @@ async def entered(handle: Any) -> AsyncIterator[Any]:
             yield one
 
 
-def opened(kind: str, path: Path | str, **settings: Any) -> Any:
-    return warren.open(path, **settings) if kind == "threads" else warren.aio.open(path, **settings)
+@asynccontextmanager
+async def again(node: Any) -> AsyncIterator[Any]:
+    """The node, closed and opened again."""
+    await done(node.close())
+    async with entered(warren.open(node.path) if isinstance(node, warren.Node) else warren.aio.open(node.path)) as new:
+        yield new
 
 
 def both_ways(check: Check | None = None, /, **settings: Any) -> Any:
@@ -79,7 +83,8 @@ def both_ways(check: Check | None = None, /, **settings: Any) -> Any:
     @KINDS
     def test(kind: str, tmp_path: Path) -> None:
         async def run() -> None:
-            node = await done(opened(kind, tmp_path, **settings))
+            open_node = warren.open if kind == "threads" else warren.aio.open
+            node: Any = await done(open_node(tmp_path, **settings))
             try:
                 async with asyncio.timeout(60):
                     await check(node)
