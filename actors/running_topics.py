@@ -188,16 +188,6 @@ class RunningTopics:
                 raise
             self.groups.actor_ref.tell(tm.MoreQueues(topic, queues))
 
-    def catch_up(self, end: int | None = None, *, with_index: bool = False) -> None:
-        """Come back when everything that was appended has its entries (``with_index``: and its keys)."""
-        end = self.store.commit_log.end if end is None else end
-        if self.store.dispatched < end or (with_index and self.store.indexed < end):
-            self.dispatcher.actor_ref.ask(tm.CatchUp(end, with_index))
-
-    def ask_groups(self, message: object) -> Any:
-        """Ask the consumer groups."""
-        return self.groups.actor_ref.ask(message)
-
     def close(self) -> None:
         """A clean stop; raises what keeps it from being one."""
         self.schedule.actor_ref.ask(tm.StopDelivering())

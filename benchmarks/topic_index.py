@@ -24,6 +24,7 @@ from benchmarks.measure import Tick, seconds_of
 from warren.queue_index.key_index import KeyIndex
 from warren.salvage.rocketmq.rebuilding import rebuild
 from warren.salvage.rocketmq.store import open_rocketmq
+from warren.steps import run
 from warren.storage.filesystem import File, RealFileSystem
 from warren.storage.topic_settings import TopicSettings
 
@@ -226,7 +227,7 @@ def _topic_round(path: str, bodies: list[bytes], batches: list[list[str]], rates
         start = time.perf_counter()
         append()
         appended = time.perf_counter()
-        node._running.topics_now().catch_up(with_index=True)
+        run(node._running.caught_up(with_index=True))
         rates.appended.append(count / (appended - start))
         rates.indexed.append(count / (time.perf_counter() - start))
         rates.read.append(count / seconds_of(lambda: _drain(topic)))

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import warren
 from warren import metrics
+from warren.steps import run
 
 
 @pytest.fixture
@@ -176,7 +177,7 @@ def test_topics_and_groups_have_the_names_of_rocketmqs_exporter(node: warren.Nod
     events = node.topic("events", queues=2)
     events.append_many([b"1", b"2", b"3"], keys=["a", "b", "c"]).wait()
     assert len(list(events.read("billing", max_records=2))) == 2
-    node._running.topics_now().catch_up()
+    run(node._running.caught_up())
     labels = {"group": "billing", "topic": "events"}
     assert registry.get_sample_value("rocketmq_producer_offset", {"topic": "events"}) == 3
     assert registry.get_sample_value("rocketmq_consumer_offset", labels) == 2

@@ -32,6 +32,7 @@ from warren.pipeline.stream_reader import Offsets, TopicStreamReader, rationed
 from warren.pipeline.stream_rows import read_rows
 from warren.queue_index.consume_queue_format import ENTRY_BYTES
 from warren.salvage.rocketmq.store import open_rocketmq
+from warren.steps import run
 from warren.storage.errors import StorageError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import TopicSettings
@@ -204,7 +205,7 @@ def test_a_node_without_a_message_is_waited_for(tmp_path: Path) -> None:
         start = reader.initialOffset()
         assert reader.latestOffset(start, ALL) == start == {path: {}}
         node.topic("orders", queues=1).append(b"x").wait()
-        node._running.topics_now().catch_up()
+        run(node._running.caught_up())
         end = reader.latestOffset(start, ALL)
         assert [row["body"] for row in rows_of(reader, start, end)] == [b"x"]
 

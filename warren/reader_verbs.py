@@ -140,7 +140,7 @@ class ReaderVerbs:
         self.name = f"{group}-{next(_numbers)}"
         self.closed = False
         self.skipped = 0
-        self._auto_commit = auto_commit
+        self.auto_commit = auto_commit
         self._consume_from = consume_from
         self._broadcast = Broadcast(instance_name, positions) if broadcast else None
         self._group = group
@@ -365,7 +365,7 @@ class ReaderVerbs:
 
     def tell_done(self, claims: Iterable[Claim]) -> None:
         """Commit what is done, without waiting: what is somebody else's now is only noted."""
-        places = [(claim, claim.done) for claim in claims]
+        places = [(claim, claim.done) for claim in claims if claim.done > claim.taken.queue_offset]
         if places and self._joined is not None:
             self._ask_done(self._joined, places).on_done(self._note_lost)
 
@@ -380,7 +380,7 @@ class ReaderVerbs:
         """What was read in one go until now is done (with ``auto_commit`` and ``is_done``); an iteration is left."""
         claims = list(self.claims.values())
         self.iteration = None
-        if self._auto_commit:
+        if self.auto_commit:
             for claim in claims if is_done else ():
                 if not claim.is_iterated:
                     claim.done = claim.handed_out
@@ -388,15 +388,6 @@ class ReaderVerbs:
             self.claims.clear()
         for claim in claims:  # an interrupt may have kept from its reader what was taken in one go
             self._hand_back(claim, claim.done if claim.is_iterated else claim.handed_out)
-
-    def leave_iteration(self, *, tells: bool) -> None:
-        """What was not done of it was not read. ``tells``: commit what was; not in a finaliser, as that takes locks."""
-        claims = [claim for claim in list(self.claims.values()) if claim.is_iterated]
-        self.iteration = None
-        for claim in claims:
-            claim.handed_out = min(claim.handed_out, claim.done)
-        if tells and self._auto_commit:
-            self.tell_done(claims)
 
     def _hand_back(self, claim: Claim, queue_offset: int) -> None:
         """What was taken from there on comes again."""
@@ -548,6 +539,7 @@ class Iteration(Generic[R]):
         self._new = new
         self._left = sys.maxsize if max_records is None else max_records
         self._timeout = timeout
+        self._claims: list[Claim] = []
         self._batch: deque[R] = deque()
         self._current: R | None = None
 
@@ -579,13 +571,19 @@ class Iteration(Generic[R]):
             if reader.closed:
                 return False
             raise
-        for claim, _ in read:
+        self._claims = [claim for claim, _ in read]
+        for claim in self._claims:
             claim.is_iterated = True
         self._batch.extend(spread(self._new, read))
         reader.iteration = self if read else None
         return bool(read)
 
     def leave(self, *, tells: bool = True) -> None:
-        """Ask for no more: what is not done comes again. ``tells``: see :meth:`ReaderVerbs.leave_iteration`."""
-        if self._reader.iteration is self:
-            self._reader.leave_iteration(tells=tells)
+        """Ask for no more: what is not done was not read. ``tells``: commit what is, which is not for finalisers."""
+        reader = self._reader
+        if reader.iteration is self:
+            reader.iteration = None
+            for claim in self._claims:
+                claim.handed_out = min(claim.handed_out, claim.done)
+            if tells and reader.auto_commit:
+                reader.tell_done(self._claims)

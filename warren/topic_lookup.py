@@ -1,7 +1,7 @@
 """Looking messages up in a topic's files: by key, by number, by time, and those that a group's member has taken.
 
 Nothing here waits for anybody: whoever calls has let the index catch up before
-(:meth:`~warren.actors.running_topics.RunningTopics.catch_up`). All of it but :func:`offsets_of` reads files, and is
+(:meth:`~warren.running_node.RunningNode.caught_up`). All of it but :func:`offsets_of` reads files, and is
 not for an event loop's thread.
 """
 

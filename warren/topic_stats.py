@@ -16,6 +16,7 @@ from typing import Any
 
 from warren.actors import topic_messages as tm
 from warren.actors.running_topics import RunningTopics
+from warren.steps import ask
 
 Groups = dict[str, dict[str, Any]]
 """What the groups' actor answers: topic → group → its numbers."""
@@ -24,7 +25,7 @@ Groups = dict[str, dict[str, Any]]
 def topic_stats(running: RunningTopics) -> dict[str, Any]:
     """The numbers of topics that run."""
     store, log = running.store, running.store.commit_log
-    topics = each_topic(running, running.ask_groups(tm.GetGroups()))
+    topics = each_topic(running, ask(running.groups, tm.GetGroups()).get())
     return {
         "down": None,
         "commit_log": {
