@@ -1,12 +1,11 @@
-"""Erlang terms as text: what the shell prints (``~p``) and ``file:consult`` reads.
+"""Erlang terms as text, as the shell prints them (``~p``) and ``file:consult`` reads them: a reader.
 
 Terms are those of :mod:`warren.storage.erlang_terms`, in the same Python types: a string is a list of its characters,
 an adjacent string continues the one before, ``true`` and ``false`` are ``bool``.
 
 *Characters.* A file is Latin-1: one byte, one character. A binary is printed as ``<<"…">>`` where all its bytes are
-printable Latin-1, else as numbers; what stands between the quotes is read back as bytes, so that bytes of UTF-8 come
-out as they were whichever form they had. A character above 255 exists only as an escape, ``\\x{6CE8}``, in atoms and
-strings.
+printable Latin-1, else as numbers; what stands between the quotes is read as bytes, so that bytes of UTF-8 come out as
+they were whichever form they had. A character above 255 exists only as an escape, ``\\x{6CE8}``, in atoms and strings.
 
 Refused: pids, references, ports and funs (they have no text that can be read back), bit strings, improper lists,
 variables, what map keys may not be (as in :mod:`warren.storage.erlang_terms`), and whatever is too deep or too long.
@@ -45,12 +44,6 @@ _TOKEN = re.compile(
 )
 _ESCAPE = re.compile(r"\\(?:x\{([0-9A-Fa-f]+)\}|x([0-9A-Fa-f]{2})|([0-7]{1,3})|\^(.)|(.))", re.DOTALL)
 _NAMED = {"b": "\b", "d": "\x7f", "e": "\x1b", "f": "\f", "n": "\n", "r": "\r", "s": " ", "t": "\t", "v": "\v"}
-_NAMES = {value: name for name, value in _NAMED.items() if name != "s"}
-_PLAIN_ATOM = re.compile(r"[a-zß-öø-ÿ][0-9A-Za-zÀ-ÖØ-öø-ÿ_@]*")
-_RESERVED = re.compile(
-    "after|and|andalso|band|begin|bnot|bor|bsl|bsr|bxor|case|catch|cond|div|else|end|fun|if|let|maybe|not|of|or|orelse"
-    "|receive|rem|try|when|xor"
-)
 
 
 class TextError(TermError):
@@ -76,17 +69,6 @@ def parse(text: bytes | str, *, max_depth: int = MAX_DEPTH, max_characters: int 
     if reader.kind:
         raise reader.error("something behind the full stop")
     return term
-
-
-def format_term(term: Term) -> bytes:
-    """``term`` as Latin-1 text that :func:`parse` reads, on one line, with a full stop behind it.
-
-    Lists of printable characters become strings, binaries of printable bytes ``<<"…">>``, as the shell prints them.
-    Raises :class:`TermError` for what has no text.
-    """
-    parts: list[str] = []
-    _write(term, parts, MAX_DEPTH)
-    return ("".join(parts) + ".").encode("latin-1")
 
 
 class _Reader:
@@ -286,74 +268,3 @@ def _fits_in_key(term: Term) -> bool:
     if isinstance(term, tuple):
         return all(map(_fits_in_key, term))
     return isinstance(term, (Atom, bytes, bool))
-
-
-def _write(term: Term, parts: list[str], depth_left: int) -> None:
-    if depth_left < 0:
-        raise TermError(f"nested deeper than {MAX_DEPTH} levels")
-    match term:
-        case tuple():
-            _write_all(list(term), "{", "}", parts, depth_left)
-        case list():
-            if term and all(type(element) is int and _is_printable(element) for element in term):
-                parts.append(_quoted("".join(map(chr, term)), '"'))
-            else:
-                _write_all(term, "[", "]", parts, depth_left)
-        case dict():
-            parts.append("#{")
-            for position, (key, value) in enumerate(term.items()):
-                parts.append("," if position else "")
-                _write(key, parts, depth_left - 1)
-                parts.append(" => ")
-                _write(value, parts, depth_left - 1)
-            parts.append("}")
-        case _:
-            parts.append(_leaf(term))
-
-
-def _write_all(elements: list[Term], opening: str, closing: str, parts: list[str], depth_left: int) -> None:
-    parts.append(opening)
-    for position, element in enumerate(elements):
-        parts.append("," if position else "")
-        _write(element, parts, depth_left - 1)
-    parts.append(closing)
-
-
-def _leaf(term: Term) -> str:
-    match term:
-        case bool():
-            return "true" if term else "false"
-        case int():
-            return str(term)
-        case float() if math.isfinite(term):
-            text = repr(term)
-            mantissa, exponent_mark, exponent = text.partition("e")
-            return text if "." in mantissa else f"{mantissa}.0{exponent_mark}{exponent}"
-        case Atom():
-            plain = _PLAIN_ATOM.fullmatch(term) and not _RESERVED.fullmatch(term)
-            return str(term) if plain else _quoted(term, "'")
-        case bytes():
-            if not term:
-                return "<<>>"
-            if all(map(_is_printable, term)):
-                return "<<" + _quoted(term.decode("latin-1"), '"') + ">>"
-            return f"<<{','.join(map(str, term))}>>"
-        case _:
-            raise TermError(f"{term!r} has no text")
-
-
-def _is_printable(code: int) -> bool:
-    return 32 <= code < 127 or 160 <= code < 256 or 8 <= code <= 13 or code == 27
-
-
-def _quoted(text: str, quote: str) -> str:
-    return quote + "".join(_escaped(character, quote) for character in text) + quote
-
-
-def _escaped(character: str, quote: str) -> str:
-    if character in (quote, "\\"):
-        return "\\" + character
-    if character in _NAMES:
-        return "\\" + _NAMES[character]
-    code = ord(character)
-    return character if 32 <= code < 127 or 160 <= code < 256 else f"\\x{{{code:X}}}"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.erlang_text_writer import format_term
 from warren.storage.erlang_terms import Atom
-from warren.storage.erlang_text import TextError, format_term, parse
+from warren.storage.erlang_text import TextError, parse
 from warren.storage.errors import TermError
 
 ATOMS = st.text(max_size=40).filter(lambda name: name not in ("true", "false")).map(Atom)
@@ -120,20 +120,6 @@ def test_another_text_is_refused_with_its_place(text: bytes, offset: int, reason
 def test_a_long_text_is_refused_before_it_is_looked_at() -> None:
     with pytest.raises(TextError, match="more than 10"):
         parse(b'"' + b"a" * 100, max_characters=10)
-
-
-@pytest.mark.parametrize("term", [math.inf, object(), "text"])
-def test_what_has_no_text_is_refused(term: Any) -> None:
-    with pytest.raises(TermError, match="has no text"):
-        format_term(term)
-
-
-def test_a_deep_term_is_not_written() -> None:
-    term: Any = []
-    for _ in range(100):
-        term = [term]
-    with pytest.raises(TermError, match="deeper"):
-        format_term(term)
 
 
 def read_or_refused(data: bytes) -> None:

@@ -23,6 +23,7 @@ from tests.support.quorum_machine_tools import (
     settings,
     subscribed,
 )
+from tests.support.quorum_state import state_term
 from warren.queue_index.quorum.commands import (
     AssignDeferred,
     Cancel,
@@ -341,7 +342,7 @@ def test_a_state_is_read() -> None:
     machine.apply(22, 900, TICK)
     assert [message.index for message in machine.ready()][:3] == [8, 7, 9]
     with pytest.raises(ValueError, match="not written"):
-        machine.state_term()
+        state_term(machine)
 
 
 def test_a_state_of_4_3_that_is_none_is_refused() -> None:

@@ -26,6 +26,7 @@ from tests.support.quorum_logs import (
     settle,
     usr,
 )
+from tests.support.quorum_state import state_term
 from tests.support.quorum_tools import OPENING, QuorumNode, Record
 from warren.queue_index.quorum.node_tables import read_uids
 from warren.salvage import quorum_node
@@ -306,7 +307,7 @@ def test_a_live_message_whose_entry_is_gone_is_a_missing_body(data: Path, node: 
     with open_source(str(data)) as source:
         (queue,) = source.vhosts[0].queues
         machine: QuorumMachine = queue.chosen().replayed().machine  # type: ignore[attr-defined]
-    node.snapshot(ORDERS, 4, 1, machine.state_term())
+    node.snapshot(ORDERS, 4, 1, state_term(machine))
     node.wal(1, records(ORDERS, plain_log(5), without=[2]))
     lines, findings = exported(data)
     assert [base64.b64decode(line["body"]) for line in lines] == ALL[1:]

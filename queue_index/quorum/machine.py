@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias
 
-from warren.queue_index.quorum import commands, machine_state, state_writer
+from warren.queue_index.quorum import commands, machine_state
 from warren.queue_index.quorum.commands import Command, ConsumerKey, Pid
 from warren.queue_index.quorum.consumers import SUSPECTED, UP, Consumer
 from warren.queue_index.quorum.dead_letters import DeadLetter, DeadLetters
@@ -132,9 +132,10 @@ class QuorumMachine:
         rules_of(machine_version)
         return cls(machine_state.parts_of(state, machine_version))
 
-    def state_term(self) -> Term:
-        """The machine's state in the broker's form, as a snapshot has it."""
-        return state_writer.term_of(Parts(self._version, self._messages, self._publishers, self._service))
+    @property
+    def parts(self) -> Parts:
+        """What it is made of; to be looked at only."""
+        return Parts(self._version, self._messages, self._publishers, self._service)
 
     @property
     def machine_version(self) -> int:

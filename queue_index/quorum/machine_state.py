@@ -1,5 +1,4 @@
-"""A queue's state as a term, as snapshots have it: what it means. Writing:
-:mod:`warren.queue_index.quorum.state_writer`.
+"""A queue's state as a term, as snapshots have it: what it means.
 
 ::
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from warren.queue_index.quorum.commands import ConsumerKey, Pid
 from warren.queue_index.quorum.ready_queues import QueuedMessage
-from warren.storage.erlang_terms import Atom, ImproperList, Opaque, Term, encode, node_of_pid, pid_key
+from warren.storage.erlang_terms import Atom, ImproperList, Opaque, Term, pid_key
 from warren.storage.errors import TermError
 
 PACKED_INDEX_BITS: Final = 44
@@ -108,9 +108,3 @@ def pid_of(term: Term) -> Pid:
     if not isinstance(term, Opaque):
         raise TermError("something else in place of a pid")
     return pid_key(term.encoded)
-
-
-def pid_term(pid: Pid) -> Opaque:
-    """A pid, in OTP 25's encoding, from its key."""
-    node = encode(Atom(node_of_pid(pid)))[1:]
-    return Opaque(b"".join((b"X", node, pid[4:8], pid[:4], pid[-4:])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tests.support.quorum_state import state_term
 from warren.queue_index.quorum.commands import (
     Body,
     Cancel,
@@ -110,7 +111,7 @@ class Driven:
 
 def again(machine: QuorumMachine) -> QuorumMachine:
     """The machine of its own snapshot, by way of the bytes."""
-    state = decode(encode(machine.state_term()))
+    state = decode(encode(state_term(machine)))
     return QuorumMachine.from_snapshot(state, {}, machine.machine_version)
 
 

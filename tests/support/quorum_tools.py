@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import attrs
 
+from tests.support.erlang_text_writer import format_term
 from warren.queue_index.dets_format import TableObject, encode_table
 from warren.queue_index.quorum.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_wal_name
 from warren.queue_index.quorum.log import QuorumLog, WalIndex
@@ -17,7 +18,6 @@ from warren.queue_index.quorum.segment_format import encode_segment
 from warren.queue_index.quorum.snapshot_format import encode_indexes, encode_snapshot
 from warren.queue_index.quorum.wal_format import WAL_HEADER, encode_record
 from warren.storage.erlang_terms import Atom, Term, encode
-from warren.storage.erlang_text import format_term
 from warren.storage.filesystem import FileSystem
 
 UNDEFINED = Atom("undefined")

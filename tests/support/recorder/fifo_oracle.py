@@ -1,7 +1,7 @@
 """Our machine of a quorum queue against the server's own, command by command, without a running server.
 
 ``fifo_oracle.erl`` does the server's part, in an Erlang of its own; many logs go there in one call, as a start takes a
-second. What is compared is the whole of both states: ours as :meth:`QuorumMachine.state_term` writes it, theirs as a
+second. What is compared is the whole of both states: ours as :mod:`tests.support.quorum_state` writes it, theirs as a
 snapshot would have it, both read by the one reader of snapshots; and the counts that each side keeps beside them.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from tests.support.quorum_commands import PREAMBLE, History
+from tests.support.quorum_state import state_term
 from tests.support.recorder.loading import compiled, run
 from warren.queue_index.quorum import machine_state
 from warren.queue_index.quorum.consumers import Consumer
@@ -92,7 +93,7 @@ def first_difference(
                 machine = QuorumMachine.from_snapshot(answered[step - 1].state, {}, history.version)
             machine.apply(index, *decode_entry(data))
             machine.check_invariants()
-            ours = _described(machine.state_term(), history.version) | _our_counts(machine)
+            ours = _described(state_term(machine), history.version) | _our_counts(machine)
         except Exception as error:
             ours = {"failure": repr(error)}
         what = {name: (ours.get(name), theirs.get(name)) for name in {**ours, **theirs} if _unlike(ours, theirs, name)}

@@ -1,4 +1,4 @@
-"""A queue's state in the broker's form (:mod:`warren.queue_index.quorum.machine_state` has its shape), up to 4.2.
+"""A quorum queue's state written in the broker's form (``warren.queue_index.quorum.machine_state`` has it), up to 4.2.
 
 What does not change the queue (counters for snapshots, names, the resource) is empty.
 """
@@ -9,21 +9,21 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from warren.queue_index.quorum.commands import ConsumerKey
+from warren.queue_index.quorum.commands import ConsumerKey, Pid
 from warren.queue_index.quorum.consumers import UP, Consumer
 from warren.queue_index.quorum.dead_letters import DeadLetter
-from warren.queue_index.quorum.machine_state import Parts
+from warren.queue_index.quorum.machine import QuorumMachine
 from warren.queue_index.quorum.ready_queues import QueuedMessage, ReadyQueue, TwoQueues
 from warren.queue_index.quorum.rules import QueueSettings, rules_of
 from warren.queue_index.quorum.service import Service
-from warren.queue_index.quorum.state_terms import pid_term
-from warren.storage.erlang_terms import Atom, ImproperList, Term
+from warren.storage.erlang_terms import Atom, ImproperList, Opaque, Term, encode, node_of_pid
 
 _UNDEFINED: Final = Atom("undefined")
 
 
-def term_of(parts: Parts) -> Term:
-    """The state. Raises :class:`ValueError` from version 8 on."""
+def state_term(machine: QuorumMachine) -> Term:
+    """The machine's state, as a snapshot has it. Raises :class:`ValueError` from version 8 on."""
+    parts = machine.parts
     if rules_of(parts.machine_version).has_timeouts:
         raise ValueError("a state of 4.3 is not written")
     messages, service, settings = parts.messages, parts.service, parts.messages.settings
@@ -175,3 +175,9 @@ def _key_term(key: ConsumerKey) -> Term:
 
 def _or_undefined(number: int | None) -> Term:
     return _UNDEFINED if number is None else number
+
+
+def pid_term(pid: Pid) -> Opaque:
+    """A pid, in OTP 25's encoding, from its key."""
+    node = encode(Atom(node_of_pid(pid)))[1:]
+    return Opaque(b"".join((b"X", node, pid[4:8], pid[:4], pid[-4:])))

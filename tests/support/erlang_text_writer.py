@@ -1,0 +1,94 @@
+"""Erlang terms written as text, as the shell prints them (``~p``): what ``warren.storage.erlang_text`` reads."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from warren.storage.erlang_terms import Atom, Term
+
+_NAMES = {"\b": "b", "\x7f": "d", "\x1b": "e", "\f": "f", "\n": "n", "\r": "r", "\t": "t", "\v": "v"}
+_PLAIN_ATOM = re.compile(r"[a-zß-öø-ÿ][0-9A-Za-zÀ-ÖØ-öø-ÿ_@]*")
+_RESERVED = re.compile(
+    "after|and|andalso|band|begin|bnot|bor|bsl|bsr|bxor|case|catch|cond|div|else|end|fun|if|let|maybe|not|of|or|orelse"
+    "|receive|rem|try|when|xor"
+)
+
+
+def format_term(term: Term) -> bytes:
+    """``term`` as Latin-1 text on one line, with a full stop behind it.
+
+    Lists of printable characters become strings, binaries of printable bytes ``<<"…">>``, as the shell prints them.
+    """
+    parts: list[str] = []
+    _write(term, parts)
+    return ("".join(parts) + ".").encode("latin-1")
+
+
+def _write(term: Term, parts: list[str]) -> None:
+    match term:
+        case tuple():
+            _write_all(list(term), "{", "}", parts)
+        case list():
+            if term and all(type(element) is int and _is_printable(element) for element in term):
+                parts.append(_quoted("".join(map(chr, term)), '"'))
+            else:
+                _write_all(term, "[", "]", parts)
+        case dict():
+            parts.append("#{")
+            for position, (key, value) in enumerate(term.items()):
+                parts.append("," if position else "")
+                _write(key, parts)
+                parts.append(" => ")
+                _write(value, parts)
+            parts.append("}")
+        case _:
+            parts.append(_leaf(term))
+
+
+def _write_all(elements: list[Term], opening: str, closing: str, parts: list[str]) -> None:
+    parts.append(opening)
+    for position, element in enumerate(elements):
+        parts.append("," if position else "")
+        _write(element, parts)
+    parts.append(closing)
+
+
+def _leaf(term: Term) -> str:
+    match term:
+        case bool():
+            return "true" if term else "false"
+        case int():
+            return str(term)
+        case float() if math.isfinite(term):
+            text = repr(term)
+            mantissa, exponent_mark, exponent = text.partition("e")
+            return text if "." in mantissa else f"{mantissa}.0{exponent_mark}{exponent}"
+        case Atom():
+            plain = _PLAIN_ATOM.fullmatch(term) and not _RESERVED.fullmatch(term)
+            return str(term) if plain else _quoted(term, "'")
+        case bytes():
+            if not term:
+                return "<<>>"
+            if all(map(_is_printable, term)):
+                return "<<" + _quoted(term.decode("latin-1"), '"') + ">>"
+            return f"<<{','.join(map(str, term))}>>"
+        case _:
+            raise ValueError(f"{term!r} has no text")
+
+
+def _is_printable(code: int) -> bool:
+    return 32 <= code < 127 or 160 <= code < 256 or 8 <= code <= 13 or code == 27
+
+
+def _quoted(text: str, quote: str) -> str:
+    return quote + "".join(_escaped(character, quote) for character in text) + quote
+
+
+def _escaped(character: str, quote: str) -> str:
+    if character in (quote, "\\"):
+        return "\\" + character
+    if character in _NAMES:
+        return "\\" + _NAMES[character]
+    code = ord(character)
+    return character if 32 <= code < 127 or 160 <= code < 256 else f"\\x{{{code:X}}}"
