@@ -43,21 +43,6 @@ _MOST_DIGITS: Final = 9
 
 
 @attrs.frozen(eq=False)
-class PropertyRows:
-    """Good records, and what else the codes of their properties depend on."""
-
-    spans: RecordSpans
-    topics: tuple[str, ...]
-    topic_of: Ints
-    delay_levels_ms: tuple[int, ...]
-    with_keys: bool
-
-    def one(self, row: int) -> bytes:
-        start, stop = int(self.spans.properties_starts[row]), int(self.spans.starts[row] + self.spans.sizes[row])
-        return self.spans.data[start:stop]
-
-
-@attrs.frozen(eq=False)
 class PropertyCodes:
     """The columns that come of it; see :class:`warren.msg_store.record_columns.RecordColumns`."""
 
@@ -68,12 +53,12 @@ class PropertyCodes:
     """The first whose delay level is no number: a failure. What is said of it and of those behind it means nothing."""
 
 
-def read_properties(rows: PropertyRows) -> PropertyCodes:
-    """The codes of all rows."""
-    reading = _Reading.of(rows)
-    left = [
-        reading.read_by_patterns(width, where) for width, where in by_value(rows.spans.properties_sizes) if width > 0
-    ]
+def read_properties(
+    spans: RecordSpans, topics: tuple[str, ...], topic_of: Ints, *, delay_levels_ms: tuple[int, ...], with_keys: bool
+) -> PropertyCodes:
+    """The codes of good records."""
+    reading = _Reading.of(spans, topics, topic_of, delay_levels_ms, with_keys)
+    left = [reading.read_by_patterns(width, where) for width, where in by_value(spans.properties_sizes) if width > 0]
     if any(map(len, left)):
         reading.read_entries(np.sort(np.concatenate(left)))
     return reading.result()
@@ -144,7 +129,9 @@ def _rows_without(cells: Mask) -> Mask:
 class _Reading:
     """What has been read of the rows so far. Each of them is read once."""
 
-    rows: PropertyRows
+    spans: RecordSpans
+    delay_levels_ms: tuple[int, ...]
+    with_keys: bool
     prefixes: Hashes
     """Of each row: the hash of topic + "#"."""
     scheduled: Mask
@@ -157,19 +144,26 @@ class _Reading:
     bad_row: int | None = None
 
     @classmethod
-    def of(cls, rows: PropertyRows) -> _Reading:
-        count = len(rows.spans)
-        prefixes = np.array([java_hash(f"{topic}#") for topic in rows.topics], np.int64).astype(np.uint32)
+    def of(
+        cls,
+        spans: RecordSpans,
+        topics: tuple[str, ...],
+        topic_of: Ints,
+        delay_levels_ms: tuple[int, ...],
+        with_keys: bool,
+    ) -> _Reading:
+        count = len(spans)
+        prefixes = np.array([java_hash(f"{topic}#") for topic in topics], np.int64).astype(np.uint32)
         scheduled = np.zeros(count, np.bool_)
-        if SCHEDULE_TOPIC in rows.topics:
-            scheduled = rows.topic_of == rows.topics.index(SCHEDULE_TOPIC)
-        has_keys = np.full(count, rows.with_keys) & (rows.spans.sys_flags & TRANSACTION_MASK != ROLLBACK)
+        if SCHEDULE_TOPIC in topics:
+            scheduled = topic_of == topics.index(SCHEDULE_TOPIC)
+        has_keys = np.full(count, with_keys) & (spans.sys_flags & TRANSACTION_MASK != ROLLBACK)
         codes = np.zeros(count, np.int64), np.zeros(count, np.int32)
-        return cls(rows, prefixes[rows.topic_of], scheduled, has_keys, *codes)
+        return cls(spans, delay_levels_ms, with_keys, prefixes[topic_of], scheduled, has_keys, *codes)
 
     @functools.cached_property
     def store_timestamps(self) -> Longs:
-        return self.rows.spans.store_timestamps()
+        return self.spans.store_timestamps()
 
     def read_by_patterns(self, width: int, where: Longs) -> Longs:
         """Read those of the rows ``where`` that have a pattern in common; returns the others.
@@ -194,7 +188,7 @@ class _Reading:
         return where
 
     def _matrix(self, width: int, where: Longs) -> Bytes:
-        spans = self.rows.spans
+        spans = self.spans
         if spans.is_uniform and len(where) == len(spans):
             start, size = int(spans.properties_starts[0]), int(spans.sizes[0])
             return np.ndarray((len(where), width), np.uint8, spans.data, start, (size, 1))
@@ -212,10 +206,10 @@ class _Reading:
         if TAGS in pattern.columns:
             start, stop = pattern.columns[TAGS]
             self.tags_codes[where] = to_tags_codes(hash_rows(matrix[:, start:stop]))
-        if DELAY in pattern.columns and self.rows.delay_levels_ms:
+        if DELAY in pattern.columns and self.delay_levels_ms:
             self._set_delivery_times(*pattern.columns[DELAY], matrix, where)
         keys = pattern.keys()
-        if not keys or not self.rows.with_keys:
+        if not keys or not self.with_keys:
             return
         hashes = np.empty((len(where), len(keys)), np.uint32)
         prefixes = self.prefixes[where]
@@ -233,7 +227,7 @@ class _Reading:
         if not scheduled.any():
             return
         where = where[scheduled]
-        delays = np.array(self.rows.delay_levels_ms, np.int64)
+        delays = np.array(self.delay_levels_ms, np.int64)
         digits = matrix[scheduled, start:stop].astype(np.int64) - ord("0")
         levels = np.minimum(digits @ 10 ** np.arange(stop - start - 1, -1, -1), len(delays))
         due = self.store_timestamps[where] + delays[levels - 1]
@@ -241,7 +235,7 @@ class _Reading:
 
     def read_entries(self, where: Longs) -> None:
         """Read the rows ``where``, whatever they look like."""
-        spans = self.rows.spans
+        spans = self.spans
         starts, stops = spans.properties_starts[where], (spans.starts + spans.sizes)[where]
         data = spans.data
         values = find_values([data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)])
@@ -250,7 +244,7 @@ class _Reading:
         delayed = where[values.named(DELAY).owners]
         for row in delayed[self.scheduled[delayed]].tolist():
             self._set_delivery_time(row)
-        if not self.rows.with_keys:
+        if not self.with_keys:
             return
         keys = values.keys()
         keys = keys.only(self.has_keys[where[keys.owners]])
@@ -263,8 +257,10 @@ class _Reading:
                 self.keys.append((where[which], hashes[firsts[which][:, None] + np.arange(count)]))
 
     def _set_delivery_time(self, row: int) -> None:
+        spans = self.spans
+        properties = spans.data[int(spans.properties_starts[row]) : int(spans.starts[row] + spans.sizes[row])]
         try:
-            due = delivery_time(self.rows.one(row), int(self.store_timestamps[row]), self.rows.delay_levels_ms)
+            due = delivery_time(properties, int(self.store_timestamps[row]), self.delay_levels_ms)
         except RecordError:
             self.bad_row = row if self.bad_row is None else min(row, self.bad_row)
             return

@@ -34,7 +34,7 @@ from warren.msg_store.commit_log_format import (
     locate,
     topic_text,
 )
-from warren.msg_store.property_columns import PropertyCodes, PropertyRows, read_properties
+from warren.msg_store.property_columns import read_properties
 from warren.msg_store.property_entries import KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY
 from warren.msg_store.record_check import delivery_time
 from warren.msg_store.record_spans import RecordSpans
@@ -217,22 +217,20 @@ def columns_of(data: bytes, base: int, starts: Longs, stop: int, request: Column
         spans = spans if match.all() else spans.take(slice(int(match.argmin())))
     while len(spans):
         topics, topic_of = _topics(spans)
-        codes = read_properties(PropertyRows(spans, topics, topic_of, request.delay_levels_ms, request.with_keys))
+        codes = read_properties(
+            spans, topics, topic_of, delay_levels_ms=request.delay_levels_ms, with_keys=request.with_keys
+        )
         if codes.bad_row is None:
-            return _columns(spans, topics, topic_of, codes)
+            return RecordColumns(
+                spans=spans,
+                topics=topics,
+                topic_of=topic_of,
+                tags_codes=codes.tags_codes,
+                key_counts=codes.key_counts,
+                key_hashes=codes.key_hashes,
+            )
         spans = spans.take(slice(codes.bad_row))
     return None
-
-
-def _columns(spans: RecordSpans, topics: tuple[str, ...], topic_of: Ints, codes: PropertyCodes) -> RecordColumns:
-    return RecordColumns(
-        spans=spans,
-        topics=topics,
-        topic_of=topic_of,
-        tags_codes=codes.tags_codes,
-        key_counts=codes.key_counts,
-        key_hashes=codes.key_hashes,
-    )
 
 
 def _crcs_match(spans: RecordSpans, crcs: npt.NDArray[np.uint32]) -> Mask:

@@ -23,13 +23,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from urllib.parse import unquote_to_bytes
 
 import attrs
 
 from warren.queue_index import amqp10
-from warren.queue_index.amqp_tables import LongString, Timestamp, Value, text
+from warren.queue_index.amqp_tables import Timestamp, Value, long_string, text
 from warren.queue_index.properties import Properties
 from warren.storage.erlang_terms import Term
 from warren.storage.errors import MessageError
@@ -138,7 +138,7 @@ def converted(message: Amqp10Message) -> tuple[Properties, list[Header]]:
         message_id=message_id,
         timestamp=_number(_plain(fields.get("creation-time"))),
         type=_string(_plain(annotations.get(b"x-basic-type"))) if message.is_data else ENCODED_TYPE,
-        user_id=_string(user_id) if _is_short_text(user_id) else None,
+        user_id=text(user_id) if is_short_text(user_id) else None,
         app_id=_string(_short(fields.get("group-id"))),
     )
     return properties, headers
@@ -277,12 +277,6 @@ def _death(value: Term) -> Death:
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def long_string(data: bytes) -> str | LongString:
-    """A header's string."""
-    said = text(data)
-    return said if isinstance(said, str) else LongString(said)
-
-
 def seconds(time_ms: int) -> int:
     """Whole seconds; towards 0, as Erlang divides."""
     return time_ms // 1000 if time_ms >= 0 else -(-time_ms // 1000)
@@ -350,13 +344,10 @@ def _short(value: Term | None) -> bytes | None:
             return None
 
 
-def _is_short_text(plain: Term | None) -> bool:
-    return (
-        isinstance(plain, bytes)
-        and len(plain) <= MOST_SHORT_BYTES
-        and b"\0" not in plain
-        and isinstance(text(plain), str)
-    )
+def is_short_text(plain: Term | None) -> TypeGuard[bytes]:
+    """Whether AMQP 0-9-1 takes it for a short string."""
+    is_short = isinstance(plain, bytes) and len(plain) <= MOST_SHORT_BYTES and b"\0" not in plain
+    return is_short and isinstance(text(plain), str)
 
 
 def _reply_to(address: bytes | None) -> str | bytes | None:

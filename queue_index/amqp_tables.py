@@ -110,7 +110,7 @@ def _read_value(data: bytes, position: int, limit: int, depth_left: int) -> tupl
     match chr(tag):
         case "S":
             content, end = _read_length(data, start, limit)
-            return _long_string(data[content:end]), end
+            return long_string(data[content:end]), end
         case "x":
             content, end = _read_length(data, start, limit)
             return data[content:end], end
@@ -146,7 +146,8 @@ def text(data: bytes) -> str | bytes:
         return data
 
 
-def _long_string(data: bytes) -> str | LongString:
+def long_string(data: bytes) -> str | LongString:
+    """A header's string."""
     said = text(data)
     return said if isinstance(said, str) else LongString(said)
 
@@ -257,7 +258,7 @@ def _value_from_term(kind: str, value: Term, depth_left: int) -> Value:
         raise MessageError(f"headers nested deeper than {MAX_DEPTH} levels")
     match kind, value:
         case "longstr", bytes():
-            return _long_string(value)
+            return long_string(value)
         case ("bool", bool(plain)) | ("binary", bytes(plain)) | ("float" | "double", float(plain)):
             return plain
         case "void", _:

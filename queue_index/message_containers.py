@@ -43,11 +43,11 @@ from warren.queue_index.amqp10_messages import (
     body_of,
     converted,
     death_table,
-    long_string,
+    is_short_text,
     of_sections,
     seconds,
 )
-from warren.queue_index.amqp_tables import text
+from warren.queue_index.amqp_tables import long_string, text
 from warren.queue_index.message_sizes import container_sizes
 from warren.queue_index.properties import Properties, decode_properties, properties_from_term
 from warren.storage.erlang_terms import Term
@@ -308,11 +308,10 @@ def _mqtt(data: Term) -> _Content:
     answer_to, lifetime_s = props.get("Response-Topic"), props.get("Message-Expiry-Interval")
     if isinstance(answer_to, bytes):
         headers.insert(0, (b"x-reply-to-topic", long_string(answer_to.replace(b"/", b".").replace(b"+", b"*"))))
-    fits = isinstance(correlation, bytes) and len(correlation) <= MOST_SHORT_BYTES
     properties = Properties(
         content_type=_ascii(content_type),
         delivery_mode=2 if qos else 1,
-        correlation_id=text(correlation) if isinstance(correlation, bytes) and fits and _is_text(correlation) else None,
+        correlation_id=text(correlation) if is_short_text(correlation) else None,
         expiration=str(1000 * lifetime_s) if isinstance(lifetime_s, int) else None,
     )
     if isinstance(correlation, bytes) and properties.correlation_id is None:
@@ -322,10 +321,6 @@ def _mqtt(data: Term) -> _Content:
 
 def _ascii(said: Term | None) -> str | None:
     return said.decode() if isinstance(said, bytes) and len(said) <= MOST_SHORT_BYTES and said.isascii() else None
-
-
-def _is_text(data: bytes) -> bool:
-    return b"\0" not in data and isinstance(text(data), str)
 
 
 # ── terms ────────────────────────────────────────────────────────────────────────────────────────────────────────────

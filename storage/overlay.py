@@ -18,12 +18,16 @@ PAGE_BYTES: Final = 4096
 
 
 @attrs.define(eq=False)
-class _Content:
-    """One file: the pages that were written, over what lies below (up to ``below_size``, which truncation lowers)."""
+class _OverlayFile:
+    """One file, and every handle on it: the pages that were written, over what lies below.
+
+    Of that as much is there as ``below_size`` says, which truncation lowers.
+    """
 
     below: File | None
     below_size: int
-    size: int
+    end: int
+    """Its size."""
     pages: dict[int, bytearray] = attrs.Factory(dict)
     is_changed: bool = False
 
@@ -39,8 +43,8 @@ class _Content:
         data = self.below.pread(there, offset) if there and self.below is not None else b""
         return data + bytes(size - len(data))
 
-    def read(self, size: int, offset: int) -> bytes:
-        size = max(0, min(size, self.size - offset))
+    def pread(self, size: int, offset: int) -> bytes:
+        size = max(0, min(size, self.end - offset))
         if not self.pages:
             return self.below_bytes(size, offset)
         result = bytearray(self.below_bytes(size, offset))
@@ -54,58 +58,41 @@ class _Content:
         return bytes(result)
 
     def next_data(self, offset: int) -> int:
-        below = self.size if self.below is None or offset >= self.below_size else self.below.next_data(offset)
+        below = self.end if self.below is None or offset >= self.below_size else self.below.next_data(offset)
         written = ((number + 1) * PAGE_BYTES for number in self.pages)
-        pages = min((max(end - PAGE_BYTES, offset) for end in written if end > offset), default=self.size)
-        return min(below, pages, self.size)
+        pages = min((max(end - PAGE_BYTES, offset) for end in written if end > offset), default=self.end)
+        return min(below, pages, self.end)
 
-    def write(self, data: memoryview, offset: int) -> None:
-        if not data:
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        start = self.end
+        self.pwrite(data, start)
+        return start
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        left = memoryview(data).cast("B")
+        if not left:
             return
         self.is_changed = True
-        position = 0
-        while position < len(data):
-            number, inside = divmod(offset + position, PAGE_BYTES)
-            part = data[position : position + PAGE_BYTES - inside]
+        while left:
+            number, inside = divmod(offset, PAGE_BYTES)
+            part = left[: PAGE_BYTES - inside]
             self.page(number)[inside : inside + len(part)] = part
-            position += len(part)
-        self.size = max(self.size, offset + len(data))
+            offset, left = offset + len(part), left[len(part) :]
+        self.end = max(self.end, offset)
 
     def truncate(self, size: int) -> None:
         self.is_changed = True
-        if size < self.size:
+        if size < self.end:
             number, inside = divmod(size, PAGE_BYTES)
             if inside:
                 self.page(number)[inside:] = bytes(PAGE_BYTES - inside)
                 number += 1
             self.pages = {kept: page for kept, page in self.pages.items() if kept < number}
             self.below_size = min(self.below_size, size)
-        self.size = size
-
-
-@attrs.define(eq=False)
-class _OverlayFile:
-    _content: _Content
-
-    def append(self, data: bytes | bytearray | memoryview) -> int:
-        start = self._content.size
-        self.pwrite(data, start)
-        return start
-
-    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        self._content.write(memoryview(data).cast("B"), offset)
-
-    def pread(self, size: int, offset: int) -> bytes:
-        return self._content.read(size, offset)
-
-    def next_data(self, offset: int) -> int:
-        return self._content.next_data(offset)
-
-    def truncate(self, size: int) -> None:
-        self._content.truncate(size)
+        self.end = size
 
     def size(self) -> int:
-        return self._content.size
+        return self.end
 
     def sync(self) -> None:
         """Nothing: there is no disk."""
@@ -133,10 +120,10 @@ class OverlayFileSystem(FileSystem):
 
     below: FileSystem
     now_ms: int = 0
-    _contents: dict[str, _Content] = attrs.Factory(dict)
+    _contents: dict[str, _OverlayFile] = attrs.Factory(dict)
     _deleted: set[str] = attrs.Factory(set)
     _directories: set[str] = attrs.Factory(set)
-    _gone: list[_Content] = attrs.Factory(list)
+    _gone: list[_OverlayFile] = attrs.Factory(list)
     """Of files that were deleted; whoever has one open may still read it."""
 
     @property
@@ -151,7 +138,7 @@ class OverlayFileSystem(FileSystem):
 
     def open_append(self, path: str) -> File:
         if not self.exists(path):
-            self._contents[path] = _Content(None, 0, 0, is_changed=True)
+            self._contents[path] = _OverlayFile(None, 0, 0, is_changed=True)
         return self._open(path)
 
     def open_read(self, path: str) -> File:
@@ -163,8 +150,8 @@ class OverlayFileSystem(FileSystem):
             self._check(path)
             below = self.below.open_read(path)
             size = below.size()
-            content = self._contents.setdefault(path, _Content(below, size, size))
-        return _OverlayFile(content)
+            content = self._contents.setdefault(path, _OverlayFile(below, size, size))
+        return content
 
     def _check(self, path: str) -> None:
         if path in self._deleted:
@@ -173,7 +160,7 @@ class OverlayFileSystem(FileSystem):
     def read(self, path: str) -> bytes:
         content = self._contents.get(path)
         if content is not None:
-            return content.read(content.size, 0)
+            return content.pread(content.end, 0)
         self._check(path)
         return self.below.read(path)
 
@@ -224,7 +211,7 @@ class OverlayFileSystem(FileSystem):
     def size(self, path: str) -> int:
         content = self._contents.get(path)
         if content is not None:
-            return content.size
+            return content.end
         self._check(path)
         return self.below.size(path)
 
