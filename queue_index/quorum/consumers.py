@@ -6,11 +6,15 @@ basic.get, a cancelled one) gets none back, and goes when it holds nothing and h
 
 Deliveries are numbered for each consumer from 0: its *msg_ids*. What a consumer holds lies in the order of these
 numbers, which is that of its deliveries.
+
+From 4.3 on it holds each message until a *deadline*. When that has passed, the message returns, and the consumer is
+*timed out*: it gets nothing until it has answered for all that was taken from it (by settling it, for one). What it was
+before a time-out, or before its node was away (up, cancelled, quiescing), is its *inner* status.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import attrs
@@ -92,6 +96,31 @@ class Consumer:
         if self.serial:
             self.delivery_count %= _SERIALS
         self.credit = 0
+
+    def suspect(self) -> None:
+        """Its node is away, in 4.3. The broker forgets what it was when it hears so twice."""
+        if self.status == SUSPECTED:
+            self.inner = None
+        else:
+            self.inner = self.status if self.inner is None else self.inner
+            self.status = SUSPECTED
+
+    def clear(self) -> None:
+        """Its node is there, in 4.3."""
+        if self.inner is not None and self.timed_out:
+            self.status = TIMED_OUT
+        else:
+            self.status, self.inner = self.inner or UP, None
+
+    def answer_for(self, msg_ids: Sequence[int]) -> None:
+        """One that is timed out answers for what was taken from it; after the last of it, it is what it was."""
+        if self.status != TIMED_OUT:
+            return
+        for msg_id in msg_ids:
+            if msg_id in self.timed_out:
+                self.timed_out.remove(msg_id)
+        if not self.timed_out:
+            self.status, self.inner = self.inner or UP, None
 
     def hold(self, message: QueuedMessage) -> None:
         self.held[self.next_msg_id] = message

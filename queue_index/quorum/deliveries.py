@@ -2,6 +2,9 @@
 
 What every command ends with is the *checkout*: what has expired goes at the head, ready messages go to consumers whose
 turn it is as long as there are both, then what is over the queue's limits goes at the head.
+
+In 4.3 a return may wait: as the queue's settings say, or until the time that the consumer writes into the message's
+annotations.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from warren.queue_index.quorum.service import Service
 from warren.storage.erlang_terms import Term
 
 NO_ANNOTATIONS: Final[Mapping[Term, Term]] = {}
+_DELIVERY_TIME: Final = b"x-opt-delivery-time"
+_DEFERRAL_TOKEN: Final = b"x-opt-deferral-token"
 
 
 class Deliveries:
-    """Messages and consumers, together. Up to 4.2; 4.3's: :mod:`warren.queue_index.quorum.timed_deliveries`."""
+    """Messages and consumers, together."""
 
     def __init__(self, messages: Messages, service: Service, rules: Rules) -> None:
         self.messages = messages
@@ -60,6 +65,7 @@ class Deliveries:
 
     def finish(self, consumer: Consumer, msg_ids: Sequence[int]) -> None:
         """Settled, or discarded."""
+        consumer.answer_for(msg_ids)
         self.complete(consumer, msg_ids)
         self.activate_if(self.rules.has_keys)
         self.checkout()
@@ -89,30 +95,59 @@ class Deliveries:
         annotations: Mapping[Term, Term] = NO_ANNOTATIONS,
     ) -> None:
         """Returned by the consumer; ``failed``: which counts as a failed delivery. Annotations are 4.3's business."""
-        ordered = msg_ids if self.rules.has_keys else sorted(set(msg_ids))
-        returned = 0
-        for msg_id in ordered:
-            if msg_id in consumer.held:
-                self.return_one(consumer, msg_id, failed=failed)
-                returned += 1
-        if consumer.key in self.service.consumers.by_key:
-            if not self.rules.credits_each_return:
+        rules = self.rules
+        consumer.answer_for(msg_ids)
+        ordered = msg_ids if rules.has_keys else sorted(set(msg_ids))
+        returned = self.return_several(consumer, ordered, failed=failed, annotations=annotations)
+        if not rules.has_timeouts and consumer.key in self.service.consumers.by_key:
+            if not rules.credits_each_return:
                 consumer.give_back(returned)
             self.service.refresh(consumer)
-        self.activate_if(self.rules.activates_after_return)
+        self.activate_if(rules.activates_after_return)
         self.checkout()
 
-    def return_all(self, consumer: Consumer, *, failed: bool) -> None:
-        for msg_id in list(consumer.held):
-            self.return_one(consumer, msg_id, failed=failed)
+    def return_several(
+        self,
+        consumer: Consumer,
+        msg_ids: Sequence[int],
+        *,
+        failed: bool,
+        annotations: Mapping[Term, Term] = NO_ANNOTATIONS,
+    ) -> int:
+        """Those that it holds, in this order; how many."""
+        returned = 0
+        for msg_id in msg_ids:
+            if msg_id in consumer.held:
+                self._return(consumer, msg_id, failed, annotations)
+                returned += 1
+        return returned
 
-    def return_one(self, consumer: Consumer, msg_id: int, *, failed: bool) -> None:
+    def return_all(self, consumer: Consumer, *, failed: bool) -> None:
+        self.return_several(consumer, list(consumer.held), failed=failed)
+
+    def _return(self, consumer: Consumer, msg_id: int, failed: bool, annotations: Mapping[Term, Term]) -> None:
         """To the end of the returns, or, past the limit, away; without credit for the former in version 2."""
         again = self.take_back(consumer, msg_id, failed=failed)
-        if again is not None:
-            if self.rules.credits_each_return:
-                consumer.give_back(1)
+        if again is None:
+            return
+        if self.rules.credits_each_return:
+            consumer.give_back(1)
+        ready_ms = self._ready_ms(again, failed, annotations) if self.rules.has_timeouts else None
+        if ready_ms is None:
             self.messages.give_back(again)
+        else:
+            token = annotations.get(_DEFERRAL_TOKEN)
+            self.messages.give_back_later(again, ready_ms, token if isinstance(token, bytes) else None)
+        if self.rules.has_timeouts:
+            self.service.refresh(consumer)
+
+    def _ready_ms(self, message: QueuedMessage, failed: bool, annotations: Mapping[Term, Term]) -> int | None:
+        """When it comes back; ``None``: at once."""
+        now_ms, retry = self.messages.now_ms, self.messages.settings.delayed_retry
+        asked = annotations.get(_DELIVERY_TIME)
+        if type(asked) is int and asked > now_ms:
+            return asked
+        return None if retry is None else retry.ready_ms(now_ms, message.delivery_count, failed=failed)
 
     def take_back(self, consumer: Consumer, msg_id: int, *, failed: bool) -> QueuedMessage | None:
         """What a consumer holds, counted once more, from it; ``None``: it went away, past the limit."""
@@ -124,6 +159,7 @@ class Deliveries:
             self.complete(consumer, [msg_id])
             return None
         del consumer.held[msg_id]
+        consumer.deadlines.pop(msg_id, None)
         return again
 
     def requeue(self, consumer: Consumer, msg_id: int, index: int) -> None:
@@ -131,6 +167,7 @@ class Deliveries:
         message = consumer.held.pop(msg_id, None)
         if message is None:
             return
+        consumer.deadlines.pop(msg_id, None)
         failed = not self.rules.has_keys
         again = QueuedMessage(
             index, message.size, message.expiry_ms, message.delivery_count + failed, message.acquired_count + 1
@@ -140,6 +177,21 @@ class Deliveries:
         self.service.refresh(consumer)
         self.activate_if(self.rules.activates_after_return)
         self.checkout()
+
+    def retry(self, limit: int | None) -> None:
+        """Delayed messages come back before their time."""
+        self.messages.come_back(self.messages.delayed.take_first(limit))
+        self.checkout()
+
+    def assign(self, consumer: Consumer | None, tokens: Sequence[bytes]) -> None:
+        """Messages that it put aside, to a consumer; all of them or none. Without a checkout."""
+        messages = self.messages
+        if consumer is None or consumer.status != UP or messages.delayed.known(tokens) > consumer.credit:
+            return
+        taken = messages.delayed.take_tokens(tokens)
+        if taken:
+            messages.assign(taken, consumer)
+            self.service.refresh(consumer)
 
     def activate_if(self, does: bool) -> None:
         """With a single active consumer, the next one."""

@@ -16,7 +16,6 @@ from warren.queue_index.quorum.later_commands import LaterCommands
 from warren.queue_index.quorum.messages import Messages
 from warren.queue_index.quorum.nearest import MAX_CHANGED, changes_of
 from warren.queue_index.quorum.ready_queues import QueuedMessage
-from warren.queue_index.quorum.timed_messages import TimedMessages
 
 
 class Doubtful:
@@ -43,7 +42,7 @@ class Doubtful:
                 consumer.held = dict(sorted({**consumer.held, msg_id: message}.items()))
                 messages.out_count += 1
                 messages.out_bytes += message.size
-                if isinstance(messages, TimedMessages):
+                if messages.rules.has_timeouts:
                     consumer.deadlines[msg_id] = messages.now_ms + consumer.timeout_ms
 
     def come_back(self, messages: Messages) -> None:

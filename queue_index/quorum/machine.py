@@ -39,17 +39,17 @@ from warren.queue_index.quorum.doubtful import Doubtful, meant_by
 from warren.queue_index.quorum.later_commands import LaterCommands
 from warren.queue_index.quorum.machine_state import Parts
 from warren.queue_index.quorum.membership import Membership
-from warren.queue_index.quorum.ready_queues import QueuedMessage
+from warren.queue_index.quorum.ready_queues import ManyQueues, QueuedMessage, TwoQueues
 from warren.queue_index.quorum.rules import DEFAULT_TIMEOUT_MS, QueueSettings, rules_of
-from warren.queue_index.quorum.timed_deliveries import TimedDeliveries
-from warren.queue_index.quorum.timed_membership import TimedMembership
-from warren.queue_index.quorum.timed_messages import TimedMessages
 from warren.storage.erlang_terms import Atom, Term
 
 _Appliers: TypeAlias = "Mapping[type, Callable[[int, Any], None]]"
 
 UNKNOWN_PID: Final = b""
 """Of a consumer of which nobody knows whose it is."""
+
+_HIGH_PRIORITY: Final = 9
+"""In 4.3, of what waited among the high ones of two queues."""
 
 _NO_CHECKOUT: Final = frozenset({"garbage_collection", "nodedown"})
 """Commands that a reader need not know, and that do not end with a checkout."""
@@ -65,28 +65,17 @@ class QuorumMachine:
         self._messages = parts.messages
         self._publishers = parts.publishers
         self._service = parts.service
-        self._deliveries, self._membership, self._appliers = self._acting_parts()
+        self._deliveries = Deliveries(self._messages, self._service, self._rules)
+        self._membership = Membership(self._deliveries, self._publishers)
+        self._appliers = self._appliers_by_version()
         self._doubtful = Doubtful()
         self._unsure_key: ConsumerKey | None = None
         """Of a consumer whose tag or pid may be another one."""
         self._members: tuple[tuple[str, str], ...] = ()
 
-    def _acting_parts(self) -> tuple[Deliveries, Membership, _Appliers]:
-        """What acts on the parts, by the version; and what each command does, given the index of its entry."""
-        if not isinstance(self._messages, TimedMessages):
-            deliveries = Deliveries(self._messages, self._service, self._rules)
-            membership = Membership(deliveries, self._publishers)
-            return deliveries, membership, self._appliers_with(membership)
-        timed_deliveries = TimedDeliveries(self._messages, self._service, self._rules)
-        timed = TimedMembership(timed_deliveries, self._publishers)
-        of_4_3: _Appliers = {
-            commands.ConsumerTimeout: timed.time_out,
-            commands.RetryDelayed: timed.retry,
-            commands.AssignDeferred: timed.assign,
-        }
-        return timed_deliveries, timed, {**self._appliers_with(timed), **of_4_3}
-
-    def _appliers_with(self, membership: Membership) -> _Appliers:
+    def _appliers_by_version(self) -> _Appliers:
+        """What each command does, given the index of its entry."""
+        membership, has_timeouts = self._membership, self._rules.has_timeouts
         return {
             commands.Enqueue: self._enqueue,
             commands.Settle: self._settle,
@@ -109,9 +98,9 @@ class QuorumMachine:
             commands.Nothing: self._nothing,
             commands.DeadLetterCheckout: self._dead_letter_checkout,
             commands.DeadLetterSettle: self._dead_letter_settle,
-            commands.ConsumerTimeout: self._pass_over,
-            commands.RetryDelayed: self._pass_over,
-            commands.AssignDeferred: self._pass_over,
+            commands.ConsumerTimeout: membership.time_out if has_timeouts else self._pass_over,
+            commands.RetryDelayed: membership.retry if has_timeouts else self._pass_over,
+            commands.AssignDeferred: membership.assign if has_timeouts else self._pass_over,
         }
 
     @classmethod
@@ -314,7 +303,7 @@ class QuorumMachine:
 
     def _purge(self, index: int, command: commands.Purge) -> None:
         """What is out stays. Without a checkout."""
-        self._messages.purge(self._rules.ready_queue())
+        self._messages.purge()
 
     def _update_config(self, index: int, command: commands.UpdateConfig) -> None:
         handler = command.settings.get(Atom("dead_letter_handler"))
@@ -343,8 +332,9 @@ class QuorumMachine:
                 self._to_version_4()
             elif version == 8:
                 self._to_version_8()
-        self._version, self._rules = command.version, rules_of(command.version)
-        self._deliveries, self._membership, self._appliers = self._acting_parts()
+        self._version = command.version
+        self._rules = self._messages.rules = self._deliveries.rules = rules_of(command.version)
+        self._appliers = self._appliers_by_version()
 
     def _to_version_4(self) -> None:
         """Acquisitions are counted from here on; what is out or returned brings along what was counted before."""
@@ -356,7 +346,12 @@ class QuorumMachine:
 
     def _to_version_8(self) -> None:
         """From here on messages are held for a time."""
-        self._messages = TimedMessages.of(self._messages)
+        ready, queues = self._messages.ready, ManyQueues()
+        for message in ready.high if isinstance(ready, TwoQueues) else ():
+            queues.append(message, _HIGH_PRIORITY)
+        for message in ready.normal if isinstance(ready, TwoQueues) else ready:
+            queues.append(message, None)
+        self._messages.ready = queues
         self._service.waits_for_suspected = True
         deadline = self._messages.now_ms + DEFAULT_TIMEOUT_MS
         for consumer in [*self._service.consumers, *self._service.waiting]:

@@ -73,7 +73,6 @@ from warren.queue_index.quorum.state_terms import (
     rear_front,
     record,
 )
-from warren.queue_index.quorum.timed_messages import TimedMessages
 from warren.storage.erlang_terms import Atom, ImproperList, Term
 from warren.storage.errors import TermError
 
@@ -100,10 +99,7 @@ class Parts:
         service = Service(ranked=rules.has_keys)
         service.single_active = settings.single_active
         service.waits_for_suspected = rules.has_timeouts
-        messages = Messages(settings, rules.ready_queue())
-        if rules.has_timeouts:
-            messages = TimedMessages.of(messages)
-        return cls(machine_version, messages, Publishers(), service)
+        return cls(machine_version, Messages(settings, rules), Publishers(), service)
 
 
 def parts_of(state: Term, machine_version: int) -> Parts:
@@ -124,7 +120,7 @@ def parts_of(state: Term, machine_version: int) -> Parts:
     _load_service_queue(parts.service, fields[10])
     messages.dead_letters = _dead_letters(fields[11])
     parts.service.waiting = [_waiting(pair, read) for pair in as_list(fields[14])]
-    if isinstance(messages, TimedMessages):
+    if messages.rules.has_timeouts:
         messages.delayed = _delayed(fields[17])
     _count(parts)
     return parts

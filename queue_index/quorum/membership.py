@@ -3,14 +3,29 @@
 A cancelled consumer keeps what it holds; it goes when it has finished. A process that is gone loses all: what its
 consumers held returns, consumer by consumer in the order of their keys. A node that is away may come back: until then
 nothing is handed out to its consumers, and what they held returns. Both count as failed deliveries.
+
+In 4.3 suspicion and time-out are passing states of what a consumer was. A process whose node is away keeps what its
+consumers hold, for a time (a timer's command ends it).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warren.queue_index.quorum.commands import Cancel, Checkout, ConsumerKey, Credit, Down, NodeUp, Pid, PurgeNodes
-from warren.queue_index.quorum.consumers import CANCELLED, SUSPECTED, UP, Consumer
+from warren.queue_index.quorum.commands import (
+    AssignDeferred,
+    Cancel,
+    Checkout,
+    ConsumerKey,
+    ConsumerTimeout,
+    Credit,
+    Down,
+    NodeUp,
+    Pid,
+    PurgeNodes,
+    RetryDelayed,
+)
+from warren.queue_index.quorum.consumers import CANCELLED, SUSPECTED, TIMED_OUT, UP, Consumer
 from warren.queue_index.quorum.deliveries import Deliveries
 from warren.queue_index.quorum.publishers import Publishers
 from warren.queue_index.quorum.rules import DEFAULT_TIMEOUT_MS
@@ -141,8 +156,13 @@ class Membership:
         self.deliveries.service.consumers.remove(consumer)
 
     def _lose(self, pid: Pid) -> None:
-        """A process is said to be away: all of its node are."""
+        """A process is said to be away: all of its node are; from 4.3 on only this one, and it keeps what it holds."""
         service, node = self.deliveries.service, node_of_pid(pid)
+        if self.deliveries.rules.has_timeouts:
+            for consumer in service.consumers.of_pid(pid):
+                consumer.suspect()
+            service.mark_waiting(lambda consumer: consumer.pid == pid, Consumer.suspect)
+            return
         away = [one for one in service.consumers if node_of_pid(one.pid) == node]
         if not service.single_active:
             for consumer in away:
@@ -157,7 +177,7 @@ class Membership:
             service.consumers.remove(consumer)
         if last is not None:  # of several only the last one waits, as in the broker
             service.waiting.append(last)
-        service.mark_waiting(node, SUSPECTED)
+        service.mark_waiting(lambda consumer: node_of_pid(consumer.pid) == node, _is_suspected)
         service.activate_next()
 
     def _lose_consumer(self, consumer: Consumer) -> None:
@@ -166,12 +186,18 @@ class Membership:
         self.deliveries.return_all(consumer, failed=True)
 
     def node_up(self, index: int, command: NodeUp) -> None:
-        service, node = self.deliveries.service, command.node
-        for consumer in service.consumers:
-            if node_of_pid(consumer.pid) == node and consumer.status != CANCELLED:
-                consumer.status = UP
+        service, has_timeouts = self.deliveries.service, self.deliveries.rules.has_timeouts
+
+        def is_there(consumer: Consumer) -> bool:
+            return node_of_pid(consumer.pid) == command.node
+
+        mark = Consumer.clear if has_timeouts else _is_up
+        for consumer in filter(is_there, service.consumers):
+            is_back = consumer.status == SUSPECTED and consumer.inner is not None
+            if is_back if has_timeouts else consumer.status != CANCELLED:
+                mark(consumer)
                 service.refresh(consumer)
-        service.mark_waiting(node, UP)
+        service.mark_waiting(is_there, mark)
         service.activate_next()
         self.deliveries.checkout()
 
@@ -204,5 +230,71 @@ class Membership:
                 consumer.drain()
             service.add_waiting(consumer, first=True)
 
+    def time_out(self, index: int, command: ConsumerTimeout) -> None:
+        """Messages were held for too long, or a consumer's node was away for too long."""
+        if command.consumer is None:
+            self._time_out_messages()
+        else:
+            self._time_out_consumer(command.consumer)
+
+    def _time_out_consumer(self, key: ConsumerKey) -> None:
+        """Without a checkout where it is not, or no longer, suspected."""
+        service = self.deliveries.service
+        consumer = service.consumers.find(key)
+        if consumer is None or consumer.status != SUSPECTED or consumer.inner is None:
+            return
+        self.deliveries.return_all(consumer, failed=False)
+        if service.single_active:
+            if consumer.key in service.consumers.by_key and consumer.inner != CANCELLED:
+                consumer.inner = UP
+                service.waiting.append(consumer)
+            service.consumers.remove(consumer)
+            service.activate_next()
+        self.deliveries.checkout()
+
+    def _time_out_messages(self) -> None:
+        service, now_ms = self.deliveries.service, self.deliveries.messages.now_ms
+        for consumer in service.consumers:
+            late = sorted(msg_id for msg_id, deadline in consumer.deadlines.items() if now_ms >= deadline)
+            if late:
+                consumer.timed_out = sorted(consumer.timed_out + late)
+                if consumer.inner is None:
+                    consumer.status, consumer.inner = TIMED_OUT, consumer.status
+                self.deliveries.return_several(consumer, late, failed=False)
+        if service.single_active:
+            for consumer in service.consumers:
+                if consumer.inner is not None and not consumer.held:
+                    service.consumers.remove(consumer)
+                    service.add_waiting(consumer)
+        service.activate_next()
+        self.deliveries.checkout()
+
+    def retry(self, index: int, command: RetryDelayed) -> None:
+        """Delayed messages come back before their time."""
+        self.deliveries.retry(command.limit)
+
+    def assign(self, index: int, command: AssignDeferred) -> None:
+        """Without a checkout."""
+        self.deliveries.assign(self.deliveries.service.consumers.by_key.get(command.consumer), command.tokens)
+
     def answer_waiting(self, key: ConsumerKey, msg_ids: Sequence[int]) -> None:
-        """What somebody settles, discards or returns who is not served: nothing up to 4.2. Without a checkout."""
+        """One that waits answers for what was taken from it. Without a checkout unless it was the last of it."""
+        service = self.deliveries.service
+        if not service.single_active:
+            return
+        consumer = next((one for one in service.waiting if key in (one.key, one.consumer_id)), None)
+        if consumer is None or consumer.status != TIMED_OUT:
+            return
+        consumer.answer_for(msg_ids)
+        service.add_waiting(consumer)
+        if consumer.status != TIMED_OUT:
+            service.activate_next()
+            self.deliveries.checkout()
+
+
+def _is_suspected(consumer: Consumer) -> None:
+    consumer.status = SUSPECTED
+
+
+def _is_up(consumer: Consumer) -> None:
+    consumer.status = UP

@@ -6,6 +6,10 @@ ready, but counts for the queue's limits. Messages leave at the head: to a consu
 because the queue is over its limits; the last two as dead letters, where those are sent on at all. Expiry is looked at
 when a message is the head, never before: one that has expired may wait behind one that has not.
 
+In 4.3 the delivery limit counts failed deliveries, not acquisitions. If the head has expired, what has expired at the
+head of the returns and of each priority goes with it; a timer does the same even if the head has not, and brings back
+the delayed messages whose time has come. A purge takes delayed messages and dead letters, too.
+
 While a restart is looked at (``kept`` is there) nothing is lost: what a broker would send away is put aside, with its
 place, and put back at the end.
 """
@@ -18,8 +22,8 @@ from collections.abc import Iterator
 from warren.queue_index.quorum.consumers import Consumer
 from warren.queue_index.quorum.dead_letters import DeadLetters
 from warren.queue_index.quorum.delayed import Delayed
-from warren.queue_index.quorum.ready_queues import QueuedMessage, ReadyQueue
-from warren.queue_index.quorum.rules import QueueSettings
+from warren.queue_index.quorum.ready_queues import ManyQueues, QueuedMessage, has_expired
+from warren.queue_index.quorum.rules import QueueSettings, Rules
 
 
 class Messages:
@@ -37,15 +41,17 @@ class Messages:
         "ready",
         "ready_bytes",
         "returns",
+        "rules",
         "settings",
     )
 
-    def __init__(self, settings: QueueSettings, ready: ReadyQueue) -> None:
+    def __init__(self, settings: QueueSettings, rules: Rules) -> None:
         self.settings = settings
+        self.rules = rules
         self.now_ms = 0
         """Milliseconds since 1970, of the command that is being applied, or was last: there is no other clock."""
         self.returns: deque[QueuedMessage] = deque()
-        self.ready = ready
+        self.ready = rules.ready_queue()
         self.dead_letters = DeadLetters()
         self.delayed = Delayed()
         """Only from 4.3 on."""
@@ -75,12 +81,29 @@ class Messages:
         while (head := returns[0] if returns else ready.head()) is not None:
             if head.expiry_ms is None or self.now_ms < head.expiry_ms or self.kept is not None:
                 return head
-            self._drop_head()
-            self.to_dead_letters("expired", head)
+            if self.rules.has_timeouts:
+                self._expire_heads()
+            else:
+                self._drop_head()
+                self.to_dead_letters("expired", head)
         return None
 
+    def _expire_heads(self) -> None:
+        """4.3's: what has expired at the head of the returns and of each priority."""
+        expired: list[QueuedMessage] = []
+        while self.returns and has_expired(self.returns[0], self.now_ms):
+            expired.append(self.returns.popleft())
+        if isinstance(self.ready, ManyQueues):
+            expired += self.ready.take_expired(self.now_ms)
+        for message in expired:
+            self.ready_bytes -= message.size
+            self.to_dead_letters("expired", message)
+
     def time_passes(self) -> None:
-        """The timer's command: nothing, for what has expired goes when it is the head."""
+        """The timer's command: nothing up to 4.2, for what has expired goes when it is the head."""
+        if self.rules.has_timeouts:
+            self.come_back(self.delayed.take_due(self.now_ms))
+            self._expire_heads()
 
     def hand_out(self, message: QueuedMessage, consumer: Consumer) -> None:
         """The head, to a consumer."""
@@ -88,11 +111,16 @@ class Messages:
             self.returns.popleft()
         else:
             self.ready.take()
+        self._go_out(message, consumer)
+
+    def _go_out(self, message: QueuedMessage, consumer: Consumer) -> None:
         size = message.size
         self.ready_bytes -= size
         self.out_bytes += size
         self.out_count += 1
         consumer.hold(message)
+        if self.rules.has_timeouts:
+            consumer.deadlines[consumer.next_msg_id - 1] = self.now_ms + consumer.timeout_ms
 
     def finish(self, consumer: Consumer, msg_id: int) -> bool:
         """It is gone from where it was out; whether it was."""
@@ -101,11 +129,14 @@ class Messages:
             return False
         self.out_bytes -= message.size
         self.out_count -= 1
+        consumer.deadlines.pop(msg_id, None)
         return True
 
     def is_past_limit(self, message: QueuedMessage) -> bool:
         limit = self.settings.delivery_limit
-        return limit is not None and message.acquired_count > limit
+        if limit is None:
+            return False
+        return (message.delivery_count if self.rules.has_timeouts else message.acquired_count) > limit
 
     def send_away(self, message: QueuedMessage) -> None:
         """It came back once too often."""
@@ -119,6 +150,20 @@ class Messages:
         """To the end of the returns."""
         self._come_back(message)
         self.returns.append(message)
+
+    def give_back_later(self, message: QueuedMessage, ready_ms: int, token: bytes | None) -> None:
+        """4.3's: not at once."""
+        self._come_back(message)
+        self.delayed.add(ready_ms, message, token)
+
+    def come_back(self, messages: list[QueuedMessage]) -> None:
+        """They are delayed no longer."""
+        self.returns.extend(messages)
+
+    def assign(self, messages: list[QueuedMessage], consumer: Consumer) -> None:
+        """Delayed ones, to a consumer that asked for them."""
+        for message in messages:
+            self._go_out(message, consumer)
 
     def requeue(self, message: QueuedMessage) -> None:
         """To the end of the queue."""
@@ -156,9 +201,12 @@ class Messages:
         self.ready_bytes -= message.size
         return message
 
-    def purge(self, empty: ReadyQueue) -> None:
+    def purge(self) -> None:
+        if self.rules.has_timeouts:
+            self.delayed = Delayed()
+            self.dead_letters.purge()
         self.returns.clear()
-        self.ready = empty
+        self.ready = self.rules.ready_queue()
         self.ready_bytes = sum(message.size for message in self.delayed)
 
     def keep(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 
@@ -29,7 +29,6 @@ from warren.queue_index.quorum.consumers import (
     check_consumer,
     key_order,
 )
-from warren.storage.erlang_terms import node_of_pid
 
 
 class ServiceQueue:
@@ -166,12 +165,12 @@ class Service:
     def forget_waiting(self, pid: Pid) -> None:
         self.waiting = [one for one in self.waiting if one.pid != pid]
 
-    def mark_waiting(self, node: str, status: str) -> None:
-        """Of those on a node; cancelled ones wait no longer, wherever they are."""
+    def mark_waiting(self, is_meant: Callable[[Consumer], bool], mark: Callable[[Consumer], None]) -> None:
+        """Cancelled ones wait no longer, whether they are meant or not."""
         self.waiting = [one for one in self.waiting if one.status != CANCELLED]
         for consumer in self.waiting:
-            if node_of_pid(consumer.pid) == node:
-                consumer.status = status
+            if is_meant(consumer):
+                mark(consumer)
         self.rank_waiting()
 
     def activate_next(self) -> None:
