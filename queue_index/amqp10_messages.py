@@ -346,8 +346,9 @@ def _short(value: Term | None) -> bytes | None:
 
 def is_short_text(plain: Term | None) -> TypeGuard[bytes]:
     """Whether AMQP 0-9-1 takes it for a short string."""
-    is_short = isinstance(plain, bytes) and len(plain) <= MOST_SHORT_BYTES and b"\0" not in plain
-    return is_short and isinstance(text(plain), str)
+    if not isinstance(plain, bytes) or len(plain) > MOST_SHORT_BYTES or b"\0" in plain:
+        return False
+    return isinstance(text(plain), str)
 
 
 def _reply_to(address: bytes | None) -> str | bytes | None:

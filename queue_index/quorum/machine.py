@@ -118,8 +118,9 @@ class QuorumMachine:
         Raises :class:`TermError` for a state that is none of this version's, :class:`ValueError` for a version that
         is not known.
         """
-        rules_of(machine_version)
-        return cls(machine_state.parts_of(state, machine_version))
+        machine = cls(machine_state.parts_of(state, machine_version))
+        machine._deliveries.unserved = True  # the last command may have been one without the checkout that it needs
+        return machine
 
     @property
     def parts(self) -> Parts:
