@@ -29,7 +29,6 @@ from tests.support.recorder.paging_comparison import (
 )
 from tests.support.recorder.paging_recorder import Looking, Recording, Workload, record, settings
 from warren.simulation import MessageMemory, NodeSpec, PublisherSpec, QueueSpec, Scenario, Simulation
-from warren.simulation.simulated_queue import SimulatedQueue
 
 DATA = Path(__file__).parent / "data" / "simulation-broker"
 RECORDED = ("embedded", "stored")
@@ -111,7 +110,7 @@ def test_messages_that_go_together_are_calls_of_their_own() -> None:
 def test_of_the_file_that_a_store_writes_a_part_stays_in_ram() -> None:
     node = running(0.0, open_file=3_000_000).node
     assert node.read_memory() == node.allocated.read(), "nothing is written yet"
-    node.queues["q"].tell(SimulatedQueue.told_duration, 0.0)
+    node.queues["q"].tell(node.queues["q"].told_duration, 0.0)
     node.time.env.run(node.time.env.now + 1_000_000_000)
     assert node.transient.store.growing_bytes > 3_000_000
     assert node.read_memory() == node.allocated.read() + 3_000_000

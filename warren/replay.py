@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import attrs
 
 from warren.queue_index.body_store import StoreClient
 from warren.queue_index.credit import CreditFlow
-from warren.queue_index.fetching import Fetched, MessageProperties
+from warren.queue_index.fetching import MessageProperties
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.run_queue import RunQueue
 from warren.queue_index.variable_queue import QueueFiles, VariableQueue
@@ -30,6 +32,8 @@ _QUEUE = b"q"
 _PATH = "queue"
 _PERSISTENT, _TRANSIENT = b"\x10\x00\x02", b"\x10\x00\x01"
 _REFERENCE = b"replay's own ref"
+_WITHOUT_ANSWER = {name: name for name in ("resume", "bump", "purge_acks", "flush")} | {"sync": "sync_index"}
+"""Operations that are a call without arguments, and the queue's method."""
 
 
 class TraceError(WarrenError):
@@ -162,10 +166,14 @@ class Replay:
 
     def run(self, op: dict[str, Any]) -> Answer | None:
         """Run one operation; what it answers, if it answers anything."""
-        operation = getattr(self, f"_op_{op['op']}", None)
-        if operation is None:
-            raise TraceError(f"unknown operation {op['op']!r}")
-        answer: Answer | None = operation(op)
+        name = op["op"]
+        if name in _WITHOUT_ANSWER:
+            answer = None
+            getattr(self.queue, _WITHOUT_ANSWER[name])()
+        elif (operation := getattr(self, f"_op_{name}", None)) is not None:
+            answer = operation(op)
+        else:
+            raise TraceError(f"unknown operation {name!r}")
         self._settle_credit()
         return answer
 
@@ -202,12 +210,7 @@ class Replay:
         return {"ack_tags": to_ranges(tags)}
 
     def _op_fetch(self, op: dict[str, Any]) -> Answer:
-        fetched: list[Fetched] = []
-        for _ in range(op["n"]):
-            one = self.queue.fetch(ack_required=op["ack_required"])
-            if one is None:
-                break
-            fetched.append(one)
+        fetched = list(islice(iter(partial(self.queue.fetch, ack_required=op["ack_required"]), None), op["n"]))
         return {
             "messages": to_ranges(_number(msg_id) for one in fetched for msg_id in one.msg_ids),
             "redelivered": to_ranges(_number(msg_id) for one in fetched if one.redelivered for msg_id in one.msg_ids),
@@ -216,12 +219,7 @@ class Replay:
         }
 
     def _op_drop(self, op: dict[str, Any]) -> Answer:
-        dropped = []
-        for _ in range(op["n"]):
-            one = self.queue.drop(ack_required=op["ack_required"])
-            if one is None:
-                break
-            dropped.append(one)
+        dropped = list(islice(iter(partial(self.queue.drop, ack_required=op["ack_required"]), None), op["n"]))
         return {
             "messages": to_ranges(_number(msg_id) for _, msg_id in dropped),
             "ack_tags": to_ranges(tag for tag, _ in dropped) if op["ack_required"] else [],
@@ -267,12 +265,6 @@ class Replay:
             "ram_ack_count_prev": state.ram_ack_count_prev,
         }
 
-    def _op_resume(self, op: dict[str, Any]) -> None:
-        self.queue.resume()
-
-    def _op_bump(self, op: dict[str, Any]) -> None:
-        self.queue.bump()
-
     def _op_settle(self, op: dict[str, Any]) -> Answer:
         resumes = 0
         while True:
@@ -285,9 +277,6 @@ class Replay:
 
     def _op_purge(self, op: dict[str, Any]) -> Answer:
         return {"purged": self.queue.purge()}
-
-    def _op_purge_acks(self, op: dict[str, Any]) -> None:
-        self.queue.purge_acks()
 
     def _op_set_mode(self, op: dict[str, Any]) -> None:
         self.queue.set_mode(op["mode"])
@@ -323,12 +312,6 @@ class Replay:
             "messages": to_ranges(_number(msg_id) for one in fetched for msg_id in one.msg_ids),
             "ack_tags": to_ranges(tag for one in fetched for tag in one.seq_ids),
         }
-
-    def _op_flush(self, op: dict[str, Any]) -> None:
-        self.queue.flush()
-
-    def _op_sync(self, op: dict[str, Any]) -> None:
-        self.queue.sync_index()
 
     def _op_index_files(self, op: dict[str, Any]) -> Answer:
         return {"files": self._index_files()}

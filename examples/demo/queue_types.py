@@ -118,7 +118,6 @@ def add_damage(finding: Finding, played: TypesPlayed) -> None:
 
 def compare(played: TypesPlayed, found: Lines) -> None:
     """Note where the exported queues are not what the broker delivered."""
-    for sentence in played.oracle.differing(found):
-        played.differing.add(sentence)
-    for sentence in played.oracle.marked_otherwise(found):
-        played.marks.add(sentence)
+    for faults, sentences in zip((played.differing, played.marks), played.oracle.compare(found), strict=True):
+        for sentence in sentences:
+            faults.add(sentence)

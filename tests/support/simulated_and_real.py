@@ -34,7 +34,6 @@ from warren.simulation import NodeSpec, QueueSpec, Scenario
 from warren.simulation.node import SimulatedNode
 from warren.simulation.publication import Publication
 from warren.simulation.scenario import INSTANT_DISK, Profile
-from warren.simulation.simulated_queue import SimulatedQueue
 from warren.simulation.sizes import body
 from warren.simulation.workload import envelope
 from warren.storage.counted import CountedFileSystem, DiskAccount
@@ -67,11 +66,8 @@ class Token:
 
     outcome: str | None = None
 
-    def confirmed(self) -> None:
-        self.outcome = "confirmed"
-
-    def refused(self) -> None:
-        self.outcome = "refused"
+    def __call__(self, safe: bool) -> None:
+        self.outcome = "confirmed" if safe else "refused"
 
 
 @attrs.define(eq=False)
@@ -202,7 +198,8 @@ class Pair:
         channel = f"get-{self.deliveries}"
         answer = self.actor(queue).actor_ref.ask(m.GetMany(channel, count, ack_required), block=False)
         found: list[Delivered] = []
-        self.simulated.queues[queue].tell(SimulatedQueue.get, (channel, count, ack_required, found.extend))
+        simulated = self.simulated.queues[queue]
+        simulated.tell(simulated.get, channel, count, ack_required, found.extend)
         self.settle()
         real: list[Delivered] = answer.get()
         assert shape(real) == shape(found)
@@ -220,7 +217,8 @@ class Pair:
         actor = self.actor(queue)
         real, simulated = Deliveries(channel, actor), Taker(channel)
         actor.actor_ref.tell(m.Subscribe(consumer, real))
-        self.simulated.queues[queue].tell(SimulatedQueue.subscribe, (consumer, simulated))
+        there = self.simulated.queues[queue]
+        there.tell(there.subscribe, consumer, simulated)
         self.subscriptions[channel] = _Subscription(queue, bool(prefetch), real, simulated)
         self.channels[channel] = queue
         self.unacked[channel] = []
@@ -237,7 +235,8 @@ class Pair:
             if real and not one.bounded:
                 assert one.real.more is not None
                 one.real.more()
-                self.simulated.queues[one.queue].tell(SimulatedQueue.more)
+                simulated = self.simulated.queues[one.queue]
+                simulated.tell(simulated.more)
             self.unacked[channel] += [tag for batch in batches for tag in batch.tags]
             taken += sum(batch.count for batch in batches)
         self.settle()
@@ -250,7 +249,8 @@ class Pair:
         ranges = [range(tag, tag + 1) for tag in tags]
         queue = self.channels[channel]
         self.actor(queue).actor_ref.tell(m.Settle(channel, outcome, ranges))
-        self.simulated.queues[queue].tell(SimulatedQueue.settle, (channel, ranges, outcome == "ack"))
+        simulated = self.simulated.queues[queue]
+        simulated.tell(simulated.settle, channel, ranges, outcome == "ack")
         gone = set(tags)
         self.unacked[channel] = [tag for tag in self.unacked[channel] if tag not in gone]
         self.settle()
@@ -266,12 +266,14 @@ class Pair:
         del self.unacked[channel]
         self.subscriptions.pop(channel, None)
         self.actor(queue).actor_ref.tell(m.CloseChannel(channel))
-        self.simulated.queues[queue].tell(SimulatedQueue.close_channel, (channel, channel))
+        simulated = self.simulated.queues[queue]
+        simulated.tell(simulated.close_channel, channel, channel)
         self.settle()
 
     def purge(self, queue: str) -> None:
         self.actor(queue).actor_ref.ask(m.Purge(), block=False)
-        self.simulated.queues[queue].tell(SimulatedQueue.purge)
+        simulated = self.simulated.queues[queue]
+        simulated.tell(simulated.purge)
         self.settle()
 
     # ── what both are like ──────────────────────────────────────────────────────────────────────────────────────

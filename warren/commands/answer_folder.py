@@ -72,13 +72,6 @@ def writing(out: str) -> Iterator[None]:
         raise StorageError(f"{out}: {error.strerror or error}") from error
 
 
-def write_json(path: str, said: object) -> None:
-    """A file of JSON for people to read."""
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(said, file, indent=2, ensure_ascii=False, allow_nan=False)
-        file.write("\n")
-
-
 def _missing_above(target: str) -> list[str]:
     """The directories above that are not there, the innermost first."""
     missing = []

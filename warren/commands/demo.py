@@ -71,7 +71,8 @@ def demo(
         with open_source(node) as source, opened(out, node) as write:
             exported = export_source(source, Selection(), write, findings)
         findings.rest()
-        problems = [*oracle.differing(found := read_lines(out)), *oracle.marked_otherwise(found)]
+        differing, marked_otherwise = oracle.compare(read_lines(out))
+        problems = differing + marked_otherwise
     if as_json:
         counts = {"queues": len(oracle.delivered), "messages": exported.messages, "bytes": exported.payload_bytes}
         print_json({"broker": oracle.broker, **counts, "held": not problems, "problems": problems})
@@ -139,26 +140,23 @@ class Oracle:
     delivered: Mapping[str, QueueSaid]
     """By queue."""
 
-    def differing(self, found: Lines) -> Iterator[str]:
-        """The queues whose exported messages are not those that were delivered, a sentence each."""
+    def compare(self, found: Lines) -> tuple[list[str], list[str]]:
+        """What differs, a sentence each.
+
+        First the queues whose exported messages are not those that were delivered. Then those of all others whose
+        messages are not marked or counted as the broker did it.
+        """
+        differing, marked_otherwise = [], []
         for name in sorted({*found, *self.delivered}):
-            if not self._is_delivered(name, found):
-                count = len(found.get(name, []))
-                yield f"{shown(from_text(name))}: {count:,} messages, not those that were delivered"
-
-    def marked_otherwise(self, found: Lines) -> Iterator[str]:
-        """Of all other queues those whose messages are not marked or counted as the broker did it."""
-        for name, lines in sorted(found.items()):
-            if self._is_delivered(name, found):
-                said, expected = QueueSaid.of(lines), self.delivered[name]
-                if said.redelivered != expected.redelivered:
-                    yield f"{shown(from_text(name))}: others are marked as redelivered"
-                if said.delivery_counts != expected.delivery_counts:
-                    yield f"{shown(from_text(name))}: other delivery counts"
-
-    def _is_delivered(self, name: str, found: Lines) -> bool:
-        said, expected = QueueSaid.of(found.get(name, [])), self.delivered.get(name)
-        return expected is not None and (said.messages, said.sha256) == (expected.messages, expected.sha256)
+            queue, said, expected = shown(from_text(name)), QueueSaid.of(found.get(name, [])), self.delivered.get(name)
+            if expected is None or (said.messages, said.sha256) != (expected.messages, expected.sha256):
+                differing.append(f"{queue}: {said.messages:,} messages, not those that were delivered")
+                continue
+            if said.redelivered != expected.redelivered:
+                marked_otherwise.append(f"{queue}: others are marked as redelivered")
+            if said.delivery_counts != expected.delivery_counts:
+                marked_otherwise.append(f"{queue}: other delivery counts")
+        return differing, marked_otherwise
 
 
 def load_oracle() -> Oracle:

@@ -28,17 +28,23 @@ def prepared(params: list[Any]) -> list[Any]:
     for param in params:
         if getattr(param, "is_flag", False) and param.metavar is None:
             param.metavar = ""
-        if getattr(param, "_runtime_param", param) is None:
-            param._runtime_param = _Text()
+        if hasattr(param, "get_runtime_param") and not isinstance(param.get_runtime_param, _Text):
+            param.get_runtime_param = _Text(param.get_runtime_param)
     return params
 
 
 class _Text:
-    """Converts what needs no conversion; stands before Typer's own, which converts all else.
+    """Converts what needs no conversion, and leaves all else to Typer.
 
-    That one (of Typer 0.29) imports Pydantic, which takes longer than all that a small command imports. Other versions
-    of Typer do not ask for a conversion in this way, and have their own only.
+    Typer's conversion (from 0.29 on) imports Pydantic, which takes longer than all that a small command imports. Other
+    versions of Typer do not ask for a conversion in this way.
     """
+
+    def __init__(self, typers: Callable[[], Any]) -> None:
+        self._typers = typers
+
+    def __call__(self) -> _Text:
+        return self
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """Typer's: the value of a parameter."""
@@ -49,8 +55,7 @@ class _Text:
             return list(value)
         if wanted is str and isinstance(value, str):
             return value
-        param._runtime_param = None
-        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+        return self._typers().coerce(value, param=param, ctx=ctx)
 
 
 class Command(TyperCommand):

@@ -13,6 +13,7 @@ from warren.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
 _WIDTH_WITHOUT_TERMINAL = 160
 _WRITE_BYTES = 1 << 20
@@ -36,6 +37,19 @@ def print_text(parts: Iterable[RenderableType]) -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
     for part in parts:
         console.print(part, soft_wrap=True)
+
+
+def plain_table(*words: str, numbers: Iterable[str] = ()) -> Table:
+    """A table for people: columns of words, and then columns of numbers."""
+    from rich import box  # noqa: PLC0415  # as above
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    for name in words:
+        table.add_column(name, style="bold" if name == "node" else None, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", overflow="fold")
+    return table
 
 
 @contextlib.contextmanager

@@ -6,13 +6,12 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from warren.commands.opening import looking_at, opened_node, vhost_of
 from warren.commands.options import AdoptOption, JsonOption, NodePath, OnlyVhostOption, UsageError, VhostOption
-from warren.commands.output import print_json, print_text
+from warren.commands.output import plain_table, print_json, print_text
 from warren.node import Node
 from warren.salvage.names import printable
 from warren.top.numbers import size
@@ -63,12 +62,8 @@ def _to_json(row: Row) -> dict[str, Any]:
 
 def _table(rows: list[Row]) -> Table:
     """For people; with a column for the vhost where there is more than the usual one."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     several = any(row["vhost"] != "/" for row in rows)
-    for name in (*(["vhost"] if several else []), "queue"):
-        table.add_column(name, overflow="fold")
-    for name in _COUNTS:
-        table.add_column(name, justify="right")
+    table = plain_table(*(["vhost"] if several else []), "queue", numbers=_COUNTS)
     table.add_column("state", overflow="fold")
     for row in rows:
         names = [printable(row["vhost"])] * several + [printable(row["name"])]
@@ -81,10 +76,7 @@ def _table(rows: list[Row]) -> Table:
 
 
 def _topic_table(topics: list[dict[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    table.add_column("topic", overflow="fold")
-    for name in ("queues", "messages"):
-        table.add_column(name, justify="right")
+    table = plain_table("topic", numbers=("queues", "messages"))
     table.add_column("groups, and how far behind", overflow="fold")
     for topic in topics:
         counts = f"{topic['queues']:,}", f"{topic['messages']:,}"

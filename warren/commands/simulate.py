@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import os
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import attrs
 import typer
 
-from warren.commands.answer_folder import Kind, answer_folder, write_json, writing
+from warren.commands.answer_folder import Kind, answer_folder, writing
 from warren.commands.options import JsonOption, QueueOption, UsageError, distinct
 from warren.commands.output import print_json, print_text, report_error
 from warren.commands.simulate_text import Summary, bar, told, told_of_sweep, told_of_two
@@ -208,7 +209,7 @@ def compare(
         with writing(out or "."):
             found: Comparison = part("compare").compare(*results, folder)
             if folder is not None:
-                write_json(os.path.join(folder, COMPARISON.mark), found.to_json())
+                part("result").write_json(os.path.join(folder, COMPARISON.mark), found.to_json())
         return found
 
     _work_and_tell(work, COMPARISON, out, told_of_two, as_json=as_json, to_json=lambda found: found.to_json())
@@ -285,8 +286,5 @@ def _swept(path: str, axes: list[Any], processes: int | None, spark: str | None,
 
         run = partial(part_of_pipeline("grid").on_spark, master=spark)
         return sweeps.run_grid(table, axes, path=path, run=run)
-    count = 1
-    for axis in axes:
-        count *= len(axis.values)
-    with bar("points", count) as progress:
+    with bar("points", math.prod(len(axis.values) for axis in axes)) as progress:
         return sweeps.run_grid(table, axes, path=path, processes=processes, progress=progress)

@@ -94,10 +94,14 @@ def told(summary: Summary, files: Sequence[str] = (), folder: str | None = None)
     yield Text()
     for what, said in answers(summary):
         yield _line(what, said)
-    if folder is not None:
-        yield _line("files", f"{printable(folder)}: {', '.join(files)}")
+    yield from _files(files, folder)
     yield Text()
     yield from _queues(summary["queues"])
+
+
+def _files(files: Sequence[str], folder: str | None) -> Iterator[RenderableType]:
+    if folder is not None:
+        yield _line("files", f"{printable(folder)}: {', '.join(files)}")
 
 
 def _line(what: str, said: str) -> Text:
@@ -214,8 +218,7 @@ def told_of_two(found: Comparison, files: Sequence[str] = (), folder: str | None
             table.add_row(row.what, *map(Text, row.texts))
     yield table
     if folder is not None:
-        yield Text()
-        yield _line("files", f"{printable(folder)}: {', '.join(files)}")
+        yield from (Text(), *_files(files, folder))
 
 
 # ── a sweep ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -237,8 +240,7 @@ def told_of_sweep(said: Summary, files: Sequence[str] = (), folder: str | None =
     if len(points) > _SHOWN_POINTS:
         yield Text(f"{len(points) - _SHOWN_POINTS:,} points more", style="dim")
     if folder is not None:
-        yield Text()
-        yield _line("files", f"{printable(folder)}: {', '.join(files)}")
+        yield from (Text(), *_files(files, folder))
 
 
 def _value(value: Any) -> str:

@@ -17,7 +17,8 @@ import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from functools import partialmethod
+from typing import Any
 
 from amqp import exceptions as amqp
 from amqp.protocol import queue_declare_ok_t
@@ -31,14 +32,12 @@ from warren.actors.queue_entry import QueueEntry
 from warren.channel import settle
 from warren.consumer import Delivery
 from warren.exchange_verbs import UnroutableError
+from warren.kombu.connection import Connection
 from warren.kombu.errors import as_amqp
 from warren.kombu.message import Message, Outgoing, outgoing
 from warren.kombu.subscription import Subscription
 from warren.queue import Queue
 from warren.storage.errors import MessageError, WarrenError
-
-if TYPE_CHECKING:
-    from warren.kombu.connection import Connection
 
 _LOG = logging.getLogger("warren.kombu")
 
@@ -51,9 +50,9 @@ NO_ROUTE = 312
 class Channel(base.StdChannel):
     """A channel of a connection."""
 
-    def __init__(self, connection: Connection, channel_id: int) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection: Connection | None = connection
-        self.channel_id = channel_id
+        self.channel_id = connection.add_channel(self)
         self.events: defaultdict[str, set[Callable[..., Any]]] = defaultdict(set)
         """"basic_return": who is told of messages that came back."""
         self.no_ack_consumers: set[str] = set()  # type: ignore[assignment]
@@ -109,8 +108,9 @@ class Channel(base.StdChannel):
         with as_amqp("Exchange.delete"):
             self._open_connection.vhost.delete_exchange(exchange, if_unused=if_unused)
 
-    def exchange_bind(
+    def _exchange_binding(  # noqa: PLR0917 - AMQP's
         self,
+        change: str,
         destination: str,
         source: str = "",
         routing_key: str = "",
@@ -118,24 +118,18 @@ class Channel(base.StdChannel):
         arguments: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Let messages go from the exchange ``source`` to the exchange ``destination``."""
         vhost = self._open_connection.vhost
-        with as_amqp("Exchange.bind"):
-            vhost.bind(vhost.exchange(destination), source, routing_key, arguments)
+        with as_amqp(f"Exchange.{change}"):
+            try:
+                getattr(vhost, change)(vhost.exchange(destination), source, routing_key, arguments)
+            except NotFoundError:
+                if change == "bind":  # what is not there has no binding that could be taken away
+                    raise
 
-    def exchange_unbind(
-        self,
-        destination: str,
-        source: str = "",
-        routing_key: str = "",
-        nowait: bool = False,
-        arguments: Mapping[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
-        """Take that away."""
-        vhost = self._open_connection.vhost
-        with as_amqp("Exchange.unbind"), contextlib.suppress(NotFoundError):  # what is not there has no binding
-            vhost.unbind(vhost.exchange(destination), source, routing_key, arguments)
+    exchange_bind = partialmethod(_exchange_binding, "bind")
+    """Let messages go from the exchange ``source`` to the exchange ``destination``."""
+    exchange_unbind = partialmethod(_exchange_binding, "unbind")
+    """Take that away."""
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -169,8 +163,9 @@ class Channel(base.StdChannel):
         stats = handle.stats()
         return queue_declare_ok_t(handle.name, stats["messages_ready"], stats["consumers"])
 
-    def queue_bind(
+    def _queue_binding(  # noqa: PLR0917 - AMQP's
         self,
+        change: str,
         queue: str,
         exchange: str = "",
         routing_key: str = "",
@@ -178,22 +173,13 @@ class Channel(base.StdChannel):
         arguments: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Let messages go from an exchange to a queue."""
-        with as_amqp("Queue.bind"):
-            self._open_connection.vhost.bind(queue, exchange, routing_key, arguments)
+        with as_amqp(f"Queue.{change}"):
+            getattr(self._open_connection.vhost, change)(queue, exchange, routing_key, arguments)
 
-    def queue_unbind(
-        self,
-        queue: str,
-        exchange: str = "",
-        routing_key: str = "",
-        nowait: bool = False,
-        arguments: Mapping[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
-        """Take that away."""
-        with as_amqp("Queue.unbind"):
-            self._open_connection.vhost.unbind(queue, exchange, routing_key, arguments)
+    queue_bind = partialmethod(_queue_binding, "bind")
+    """Let messages go from an exchange to a queue."""
+    queue_unbind = partialmethod(_queue_binding, "unbind")
+    """Take that away."""
 
     def queue_purge(self, queue: str, nowait: bool = False, **_: Any) -> int:
         """Do away with ready messages; returns how many."""
@@ -315,6 +301,7 @@ class Channel(base.StdChannel):
             raise amqp.NotAllowed(f"there is a consumer '{tag}' already", None, "Basic.consume", 530)
         with as_amqp("Basic.consume"):
             subscription = Subscription(
+                self,
                 connection.vhost.queue(queue, passive=True),
                 tag,
                 callback or _ignore,
@@ -329,7 +316,7 @@ class Channel(base.StdChannel):
         self._subscriptions[tag] = subscription
         if no_ack:
             self.no_ack_consumers.add(tag)
-        connection.add(self, subscription)
+        connection.add(subscription)
         return tag
 
     def basic_cancel(self, consumer_tag: str, nowait: bool = False, **_: Any) -> None:

@@ -19,9 +19,8 @@ from warren.actors.pool import ActorStoppedError
 from warren.actors.wake_event import WakeEvent
 from warren.exchange import Exchange
 from warren.kombu.address import Address
-from warren.kombu.channel import Channel
 from warren.kombu.errors import as_amqp
-from warren.kombu.subscription import Subscription
+from warren.kombu.subscription import Receiver, Subscription
 from warren.shared_node import is_foreign, is_open
 from warren.storage.errors import WarrenError
 
@@ -42,10 +41,10 @@ class Connection:
             self._lease.release()
             raise
         self.connected = True
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, Receiver] = {}
         self._channel_ids = itertools.count(1)
         self._exchanges: dict[str, Exchange] = {}
-        self._consumers: deque[tuple[Channel, Subscription]] = deque()
+        self._consumers: deque[Subscription] = deque()
         self._loop: Any = None
 
     @property
@@ -64,14 +63,14 @@ class Connection:
 
     # ── channels and what they share ────────────────────────────────────────────────────────────────────────────
 
-    def channel(self) -> Channel:
-        """A new channel."""
+    def add_channel(self, channel: Receiver) -> int:
+        """Take in a channel until it is closed; returns its number."""
         self.check()
         number = next(self._channel_ids)
-        channel = self._channels[number] = Channel(self, number)
-        return channel
+        self._channels[number] = channel
+        return number
 
-    def forget_channel(self, channel: Channel) -> None:
+    def forget_channel(self, channel: Receiver) -> None:
         """It is closed."""
         self._channels.pop(channel.channel_id, None)
 
@@ -82,14 +81,14 @@ class Connection:
             exchange = self._exchanges[name] = self.vhost.exchange(name)
         return exchange
 
-    def add(self, channel: Channel, subscription: Subscription) -> None:
+    def add(self, subscription: Subscription) -> None:
         """Take a consumer's messages from now on."""
-        self._consumers.append((channel, subscription))
+        self._consumers.append(subscription)
         self.wake.set()
 
     def remove(self, subscription: Subscription) -> None:
         """Take no more of a consumer's."""
-        self._consumers = deque(one for one in self._consumers if one[1] is not subscription)
+        self._consumers = deque(one for one in self._consumers if one is not subscription)
 
     # ── draining ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -101,8 +100,8 @@ class Connection:
             self.wake.clear()
             if self._deliver_one():
                 return
-            for channel, subscription in self._consumers:
-                if channel.has_room or subscription.no_ack:
+            for subscription in self._consumers:
+                if subscription.has_room:
                     subscription.arm()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not self.wake.wait(left):
@@ -110,9 +109,9 @@ class Connection:
 
     def _deliver_one(self) -> bool:
         for _ in range(len(self._consumers)):
-            channel, subscription = self._consumers[0]
+            subscription = self._consumers[0]
             self._consumers.rotate(-1)
-            if not channel.has_room and not subscription.no_ack:
+            if not subscription.has_room:
                 continue
             ended = subscription.ended  # before looking: what came before the end is taken first
             error: ActorStoppedError | None = None
@@ -122,12 +121,12 @@ class Connection:
             except ActorStoppedError as found:
                 ended, error = True, found
             if delivery is not None:
-                channel.deliver(subscription, delivery)
+                subscription.channel.deliver(subscription, delivery)
                 return True
             if ended:
                 self.check()  # the node may be closed: then it is the connection that is lost
                 self.remove(subscription)
-                channel.cancelled(subscription, error)
+                subscription.channel.cancelled(subscription, error)
                 return True
         return False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import attrs
 from kombu.transport import base
@@ -13,9 +13,6 @@ from warren.consumer import Delivery
 from warren.messages import PublishArguments
 from warren.queue_index.properties import NAMES
 from warren.storage.errors import MessageError
-
-if TYPE_CHECKING:
-    from warren.kombu.channel import Channel
 
 _APART = frozenset({"headers", "content_type", "content_encoding"})
 """Properties that Kombu keeps beside the others."""
@@ -91,7 +88,9 @@ def _plain(value: Any) -> Any:
 class Message(base.Message):
     """A message that was delivered to a channel."""
 
-    def __init__(self, delivery: Delivery, *, channel: Channel, tag: int, consumer_tag: str | None = None) -> None:
+    def __init__(
+        self, delivery: Delivery, *, channel: base.StdChannel, tag: int, consumer_tag: str | None = None
+    ) -> None:
         properties = delivery.properties
         info: dict[str, Any] = {
             "delivery_tag": tag,

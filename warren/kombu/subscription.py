@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from warren.actors.future import Future
 from warren.actors.pool import ActorStoppedError
@@ -25,11 +25,31 @@ AHEAD: Final = 256
 """Fewer cost a message to the queue's actor for every few deliveries; more keep messages from other consumers."""
 
 
+class Receiver(Protocol):
+    """The channel of a consumer."""
+
+    channel_id: int
+
+    @property
+    def has_room(self) -> bool:
+        """Whether its prefetch count lets another message through."""
+
+    def deliver(self, subscription: Subscription, delivery: Delivery) -> None:
+        """Hand a message to a consumer's callback."""
+
+    def cancelled(self, subscription: Subscription, error: Exception | None) -> None:
+        """The node has ended a consumer."""
+
+    def close(self) -> None:
+        """Give back what it has not settled."""
+
+
 class Subscription:
     """One consumer."""
 
     def __init__(
         self,
+        channel: Receiver,
         queue: Queue,
         tag: str,
         callback: Callable[[Any], Any],
@@ -43,6 +63,7 @@ class Subscription:
         wake: WakeEvent,
     ) -> None:
         """``name``: the consumer's to the queue, which no other has; ``prefetch``: the channel's, 0 for none."""
+        self.channel = channel
         self.queue = queue
         self.tag = tag
         self.callback = callback
@@ -61,6 +82,11 @@ class Subscription:
         if not self._limit and len(self.unacked) + AHEAD // 2 > self._asked:
             self._ask_for(len(self.unacked) + AHEAD)
         return self._consumer.take_now()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be handed another message."""
+        return self.no_ack or self.channel.has_room
 
     @property
     def ended(self) -> bool:

@@ -81,7 +81,7 @@ class Transport(base.Transport):
             raise
 
     def create_channel(self, connection: Connection) -> Channel:
-        return connection.channel()
+        return Channel(connection)
 
     def drain_events(self, connection: Connection, timeout: float | None = None, **_: Any) -> None:
         connection.drain_events(timeout)

@@ -87,13 +87,15 @@ def chosen_vhosts(source: OpenSource, wanted: str | None) -> list[Vhost]:
 
 def by_name(vhost: Vhost) -> list[tuple[bytes, list[QueueDirectory]]]:
     """Base name → directories, the highest level first."""
-
-    def order(directory: QueueDirectory) -> tuple[bytes, int]:
-        base, level = split_level(directory.name)
-        return base, 0 if level is None else -level
-
-    groups = groupby(sorted(vhost.queues, key=order), key=lambda directory: split_level(directory.name)[0])
+    order = sorted(vhost.queues, key=lambda directory: highest_level_first(directory.name))
+    groups = groupby(order, key=lambda directory: split_level(directory.name)[0])
     return [(name, list(directories)) for name, directories in groups]
+
+
+def highest_level_first(name: bytes) -> tuple[bytes, int]:
+    """The key by which queues are sorted: by base name, then from the highest level down."""
+    base, level = split_level(name)
+    return base, 0 if level is None else -level
 
 
 def _directory_name(directory: QueueDirectory) -> str:

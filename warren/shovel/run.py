@@ -25,6 +25,9 @@ from warren.shovel.writing import DirectoryDestination, MoveSource
 from warren.storage.errors import StorageError
 from warren.storage.filesystem import RealFileSystem
 
+Connect = Callable[[str], Connection]
+"""Opens a connection that lasts as long as the run."""
+
 
 @attrs.frozen(kw_only=True)
 class Orders:
@@ -83,7 +86,10 @@ def shovel(orders: Orders, account: Account, watcher: Watcher) -> None:
     with ExitStack() as places:
         loop = Loop()
         places.callback(loop.close)
-        connect = _Connector(loop, places, watcher.notify)
+
+        def connect(url: str) -> Connection:
+            return places.enter_context(Connection.open(Address.of(url), loop, watcher.notify))
+
         source = _open_source(orders, account, connect, places, report)
         destination = _open_destination(orders, account, connect, places)
         queues = source.queues([from_text(name) for name in orders.queues])
@@ -134,27 +140,15 @@ def _check(orders: Orders, queues: list[SourceQueue]) -> None:
             raise ShovelError("a queue would be shovelled into itself; --rename it")
 
 
-@attrs.frozen
-class _Connector:
-    """Opens connections that last as long as the run."""
-
-    _loop: Loop
-    _places: ExitStack
-    _notify: Callable[[str], None]
-
-    def connect(self, url: str) -> Connection:
-        return self._places.enter_context(Connection.open(Address.of(url), self._loop, self._notify))
-
-
 def _open_source(
-    orders: Orders, account: Account, connector: _Connector, places: ExitStack, report: Callable[[Finding], None]
+    orders: Orders, account: Account, connect: Connect, places: ExitStack, report: Callable[[Finding], None]
 ) -> Source:
     if is_broker(orders.source):
         if orders.vhost is not None:
             raise ShovelError("--vhost is for directories; a broker's vhost stands in its URL")
         if orders.state is not None:
             raise ShovelError("--state is for copies; a broker's messages are moved")
-        return BrokerSource(connector.connect(orders.source), orders.window, _now_us)
+        return BrokerSource(connect(orders.source), orders.window, _now_us)
     if orders.move:
         if orders.state is not None:
             raise ShovelError("--state is for copies, not for --move")
@@ -179,10 +173,10 @@ def _open_source(
     )
 
 
-def _open_destination(orders: Orders, account: Account, connector: _Connector, places: ExitStack) -> Destination:
+def _open_destination(orders: Orders, account: Account, connect: Connect, places: ExitStack) -> Destination:
     if is_broker(orders.destination):
         return BrokerDestination(
-            connector.connect(orders.destination), as_published=orders.as_published, stand_ins=orders.stand_ins
+            connect(orders.destination), as_published=orders.as_published, stand_ins=orders.stand_ins
         )
     if not is_broker(orders.source) and _is_inside(account.destination, account.source):
         raise ShovelError(f"{orders.destination}: lies in {orders.source}, from which messages are taken")

@@ -33,7 +33,7 @@ from warren.salvage.names import from_text, split_level, to_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.source import open_source
 from warren.salvage.vhost import Vhost as OpenVhost
-from warren.shovel.copying import OnFinding, chosen_vhosts
+from warren.shovel.copying import OnFinding, chosen_vhosts, highest_level_first
 from warren.shovel.errors import ShovelError
 from warren.shovel.letter import Letter, Position, from_term
 from warren.shovel.places import Intake, Outcome, SourceQueue
@@ -109,7 +109,7 @@ class MoveSource:
                 raise ShovelError(f"cannot be opened for writing, leave --move away to copy what can be read: {down}")
             while vhost.recover_step():
                 continue
-            order = sorted(vhost.queues, key=_highest_level_first)
+            order = sorted(vhost.queues, key=highest_level_first)
             for name, levels in groupby(order, key=lambda queue: split_level(queue)[0]):
                 if not names or name in names:
                     queues = [vhost.queues[level] for level in levels]
@@ -133,11 +133,6 @@ def _refuse_unwritable(path: str, vhost: OpenVhost, names: Sequence[bytes]) -> N
                 f"{path}: queue {to_text(name)!r} is of the format {queue.kind}, which is only read; "
                 "leave --move away to copy"
             )
-
-
-def _highest_level_first(name: bytes) -> tuple[bytes, int]:
-    base, level = split_level(name)
-    return base, 0 if level is None else -level
 
 
 @attrs.define(eq=False)

@@ -14,25 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from warren.simulation.panels import column_of, node_panels, queue_panels
 from warren.simulation.picture_data import View, that_matter, view_of
-from warren.simulation.picture_style import (
-    Column,
-    Panel,
-    compose,
-    compose_each,
-    save_png,
-    style,
-)
-from warren.simulation.picture_words import (
-    TimeScale,
-    bytes_text,
-    count_text,
-    share_text,
-    short,
-    time_text,
-)
-from warren.simulation.plots import TITLES
+from warren.simulation.picture_style import Column, compose, compose_each, save_png, style
+from warren.simulation.picture_words import TimeScale, bytes_text, count_text, share_text, short, time_text
+from warren.simulation.plots import OF_NODE, OVERVIEW, TITLES, column_for
 from warren.simulation.report import EXPLAINED, inline, picture_section, table_section, write_page
 from warren.simulation.result import Result
 
@@ -44,7 +29,6 @@ PAGE_FILE: Final = "compare.html"
 MOST_COMPARED: Final = 3
 """Queues."""
 _PERCENT_UNTIL: Final = 150
-_OVERVIEW: Final = ("memory", "states", "target", "disk", "latency")
 
 
 @attrs.frozen
@@ -58,7 +42,7 @@ class Row:
 
     @property
     def texts(self) -> tuple[str, str, str]:
-        """Of the first, of the second, and what changed from the one to the other."""
+        """The number of the first, the number of the second, and the change from the first to the second."""
         return self._said(self.a), self._said(self.b), self._change()
 
     def _said(self, value: float | None) -> str:
@@ -89,7 +73,7 @@ class Comparison:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each number: ``what``, ``a``, ``b`` (seconds, bytes, messages, shares); NaN: it did not happen."""
+        """A row for each number: ``what``, ``a``, ``b`` (seconds, bytes, messages, shares). NaN: it did not happen."""
         import pandas as pd  # noqa: PLC0415
 
         values = {"a": [row.a for row in self.rows], "b": [row.b for row in self.rows]}
@@ -97,7 +81,7 @@ class Comparison:
         return pd.DataFrame({"what": [row.what for row in self.rows], **columns})
 
     def to_json(self) -> dict[str, Any]:
-        """The names and the numbers; null: it did not happen."""
+        """Return the names and the numbers. Null: it did not happen."""
         rows = [{"what": row.what, "a": row.a, "b": row.b} for row in self.rows]
         return {"a": self.names[0], "b": self.names[1], "rows": rows}
 
@@ -105,10 +89,10 @@ class Comparison:
 def compare(
     a: Result, b: Result, folder: str | os.PathLike[str] | None = None, *, names: Sequence[str] | None = None
 ) -> Comparison:
-    """Compare two results. Into ``folder``, which is made where it is missing, go ``compare.png`` and ``compare.html``.
+    """Compare two results. Write ``compare.png`` and ``compare.html`` into ``folder``, which is made if it is missing.
 
-    ``names``: of the first and the second; otherwise those of their scenarios, told apart where they are the same. The
-    same results give the same bytes.
+    ``names`` are the names of the two. By default they are those of the scenarios; if these are the same, "(A)" and
+    "(B)" are added. The same results give the same bytes.
     """
     called = _names(a, b) if names is None else (names[0], names[1])
     rows = tuple(_rows(a.summary, b.summary))
@@ -117,7 +101,7 @@ def compare(
     views = views_of(a, b, called)
     with style():
         os.makedirs(folder, exist_ok=True)
-        overview = [_column(view, _OVERVIEW, views, most=1) for view in views]
+        overview = [_column(view, OVERVIEW, views, most=1) for view in views]
         title = short(f"{called[0]} and {called[1]}", 90)
         picture = save_png(compose(overview, title=title), Path(folder) / PICTURE_FILE)
         sections = [_numbers(called, rows), *_pictures(views)]
@@ -182,7 +166,7 @@ def _numbers(names: tuple[str, str], rows: Sequence[Row]) -> str:
 
 
 def views_of(a: Result, b: Result, names: tuple[str, str]) -> tuple[View, View]:
-    """Both, with the queues that are compared, over the same time."""
+    """Return the data of both for pictures: the queues that are compared, on the same axis of time."""
     first, second = a.summary["queues"], b.summary["queues"]
     both = {
         name: {key: max(first[name][key], second[name][key]) for key in ("max_ready", "published", "delivered")}
@@ -199,19 +183,11 @@ def views_of(a: Result, b: Result, names: tuple[str, str]) -> tuple[View, View]:
     return one, other
 
 
-def _column(view: View, pictures: Sequence[str], views: Sequence[View], *, most: int) -> Column:
-    """The panels of some pictures, one below the other; the same ones for both."""
-    of_node = node_panels(view)
-    panels: list[Panel] = []
-    for name in pictures:
-        if name in of_node:
-            panels += of_node[name] if len(pictures) == 1 else of_node[name][:1]
-            if name == "memory" and any(one.node["waiting_messages"].any() for one in views):
-                panels += of_node["waiting"]
-        else:
-            panels += [queue_panels(queue)[name] for queue in view.queues[:most]]
-    is_of_queue = len(view.queues) == 1 and len(pictures) == 1 and pictures[0] not in of_node
-    return column_of(view, panels, queue=view.queues[0] if is_of_queue else None)
+def _column(view: View, names: Sequence[str], views: Sequence[View], *, most: int) -> Column:
+    """Return the column of one of them. Both have the same panels."""
+    is_of_queue = len(view.queues) == 1 and len(names) == 1 and names[0] not in OF_NODE
+    waiting = any(one.node["waiting_messages"].any() for one in views)
+    return column_for(view, names, most=most, waiting=waiting, queue=view.queues[0] if is_of_queue else None)
 
 
 def _pictures(views: tuple[View, View]) -> list[str]:
@@ -229,7 +205,7 @@ def _pictures(views: tuple[View, View]) -> list[str]:
 
 
 def _note(views: tuple[View, View], name: str) -> str:
-    if name in ("memory", "disk"):
+    if name in OF_NODE:
         return ""
     left = [view.left_out for view in views]
     if not any(left):

@@ -7,15 +7,14 @@ A consumption is a value of a scenario (``ConsumerSpec.record``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.simulation.forms import check_keys, file_path, line, under
-from warren.simulation.units import ScenarioError, shown
+from warren.simulation.forms import inside, record_file
+from warren.simulation.units import ScenarioError
 
 DEEDS: Final = ("taken", "taken_no_ack", "acked", "requeued", "purged")
 
@@ -47,7 +46,7 @@ class Consumption:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether nobody did anything."""
+        """Whether the consumers did nothing."""
         return not any(any(getattr(self, name)) for name in DEEDS)
 
     @property
@@ -56,24 +55,12 @@ class Consumption:
         return np.flatnonzero(sum(np.asarray(getattr(self, name), np.int64) for name in DEEDS))
 
 
-def consumption_of(value: Any) -> Consumption | None:
-    """A consumption as a scenario says it: as it is, or ``{record = "file.parquet", queue = "orders"}``."""
-    if value is None or isinstance(value, Consumption):
+def consumption_of(value: Any) -> Consumption:
+    """Return the consumption for a value: a consumption, or ``{record = "file.parquet", queue = "orders"}``."""
+    if isinstance(value, Consumption):
         return value
-    if not isinstance(value, Mapping):
-        raise ScenarioError(f" must be a table with record and queue, not {shown(value)}")
     from warren.simulation.replay import recorded_consumption  # noqa: PLC0415  # reads with pyarrow
 
-    check_keys(value, ("record", "queue"), required=("record", "queue"))
-    try:
-        path = file_path(value["record"])
-    except ScenarioError as error:
-        raise ScenarioError(under("record", error)) from None
-    try:
-        queue = line(value["queue"])
-    except ScenarioError as error:
-        raise ScenarioError(under("queue", error)) from None
-    try:
+    path, queue = record_file(value)
+    with inside(": "):
         return recorded_consumption(path, queue)
-    except ScenarioError as error:
-        raise ScenarioError(f": {error}") from None

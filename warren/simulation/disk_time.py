@@ -10,6 +10,7 @@ import simpy
 from warren.simulation.scenario import Disk
 from warren.simulation.units import NS, ns
 from warren.storage.counted import DiskAccount
+from warren.storage.errors import NoRoomError
 
 
 class DiskTime:
@@ -25,18 +26,33 @@ class DiskTime:
 
     @property
     def busy_ns(self) -> int:
-        """How long it has worked until now."""
+        """The time for which the disk has worked until now."""
         return self._given_ns - max(self._free_at_ns - int(self._env.now), 0)
 
     def cost_ns(self, work: DiskAccount) -> int:
-        """How long it takes for what an owner has done."""
+        """Return the time that the disk needs for ``work``."""
         size = work.read_bytes + work.written_bytes
         transfer_ns = size * NS // self._disk.bandwidth
         return transfer_ns + work.reads * self._latency_ns + work.syncs * self._fsync_ns
 
     def use(self, cost_ns: int) -> Generator[Any, Any, None]:
-        """Wait until it is free, and then as long as it takes."""
+        """Wait until the disk is free and has then worked for ``cost_ns``."""
         now = int(self._env.now)
         self._free_at_ns = max(now, self._free_at_ns) + cost_ns
         self._given_ns += cost_ns
         yield self._env.timeout(self._free_at_ns - now)
+
+
+class NeverFull:
+    """The part of a turn's host that hears of a full disk. A simulated disk is never full."""
+
+    def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
+        raise RuntimeError("a simulated disk is never full") from error
+
+    def disk_has_room(self) -> None:
+        raise RuntimeError("a simulated disk is never full")
+
+    def not_safe(self, waiting: Any, error: NoRoomError) -> None:
+        raise RuntimeError("a simulated disk is never full") from error
+
+    store_full = not_safe

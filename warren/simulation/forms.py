@@ -1,7 +1,7 @@
 """Forms of values: convert what a person writes in a scenario to what the simulation works with.
 
 The message of a form's error begins with a blank (" must be …"), the number of an item ("[2] …") or the name of an
-inner key, and does not say in which field the value is. :func:`named` adds the field's name, level by level, until the
+inner key, and does not say in which field the value is. :func:`inside` adds the field's name, level by level, until the
 message reads ``publishers[0].rate must be …``.
 """
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast, get_args
 
 import attrs
 import numpy as np
 
-from warren.simulation.units import ScenarioError, seconds, shown, size_bytes
+from warren.simulation.units import ScenarioError, shown
 
 T = TypeVar("T")
 MOST: Final = 1 << 53
@@ -26,36 +27,60 @@ MOST: Final = 1 << 53
 
 
 def under(key: str, said: object) -> str:
-    """What was said of a value, with ``key`` before it."""
+    """Return what was said of a value, with ``key`` before it. The key is a name, or words that end with a blank."""
     text = str(said)
-    return key + ("" if text.startswith((" ", "[", ":")) or not key else ".") + text
+    return key + ("" if text.startswith((" ", "[", ":")) or key.endswith(" ") or not key else ".") + text
+
+
+@contextmanager
+def inside(key: str) -> Iterator[None]:
+    """Put ``key`` before what the block says of a wrong value."""
+    try:
+        yield
+    except ScenarioError as error:
+        raise ScenarioError(under(key, error)) from None
+
+
+def by(form: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """Return a field's metadata: its form, and the arguments of that besides the value."""
+    return {"form": lambda value: form(value, *arguments)}
+
+
+def formed(value: Any) -> Any:
+    """Be the converter of a field whose form is in its metadata (:func:`by`)."""
+    raise TypeError(f"the class of a field with {value!r} is not transformed by named()")
 
 
 def named(_: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """For a class of a scenario: let what a converter says of a wrong value begin with its field's name."""
+    """Let a scenario's class convert its fields by their forms. Errors begin with the field's name.
+
+    A field whose default is ``None`` can be ``None``.
+    """
 
     def naming(convert: Callable[[Any], Any]) -> Any:
         def converted(value: Any, field: attrs.Attribute[Any]) -> Any:
-            try:
+            if value is None and field.default is None:
+                return None
+            with inside(field.name):
                 return convert(value.item() if isinstance(value, np.generic) else value)
-            except ScenarioError as error:
-                raise ScenarioError(under(field.name, error)) from None
 
         return attrs.Converter(converted, takes_field=True)
 
     return [
-        field if field.converter is None else field.evolve(converter=naming(field.converter))  # type: ignore[arg-type]
+        field
+        if field.converter is None
+        else field.evolve(converter=naming(field.metadata.get("form", field.converter)))
         for field in fields
     ]
 
 
 def nearest(word: str, words: Collection[str]) -> str:
-    """The one of ``words`` that looks most like ``word``."""
+    """Return the word that looks most like ``word``."""
     return difflib.get_close_matches(word, words, n=1, cutoff=0.0)[0]
 
 
 def check_keys(table: Mapping[Any, Any], known: Collection[str], required: Collection[str] = ()) -> None:
-    """Raise ScenarioError where a key is none of those known (and name the nearest), or one that must be is not."""
+    """Raise ScenarioError if a key is not known, with the nearest known one, or if a required key is missing."""
     for key in table:
         if not isinstance(key, str):
             raise ScenarioError(f": a key must be a text, not {shown(key)}")
@@ -67,7 +92,7 @@ def check_keys(table: Mapping[Any, Any], known: Collection[str], required: Colle
 
 
 def only_key(table: Mapping[Any, Any], known: Collection[str], beside: Collection[str] = ()) -> str:
-    """The one key of a table that holds one of those known, and perhaps some that stand ``beside`` it."""
+    """Return the key of a table that is one of ``known``. There must be just one; keys ``beside`` it may be there."""
     check_keys(table, [*known, *beside])
     keys = [key for key in table if key in known]
     if len(keys) != 1:
@@ -75,8 +100,19 @@ def only_key(table: Mapping[Any, Any], known: Collection[str], beside: Collectio
     return str(keys[0])
 
 
-def part(kind: type[T], value: Any) -> T:
-    """A part of a scenario, as it is or as the table that it stands for."""
+def table_with(value: Any, required: Sequence[str], others: Sequence[str] = ()) -> Mapping[str, Any]:
+    """Return a table, checked: it has the keys ``required``, may have the ``others``, and has no more."""
+    if not isinstance(value, Mapping):
+        more = f" (and {' and '.join(others)})" if others else ""
+        *first, last = required
+        keys = ", ".join(required) if others else f"{', '.join(first)} and {last}"
+        raise ScenarioError(f" must be a table with {keys}{more}, not {shown(value)}")
+    check_keys(value, (*required, *others), required)
+    return value
+
+
+def part(value: Any, kind: type[T]) -> T:
+    """Return a part of a scenario from a value: the part itself, or a table of its fields."""
     if isinstance(value, Mapping):
         fields = {field.name: field for field in attrs.fields(cast("type[attrs.AttrsInstance]", kind))}
         check_keys(value, fields, [name for name, field in fields.items() if field.default is attrs.NOTHING])
@@ -86,28 +122,20 @@ def part(kind: type[T], value: Any) -> T:
     return value
 
 
-def parts(kind: type[T], values: Any) -> tuple[T, ...]:
-    """A list of them."""
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-        raise ScenarioError(f" must be a list of tables, not {shown(values)}")
-    made = []
-    for number, value in enumerate(values):
-        try:
-            made.append(part(kind, value))
-        except ScenarioError as error:
-            raise ScenarioError(under(f"[{number}]", error)) from None
-    return tuple(made)
+def parts(values: Any, kind: type[T]) -> tuple[T, ...]:
+    """Return the parts of a scenario from a list."""
+    return each(items(values, "tables", least=0), lambda value: part(value, kind))
 
 
-def items(values: Any, of: str) -> list[Any]:
-    """A list that is not empty."""
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes) or not values:
+def items(values: Any, of: str, least: int = 1) -> tuple[Any, ...]:
+    """Return the items of a list that has at least so many."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes) or len(values) < least:
         raise ScenarioError(f" must be a list of {of}, not {shown(values)}")
-    return list(values)
+    return tuple(values)
 
 
 def pairs(values: Any, first: str, second: str) -> tuple[list[Any], list[Any]]:
-    """A list of pairs, as two lists."""
+    """Return the first items and the second items of a list of pairs."""
     lists: tuple[list[Any], list[Any]] = [], []
     for index, value in enumerate(items(values, f"[{first}, {second}]")):
         if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) != 2:
@@ -118,52 +146,40 @@ def pairs(values: Any, first: str, second: str) -> tuple[list[Any], list[Any]]:
 
 
 def each(values: Any, form: Callable[[Any], T]) -> tuple[T, ...]:
-    """``form`` of every item of a list."""
+    """Return ``form`` of each item of a list."""
     made = []
     for index, value in enumerate(values if isinstance(values, tuple) else items(values, "values")):
-        try:
+        with inside(f"[{index}]"):
             made.append(form(value.item() if isinstance(value, np.generic) else value))
-        except ScenarioError as error:
-            raise ScenarioError(under(f"[{index}]", error)) from None
     return tuple(made)
 
 
 # ── single values ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def period(value: Any) -> float:
-    """Seconds."""
-    return seconds("", value)
-
-
-def amount(value: Any) -> int:
-    """Bytes."""
-    return size_bytes("", value)
-
-
 def number(value: Any, least: float, most: float) -> float:
-    """A finite number of that range."""
+    """Return a finite number of that range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise ScenarioError(f" must be a number, {least:g} … {most:g}, not {shown(value)}")
     return float(value)
 
 
 def whole(value: Any, least: int, most: int = MOST) -> int:
-    """A whole number of that range."""
+    """Return a whole number of that range."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ScenarioError(f" must be a whole number, {least} … {most}, not {shown(value)}")
     return int(value)
 
 
 def share(value: Any) -> float:
-    """0.0 … 1.0."""
+    """Return a number from 0.0 to 1.0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
         raise ScenarioError(f" must be 0.0 … 1.0, not {shown(value)}")
     return float(value)
 
 
 def one_of(value: Any, choices: Any) -> Any:
-    """One of the texts of a Literal."""
+    """Return a text that is one of those of a Literal."""
     texts: tuple[str, ...] = get_args(choices)
     if not isinstance(value, str) or value not in texts:
         raise ScenarioError(f" must be one of {', '.join(map(repr, texts))}, not {shown(value)}")
@@ -171,36 +187,45 @@ def one_of(value: Any, choices: Any) -> Any:
 
 
 def truth(value: Any) -> bool:
-    """True or false."""
+    """Return True or False."""
     if not isinstance(value, bool):
         raise ScenarioError(f" must be true or false, not {shown(value)}")
     return value
 
 
 def line(value: Any) -> str:
-    """A text that is not empty and can be printed: names."""
+    """Return a text that is not empty and can be printed, as names are."""
     if not isinstance(value, str) or not value or not value.isprintable():
         raise ScenarioError(f" must be a text of characters that can be printed, not {shown(value)}")
     return value
 
 
 def text(value: Any) -> str:
-    """Any text that can be written to a file."""
+    """Return a text in a form that can be written to a file."""
     if not isinstance(value, str):
         raise ScenarioError(f" must be a text, not {shown(value)}")
     return value.encode(errors="replace").decode()
 
 
 def file_path(value: Any) -> str:
-    """A path of a file, if there is one; not of a device, which can be read without end."""
+    """Return a path. A file must be a regular file if it exists: a device can be read without end."""
     path = line(value)
     if os.path.exists(path) and not os.path.isfile(path):
         raise ScenarioError(f": {path}: is no file")
     return path
 
 
+def record_file(value: Any) -> tuple[str, str]:
+    """Return the path and the queue in ``{record = "file.parquet", queue = "orders"}``."""
+    said = table_with(value, ("record", "queue"))
+    with inside("record"):
+        path = file_path(said["record"])
+    with inside("queue"):
+        return path, line(said["queue"])
+
+
 def table(value: Any) -> dict[str, Any]:
-    """A table with any keys."""
+    """Return a table with any keys."""
     if not isinstance(value, Mapping):
         raise ScenarioError(f" must be a table, not {shown(value)}")
     for key in value:

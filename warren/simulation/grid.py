@@ -24,14 +24,14 @@ _OPENING: Final = {"[": "]", "{": "}"}
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in the command: ``0.3``, ``2kB``, ``true``."""
+    """Return a value as it is written in the command: ``0.3``, ``2kB``, ``true``."""
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else repr(value)
 
 
 def shown_values(values: Mapping[str, Any]) -> str:
-    """``node.paging_ratio=0.3, publishers.rate=50``."""
+    """Return the values as in ``node.paging_ratio=0.3, publishers.rate=50``."""
     return ", ".join(f"{key}={shown(value)}" for key, value in values.items())
 
 
@@ -52,7 +52,7 @@ class Axis:
 
     @classmethod
     def from_text(cls, text: str) -> Axis:
-        """Of ``KEY=VALUE,VALUE,…``; a value is one of TOML's, or else a text: ``node.memory=1GB,2147483648``."""
+        """Return the axis for ``KEY=VALUE,VALUE,…``. A value is TOML or else a text: ``node.memory=1GB,2147483648``."""
         key, equals, values = text.partition("=")
         if not equals:
             raise ScenarioError(f"vary: {text!r} is not KEY=VALUE,VALUE,…")
@@ -60,7 +60,7 @@ class Axis:
 
 
 def _parts(text: str) -> list[str]:
-    """What commas part that stand in no brackets and no quotes."""
+    """Split a text at its commas, except those inside brackets or quotes."""
     parts, open_ones, quote = [""], [], ""
     for sign in text:
         if quote:
@@ -102,7 +102,7 @@ class Point:
 
 
 def axes_of(vary: Mapping[str, Sequence[Any]] | Sequence[Axis]) -> tuple[Axis, ...]:
-    """The axes that are meant. Raises :class:`ScenarioError` where there is none, or a key is there twice."""
+    """Return the axes. Raises :class:`ScenarioError` if there are none, or if a key is there twice."""
     if isinstance(vary, Mapping):
         for key, values in vary.items():
             if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
@@ -122,17 +122,17 @@ def axes_of(vary: Mapping[str, Sequence[Any]] | Sequence[Axis]) -> tuple[Axis, .
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy's as Python's own."""
+    """Return a value; a number of numpy's as Python's own."""
     return value.item() if hasattr(value, "item") and not isinstance(value, str) else value
 
 
 def points_of(
     scenario: Scenario | Mapping[str, Any], axes: Sequence[Axis], path: str | None = None
 ) -> tuple[Point, ...]:
-    """The grid. All scenarios are made, and so checked, before any of them runs.
+    """Return the points of the grid. All scenarios are made, and so checked, before one of them runs.
 
-    ``scenario``: as it is, or as the table of its file, ``path``. Raises :class:`ScenarioError`, which names the values
-    of the first point that cannot be.
+    ``scenario`` is a scenario, or the table of the file at ``path``. Raises :class:`ScenarioError`, which names the
+    values of the first point that is wrong.
     """
     table = scenario if isinstance(scenario, Mapping) else table_of(scenario)
     points = []

@@ -23,24 +23,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
-from warren.simulation.picture_style import (
-    BLUE,
-    GREY,
-    GRID,
-    INK,
-    PALE,
-    WIDE_INCHES,
-    save_png,
-    style,
-    value_axis,
-)
-from warren.simulation.picture_words import (
-    bytes_text,
-    count_text,
-    share_text,
-    short,
-    time_text,
-)
+from warren.simulation.picture_style import BLUE, GREY, GRID, INK, PALE, WIDE_INCHES, save_png, style, value_axis
+from warren.simulation.picture_words import bytes_text, count_text, share_text, short, time_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,10 +66,10 @@ def draw_sweep(
     measures: Sequence[Measure] = MEASURES,
     title: str = "",
 ) -> list[Path]:
-    """Write ``sweep.png`` into ``folder``, which is made where it is missing; answer its path.
+    """Write ``sweep.png`` into ``folder``, which is made if it is missing. Returns its path in a list.
 
-    ``frame``: a row for each point, with a column for each of ``keys``, one for each measure, and (where some failed)
-    ``error``. Raises ``ValueError`` without a row or without a key.
+    ``frame`` has a row for each point, and a column for each of ``keys``, for each measure, and (if points failed) for
+    ``error``. Raises ``ValueError`` if there is no row or no key.
     """
     if not len(frame) or not keys:
         raise ValueError("a sweep's picture needs at least one point and one key")
@@ -140,7 +124,7 @@ class Grid:
         return len(self.down_labels) == 1
 
     def cells(self, column: str) -> Any:
-        """A measure's values by place; NaN where there is none."""
+        """Return a measure's values by place; NaN where there is no point."""
         cells = np.full((len(self.down_labels), len(self.right_labels)), np.nan)
         for place, value in zip(self.places, self.frame[column].astype(float), strict=True):
             cells[place] = value
@@ -156,7 +140,7 @@ def _label(value: Any) -> str:
 
 
 def _varies(column: pd.Series, text: Callable[[float], str]) -> bool:
-    """Whether it differs as it is shown: what reads the same everywhere must not have different colours."""
+    """Whether the values differ as they are shown. What reads the same everywhere must not have different colours."""
     return len({"–" if math.isnan(value) else text(value) for value in column.astype(float)}) > 1
 
 
@@ -181,7 +165,7 @@ _HEAD: Final = 0.3
 
 
 def _figure(title: str, counts: tuple[int, int], high: float, left: float, between: float) -> tuple[Figure, list[Axes]]:
-    """Axes, so many in a row and in all, ``high`` inches each, with room to their left and above."""
+    """Return a figure with axes. ``counts``: how many in a row, and in all. ``high``: the height of each in inches."""
     across, count = counts
     down = math.ceil(count / across)
     each = (WIDE_INCHES - left - 0.2 - between * (across - 1)) / across
@@ -290,7 +274,7 @@ def _line(axes: Axes, grid: Grid, measure: Measure) -> None:
 
 
 def _around(at: Any, *, is_log: bool) -> tuple[float, float]:
-    """From somewhat before the first to somewhat behind the last."""
+    """Return limits a little outside the first and the last value."""
     low, high = float(at.min()), float(at.max())
     if is_log:
         room = (high / low) ** 0.06

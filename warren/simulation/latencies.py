@@ -34,12 +34,12 @@ class Latencies:
     """Of the step so far: messages' ids, and when they were delivered."""
 
     def add(self, ids: bytes, taken_ns: Times) -> None:
-        """Note delivered messages. ``ids``: 16 bytes each, which begin with the time (all ones: none)."""
+        """Note delivered messages. ``ids``: 16 bytes each; the first eight are the time (all ones: not known)."""
         self._ids.append(ids)
         self._taken_ns.append(taken_ns)
 
     def end_step(self) -> tuple[float, float]:
-        """p50 and p99 (seconds) of the step; NaN if nothing was delivered."""
+        """Return the p50 and p99 (seconds) of the step; NaN if nothing was delivered."""
         if not self._ids:
             return math.nan, math.nan
         published_ns = np.frombuffer(b"".join(self._ids), ">i8")[::2].astype(np.int64)
@@ -59,7 +59,7 @@ class Latencies:
         return float(p50), float(p99)
 
     def quantile(self, share: float) -> float:
-        """Seconds within which that share of all messages was delivered; NaN if there were none."""
+        """Return the seconds within which that share of all messages was delivered; NaN if there were none."""
         if self.counts is None:
             return math.nan
         bucket = int(np.searchsorted(np.cumsum(self.counts), share * self.count))

@@ -8,6 +8,7 @@ state (:class:`~warren.simulation.scenario.MessageMemory`), accounted queue by q
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Literal
 
 import attrs
@@ -27,7 +28,7 @@ from warren.queue_index.msg_ids import MsgIds
 from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.queue_index.variable_queue import QueueFiles, VariableQueue
 from warren.simulation.disk_time import DiskTime
-from warren.simulation.publication import NO_TIME, Progress
+from warren.simulation.publication import NO_TIME
 from warren.simulation.scenario import NodeSpec, QueueSpec, Scenario
 from warren.simulation.simulated_queue import SimulatedQueue
 from warren.simulation.sizes import bodies
@@ -54,17 +55,6 @@ class Mark:
     kind: MarkKind
     text: str
     queue: str | None = None
-
-
-@attrs.frozen
-class _Teller:
-    """How a queue hears from a store: as control."""
-
-    queue: SimulatedQueue
-    link: StoreLink
-
-    def __call__(self, taken: int, safe: int) -> None:
-        self.queue.tell(SimulatedQueue.store_progress, Progress(self.link, taken, safe), control=True)
 
 
 class SimulatedNode:
@@ -160,7 +150,7 @@ class SimulatedNode:
             messages=spec.messages,
         )
         for link in links:
-            link.tell = _Teller(queue, link)
+            link.tell = partial(queue.store_progress, link)
         self.account(queue)
         return queue
 
@@ -172,7 +162,7 @@ class SimulatedNode:
         links: list[StoreLink],
         rng: np.random.Generator,
     ) -> RecoveryTerms:
-        """Put messages where a restart would find them; they cost no time. A queue's TTL begins with the simulation."""
+        """Put messages where a restart finds them, in no time. Their TTL begins with the simulation."""
         queue, ids = VariableQueue.create(parts), self._ids_at_start
         kind = envelope(declaration.name, persistent=True)
         ttl_ms = declaration.message_ttl_ms
@@ -187,7 +177,7 @@ class SimulatedNode:
         return queue.close(bytes(16))
 
     def account(self, queue: SimulatedQueue) -> None:
-        """Take in how much memory a queue needs now."""
+        """Account for the memory that a queue needs now."""
         memory = self._memory
         total = memory.queue_asleep if queue.asleep else memory.queue_awake
         paged, in_ram, told = 0, 0, False
@@ -225,27 +215,27 @@ class SimulatedNode:
 
     @property
     def blocked(self) -> bool:
-        """Whether an alarm keeps publishers from publishing."""
+        """Whether an alarm blocks publishers."""
         return self._alarm_since_ns is not None
 
     @property
     def free_bytes(self) -> int:
-        """Bytes free on its disk."""
+        """The bytes that are free on the disk."""
         disk = self.spec.disk
         return 1 << 62 if disk.size is None else disk.size - disk.used - self.files.used_bytes
 
     def read_memory(self) -> int:
-        """Bytes in use now."""
+        """Return the bytes in use now."""
         memory = self._memory
         stored = self._stored_bodies() if memory.store_entry else 0
         files = self._open_files(memory.open_file) if memory.open_file else 0
         return memory.node + memory.store_entry * stored + files + self.allocated.read()
 
     def _open_files(self, most_bytes: int) -> int:
-        """What of the files that the stores are writing is in RAM, and is not a ready message's body besides.
+        """Return the bytes in RAM of the files that the stores write, without bodies of ready messages.
 
-        Persistent bodies are written as they come: the last of them are those that queues still have in RAM. Transient
-        ones are written as they leave it.
+        Persistent bodies are written when they come, so the last ones are those that queues still have in RAM.
+        Transient bodies are written when they leave it.
         """
         persistent, transient = (min(one.store.growing_bytes, most_bytes) for one in (self.persistent, self.transient))
         return transient + max(persistent - self.bodies.read(), 0)
@@ -261,7 +251,7 @@ class SimulatedNode:
         self.time.after(wait_ms * NS // 1000, lambda: self.tell_monitor(work))
 
     def tell_monitor(self, work: Callable[[], None]) -> None:
-        """Give the memory monitor something to do in its next turn: it stands in line like any queue."""
+        """Give the memory monitor something to do in its next turn. It stands in line like any queue."""
         if not self._for_monitor:
             self.time.after(0, self._monitor_turn)
         self._for_monitor.append(work)
@@ -275,7 +265,7 @@ class SimulatedNode:
         self._check_memory()
         for queue, duration_s in self.monitor.round(self.used_bytes, disk_alarm="disk" in self.alarms.active):
             if isinstance(queue, SimulatedQueue):
-                queue.tell(SimulatedQueue.told_duration, duration_s, control=True)
+                queue.tell(queue.told_duration, duration_s, control=True)
         if self.check_invariants:
             self.monitor.check_invariants()
 
@@ -295,7 +285,7 @@ class SimulatedNode:
             self._round()
 
     def set_watermark(self, watermark: float) -> None:
-        """Another high watermark from now on; it counts from the next round."""
+        """Set the high watermark. It counts from the next round on."""
         self.monitor.limit_bytes = memory_limit_bytes(watermark, self.spec.memory)
 
     def _note(self, event: AlarmEvent | None) -> None:
@@ -315,7 +305,7 @@ class SimulatedNode:
             self.gate.set()
 
     def finish(self) -> None:
-        """The simulation is over."""
+        """End the simulation."""
         if self._alarm_since_ns is not None:
             self.alarm_ns += self.time.now_ns() - self._alarm_since_ns
         for queue in self.queues.values():

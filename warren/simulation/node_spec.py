@@ -10,8 +10,8 @@ import attrs
 from warren.actors.engines.memory_readings import memory_limit_bytes
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.settings_file import engine_settings
-from warren.simulation.forms import amount, named, nearest, one_of, part, period, table, truth
-from warren.simulation.units import ScenarioError, shown
+from warren.simulation.forms import by, formed, named, nearest, one_of, part, table, truth
+from warren.simulation.units import ScenarioError, amount, period, shown
 from warren.storage.errors import SettingsError
 from warren.storage.settings import Settings
 
@@ -31,8 +31,8 @@ _OWN_KEYS: Final = {
 """Settings that a node of a scenario has a key of its own for."""
 
 
-def _setting(name: str, value: Any) -> Any:
-    """A form that the node's settings have: what they say of a wrong value, without the setting's name."""
+def _setting(value: Any, name: str) -> Any:
+    """Return the value of a setting of the node, checked. The error does not have the setting's name."""
     try:
         return getattr(NodeSettings(**{name: value}), name)
     except SettingsError as error:
@@ -42,24 +42,8 @@ def _setting(name: str, value: Any) -> Any:
 
 
 def watermark(value: Any) -> float:
-    """A float is a share of the memory, a text or an int bytes."""
-    return cast("float", _setting("vm_memory_high_watermark", value))
-
-
-def _paging_ratio(value: Any) -> float:
-    return cast("float", _setting("vm_memory_high_watermark_paging_ratio", value))
-
-
-def _profile(value: Any) -> Profile:
-    return cast("Profile", one_of(value, Profile))
-
-
-def _size(value: Any) -> int | None:
-    return None if value is None else amount(value)
-
-
-def _truth(value: Any) -> bool | None:
-    return None if value is None else truth(value)
+    """Return a watermark. A float is a share of the memory, a text or an int bytes."""
+    return cast("float", _setting(value, "vm_memory_high_watermark"))
 
 
 @attrs.frozen(kw_only=True, field_transformer=named)
@@ -108,7 +92,7 @@ class Disk:
     """Seconds that each read takes beside its bytes; writes go to the system's cache and have none."""
     fsync: float = attrs.field(default=0.002, converter=period)
     """Seconds that a sync takes."""
-    size: int | None = attrs.field(default=None, converter=_size)
+    size: int | None = attrs.field(default=None, converter=amount)
     """Bytes it holds in all; ``None``: any number."""
     used: int = attrs.field(default=0, converter=amount)
     """Of these, what others take."""
@@ -122,14 +106,6 @@ class Disk:
 
 INSTANT_DISK: Final = Disk(bandwidth=1 << 62, fsync=0.0)
 """A disk that takes no time."""
-
-
-def _disk(value: Any) -> Disk:
-    return part(Disk, value)
-
-
-def _message_memory(value: Any) -> MessageMemory | None:
-    return None if value is None else part(MessageMemory, value)
 
 
 def _settings(value: Any) -> dict[str, Any]:
@@ -147,13 +123,15 @@ def _settings(value: Any) -> dict[str, Any]:
 class NodeSpec:
     """A node: its memory, its disk, and how it is set up. What is not said is the profile's, or the default."""
 
-    profile: Profile = attrs.field(default="default", converter=_profile)
+    profile: Profile = attrs.field(default="default", converter=formed, metadata=by(one_of, Profile))
     """The engine's numbers and habits (:mod:`warren.storage.settings`)."""
     memory: int = attrs.field(default=2 << 30, converter=amount)
     """Total memory."""
     watermark: float = attrs.field(default=0.4, converter=watermark)
     """vm_memory_high_watermark: more used than this blocks publishers. A float is a share, a text or an int bytes."""
-    paging_ratio: float = attrs.field(default=0.5, converter=_paging_ratio)
+    paging_ratio: float = attrs.field(
+        default=0.5, converter=formed, metadata=by(_setting, "vm_memory_high_watermark_paging_ratio")
+    )
     """vm_memory_high_watermark_paging_ratio: the share of the watermark from which on queues page."""
     monitor_interval: float = attrs.field(default=2.5, converter=period)
     """memory_monitor_interval: between two rounds of the memory monitor."""
@@ -161,11 +139,11 @@ class NodeSpec:
     """queue_ram_report_interval_ms: between two reports of a queue."""
     hibernate_after: float = attrs.field(default=1.0, converter=period)
     """hibernate_after_ms: a queue with nothing to do for so long hibernates."""
-    wake_idle_queues: bool | None = attrs.field(default=None, converter=_truth)
+    wake_idle_queues: bool | None = attrs.field(default=None, converter=truth)
     """RabbitMQ's way: the monitor tells every queue, idle ones too. ``None``: as the profile does."""
-    message_memory: MessageMemory | None = attrs.field(default=None, converter=_message_memory)
+    message_memory: MessageMemory | None = attrs.field(default=None, converter=formed, metadata=by(part, MessageMemory))
     """``None``: the profile's."""
-    disk: Disk = attrs.field(factory=Disk, converter=_disk)
+    disk: Disk = attrs.field(factory=Disk, converter=formed, metadata=by(part, Disk))
     settings: Mapping[str, Any] = attrs.field(factory=dict, converter=_settings, hash=False)
     """Further settings, under RabbitMQ's names: of the node or of the engine."""
 
@@ -191,7 +169,7 @@ class NodeSpec:
 
     @property
     def node_settings(self) -> NodeSettings:
-        """As the runtime takes them."""
+        """The settings of the node, in the form of the runtime."""
         values: dict[str, Any] = {name: value for name, value in self.settings.items() if name in _NODE_SETTINGS}
         interval_ms = {
             "memory_monitor_interval": self.monitor_interval,
@@ -212,7 +190,7 @@ class NodeSpec:
 
     @property
     def engine(self) -> Settings:
-        """As the engine takes them."""
+        """The settings of the engine."""
         values: dict[str, Any] = {"profile": self.profile}
         for name, value in self.settings.items():
             if name in _ENGINE_SETTINGS:
@@ -231,5 +209,5 @@ class NodeSpec:
 
     @property
     def limit_bytes(self) -> int:
-        """Memory above which publishers are blocked."""
+        """The memory above which publishers are blocked."""
         return memory_limit_bytes(self.node_settings.vm_memory_high_watermark, self.memory)

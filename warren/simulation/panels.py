@@ -31,13 +31,7 @@ from warren.simulation.picture_style import (
     latency_axis,
     value_axis,
 )
-from warren.simulation.picture_words import (
-    bytes_text,
-    count_text,
-    share_text,
-    short,
-    time_text,
-)
+from warren.simulation.picture_words import bytes_text, count_text, share_text, short, time_text
 from warren.simulation.ribbon import draw_moments, draw_ribbon, rows_of
 
 STATES: Final = (
@@ -58,7 +52,7 @@ _STRIP_FROM: Final = 0.93
 
 
 def draw_memory(axes: Axes, view: View) -> None:
-    """The memory used, with the limits at which paging begins and publishers are blocked."""
+    """Draw the memory used, with the limits at which paging begins and publishers are blocked."""
     node = view.node
     at, used, limit = node["time_s"], node["used_bytes"], node["limit_bytes"]
     axes.fill_between(at, used, color=BLUE, alpha=0.16, linewidth=0)
@@ -73,7 +67,7 @@ def draw_memory(axes: Axes, view: View) -> None:
 
 
 def draw_states(axes: Axes, queue: QueueView) -> None:
-    """The messages in each list, the head at the bottom; unacked messages on top."""
+    """Draw the messages in each list, the head at the bottom and unacked messages on top."""
     columns = queue.columns
     at, base = columns["time_s"], np.zeros(len(columns["time_s"]))
     for key, name, colour in STATES:
@@ -98,7 +92,7 @@ def _has_unacked_in_ram(columns: Columns) -> bool:
 
 
 def draw_target(axes: Axes, queue: QueueView) -> None:
-    """The messages in RAM, and the target."""
+    """Draw the messages in RAM, and the target."""
     columns = queue.columns
     at, in_ram, target = columns["time_s"], columns["ram_msg_count"], columns["target_ram_count"]
     held = in_ram + columns["ram_ack_count"]
@@ -121,7 +115,7 @@ def draw_target(axes: Axes, queue: QueueView) -> None:
 
 
 def _draw_no_limit(axes: Axes, rates: Columns) -> None:
-    """A strip at the top: as high as the share of the time in which the target is infinite."""
+    """Draw a strip at the top, as high as the share of the time in which the target is infinite."""
     across: Any = axes.get_xaxis_transform()
     heights = _STRIP_FROM + (1 - _STRIP_FROM) * rates["no_limit"]
     axes.plot([0, 1], [_STRIP_FROM] * 2, color=LINE, linewidth=0.6, transform=axes.transAxes)
@@ -132,7 +126,7 @@ def _draw_no_limit(axes: Axes, rates: Columns) -> None:
 
 
 def draw_latency(axes: Axes, queue: QueueView) -> None:
-    """The latencies of the messages that were delivered in a step."""
+    """Draw the latencies of the messages that were delivered in each step."""
     columns = queue.columns
     at, p50, p99 = columns["time_s"], columns["latency_p50_s"], columns["latency_p99_s"]
     known = np.concatenate((p50, p99))
@@ -160,14 +154,14 @@ def draw_latency(axes: Axes, queue: QueueView) -> None:
 
 
 def _alone(values: Floats) -> Any:
-    """The values without a neighbour, which a line does not show."""
+    """Return which values have no neighbour, so that a line does not show them."""
     known = np.isfinite(values)
     padded = np.concatenate(([False], known, [False]))
     return known & ~padded[:-2] & ~padded[2:]
 
 
 def draw_flow(axes: Axes, queue: QueueView) -> None:
-    """Messages published and delivered per second."""
+    """Draw the messages published and delivered per second."""
     rates = queue.rates
     most = 0.0
     for key, name, colour, width in (
@@ -189,7 +183,7 @@ def _stairs(axes: Axes, rates: Columns, key: str, **look: Any) -> None:
 
 
 def draw_waiting(axes: Axes, view: View) -> None:
-    """Messages that blocked publishers hold back."""
+    """Draw the messages that blocked publishers hold back."""
     at, waiting = view.node["time_s"], view.node["waiting_messages"]
     axes.fill_between(at, waiting, color=RED, alpha=0.2, linewidth=0)
     axes.plot(at, waiting, color=RED)
@@ -200,7 +194,7 @@ def draw_waiting(axes: Axes, view: View) -> None:
 
 
 def draw_disk(axes: Axes, view: View) -> None:
-    """Bytes per second: written above, read below."""
+    """Draw the bytes per second: written above, read below."""
     rates = view.rates
     written, read = rates["disk_write_bytes"], rates["disk_read_bytes"]
     axes.stairs(written, rates["time_s"], color=AMBER, fill=True, label="written", linewidth=0)
@@ -217,7 +211,7 @@ def _each_second(size: float) -> str:
 
 
 def draw_disk_busy(axes: Axes, view: View) -> None:
-    """The share of the time in which the disk worked."""
+    """Draw the share of the time in which the disk worked."""
     rates = view.rates
     axes.stairs(rates["disk_busy"], rates["time_s"], color=PALE, fill=True, alpha=0.55, linewidth=0)
     axes.set_ylim(0, 1)
@@ -229,7 +223,7 @@ def draw_disk_busy(axes: Axes, view: View) -> None:
 
 
 def node_panels(view: View) -> dict[str, list[Panel]]:
-    """The panels of the node as a whole: picture's name → panels."""
+    """Return the panels of the node as a whole: picture's name → panels."""
     memory = Panel("Memory of the node", partial(_of_view, draw_memory, view), 2.1, legend_entries=3)
     disk = [
         Panel("Disk", partial(_of_view, draw_disk, view), 1.7, legend_entries=2),
@@ -240,7 +234,7 @@ def node_panels(view: View) -> dict[str, list[Panel]]:
 
 
 def queue_panels(queue: QueueView) -> dict[str, Panel]:
-    """The panels of one queue: picture's name → panel."""
+    """Return the panels of one queue: picture's name → panel."""
     name = short(queue.name, 28) + (f" ({queue.queues:,} queues)" if queue.queues > 1 else "")
 
     def panel(title: str, draw: Callable[[Axes, QueueView], None], height: float, entries: int) -> Panel:
@@ -265,7 +259,7 @@ def _of_view(draw: Callable[[Axes, View], None], view: View, axes: Axes) -> None
 
 
 def column_of(view: View, panels: Sequence[Panel], *, queue: QueueView | None = None) -> Column:
-    """Panels under a ribbon: of the node, or of one queue."""
+    """Return a column: a ribbon with these panels below it. ``queue``: the ribbon is that of this queue."""
     paging = view.paging if queue is None else queue.paging
     rows = rows_of(view, paging)
     return Column(

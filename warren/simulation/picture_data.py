@@ -94,7 +94,7 @@ class View:
 
 
 def view_of(result: Result, *, queues: Sequence[str] | None = None, most_points: int = MOST_POINTS) -> View:
-    """The data for pictures of ``queues``, or by default of the most important ones."""
+    """Return the data for pictures of ``queues``, or by default of the most important ones."""
     summary: Any = result.summary
     length_s = float(summary["length_s"])
     scale = TimeScale(length_s, float(summary.get("start_s") or 0.0))
@@ -134,7 +134,7 @@ def view_of(result: Result, *, queues: Sequence[str] | None = None, most_points:
 
 
 def _columns_of(result: Result, names: Sequence[str]) -> dict[str, Columns]:
-    """The rows of some queues only, because a whole timeline as a DataFrame may be very large."""
+    """Return the rows of some queues only, because a whole timeline as a DataFrame may be very large."""
     of_rows = np.asarray(result.timeline_columns["queue"], object)
     rows = {name: np.flatnonzero(of_rows == name) for name in names}
     found: dict[str, Columns] = {name: {} for name in names}
@@ -147,7 +147,7 @@ def _columns_of(result: Result, names: Sequence[str]) -> dict[str, Columns]:
 
 
 def that_matter(queues: Mapping[str, Any], most: int = MOST_QUEUES) -> list[str]:
-    """The names of the most important queues, in order; ``queues`` is that of the summary."""
+    """Return the names of the most important queues, in order; ``queues`` is that of the summary."""
 
     def importance(item: tuple[str, Any]) -> tuple[float, float]:
         return -item[1]["max_ready"], -(item[1]["published"] + item[1]["delivered"])
@@ -166,7 +166,7 @@ def _is_of(queue: str, line: str) -> bool:
 
 
 def spans(marks: Iterable[Mark], kind: str, length_s: float) -> tuple[Span, ...]:
-    """The spans in which it was so for at least one queue. Each event has a span of its own."""
+    """Return the spans in which at least one queue was in that state. Each event has a span of its own."""
     if kind == "event":
         return _of_events(marks, length_s)
     found: list[Span] = []
@@ -214,12 +214,12 @@ def _joined(found: Sequence[Span], close_s: float) -> list[Span]:
 
 
 def _edges(rows: int, most: int) -> npt.NDArray[np.int64]:
-    """The first row of each of at most ``most`` groups."""
+    """Return the first row of each of at most ``most`` groups."""
     return np.unique(np.linspace(0, rows, min(rows, most) + 1).astype(np.int64))[:-1]
 
 
 def _thinned(columns: Columns, by: str, most: int) -> Columns:
-    """The row with most of ``by`` of each group of rows; of latencies the median and the worst."""
+    """Return the row with most of ``by`` of each group of rows, but the median p50 and the worst p99."""
     rows = len(columns["time_s"])
     if rows <= most:
         return columns
@@ -236,13 +236,13 @@ def _thinned(columns: Columns, by: str, most: int) -> Columns:
 
 
 def _known(of: Any, values: Floats) -> float:
-    """``of`` the finite values; NaN if there are none."""
+    """Return ``of`` the finite values; NaN if there are none."""
     known = values[np.isfinite(values)]
     return float(of(known)) if len(known) else float("nan")
 
 
 def _rates(columns: Columns, shares: Sequence[str] = ()) -> Columns:
-    """Counts per second in at most :data:`MOST_BARS` groups of steps, and the mean of shares."""
+    """Return counts per second in at most :data:`MOST_BARS` groups of steps, and the mean of shares."""
     ends = columns["time_s"].astype(np.float64)
     rows = len(ends)
     edges = _edges(rows, MOST_BARS)

@@ -95,7 +95,7 @@ _STYLE: Final[Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """While figures are made and drawn."""
+    """Set matplotlib's style while figures are made and drawn."""
     with rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a queue's name: a box in its place
         yield
@@ -107,7 +107,7 @@ _LATENCIES_S: Final = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 
 
 
 def value_axis(axes: Axes, text: Callable[[float], str], *, most: int = 4, top: float | None = None) -> None:
-    """From 0 up to somewhat more than ``top``, with round numbers."""
+    """Let an axis of values begin at 0 and end a little above ``top``, with round numbers."""
     if top is not None:
         axes.set_ylim(0, top * 1.08 if top > 0 else 1)
     axes.yaxis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=text is count_text))
@@ -115,7 +115,7 @@ def value_axis(axes: Axes, text: Callable[[float], str], *, most: int = 4, top: 
 
 
 def latency_axis(axes: Axes, smallest_s: float, largest_s: float) -> None:
-    """Logarithmic, named in units of time."""
+    """Make an axis of latencies: logarithmic, with units of time."""
     axes.set_yscale("log")
     axes.set_ylim(smallest_s / 1.5, largest_s * 1.7)
     inside = [tick for tick in _LATENCIES_S if smallest_s / 1.5 <= tick <= largest_s * 1.7]
@@ -139,7 +139,7 @@ class Panel:
     legend_entries: int = 3
 
     def legend_lines(self, *, is_narrow: bool) -> int:
-        """Between its title and its axes; where there is room, the legend stands beside the title."""
+        """Return the lines of the legend below the title. If there is room, it stands beside the title."""
         return math.ceil(self.legend_entries / self.legend_columns) if is_narrow else 0
 
 
@@ -157,7 +157,7 @@ class Column:
 
 
 def compose(columns: Sequence[Column], *, title: str = "", note: str = "", width_inches: float = WIDE_INCHES) -> Figure:
-    """A figure of columns, whose panels of a row share their scale; a note below. To be called within :func:`style`."""
+    """Return a figure of columns. The panels of a row share their scale. Call it within :func:`style`."""
     figure, grid = _composed(columns, title, note, width_inches)
     for row in zip(*grid, strict=True):
         _share_scale(row)
@@ -165,7 +165,7 @@ def compose(columns: Sequence[Column], *, title: str = "", note: str = "", width
 
 
 def compose_each(columns: Sequence[Column], *, width_inches: float = NARROW_INCHES) -> list[Figure]:
-    """A figure for each column, to stand below one another; scales are shared as in one figure."""
+    """Return a figure for each column, to stand below one another. They share their scales as in one figure."""
     made = [_composed([column], "", "", width_inches) for column in columns]
     for row in zip(*(grid[0] for _, grid in made), strict=True):
         _share_scale(row)
@@ -268,7 +268,7 @@ def _legend(axes: Axes, panel: Panel, *, is_narrow: bool) -> None:
 
 
 def _share_scale(row: Sequence[Axes]) -> None:
-    """One scale for what stands side by side; logarithmic where one is."""
+    """Give the panels of a row one scale, which is logarithmic if one of theirs is."""
     if len(row) < 2:
         return
     is_log = any(axes.get_yscale() == "log" for axes in row)
@@ -285,13 +285,13 @@ def _share_scale(row: Sequence[Axes]) -> None:
 
 
 def save_png(figure: Figure, path: str | os.PathLike[str], *, dpi: int = DPI) -> Path:
-    """Write a figure as PNG, on white."""
+    """Write a figure as PNG, on white. Returns the path."""
     figure.savefig(path, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
     return Path(path)
 
 
 def svg_text(figure: Figure) -> str:
-    """A figure as an SVG element, without a background, to stand inside a page."""
+    """Return a figure as an SVG element without a background, for a page."""
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None})
     text = file.getvalue()

@@ -19,17 +19,17 @@ def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three digits that count, and no zeros behind the point."""
+    """Return a number with three significant digits, and no zeros behind the point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def count_text(count: float) -> str:
-    """A number of messages: ``850``, ``12.5k``, ``3.2M``."""
+    """Return a number of messages: ``850``, ``12.5k``, ``3.2M``."""
     return _scaled(count, ((1e9, "G"), (1e6, "M"), (1e3, "k"))) if abs(count) >= 1e4 else f"{count:,.10g}"
 
 
 def bytes_text(size: float) -> str:
-    """``1.2 GB``; units of a thousand, as scenarios have them."""
+    """Return bytes as ``1.2 GB``, in units of a thousand, as scenarios have them."""
     return (
         _scaled(size, ((1e12, " TB"), (1e9, " GB"), (1e6, " MB"), (1e3, " kB")))
         if abs(size) >= 1e3
@@ -38,30 +38,30 @@ def bytes_text(size: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """A time that something took: ``3.2 ms``, ``45 s``, ``12 min``."""
+    """Return a time that something took: ``3.2 ms``, ``45 s``, ``12 min``."""
     if not math.isfinite(seconds):
         return "–"
-    if seconds >= 120:
-        return _scaled(seconds, ((2 * 86400, " d"), (7200, " h"), (60, " min"))) if seconds < 7200 else _long(seconds)
     if seconds == 0:
         return "0 s"
-    for unit, name in ((1.0, " s"), (1e-3, " ms")):
-        if seconds >= unit:
-            return f"{_digits(seconds / unit)}{name}"
+    for least, unit, name in _TIMES:
+        if seconds >= least:
+            return f"{_digits(seconds / unit)} {name}"
     return f"{_digits(seconds * 1e6)} µs"
 
 
-def _long(seconds: float) -> str:
-    return f"{_digits(seconds / 3600)} h" if seconds < 2 * 86400 else f"{_digits(seconds / 86400)} d"
+_TIMES: Final = (
+    (2 * 86400, 86400, "d"), (7200, 3600, "h"), (120, 60, "min"), (1.0, 1.0, "s"), (1e-3, 1e-3, "ms"),
+)  # fmt: skip
+"""The least seconds that are said in a unit, the unit's seconds, and its name."""
 
 
 def share_text(share: float) -> str:
-    """``42 %``."""
+    """Return a share as ``42 %``."""
     return f"{share * 100:.3g} %"
 
 
 def short(name: str, letters: int = 36) -> str:
-    """A name that fits above a panel."""
+    """Return a name that fits above a panel."""
     name = printable(name)
     keep = (letters - 1) // 2
     return name if len(name) <= letters else f"{name[:keep]}…{name[-keep:]}"
@@ -79,7 +79,7 @@ _STEPS: Final = {
 
 
 def _of_day(at_s: float, *, seconds: bool) -> str:
-    """A time of day; without ``seconds`` they are said only where there are any: nothing is cut off."""
+    """Return a time of day. Without ``seconds``, they are named only if they are not 0."""
     whole = round(at_s)
     text = f"{whole // 3600 % 24:02d}:{whole // 60 % 60:02d}"
     return f"{text}:{whole % 60:02d}" if seconds or whole % 60 else text
@@ -100,7 +100,7 @@ class TimeScale:
 
     @property
     def unit(self) -> tuple[float, str]:
-        """Seconds in the unit of the axis, and its name."""
+        """The seconds in the unit of the axis, and the unit's name."""
         return next(((size, name) for size, name in _UNITS if self.length_s >= 2.5 * size), _UNITS[-1])
 
     @property
@@ -108,7 +108,7 @@ class TimeScale:
         return "time of day" if self.is_clock else f"time, {self.unit[1]}"
 
     def ticks(self, most: int) -> list[float]:
-        """Moments to be named, at most so many."""
+        """Return the moments to be named, at most so many."""
         unit_s, name = self.unit
         span = self.length_s / unit_s
         step = next((one for one in _STEPS[name] if span / one <= most), span / most) * unit_s
@@ -116,19 +116,19 @@ class TimeScale:
         return [first + number * step for number in range(math.floor((self.length_s - first) / step + 1e-9) + 1)]
 
     def text(self, at_s: float) -> str:
-        """A moment, as the axis names it."""
+        """Return a moment as the axis names it."""
         if self.is_clock:
             return _of_day(self.start_s + at_s, seconds=False)
         return f"{at_s / self.unit[0]:.6g}"
 
     def moment_text(self, at_s: float) -> str:
-        """A moment by itself: to the second, or with its unit."""
+        """Return a moment by itself: to the second, or with its unit."""
         if self.is_clock:
             return _of_day(self.start_s + at_s, seconds=self.length_s <= 3600.0)
         return f"{self._in_units(at_s)} {self._short_unit}"
 
     def span_text(self, start_s: float, end_s: float | None) -> str:
-        """From when to when; ``None``: it did not end."""
+        """Return the words for a span. ``None``: it did not end."""
         if end_s is None:
             return f"from {self.moment_text(start_s)}"
         start = self.moment_text(start_s) if self.is_clock else self._in_units(start_s)

@@ -7,7 +7,7 @@ and say how many they leave out.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,19 +15,9 @@ import attrs
 from matplotlib.figure import Figure
 
 from warren.simulation.panels import column_of, node_panels, queue_panels
-from warren.simulation.picture_data import View, view_of
-from warren.simulation.picture_style import (
-    WIDE_INCHES,
-    Column,
-    Panel,
-    compose,
-    save_png,
-    style,
-)
-from warren.simulation.picture_words import (
-    count_text,
-    short,
-)
+from warren.simulation.picture_data import QueueView, View, view_of
+from warren.simulation.picture_style import WIDE_INCHES, Column, Panel, compose, save_png, style
+from warren.simulation.picture_words import count_text, short
 from warren.simulation.result import Result
 
 TITLES: Final = {
@@ -39,6 +29,10 @@ TITLES: Final = {
     "flow": "Messages a second",
 }
 """Pictures of a result, in the order in which they are read."""
+OF_NODE: Final = ("memory", "disk")
+"""Those of them that show the node as a whole. The others show its queues."""
+OVERVIEW: Final = ("memory", "states", "target", "disk", "latency")
+"""Those of them that an overview has."""
 
 
 @attrs.frozen
@@ -51,30 +45,42 @@ class Picture:
     note: str = ""
 
     def figure(self, *, title: str = "", width_inches: float = WIDE_INCHES) -> Figure:
-        """Within :func:`~warren.simulation.picture_style.style`."""
+        """Return the figure. Call it within :func:`~warren.simulation.picture_style.style`."""
         note = self.note if title else ""  # a report says both itself
         return compose([self.column], title=title, note=note, width_inches=width_inches)
 
 
-def pictures_of(view: View) -> Iterator[Picture]:
-    """One for each of :data:`TITLES` that there is something to draw for."""
+def column_for(
+    view: View, names: Sequence[str], *, most: int | None = None, waiting: bool = False, queue: QueueView | None = None
+) -> Column:
+    """Return the panels of some pictures, one below the other, for at most ``most`` queues.
+
+    If there are several pictures, each has only its first panel of the node. ``waiting``: a panel below the memory has
+    the messages that publishers hold back. ``queue``: the ribbon is that of this queue.
+    """
     of_node = node_panels(view)
-    of_queues = [queue_panels(queue) for queue in view.queues]
-    for name, title in TITLES.items():
+    panels: list[Panel] = []
+    for name in names:
         if name in of_node:
-            panels = of_node[name]
-            if name == "memory" and view.node["waiting_messages"].any():
-                panels = [*panels, *of_node["waiting"]]
-            yield Picture(name, title, column_of(view, panels))
-        elif of_queues:
-            only = view.queues[0] if len(view.queues) == 1 and not view.left_out else None
-            yield Picture(
-                name, title, column_of(view, [one[name] for one in of_queues], queue=only), left_out_text(view)
-            )
+            panels += of_node[name] if len(names) == 1 else of_node[name][:1]
+            panels += of_node["waiting"] if name == "memory" and waiting else []
+        else:
+            panels += [queue_panels(one)[name] for one in view.queues[:most]]
+    return column_of(view, panels, queue=queue)
+
+
+def pictures_of(view: View) -> Iterator[Picture]:
+    """Return a picture for each of :data:`TITLES` that there is something to draw for."""
+    only = view.queues[0] if len(view.queues) == 1 and not view.left_out else None
+    for name, title in TITLES.items():
+        if name in OF_NODE:
+            yield Picture(name, title, column_for(view, (name,), waiting=bool(view.node["waiting_messages"].any())))
+        elif view.queues:
+            yield Picture(name, title, column_for(view, (name,), queue=only), left_out_text(view))
 
 
 def left_out_text(view: View) -> str:
-    """What a picture of queues does not show."""
+    """Return what a picture of queues does not show, or an empty text."""
     if not view.left_out:
         return ""
     many = "1 more queue is" if view.left_out == 1 else f"{view.left_out:,} more queues are"
@@ -87,21 +93,13 @@ def left_out_text(view: View) -> str:
 
 
 def overview_of(view: View) -> Picture:
-    """All panels on one axis of time, of the queue that held most."""
-    of_node = node_panels(view)
-    panels: list[Panel] = [*of_node["memory"]]
-    if view.queues:
-        of_queue = queue_panels(view.queues[0])
-        panels += [of_queue["states"], of_queue["target"]]
-    panels += of_node["disk"][:1]
-    if view.queues:
-        panels.append(queue_panels(view.queues[0])["latency"])
+    """Return a picture with all panels on one axis of time, of the queue that held most."""
     note = left_out_text(attrs.evolve(view, left_out=view.left_out + max(len(view.queues) - 1, 0)))
-    return Picture("overview", view.name, column_of(view, panels), note)
+    return Picture("overview", view.name, column_for(view, OVERVIEW, most=1), note)
 
 
 def draw(result: Result, folder: str | os.PathLike[str]) -> list[Path]:
-    """Write the pictures of a result as PNG into ``folder``, which is made where it is missing; answer their paths.
+    """Write the pictures of a result as PNG into ``folder``, which is made if it is missing. Returns their paths.
 
     The overview is the first. The same result gives the same bytes.
     """

@@ -29,12 +29,15 @@ _LOOK_FOR_PARENT_S: Final = 2.0
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def on_processes(points: Sequence[Point], progress: Done, *, processes: int | None = None) -> list[Outcome]:
-    """What comes of each point, in their order. ``processes``: ``None``: one for each core; 1: in this process."""
+    """Return the outcomes of points, in their order. ``processes``: so many at a time; ``None``: one for each core.
+
+    With one process, all points run in this one.
+    """
     if processes is not None and not 1 <= processes <= MOST_PROCESSES:
         raise ScenarioError(f"processes must be 1 … {MOST_PROCESSES}, not {processes}")
     count = min(cores() if processes is None else processes, len(points))
@@ -61,7 +64,7 @@ def _run_all(points: Sequence[Point], count: int, finished: Callable[[Outcome], 
 
 
 def _run(waiting: deque[Point], count: int, finished: Callable[[Outcome], None]) -> list[Point]:
-    """Run what waits until a process dies; the points that were on their way then, or none."""
+    """Run the points that wait until a process dies. Returns the points that were running then, or an empty list."""
     on_their_way: dict[Future[Outcome], Point] = {}
     with _pool(count) as pool:
         try:
@@ -80,7 +83,7 @@ def _run(waiting: deque[Point], count: int, finished: Callable[[Outcome], None])
 
 @contextmanager
 def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end with this block, at once where it is left by an error or an interrupt."""
+    """Return processes that end with the block, at once if it is left by an error or an interrupt."""
     before = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
@@ -96,9 +99,9 @@ def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _starting() -> Iterator[None]:
-    """Let a process that is started now not import the program that was started here; let interrupts wait until it is.
+    """Start a process that does not import this program, and let interrupts wait until it has started.
 
-    One that is half started when it is left would say so, with a stack. The new process does not hear interrupts.
+    A process that is interrupted while it starts prints a stack. The new process does not hear interrupts.
     """
     main, interrupts = sys.modules["__main__"], list[int]()
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -119,7 +122,7 @@ def _starting() -> Iterator[None]:
 
 
 def _begin(parent: int) -> None:
-    """In a new process: interrupts are for the one that started it, and without that one it ends."""
+    """Prepare a new process: it ignores interrupts, and ends if the process ``parent`` has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not hasattr(signal, "setitimer"):
         return

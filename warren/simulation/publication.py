@@ -1,21 +1,13 @@
-"""What simulated queues exchange with publishers, consumers and stores.
-
-A *token* stands for a publish whose publisher wants to know the outcome. It is returned once: when the messages are
-safe, or refused.
-"""
+"""What a simulated queue exchanges with its publishers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import attrs
 
 from warren.queue_index.message_format import Envelope
-from warren.simulation.units import ns
-
-if TYPE_CHECKING:
-    from warren.simulation.store import StoreLink
 
 NO_TIME: Final = b"\xff" * 8
 """In the place of a message's time: it was there before the simulation began."""
@@ -26,52 +18,14 @@ class Behind(Protocol):
 
     @property
     def waiting_messages(self) -> int:
-        """Messages whose moment is past."""
+        """The messages whose moment is past."""
 
 
-class Token(Protocol):
-    """A publisher's, for one publish; answered once."""
+Token = Callable[[bool], object]
+"""Called once for a publish: with ``True`` when its messages are safe, with ``False`` when the queue has refused them.
 
-    def confirmed(self) -> None: ...
-
-    def refused(self) -> None: ...
-
-
-class Nobody:
-    """The token of a publisher that asks for no confirms."""
-
-    __slots__ = ()
-
-    def confirmed(self) -> None: ...
-
-    refused = confirmed
-
-
-@attrs.define(eq=False)
-class DeadLettersLeft:
-    """A batch of dead letters on its way; its queue forgets the messages when the last is safe."""
-
-    left: int
-    _safe: Callable[[], None]
-
-    def settle_one(self) -> None:
-        """One of them has arrived, or was refused."""
-        self.left -= 1
-        if not self.left:
-            self._safe()
-
-
-@attrs.frozen(eq=False)
-class DeadLetterToken:
-    """The token of one dead letter."""
-
-    batch: DeadLettersLeft
-
-    def confirmed(self) -> None:
-        self.batch.settle_one()
-
-    refused = confirmed
-    """By a full queue: lost, as in the runtime."""
+Each publish has a token of its own.
+"""
 
 
 @attrs.frozen
@@ -84,15 +38,6 @@ class Publication:
     expiration_ms: int | None = None
     priority: int = 0
     token: Token | None = None
-
-
-@attrs.frozen
-class Progress:
-    """How far a store is with what a queue handed over: tickets up to which it has taken bodies, and has them safe."""
-
-    link: StoreLink
-    taken: int
-    safe: int
 
 
 @attrs.define(eq=False)
@@ -110,8 +55,3 @@ class Counters:
     turns: int = 0
     held_ns: int = 0
     """How long its publishers, all together, could not publish."""
-
-
-def expiration_ms(expiration_s: float | None) -> int | None:
-    """As a publish has it."""
-    return None if expiration_s is None else ns(expiration_s) // 1_000_000

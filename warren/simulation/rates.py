@@ -7,15 +7,27 @@ constant rates, bursts, daily curves and traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.simulation.forms import check_keys, each, file_path, line, named, only_key, pairs, period, under
-from warren.simulation.units import DAY_S, ScenarioError, clock, seconds, shown
+from warren.simulation.forms import (
+    by,
+    each,
+    file_path,
+    formed,
+    inside,
+    line,
+    named,
+    only_key,
+    pairs,
+    record_file,
+    table_with,
+)
+from warren.simulation.units import DAY_S, ScenarioError, clock, period, shown
 
 Arrivals = Literal["constant", "poisson"]
 Floats = npt.NDArray[np.float64]
@@ -27,15 +39,15 @@ SHORTEST_BURST_S: Final = 0.001
 
 
 def per_second(value: Any) -> float:
-    """Messages a second."""
+    """Return a rate in messages a second."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= _FASTEST:
         raise ScenarioError(f" must be 0 … 1e9 messages a second, not {shown(value)}")
     return float(value)
 
 
 def _time_of_day(value: Any) -> float:
-    """Seconds since midnight, below those of a day."""
-    at_s = clock("", value) if isinstance(value, str) else period(value)
+    """Return the seconds since midnight, fewer than a day has."""
+    at_s = clock(value) if isinstance(value, str) else period(value)
     if at_s >= DAY_S:
         raise ScenarioError(f" must be a time of day from 00:00 to 23:59:59, not {shown(value)}")
     return at_s
@@ -53,13 +65,13 @@ class Curve:
 
     @classmethod
     def of_rates(cls, at_s: Sequence[float] | Floats, rates: Sequence[float] | Floats) -> Curve:
-        """``rates``: one fewer than moments, each holding from its moment to the next."""
+        """Return the curve of rates. There is one rate fewer than moments; each holds from its moment to the next."""
         moments = np.asarray(at_s, np.float64)
         steps = np.diff(moments) * np.asarray(rates, np.float64)
         return cls(moments, np.concatenate([[0.0], np.cumsum(steps)]))
 
     def scaled(self, spans: Sequence[tuple[float, float, float]]) -> Curve:
-        """The curve with its rate multiplied by a factor within each span: (from, until, factor)."""
+        """Return the curve with its rate multiplied by a factor within each span: (from, until, factor)."""
         if not spans:
             return self
         edges = np.unique(np.clip([moment for span in spans for moment in span[:2]], 0.0, self.at_s[-1]))
@@ -71,7 +83,7 @@ class Curve:
         return Curve(moments, np.concatenate([[0.0], np.cumsum(steps)]))
 
     def moments(self, arrivals: Arrivals, rng: np.random.Generator) -> Iterator[Floats]:
-        """When messages come (seconds), in chunks, in order."""
+        """Return the moments (seconds) at which messages come, in order and in chunks."""
         total, reached, size = float(self.messages[-1]), 0.0, _FIRST_CHUNK
         while reached < total:
             if arrivals == "poisson":
@@ -102,7 +114,7 @@ class Constant:
     rate: float = attrs.field(converter=per_second)
 
     def curve(self, start_of_day_s: float, length_s: float) -> Curve:
-        """The rate from the simulation's start to its end."""
+        """Return the rate from the simulation's start to its end."""
         return Curve.of_rates([0.0, length_s], [self.rate])
 
 
@@ -144,10 +156,8 @@ def _points(value: Any) -> tuple[tuple[float, float], ...]:
     times, rates = pairs(value, "time of day", "rate")
     made: list[tuple[float, float]] = []
     for index, (time, rate) in enumerate(zip(times, rates, strict=True)):
-        try:
+        with inside(f"[{index}]"):
             made.append((_time_of_day(time), per_second(rate)))
-        except ScenarioError as error:
-            raise ScenarioError(under(f"[{index}]", error)) from None
         if index and made[index][0] <= made[index - 1][0]:
             raise ScenarioError(f"[{index}] must be at a later time of day than the one before, not at {shown(time)}")
     return tuple(made)
@@ -167,21 +177,13 @@ class Daily:
         return Curve.of_rates(moments, np.interp(of_day, times, rates, period=DAY_S))
 
 
-def _moments(values: Any) -> tuple[float, ...]:
-    return each(values, period)
-
-
-def _rates(values: Any) -> tuple[float, ...]:
-    return each(values, per_second)
-
-
 @attrs.frozen(eq=False, field_transformer=named)
 class Trace:
     """Rates that were measured: each holds from its moment (seconds) to the next; behind the last, nothing comes."""
 
     source: str = attrs.field(converter=line)
-    at_s: tuple[float, ...] = attrs.field(converter=_moments)
-    rates: tuple[float, ...] = attrs.field(converter=_rates)
+    at_s: tuple[float, ...] = attrs.field(converter=formed, metadata=by(each, period))
+    rates: tuple[float, ...] = attrs.field(converter=formed, metadata=by(each, per_second))
     """One fewer than moments."""
 
     def __attrs_post_init__(self) -> None:
@@ -208,7 +210,7 @@ Rate = Constant | Bursts | Daily | Trace
 
 
 def rate_of(value: Any) -> Rate:
-    """A rate as a scenario says it: messages a second, or a table with one of
+    """Return the rate for a scenario's value: messages a second, or a table with one of
 
     ==============================================  ===============================================================
     ``bursts = {base, peak, every, lasting, first}``  see :class:`Bursts`
@@ -225,13 +227,11 @@ def rate_of(value: Any) -> Rate:
     for name in value:
         if name != key and name not in _BESIDE.get(key, ()):
             raise ScenarioError(f"{name}: there is no such key beside {key}")
-    try:
+    with inside(key):
         if key == "bursts":
             return _bursts(value[key])
         if key == "daily":
-            return Daily(value[key])
-    except ScenarioError as error:
-        raise ScenarioError(under(key, str(error).removeprefix("points"))) from None
+            return Daily(_points(value[key]))
     return _trace(value) if key == "trace" else _record(value)
 
 
@@ -240,36 +240,27 @@ _BESIDE: Final = {"trace": ("time_column", "rate_column", "gaps"), "record": ("q
 
 
 def _bursts(table: Any) -> Bursts:
-    if not isinstance(table, Mapping):
-        raise ScenarioError(f" must be a table with base, peak, every, lasting (and first), not {shown(table)}")
-    check_keys(table, ("base", "peak", "every", "lasting", "first"), required=("base", "peak", "every", "lasting"))
-    times = {f"{name}_s": seconds(name, table[name]) for name in ("every", "lasting", "first") if name in table}
+    table = table_with(table, ("base", "peak", "every", "lasting"), ("first",))
+    times = {}
+    for name in ("every", "lasting", "first"):
+        if name in table:
+            with inside(name):
+                times[f"{name}_s"] = period(table[name])
     return Bursts(base=table["base"], peak=table["peak"], **times)
 
 
 def _trace(table: Mapping[str, Any]) -> Trace:
     from warren.simulation.traces import read_trace  # noqa: PLC0415  # reads with pandas and pyarrow
 
-    path = _value("trace", table, file_path)
-    try:
+    with inside("trace"):
+        path = file_path(table["trace"])
+    with inside("trace: "):
         return read_trace(path, **{key: value for key, value in table.items() if key != "trace"})
-    except ScenarioError as error:
-        raise ScenarioError(f"trace: {error}") from None
-
-
-def _value(key: str, table: Mapping[str, Any], form: Callable[[Any], str]) -> str:
-    try:
-        return form(table[key])
-    except ScenarioError as error:
-        raise ScenarioError(under(key, error)) from None
 
 
 def _record(table: Mapping[str, Any]) -> Rate:
     from warren.simulation.replay import recorded_rate  # noqa: PLC0415  # reads with pyarrow
 
-    check_keys(table, ("record", "queue"), required=("queue",))
-    path, queue = _value("record", table, file_path), _value("queue", table, line)
-    try:
+    path, queue = record_file(table)
+    with inside("record: "):
         return recorded_rate(path, queue)
-    except ScenarioError as error:
-        raise ScenarioError(f"record: {error}") from None

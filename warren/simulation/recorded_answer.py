@@ -16,19 +16,18 @@ import numpy as np
 from warren.recording import RecordedNode
 from warren.simulation.node import Mark, MarkKind
 from warren.simulation.replay import opened_record
-from warren.simulation.result import Result
-from warren.simulation.summary import finite
+from warren.simulation.result import DTYPES, Result
+from warren.simulation.summary import of_node
 from warren.simulation.timeline import NODE_COLUMNS, QUEUE_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _COUNTED: Final = ("published", "delivered", "acked", "requeued", "refused", "dead_lettered", "turns")
-_DTYPES: Final = {"f8": "float64", "i8": "int64", "bool": "bool", "str": "object"}
 
 
 def recorded_result(path: str | os.PathLike[str] | RecordedNode) -> Result:
-    """What a record says, as a simulation would have said it. Raises :class:`ScenarioError` for what is none."""
+    """Return a record in the form of a simulation's result. Raises :class:`ScenarioError` if it is not a record."""
     record = opened_record(path)
     queues, node = _columns(_filled(record), QUEUE_COLUMNS), _columns(record.node, NODE_COLUMNS)
     marks = _marks(record)
@@ -42,7 +41,7 @@ def recorded_result(path: str | os.PathLike[str] | RecordedNode) -> Result:
 
 
 def _filled(record: RecordedNode) -> pd.DataFrame:
-    """A row for every queue and step."""
+    """Return a row for each queue and step."""
     import pandas as pd  # noqa: PLC0415
 
     states = [name for name in QUEUE_COLUMNS if name in record.queues and name not in (*_COUNTED, "time_s", "queue")]
@@ -63,7 +62,7 @@ def _filled(record: RecordedNode) -> pd.DataFrame:
 
 def _columns(frame: pd.DataFrame, kinds: Any) -> dict[str, list[Any]]:
     return {
-        name: frame[name].astype(_DTYPES[kind]).tolist()
+        name: frame[name].astype(DTYPES[kind]).tolist()
         if name in frame
         else [math.nan if kind == "f8" else 0] * len(frame)
         for name, kind in kinds.items()
@@ -89,9 +88,6 @@ def _marks(record: RecordedNode) -> tuple[Mark, ...]:
 
 
 def _summary(record: RecordedNode, queues: Any, node: Any, marks: tuple[Mark, ...]) -> dict[str, Any]:
-    first = {kind: min((mark.at_s for mark in marks if mark.kind == kind), default=None)
-             for kind in ("memory-alarm", "paging-starts")}  # fmt: skip
-    limit_bytes = node["limit_bytes"][-1] if node["limit_bytes"] else 0
     times = node["time_s"] or [0.0]
     alarmed = np.asarray(node["memory_alarm"], bool) | np.asarray(node["disk_alarm"], bool)
     return {
@@ -100,19 +96,15 @@ def _summary(record: RecordedNode, queues: Any, node: Any, marks: tuple[Mark, ..
         "seed": 0,
         "length_s": max([*times, *queues["time_s"]]),
         "start_s": 0.0,
-        "node": {
-            "limit_bytes": limit_bytes,
-            "paging_from_bytes": int(limit_bytes * record.about["node"]["vm_memory_high_watermark_paging_ratio"]),
-            "max_used_bytes": max(node["used_bytes"], default=0),
-            "max_ratio": finite(max(node["ratio"], default=0.0)),
-            "alarms": sum(mark.kind == "memory-alarm" for mark in marks),
-            "alarm_s": float(alarmed.sum()) * record.interval_s,
-            "first_alarm_s": first["memory-alarm"],
-            "first_paging_s": first["paging-starts"],
-            **dict.fromkeys(("max_disk_bytes", "disk_read_bytes", "disk_write_bytes", "disk_syncs"), 0),
-            "disk_busy": 0.0,
-            "turns": sum(queues["turns"]),
-        },
+        "node": of_node(
+            node,
+            marks,
+            limit_bytes=node["limit_bytes"][-1] if node["limit_bytes"] else 0,
+            paging_ratio=record.about["node"]["vm_memory_high_watermark_paging_ratio"],
+            alarm_s=float(alarmed.sum()) * record.interval_s,
+            disk_busy=0.0,
+            turns=sum(queues["turns"]),
+        ),
         "queues": _of_queues(queues),
     }
 

@@ -51,11 +51,11 @@ def record_scenario(
     node: NodeSpec | None = None,
     seed: int = 1,
 ) -> Scenario:
-    """The scenario that a record is of.
+    """Return the scenario of a record.
 
-    ``queues``: only these, by their names (of another vhost than ``/``: ``vhost/queue``). ``consumers``: these instead
-    of those that were recorded. ``node``: this one instead of the recorded one. Raises :class:`ScenarioError` for what
-    is no record, and one in which nothing is.
+    ``queues``: only these queues; in another vhost than ``/`` a queue's name is ``vhost/queue``. ``consumers``: used in
+    place of the recorded ones. ``node``: used in place of the recorded one. Raises :class:`ScenarioError` if the file
+    is not a record, or if the record is empty.
     """
     record = opened_record(path)
     names = record.names if queues is None else [_known(record, name) for name in queues]
@@ -86,22 +86,22 @@ def record_scenario(
 
 
 def recorded_rate(path: str | os.PathLike[str] | RecordedNode, queue: str) -> Trace:
-    """How many messages a second came to a queue, over the time of a record. Raises :class:`ScenarioError`."""
+    """Return the rate at which messages came to a queue during a record. Raises :class:`ScenarioError`."""
     record = opened_record(path)
     return _RecordedQueue(record, queue, _rows_of(record, queue)).rate()
 
 
 def recorded_consumption(path: str | os.PathLike[str] | RecordedNode, queue: str) -> Consumption:
-    """What the consumers of a queue did, over the time of a record. Raises :class:`ScenarioError`."""
+    """Return what the consumers of a queue did during a record. Raises :class:`ScenarioError`."""
     record = opened_record(path)
     return _RecordedQueue(record, queue, _rows_of(record, queue)).consumption()
 
 
 def recorded_node(path: str | os.PathLike[str] | RecordedNode) -> NodeSpec:
-    """The node of a record: its memory and limits, and how it was set up.
+    """Return the node of a record: its memory, its limits and its settings.
 
-    Where the whole process's memory was what counts, what it took beside its queues when the record began is what the
-    simulated node takes whatever is in its queues.
+    If the memory of the whole process counted, the simulated node always takes what the process took beside its queues
+    when the record began.
     """
     record = opened_record(path)
     about, settings = record.about, record.about["node"]
@@ -139,7 +139,7 @@ def _default(name: str) -> Any:
 
 
 def _profile_of(engine: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The profile that an engine's settings are nearest to, and those that it has otherwise."""
+    """Return the profile with the fewest other settings than an engine, and those other settings."""
     found: list[tuple[int, str, dict[str, Any]]] = []
     for profile, settings in PROFILES.items():
         own = json.loads(json.dumps(attrs.asdict(settings)))
@@ -174,7 +174,7 @@ class _RecordedQueue:
         return np.where(self._during, self._rows[name].to_numpy(np.float64), 0.0)
 
     def _spans(self, *counts: Floats) -> tuple[Floats, list[Floats]]:
-        """Moments that rise, and what each of the counts has between them; spans of nothing fill the gaps."""
+        """Return rising moments, and what each of the counts has between them. Gaps become spans of nothing."""
         edges = np.unique(np.concatenate([[0.0], self._begins, self._ends]))
         edges = edges[np.concatenate([[True], np.diff(edges) > _LEAST_SPAN_S])]
         if len(edges) < 2:
@@ -204,7 +204,7 @@ class _RecordedQueue:
         return Consumption(f"{self._record.path}: {self._name}", tuple(edges.tolist()), *whole)
 
     def _vanished(self) -> Floats:
-        """Messages that left and nobody took: expired by themselves. Where the queue drops some, it does so again."""
+        """Return the messages that expired by themselves. If the queue drops messages, the replay does so, too."""
         if any(name in self._arguments for name in _DROP_BY_THEMSELVES):
             return np.zeros(len(self._rows))
         came = self._counts("published") - self._counts("refused")
@@ -220,7 +220,7 @@ class _RecordedQueue:
 
     @property
     def _at_start(self) -> int:
-        """Messages that were there when the record began, unacked ones too."""
+        """The messages that were there when the record began, unacked ones included."""
         first = self._rows.iloc[0]
         depth = int(first["len"]) + int(first["unacked"])
         if not self._during[0]:
@@ -264,7 +264,7 @@ class _RecordedQueue:
 
 
 def _sizes(published: Floats, means: Floats) -> Size:
-    """The mean sizes of the intervals, each as often as messages came in it."""
+    """Return the mean sizes of the intervals, each as often as messages came in it."""
     sizes, where = np.unique(np.rint(means[published > 0]).astype(np.int64), return_inverse=True)
     weights = np.bincount(where, published[published > 0])
     if len(sizes) == 1:
@@ -280,7 +280,7 @@ def _sizes(published: Floats, means: Floats) -> Size:
 
 
 def opened_record(path: str | os.PathLike[str] | RecordedNode) -> RecordedNode:
-    """A record, read where it is not yet. Raises :class:`ScenarioError`."""
+    """Return a record; read it if it is a path. Raises :class:`ScenarioError`."""
     if isinstance(path, RecordedNode):
         return path
     try:

@@ -56,7 +56,7 @@ class ReplayedConsumer:
         node.time.env.process(self._live())
 
     def go_down(self) -> None:
-        """Do nothing for a while; what comes meanwhile in the record is done later."""
+        """Do nothing for a while. What was recorded for that time is done later."""
         self._downs += 1
 
     def come_back(self) -> None:
@@ -80,12 +80,12 @@ class ReplayedConsumer:
                 self._go_on()
             yield from self._catch_up(end_ns - _BEFORE_END_NS)
             if done.purged[span]:
-                self._queue.tell(SimulatedQueue.purge)
+                self._queue.tell(self._queue.purge)
         while True:  # nothing more was recorded; but something may be left of it
             yield from self._catch_up(int(env.now) + _LATER_NS)
 
     def _catch_up(self, at_ns: int) -> Generator[Any, Any, None]:
-        """Do what is still owed at a moment, if anything is."""
+        """Wait until a moment, and do what is still owed."""
         env = self._node.time.env
         if at_ns > env.now:
             yield env.timeout(at_ns - int(env.now))
@@ -93,13 +93,13 @@ class ReplayedConsumer:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Do as much of what is owed as can be."""
+        """Do as much as possible of what is owed."""
         if self._downs:
             return
         for name, ack_required in (("taken_no_ack", False), ("taken", True)):
             if count := self._owed[name]:
                 self._owed[name] = 0  # it is asked for now; what the queue has not comes back as owed
-                self._queue.tell(SimulatedQueue.get, (self._channel, count, ack_required, self._taker(name, count)))
+                self._queue.tell(self._queue.get, self._channel, count, ack_required, self._taker(name, count))
         self._settle()
 
     def _taker(self, name: str, asked: int) -> Callable[[list[Delivered]], None]:
@@ -116,31 +116,21 @@ class ReplayedConsumer:
 
     def _settle(self) -> None:
         for name, acked in (("acked", True), ("requeued", False)):
-            tags = self._first(self._owed[name]) if acked else self._last(self._owed[name])
-            if tags:
+            if tags := self._tags(self._owed[name], last=not acked):
                 self._owed[name] -= sum(map(len, tags))
-                self._queue.tell(SimulatedQueue.settle, (self._channel, tags, acked))
+                self._queue.tell(self._queue.settle, self._channel, tags, acked)
 
-    def _first(self, count: int) -> list[range]:
-        """Tags of those that were taken first, at most so many."""
-        tags: list[range] = []
-        while count > 0 and self._unacked:
-            part = self._unacked.popleft()
-            if len(part) > count:
-                self._unacked.appendleft(part[count:])
-                part = part[:count]
-            tags.append(part)
+    def _tags(self, count: int, *, last: bool) -> list[range]:
+        """Remove at most ``count`` messages from those that it has: those taken first, or last. Returns their tags."""
+        unacked, tags = self._unacked, deque[range]()
+        while count > 0 and unacked:
+            part = unacked.pop() if last else unacked.popleft()
+            left = max(len(part) - count, 0)
+            if left and last:
+                unacked.append(part[:left])
+            elif left:
+                unacked.appendleft(part[count:])
+            part = part[left:] if last else part[:count]
+            (tags.appendleft if last else tags.append)(part)
             count -= len(part)
-        return tags
-
-    def _last(self, count: int) -> list[range]:
-        """Tags of those that were taken last."""
-        tags: list[range] = []
-        while count > 0 and self._unacked:
-            part = self._unacked.pop()
-            if len(part) > count:
-                self._unacked.append(part[: len(part) - count])
-                part = part[len(part) - count :]
-            tags.append(part)
-            count -= len(part)
-        return tags[::-1]
+        return list(tags)

@@ -32,13 +32,7 @@ from warren.simulation.picture_style import (
     style,
     svg_text,
 )
-from warren.simulation.picture_words import (
-    bytes_text,
-    count_text,
-    share_text,
-    short,
-    time_text,
-)
+from warren.simulation.picture_words import bytes_text, count_text, share_text, short, time_text
 from warren.simulation.plots import Picture, pictures_of
 from warren.simulation.result import Result
 
@@ -69,7 +63,7 @@ _VARIABLES: Final = {
 
 
 def write_report(result: Result, folder: str | os.PathLike[str]) -> Path:
-    """Write ``report.html`` into ``folder``, which is made where it is missing; answer its path.
+    """Write ``report.html`` into ``folder``, which is made if it is missing. Returns its path.
 
     The same result gives the same bytes.
     """
@@ -84,7 +78,7 @@ def write_report(result: Result, folder: str | os.PathLike[str]) -> Path:
 def write_page(
     folder: str | os.PathLike[str], title: str, subtitle: str, sections: Sequence[str], *, name: str = REPORT_FILE
 ) -> Path:
-    """A page of sections, which are HTML already."""
+    """Write a page of sections, which are HTML already. Returns its path."""
     os.makedirs(folder, exist_ok=True)
     path = Path(folder) / name
     called, said = html.escape(printable(title)), html.escape(printable(subtitle))
@@ -94,7 +88,7 @@ def write_page(
 
 
 def subtitle_of(summary: Mapping[str, Any]) -> str:
-    """What was simulated, in a line."""
+    """Return what was simulated, in a line."""
     said = f"{time_text(summary['length_s'])} simulated, seed {summary['seed']}"
     return f"{summary['description']} · {said}" if summary.get("description") else said
 
@@ -103,7 +97,7 @@ def subtitle_of(summary: Mapping[str, Any]) -> str:
 
 
 def cards_of(summary: Mapping[str, Any], view: View) -> list[tuple[str, str, str]]:
-    """The node in a few numbers: what, how much, and a word on it."""
+    """Return the node in a few numbers: for each what it is, the number, and a note."""
     node = summary["node"]
     limit, queues = node["limit_bytes"], summary["queues"].values()
     ratio = node["max_ratio"]
@@ -169,7 +163,7 @@ _ONLY_WHERE_ANY: Final = {"requeued", "refused", "dead_lettered", "dropped", "pu
 
 
 def _queues(summary: Mapping[str, Any], view: View) -> str:
-    """The queues, the drawn ones first."""
+    """Return the table of queues, with those that are drawn first."""
     queues = summary["queues"]
     drawn = [queue.name for queue in view.queues]
     order = drawn + sorted((name for name in queues if name not in drawn), key=lambda name: -queues[name]["max_ready"])
@@ -211,7 +205,7 @@ def _moments(result: Result, view: View) -> str:
 def table_section(
     title: str, head: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", *, numbers: bool = True
 ) -> str:
-    """A table under a heading; all but the first column are numbers, or none is."""
+    """Return a table under a heading. The first column is text; the others are numbers if ``numbers``."""
     kind = " class=n" if numbers else ""
     top = "".join(f"<th{kind if n else ''}>{html.escape(one)}" for n, one in enumerate(head))
     body = "".join(
@@ -236,14 +230,14 @@ def _section(picture: Picture, number: int) -> str:
 
 
 def picture_section(title: str, explained: str, pictures: str, note: str = "") -> str:
-    """A picture under its heading, with what is to be seen in it."""
+    """Return a picture under its heading, with an explanation."""
     more = f"<p class=note>{html.escape(note)}</p>" if note else ""
     said = f"<p class=how>{html.escape(explained)}</p>" if explained else ""
     return f"<section><h2>{html.escape(title)}</h2>{said}{pictures}{more}</section>"
 
 
 def inline(figure: Any, title: str, prefix: str, kind: str) -> str:
-    """A figure as an element of a page: ids of its own, and inks that are the page's."""
+    """Return a figure as an element of a page. Its ids begin with ``prefix``, and its inks are the page's."""
     text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg_text(figure), flags=re.DOTALL)
     used = set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", text))
     text = re.sub(r' id="([^"]*)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in used else "", text)

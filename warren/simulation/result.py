@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 TIMELINE_FILE: Final = "timeline.parquet"
 NODE_FILE: Final = "node.parquet"
 SUMMARY_FILE: Final = "summary.json"
+DTYPES: Final = {"f8": "float64", "i8": "int64", "bool": "bool", "str": "object"}
+"""What pandas calls the kinds of columns."""
 
 
 @attrs.frozen(slots=False, eq=False, kw_only=True)
@@ -47,7 +49,7 @@ class Result:
         return _frame(self.node_columns, NODE_COLUMNS)
 
     def queue(self, name: str) -> pd.DataFrame:
-        """One queue's rows, or one group's. Raises ``KeyError`` for a name that has none."""
+        """Return the rows of a queue or a group. Raises ``KeyError`` if it has none."""
         rows = self.timeline[self.timeline["queue"] == name]
         if not len(rows):
             raise KeyError(f"no queue {name!r} in the timeline; there are {', '.join(self.names[:10])}")
@@ -55,24 +57,22 @@ class Result:
 
     @property
     def names(self) -> list[str]:
-        """What has rows in the timeline."""
+        """The names of the queues and groups that have rows in the timeline."""
         return list(dict.fromkeys(self.timeline_columns["queue"]))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write timeline.parquet, node.parquet and summary.json into ``folder``, which is made where it is missing."""
+        """Write timeline.parquet, node.parquet and summary.json into ``folder``, which is made if it is missing."""
         import pyarrow.parquet as pq  # noqa: PLC0415
 
         os.makedirs(folder, exist_ok=True)
         pq.write_table(_table(self.timeline_columns, QUEUE_COLUMNS), os.path.join(folder, TIMELINE_FILE))
         pq.write_table(_table(self.node_columns, NODE_COLUMNS), os.path.join(folder, NODE_FILE))
         summary = dict(self.summary) | {"marks": [attrs.asdict(mark) for mark in self.marks]}
-        with open(os.path.join(folder, SUMMARY_FILE), "w", encoding="utf-8") as file:
-            json.dump(summary, file, indent=2, ensure_ascii=False, allow_nan=False)
-            file.write("\n")
+        write_json(os.path.join(folder, SUMMARY_FILE), summary)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Result:
-        """What :meth:`save` wrote. Raises :class:`DataError` where a file is missing or is not such a file."""
+        """Return what :meth:`save` wrote. Raises :class:`DataError` if a file is missing or damaged."""
         import pyarrow as pa  # noqa: PLC0415
         import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -97,6 +97,13 @@ class Result:
         )
 
 
+def write_json(path: str, said: object) -> None:
+    """Write a file of JSON for people to read."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(said, file, indent=2, ensure_ascii=False, allow_nan=False)
+        file.write("\n")
+
+
 def _table(columns: Mapping[str, Any], kinds: Mapping[str, str]) -> pa.Table:
     import pyarrow as pa  # noqa: PLC0415
 
@@ -107,7 +114,4 @@ def _table(columns: Mapping[str, Any], kinds: Mapping[str, str]) -> pa.Table:
 def _frame(columns: Mapping[str, Any], kinds: Mapping[str, str]) -> pd.DataFrame:
     import pandas as pd  # noqa: PLC0415
 
-    return pd.DataFrame({name: pd.Series(columns[name], dtype=_DTYPES[kind]) for name, kind in kinds.items()})
-
-
-_DTYPES: Final = {"f8": "float64", "i8": "int64", "bool": "bool", "str": "object"}
+    return pd.DataFrame({name: pd.Series(columns[name], dtype=DTYPES[kind]) for name, kind in kinds.items()})

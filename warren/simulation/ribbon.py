@@ -33,7 +33,7 @@ _ON_LIGHT: Final = "#101820"
 
 
 def draw_moments(axes: Axes, view: View, paging: Sequence[Span]) -> None:
-    """Into a panel."""
+    """Draw alarms, paging and events into a panel."""
     for spans, colour in ((view.alarms, RED), (view.disk_alarms, PLUM)):
         for span in spans:
             axes.axvspan(span.start_s, span.end_s, color=colour, alpha=0.09, linewidth=0, zorder=0.4)
@@ -67,14 +67,14 @@ class Row:
 
 
 def rows_of(view: View, paging: Sequence[Span]) -> list[Row]:
-    """The rows that have something to show."""
+    """Return the rows that have something to show."""
     rows = [Row("paging", paging, AMBER), Row("alarm", view.alarms, RED), Row("disk alarm", view.disk_alarms, PLUM)]
     rows += [Row("" if lane else "events", spans, GREY) for lane, spans in enumerate(_lanes(view.events))]
     return [row for row in rows if row.spans]
 
 
 def _lanes(events: Sequence[Span]) -> list[list[Span]]:
-    """Events that overlap, in rows of their own; the last takes what has no row."""
+    """Return events in rows, so that those in a row do not overlap. The last row takes what has no room elsewhere."""
     lanes: list[list[Span]] = []
     for event in events:
         free = next((lane for lane in lanes if lane[-1].end_s <= event.start_s), None)
@@ -85,7 +85,7 @@ def _lanes(events: Sequence[Span]) -> list[list[Span]]:
 
 
 def draw_ribbon(axes: Axes, view: View, rows: Sequence[Row]) -> None:
-    """Bars over the axis of time, with what they are in words."""
+    """Draw bars over the axis of time, with their words."""
     axes.set_axis_off()
     axes.set_ylim(len(rows), 0)
     figure = axes.figure
@@ -101,7 +101,7 @@ def draw_ribbon(axes: Axes, view: View, rows: Sequence[Row]) -> None:
 
 
 def _write(axes: Axes, text: str, at: tuple[float, int], points: int, ink: str) -> None:
-    """To the right of a moment, or to its left where ``points`` is negative."""
+    """Write to the right of a moment, or to its left if ``points`` is negative."""
     axes.annotate(
         text,
         (at[0], at[1] + 0.5),
@@ -150,7 +150,7 @@ class _Words:
         return (len(text) * _LETTER_INCHES + 0.12) / self.inches_a_second
 
     def _of_one(self, span: Span, free_to_s: float, taken_s: float) -> _Word | None:
-        """On the bar, or else behind it, or else before it."""
+        """Return the words for one bar: on it, else behind it, else before it."""
         scale = self.view.scale
         text = short(span.text, 40) or scale.span_text(span.start_s, span.end_s if span.ended else None)
         if span.times > 1:
@@ -163,7 +163,7 @@ class _Words:
         return _Word(text, span.start_s, before=True) if span.start_s - taken_s >= width_s else None
 
     def _of_many(self) -> list[_Word]:
-        """Beside all of them: how often, and where there is room since when."""
+        """Return the words for all bars: how often, and if there is room since when."""
         scale, first, last = self.view.scale, self.spans[0], self.spans[-1]
         times = sum(span.times for span in self.spans)
         for text in (f"{times} times, {scale.span_text(first.start_s, None)} on", f"{times} times", f"{times}×"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -14,12 +15,10 @@ from warren.simulation.rates import Curve
 from warren.simulation.replayed_consumer import ReplayedConsumer
 from warren.simulation.result import Result
 from warren.simulation.scenario import Event, PublisherSpec, Scenario
-from warren.simulation.simulated_queue import SimulatedQueue
 from warren.simulation.summary import summarize
 from warren.simulation.timeline import Line, Timeline
-from warren.simulation.units import ScenarioError, moment, ns
+from warren.simulation.units import moment, ns
 from warren.simulation.workload import SimulatedConsumer, SimulatedPublisher
-from warren.storage.errors import SettingsError
 
 Progress = Callable[[float], None]
 """Told the share of the simulated time that has passed, once a step."""
@@ -53,12 +52,12 @@ class Simulation:
     # ── who works with it ───────────────────────────────────────────────────────────────────────────────────────
 
     def _rng(self, *names: object) -> np.random.Generator:
-        """A generator of its own for each publisher and consumer, whatever else the scenario has."""
+        """Return a generator that does not depend on what else is in the scenario."""
         words = [zlib.crc32(str(name).encode()) for name in names]
         return np.random.default_rng([self.scenario.seed, *words])
 
-    def _moment(self, key: str, value: float | str) -> float:
-        return moment(key, value, self.scenario.start)
+    def _moment(self, value: float | str) -> float:
+        return moment(value, self.scenario.start)
 
     def _add_publishers(self) -> None:
         scenario = self.scenario
@@ -80,12 +79,8 @@ class Simulation:
     def _curve(self, spec: PublisherSpec, queue: str) -> Curve:
         scenario = self.scenario
         spans: list[tuple[float, float, float]] = []
-        start = self._moment("start", spec.start)
-        end = scenario.length if spec.end is None else self._moment("end", spec.end)
-        if end <= start:
-            raise ScenarioError(
-                f"publishers of {spec.queue!r}: their end ({end} s) is not after their start ({start} s)"
-            )
+        start = self._moment(spec.start)
+        end = scenario.length if spec.end is None else self._moment(spec.end)
         spans += [(0.0, start, 0.0), (end, scenario.length, 0.0)]
         for event in scenario.events:
             if event.what in _FACTOR_EVENTS and queue in scenario.queues_of(event.queue):
@@ -94,11 +89,8 @@ class Simulation:
         return spec.rate.curve(scenario.start, scenario.length).scaled(spans)
 
     def _span(self, event: Event) -> tuple[float, float]:
-        at = self._moment("at", event.at)
-        until = self.scenario.length if event.until is None else self._moment("until", event.until)
-        if until <= at:
-            raise ScenarioError(f"events: {event.what} until {event.until} is not after {event.at}")
-        return at, min(until, self.scenario.length)
+        until = self.scenario.length if event.until is None else self._moment(event.until)
+        return self._moment(event.at), min(until, self.scenario.length)
 
     def _add_consumers(self) -> None:
         scenario = self.scenario
@@ -119,10 +111,10 @@ class Simulation:
                     )
                     self.consumers.setdefault(name, []).append(consumer)
                     for outage in spec.outages:
-                        at = self._moment("outages.at", outage.at)
+                        at = self._moment(outage.at)
                         self._span_calls(at, at + outage.lasting, consumer.go_down, consumer.come_back)
             for outage in spec.outages if spec.record is None else ():
-                at = self._moment("outages.at", outage.at)
+                at = self._moment(outage.at)
                 self._mark_span(at, at + outage.lasting, f"consumers-down: {spec.queue}")
 
     def _add_replayed(self, record: Consumption, name: str, tag: str) -> None:
@@ -146,6 +138,7 @@ class Simulation:
     def _add_event(self, event: Event) -> None:
         node = self.node
         at, until = self._span(event)
+        value: Any = event.value
         names = self.scenario.queues_of(event.queue)
         text = event.what if event.queue == "*" else f"{event.what}: {event.queue}"
         self._at(at, lambda: node.mark("event", text))
@@ -157,17 +150,14 @@ class Simulation:
                 self._span_calls(at, until, consumer.go_down, consumer.come_back)
         elif event.what == "consumers-factor":
             for consumer in consumers:
-                self._span_calls(at, until, _Factor(consumer, float(event.value or 1)), _Factor(consumer, 1.0))
+                begin, end = (partial(setattr, consumer, "factor", factor) for factor in (value, 1.0))
+                self._span_calls(at, until, begin, end)
         elif event.what == "purge":
             for name in names:
-                self._at(at, _Purge(node.queues[name]))
+                self._at(at, partial(node.queues[name].tell, node.queues[name].purge))
         elif event.what == "watermark":
-            before, after = node.settings.vm_memory_high_watermark, event.value
-            try:
-                new = type(node.settings)(vm_memory_high_watermark=after).vm_memory_high_watermark
-            except SettingsError as error:
-                raise ScenarioError(f"events: value: {error}") from None
-            self._span_calls(at, until, lambda: node.set_watermark(new), lambda: node.set_watermark(before))
+            before = node.settings.vm_memory_high_watermark
+            self._span_calls(at, until, lambda: node.set_watermark(value), lambda: node.set_watermark(before))
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -179,13 +169,13 @@ class Simulation:
             self.timeline.take()
 
     def advance(self, until_s: float) -> None:
-        """Let the simulation go on until a moment, everything that happens at it included."""
+        """Let the simulation go on until a moment, including everything that happens at it."""
         env, until_ns = self.node.time.env, ns(until_s)
         while env.peek() <= until_ns:
             env.step()
 
     def run(self, progress: Progress | None = None) -> Result:
-        """To the end."""
+        """Run the simulation to its end."""
         scenario = self.scenario
         for step in range(1, scenario.steps + 1):
             self.advance(min(step * scenario.step, scenario.length))
@@ -201,30 +191,9 @@ class Simulation:
         )
 
 
-class _Factor:
-    """Let a consumer have another rate."""
-
-    def __init__(self, consumer: SimulatedConsumer | ReplayedConsumer, factor: float) -> None:
-        self._consumer = consumer
-        self._factor = factor
-
-    def __call__(self) -> None:
-        self._consumer.factor = self._factor
-
-
-class _Purge:
-    """Purge a queue."""
-
-    def __init__(self, queue: SimulatedQueue) -> None:
-        self._queue = queue
-
-    def __call__(self) -> None:
-        self._queue.tell(SimulatedQueue.purge)
-
-
 def simulate(scenario: Scenario, *, progress: Progress | None = None, check_invariants: bool = False) -> Result:
-    """Run a scenario to its end. The same scenario, seed included, gives the same result, byte for byte.
+    """Run a scenario to its end. The same scenario and seed give the same result, byte for byte.
 
-    ``check_invariants``: every engine's checker after every turn; slow.
+    ``check_invariants``: run every engine's checker after every turn, which is slow.
     """
     return Simulation(scenario, check_invariants=check_invariants).run(progress)

@@ -13,7 +13,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -21,11 +21,11 @@ from warren.actors.engines.arguments import MAX_PRIORITY, QueueDeclaration
 from warren.actors.engines.errors import ArgumentsError
 from warren.simulation import forms
 from warren.simulation.consumption import Consumption, consumption_of
-from warren.simulation.forms import named, number, one_of, part, parts, period, share, truth, whole
+from warren.simulation.forms import by, formed, inside, named, number, one_of, part, parts, share, truth, whole
 from warren.simulation.node_spec import INSTANT_DISK, RABBITMQ_MEMORY, Disk, MessageMemory, NodeSpec, Profile, watermark
 from warren.simulation.rates import Arrivals, Bursts, Constant, Rate, per_second, rate_of
 from warren.simulation.sizes import ConstantSize, Size, size_of
-from warren.simulation.units import DAY_S, ScenarioError, clock, moment, seconds, shown
+from warren.simulation.units import DAY_S, ScenarioError, clock, moment, period, shown
 
 __all__ = [
     "INSTANT_DISK",
@@ -63,62 +63,14 @@ Rows = Literal["each", "sum"]
 def _time_of_day(value: Any) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < DAY_S:
         return float(value)
-    return clock("", value) % DAY_S
+    return clock(value) % DAY_S
 
 
 def _moment(value: Any) -> float | str:
     if isinstance(value, str) and ":" in value:
-        clock("", value)
+        clock(value)
         return value
-    return seconds("", value)
-
-
-def _optional_moment(value: Any) -> float | str | None:
-    return None if value is None else _moment(value)
-
-
-def _optional_period(value: Any) -> float | None:
-    return None if value is None else period(value)
-
-
-def _optional_rate(value: Any) -> float | None:
-    return None if value is None else per_second(value)
-
-
-def _count(value: Any) -> int:
-    return whole(value, 1, MOST_QUEUES)
-
-
-def _number(value: Any) -> int:
-    return whole(value, 0)
-
-
-def _priority(value: Any) -> int:
-    return whole(value, 0, MAX_PRIORITY)
-
-
-def _prefetch(value: Any) -> int:
-    return whole(value, 0, 65535)
-
-
-def _arrivals(value: Any) -> Arrivals:
-    return cast("Arrivals", one_of(value, Arrivals))
-
-
-def _when_blocked(value: Any) -> WhenBlocked:
-    return cast("WhenBlocked", one_of(value, WhenBlocked))
-
-
-def _service(value: Any) -> Service:
-    return cast("Service", one_of(value, Service))
-
-
-def _event_kind(value: Any) -> EventKind:
-    return cast("EventKind", one_of(value, EventKind))
-
-
-def _rows(value: Any) -> Rows | None:
-    return None if value is None else cast("Rows", one_of(value, Rows))
+    return period(value)
 
 
 # ── queues, publishers, consumers ───────────────────────────────────────────────────────────────────────────────────
@@ -129,15 +81,15 @@ class QueueSpec:
     """A queue, or a group of ``count`` of them: ``name-1`` … ``name-count``."""
 
     name: str = attrs.field(converter=forms.line)
-    count: int = attrs.field(default=1, converter=_count)
+    count: int = attrs.field(default=1, converter=formed, metadata=by(whole, 1, MOST_QUEUES))
     durable: bool = attrs.field(default=True, converter=truth)
     lazy: bool = attrs.field(default=False, converter=truth)
     arguments: Mapping[str, Any] = attrs.field(factory=dict, converter=forms.table, hash=False)
-    messages: int = attrs.field(default=0, converter=_number)
+    messages: int = attrs.field(default=0, converter=formed, metadata=by(whole, 0))
     """So many are there at the start, as after a restart: on disk."""
     body: Size = attrs.field(default=ConstantSize(1000), converter=size_of)
     """Of those messages."""
-    timeline: Rows | None = attrs.field(default=None, converter=_rows)
+    timeline: Rows | None = attrs.field(default=None, converter=formed, metadata=by(one_of, Rows))
     """A row of the timeline for each queue of a group, or one for all; ``None``: each, of up to 100."""
 
     def __attrs_post_init__(self) -> None:
@@ -168,7 +120,7 @@ class QueueSpec:
 
     @property
     def summed(self) -> bool:
-        """Whether its queues share rows of the timeline."""
+        """Whether the queues of the group share rows of the timeline."""
         return self.count > 1 and (self.timeline == "sum" or (self.timeline is None and self.count > 100))
 
     @property
@@ -184,20 +136,20 @@ class PublisherSpec:
     """A queue, a group, or a pattern of queues' names (``orders-*``)."""
     rate: Rate = attrs.field(default=Constant(100.0), converter=rate_of)
     """Messages a second, each publisher."""
-    count: int = attrs.field(default=1, converter=_count)
-    arrivals: Arrivals = attrs.field(default="poisson", converter=_arrivals)
+    count: int = attrs.field(default=1, converter=formed, metadata=by(whole, 1, MOST_QUEUES))
+    arrivals: Arrivals = attrs.field(default="poisson", converter=formed, metadata=by(one_of, Arrivals))
     body: Size = attrs.field(default=ConstantSize(1000), converter=size_of)
     persistent: float = attrs.field(default=1.0, converter=share)
     """The share of messages that are persistent."""
-    confirms: int = attrs.field(default=0, converter=_number)
+    confirms: int = attrs.field(default=0, converter=formed, metadata=by(whole, 0))
     """So many may wait to be confirmed before it waits; 0: it asks for none."""
-    expiration: float | None = attrs.field(default=None, converter=_optional_period)
+    expiration: float | None = attrs.field(default=None, converter=period)
     """Seconds after which a message of its expires."""
-    priority: int = attrs.field(default=0, converter=_priority)
-    when_blocked: WhenBlocked = attrs.field(default="wait", converter=_when_blocked)
+    priority: int = attrs.field(default=0, converter=formed, metadata=by(whole, 0, MAX_PRIORITY))
+    when_blocked: WhenBlocked = attrs.field(default="wait", converter=formed, metadata=by(one_of, WhenBlocked))
     """While it may not publish: its messages ``wait``, and their latency counts; or it makes none (``skip``)."""
     start: float | str = attrs.field(default=0.0, converter=_moment)
-    end: float | str | None = attrs.field(default=None, converter=_optional_moment)
+    end: float | str | None = attrs.field(default=None, converter=_moment)
 
 
 @attrs.frozen(kw_only=True, field_transformer=named)
@@ -208,21 +160,17 @@ class Outage:
     lasting: float = attrs.field(converter=period)
 
 
-def _outages(values: Any) -> tuple[Outage, ...]:
-    return parts(Outage, values)
-
-
 @attrs.frozen(kw_only=True, field_transformer=named)
 class ConsumerSpec:
     """``count`` consumers for each queue of that name or group."""
 
     queue: str = attrs.field(converter=forms.line)
-    rate: float | None = attrs.field(default=None, converter=_optional_rate)
+    rate: float | None = attrs.field(default=None, converter=per_second)
     """Messages a second that each can handle; ``None``: any number."""
-    count: int = attrs.field(default=1, converter=_count)
-    service: Service = attrs.field(default="constant", converter=_service)
+    count: int = attrs.field(default=1, converter=formed, metadata=by(whole, 1, MOST_QUEUES))
+    service: Service = attrs.field(default="constant", converter=formed, metadata=by(one_of, Service))
     """Whether each message takes the same time, or an exponential one with that mean."""
-    prefetch: int = attrs.field(default=100, converter=_prefetch)
+    prefetch: int = attrs.field(default=100, converter=formed, metadata=by(whole, 0, 65535))
     """So many may be unacked with it; 0: any number."""
     ack_delay: float = attrs.field(default=0.0, converter=period)
     """Seconds from a message's end to its ack."""
@@ -230,7 +178,7 @@ class ConsumerSpec:
     """The share of messages that it gives back instead of acking them."""
     no_ack: bool = attrs.field(default=False, converter=truth)
     """It acks nothing: what is delivered is gone."""
-    outages: tuple[Outage, ...] = attrs.field(default=(), converter=_outages)
+    outages: tuple[Outage, ...] = attrs.field(default=(), converter=formed, metadata=by(parts, Outage))
     record: Consumption | None = attrs.field(default=None, converter=consumption_of)
     """It does what the queue's consumers did when a node was recorded; the rest does not count then."""
 
@@ -252,9 +200,9 @@ class ConsumerSpec:
 class Event:
     """Something that happens at a moment, and (but for a purge) is over at another."""
 
-    what: EventKind = attrs.field(converter=_event_kind)
+    what: EventKind = attrs.field(converter=formed, metadata=by(one_of, EventKind))
     at: float | str = attrs.field(converter=_moment)
-    until: float | str | None = attrs.field(default=None, converter=_optional_moment)
+    until: float | str | None = attrs.field(default=None, converter=_moment)
     """``None``: to the end."""
     queue: str = attrs.field(default="*", converter=forms.line)
     """Whose publishers or consumers: a queue, a group or a pattern."""
@@ -266,10 +214,8 @@ class Event:
         if (form is not None) != (self.value is not None):
             raise ScenarioError(f"value: {self.what} {'wants one' if form else 'has none'}")
         if form is not None:
-            try:
+            with inside("value"):
                 object.__setattr__(self, "value", form(self.value))
-            except ScenarioError as error:
-                raise ScenarioError(forms.under("value", error)) from None
         if self.what == "purge" and self.until is not None:
             raise ScenarioError("until: a purge is over at once")
 
@@ -282,26 +228,6 @@ _EVENT_VALUES: Final[Mapping[str, Callable[[Any], float]]] = {
 
 
 # ── the whole ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _node(value: Any) -> NodeSpec:
-    return part(NodeSpec, value)
-
-
-def _queues(values: Any) -> tuple[QueueSpec, ...]:
-    return parts(QueueSpec, values)
-
-
-def _publishers(values: Any) -> tuple[PublisherSpec, ...]:
-    return parts(PublisherSpec, values)
-
-
-def _consumers(values: Any) -> tuple[ConsumerSpec, ...]:
-    return parts(ConsumerSpec, values)
-
-
-def _events(values: Any) -> tuple[Event, ...]:
-    return parts(Event, values)
 
 
 def _said(at: float | str) -> str:
@@ -322,12 +248,12 @@ class Scenario:
     """Seconds between two rows of the timeline."""
     granularity: float = attrs.field(default=0.01, converter=period)
     """Messages of one publisher within so many seconds go together; 0: each is an event of its own."""
-    seed: int = attrs.field(default=1, converter=_number)
-    node: NodeSpec = attrs.field(factory=NodeSpec, converter=_node)
-    queues: tuple[QueueSpec, ...] = attrs.field(default=(), converter=_queues)
-    publishers: tuple[PublisherSpec, ...] = attrs.field(default=(), converter=_publishers)
-    consumers: tuple[ConsumerSpec, ...] = attrs.field(default=(), converter=_consumers)
-    events: tuple[Event, ...] = attrs.field(default=(), converter=_events)
+    seed: int = attrs.field(default=1, converter=formed, metadata=by(whole, 0))
+    node: NodeSpec = attrs.field(factory=NodeSpec, converter=formed, metadata=by(part, NodeSpec))
+    queues: tuple[QueueSpec, ...] = attrs.field(default=(), converter=formed, metadata=by(parts, QueueSpec))
+    publishers: tuple[PublisherSpec, ...] = attrs.field(default=(), converter=formed, metadata=by(parts, PublisherSpec))
+    consumers: tuple[ConsumerSpec, ...] = attrs.field(default=(), converter=formed, metadata=by(parts, ConsumerSpec))
+    events: tuple[Event, ...] = attrs.field(default=(), converter=formed, metadata=by(parts, Event))
 
     def __attrs_post_init__(self) -> None:
         if not 0.0 < self.step <= self.length:
@@ -366,12 +292,12 @@ class Scenario:
             )
 
     def _check_spans(self) -> None:
-        """What ends must end after it began."""
+        """Raise ScenarioError if something does not end after it began."""
         for key, first, last in (("publishers", "start", "end"), ("events", "at", "until")):
             for index, spec in enumerate(getattr(self, key)):
                 begins, ends = getattr(spec, first), getattr(spec, last)
-                begins_s = moment("", begins, self.start)
-                if ends is not None and moment("", ends, self.start) <= begins_s:
+                begins_s = moment(begins, self.start)
+                if ends is not None and moment(ends, self.start) <= begins_s:
                     raise ScenarioError(f"{key}[{index}].{last}: {_said(ends)} is not after {first}, {_said(begins)}")
                 if ends is None and begins_s >= self.length:
                     raise ScenarioError(
@@ -379,7 +305,7 @@ class Scenario:
                     )
 
     def _check_work(self) -> None:
-        """What no machine gets done is a slip of the hand."""
+        """Raise ScenarioError if there is more to do than any machine gets done."""
         messages = float(sum(spec.count * spec.messages for spec in self.queues))
         workers = 0
         for index, spec in enumerate(self.publishers):
@@ -397,7 +323,7 @@ class Scenario:
             raise ScenarioError(f"publishers: {messages:.3g} messages are more than {MOST_MESSAGES:.3g}")
 
     def queues_of(self, pattern: str) -> list[str]:
-        """The names of the queues that a name, a group or a pattern means."""
+        """Return the names of the queues that match a name, a group or a pattern."""
         found = self._meant.get(pattern)
         if found is None:
             names = (name for spec in self.queues for name in spec.names)
@@ -406,11 +332,11 @@ class Scenario:
 
     @functools.cached_property
     def _meant(self) -> dict[str, list[str]]:
-        """Which queues are meant by what was asked for so far; names and groups from the beginning."""
+        """The queues for each pattern that was asked for so far. Names and groups are there from the beginning."""
         names = {name: [name] for spec in self.queues for name in spec.names}
         return names | {spec.name: spec.names for spec in self.queues}
 
     @property
     def steps(self) -> int:
-        """Rows of the timeline for each queue."""
+        """The number of rows that each queue has in the timeline."""
         return math.ceil(self.length / self.step - 1e-9)

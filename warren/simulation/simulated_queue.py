@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from warren.actors.engines.arguments import QueueDeclaration
@@ -27,21 +28,10 @@ from warren.actors.pool import TURN_ENTRIES
 from warren.queue_index.msg_ids import MsgIds
 from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.queue_index.variable_queue import QueueFiles
-from warren.simulation.publication import (
-    NO_TIME,
-    Behind,
-    Counters,
-    DeadLettersLeft,
-    DeadLetterToken,
-    Nobody,
-    Progress,
-    Publication,
-    Token,
-)
-from warren.simulation.queue_timers import QueueTimers
-from warren.simulation.virtual_time import Event
+from warren.simulation.disk_time import NeverFull
+from warren.simulation.publication import NO_TIME, Behind, Counters, Publication, Token
+from warren.simulation.virtual_time import Event, QueueTimers
 from warren.storage.counted import DiskAccount
-from warren.storage.errors import NoRoomError
 
 if TYPE_CHECKING:
     from warren.simulation.node import SimulatedNode
@@ -87,13 +77,14 @@ class _RabbitTurn(QueueTurn):
         self.process.backing.flush()
 
     def _tell_of_rest(self) -> None:
-        """It has reported already."""
+        """Do nothing: it has reported already."""
 
 
-Work = tuple[Callable[["SimulatedQueue", Any], object], Any]
+Work = tuple[Callable[..., object], tuple[Any, ...]]
+"""What is to be called in a turn, and its arguments."""
 
 
-class SimulatedQueue:
+class SimulatedQueue(NeverFull):
     """One queue of a simulated node."""
 
     def __init__(
@@ -159,27 +150,27 @@ class SimulatedQueue:
 
     # ── work, and turns ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def tell(self, work: Callable[[SimulatedQueue, Any], None], what: Any = None, *, control: bool = False) -> None:
-        """Give it something to do in its next turn; ``control`` overtakes what else waits."""
-        (self._control if control else self._inbox).append((work, what))
+    def tell(self, work: Callable[..., object], *arguments: Any, control: bool = False) -> None:
+        """Call ``work`` in the next turn. ``control`` overtakes what else waits."""
+        (self._control if control else self._inbox).append((work, arguments))
         self._wake.set()
 
     def hurry_up(self) -> None:
-        """Somebody waits for a confirm: make safe at once what waits to be."""
+        """Make safe at once what waits to be: somebody waits for a confirm."""
         if self._turns.waiting or self._inbox:
             self._hurry = True
             self._wake.set()
 
     @property
     def asleep(self) -> bool:
-        """Whether it rests with nothing in RAM. Where idle queues are woken, its process is awake until it rests."""
+        """Whether it rests with nothing in RAM. If idle queues are woken, its process is awake until it rests."""
         if self._node.wakes_idle_queues:
             return self._turns.resting and not self.process.depth
         return self.process.is_asleep
 
     @property
     def full(self) -> bool:
-        """Whether publishers have to wait: too much waits already, or a store is behind."""
+        """Whether publishers have to wait, because too much waits already or a store is behind."""
         return self.weight >= self._credit.limit or self._held_up
 
     @property
@@ -209,8 +200,8 @@ class SimulatedQueue:
         for _ in range(TURN_ENTRIES):
             if not (control or inbox):
                 break
-            work, what = (control or inbox).popleft()
-            work(self, what)
+            work, arguments = (control or inbox).popleft()
+            work(*arguments)
         hurry, self._hurry = self._hurry, False
         effects = self._turns.make_safe(hurry=hurry)
         for delivered in effects.deliveries:
@@ -227,7 +218,7 @@ class SimulatedQueue:
             self.process.check_invariants()
 
     def _measure(self) -> None:
-        """Account for how many messages there were since the last turn."""
+        """Account for the number of messages since the last turn."""
         now = self._time.now_ns()
         if now > self._area_at_ns:
             elapsed = now - self._area_at_ns
@@ -236,17 +227,17 @@ class SimulatedQueue:
             self._area_at_ns = now
 
     def finish(self) -> None:
-        """The simulation is over: account for the time since the last turn."""
+        """Account for the time since the last turn, at the end of the simulation."""
         self._measure()
 
     @property
     def waiting_messages(self) -> int:
-        """Messages that its publishers hold back."""
+        """The messages that its publishers hold back."""
         return sum(publisher.waiting_messages for publisher in self.behind)
 
     @property
     def dropped(self) -> int:
-        """Messages that are gone and were not acked: expired, one too many, purged; dead letters that are safe."""
+        """The messages that are gone and were not acked: expired, dropped by a limit, purged, or safe dead letters."""
         counters = self.counters
         return self._messages_at_start + counters.published - counters.refused - counters.acked - self.process.depth
 
@@ -255,7 +246,7 @@ class SimulatedQueue:
     def publish(self, publication: Publication) -> None:
         """Hand messages over, from outside a turn."""
         self.weight += len(publication.bodies)
-        self.tell(SimulatedQueue._publish, publication)
+        self.tell(self._publish, publication)
 
     def _publish(self, publication: Publication) -> None:
         count = len(publication.bodies)
@@ -263,7 +254,7 @@ class SimulatedQueue:
         self.counters.published += count
         token = publication.token
         if token is None and self._node.promises_to_all:
-            token = Nobody()
+            token = lambda _: None  # noqa: E731  # another object each time
         backing = self.process.backing
         level = backing.level(backing.level_of(publication.priority)) if self._refuses else None
         first = 0 if level is None else level.state.next_seq_id
@@ -280,9 +271,12 @@ class SimulatedQueue:
         if level is not None:
             self.counters.refused += count - (level.state.next_seq_id - first)
 
-    def get(self, what: tuple[str, int, bool, Callable[[list[Delivered]], object]]) -> None:
-        """Asked for messages: channel, how many at most, whether they will be acked; who takes them, in this turn."""
-        channel, count, ack_required, take = what
+    def store_progress(self, link: StoreLink, taken: int, safe: int) -> None:
+        """Tell it how far a store is, from outside a turn. Perhaps paging can go on."""
+        self.tell(self._turns.store_progress, link, taken, safe, control=True)
+
+    def get(self, channel: str, count: int, ack_required: bool, take: Callable[[list[Delivered]], object]) -> None:
+        """Hand at most ``count`` messages to ``take``, in this turn."""
         found = self._turns.get_many(channel, count, ack_required=ack_required)
         got = sum(delivered.count for delivered in found)
         self.counters.delivered += got
@@ -290,37 +284,31 @@ class SimulatedQueue:
             self.counters.acked += got
         take(found)
 
-    def subscribe(self, what: tuple[Consumer, Receiver]) -> None:
-        """Let a consumer in."""
-        self._turns.subscribe(*what)
+    def subscribe(self, consumer: Consumer, receiver: Receiver) -> None:
+        """Add a consumer."""
+        self._turns.subscribe(consumer, receiver)
 
-    def close_channel(self, what: tuple[str, str]) -> None:
-        """A consumer is gone with its channel (tag, channel): what it has unacked comes back."""
-        tag, channel = what
+    def close_channel(self, tag: str, channel: str) -> None:
+        """Remove a consumer with its channel. Its unacked messages come back."""
         self.counters.requeued += self._turns.close_channel(channel, [tag])
 
-    def settle(self, what: tuple[str, Sequence[range], bool]) -> None:
-        """Acked, or given back: channel, delivery tags, whether acked."""
-        channel, tags, acked = what
+    def settle(self, channel: str, tags: Sequence[range], acked: bool) -> None:
+        """Ack the messages with these delivery tags, or give them back."""
         self._turns.settle(channel, "ack" if acked else "requeue", tags)
         if acked:
             self.counters.acked += sum(map(len, tags))
         else:
             self.counters.requeued += sum(map(len, tags))
 
-    def more(self, _: None) -> None:
-        """A consumer without a prefetch has taken half of what it had: a turn is all that it wants."""
+    def more(self) -> None:
+        """Do nothing but have a turn: a consumer without a prefetch has taken half of what it had."""
 
-    def purge(self, _: None) -> None:
+    def purge(self) -> None:
         """Remove every ready message."""
         self._turns.purge()
 
-    def store_progress(self, progress: Progress) -> None:
-        """A store has gone on; perhaps paging can."""
-        self._turns.store_progress(progress.link, progress.taken, progress.safe)
-
     def told_duration(self, duration_s: float | None) -> None:
-        """What the memory monitor says in a round. Where it wakes idle queues this is work, after which they rest."""
+        """Take in the duration from a round of the memory monitor. If it wakes idle queues, this counts as work."""
         self._turns.worked |= self._node.wakes_idle_queues
         self._turns.set_duration_target(duration_s)
 
@@ -330,13 +318,10 @@ class SimulatedQueue:
         return bool(self._control or self._inbox)
 
     def call_soon(self, work: Callable[[], object]) -> None:
-        self.tell(SimulatedQueue._call, work)
+        self.tell(work)
 
     def call_later(self, key: str, wait_ns: int, work: Callable[[], object], *, first: bool = False) -> None:
-        self._timers.start(key, wait_ns, lambda: self.tell(SimulatedQueue._call, work, control=first))
-
-    def _call(self, work: Callable[[], object]) -> None:
-        work()
+        self._timers.start(key, wait_ns, partial(self.tell, work, control=first))
 
     def cancel_timers(self) -> None:
         self._timers.cancel()
@@ -345,60 +330,49 @@ class SimulatedQueue:
         self._node.account(self)
 
     def rested(self) -> None:
-        """What a simulated queue takes at rest is what the scenario says."""
+        """Do nothing: what a queue takes at rest is what the scenario says."""
 
     def report(self, duration_s: float | None, *, pageable: bool, resting: bool) -> None:
-        """The answer comes as any message does."""
+        """Report to the memory monitor. Its answer comes like any message."""
         monitor = self._node.monitor
 
         def report() -> None:
             if self not in monitor:
                 monitor.register(self)
             answer_s = monitor.report(self, duration_s, pageable=pageable, resting=resting)
-            self.tell(SimulatedQueue._answered, answer_s, control=True)
+            self.tell(self._turns.set_duration_target, answer_s, control=True)
 
         self._node.tell_monitor(report)
-
-    def _answered(self, duration_s: float | None) -> None:
-        self._turns.set_duration_target(duration_s)
 
     def leave_monitor(self) -> None:
         self._node.tell_monitor(lambda: self._node.monitor.deregister(self))
 
     def confirmed(self, token: Token) -> None:
-        token.confirmed()
+        token(True)
 
     def refused(self, token: Token) -> None:
-        token.refused()
+        token(False)
 
     def send_dead_letters(self, batch: DeadLetterBatch) -> None:
         def targets(letter: DeadLetter) -> list[tuple[str, SimulatedQueue]]:
             queues = self._node.queues
             return [(name, queues[name]) for name in letter.routing_keys if name in queues]
 
-        left = DeadLettersLeft(0, lambda: self.tell(SimulatedQueue._dead_letters_safe, batch.number, control=True))
-        publications = [
-            (target, Publication(letter.envelope, msg_id, [letter.body], None, letter.priority, DeadLetterToken(left)))
-            for _, target, letter, msg_id in copies(batch, self.msg_ids, targets)
-        ]
+        letters = list(copies(batch, self.msg_ids, targets))
+        left = len(letters)
+
+        def arrived(_: bool) -> None:  # one that a full queue refuses is lost, as in the runtime
+            nonlocal left
+            left -= 1
+            if not left:
+                self.tell(self._turns.dead_letters_safe, batch.number, control=True)
+
         self.counters.dead_lettered += len(batch.publications)
-        left.left = len(publications)
-        if not publications:
-            self.tell(SimulatedQueue._dead_letters_safe, batch.number, control=True)
-        for target, publication in publications:
-            target.publish(publication)
-
-    def _dead_letters_safe(self, number: int) -> None:
-        self._turns.dead_letters_safe(number)
-
-    def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
-        raise RuntimeError("a simulated disk is never full") from error
-
-    def disk_has_room(self) -> None:
-        raise RuntimeError("a simulated disk is never full")
-
-    def not_safe(self, token: Token, error: NoRoomError) -> None:
-        raise RuntimeError("a simulated disk is never full") from error
+        if not letters:
+            self.tell(self._turns.dead_letters_safe, batch.number, control=True)
+        for _, target, letter, msg_id in letters:
+            token = partial(arrived)
+            target.publish(Publication(letter.envelope, msg_id, [letter.body], None, letter.priority, token))
 
     def consumer_cancelled(self, receiver: Receiver) -> None:
         raise RuntimeError("a simulated queue is not deleted")

@@ -15,8 +15,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.simulation.forms import check_keys, each, named, number, only_key, pairs, under
-from warren.simulation.units import ScenarioError, shown, size_bytes
+from warren.simulation.forms import by, each, formed, inside, named, number, only_key, pairs, table_with
+from warren.simulation.units import ScenarioError, amount, shown
 
 Sizes = npt.NDArray[np.int64]
 EXACT_BELOW: Final = 1000
@@ -24,28 +24,20 @@ LARGEST: Final = 128 << 20
 
 
 def body_bytes(value: Any) -> int:
-    """Bytes of a body, from what a person wrote."""
-    size = size_bytes("", value)
+    """Return the bytes of a body from a scenario's value."""
+    size = amount(value)
     if size > LARGEST:
         raise ScenarioError(f" must be 0 … {LARGEST} bytes, not {shown(value)}")
     return size
 
 
-def _sigma(value: Any) -> float:
-    return number(value, 0.0, 5.0)
-
-
-def _sizes(values: Any) -> tuple[int, ...]:
-    return each(values, body_bytes)
-
-
-def _weights(values: Any) -> tuple[float, ...]:
-    return each(values, lambda value: number(value, 0.0, 1e12))
+def _weight(value: Any) -> float:
+    return number(value, 0.0, 1e12)
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def body(size: int) -> bytes:
-    """A body of ``size`` bytes."""
+    """Return a body of ``size`` bytes."""
     return bytes(size)
 
 
@@ -62,7 +54,7 @@ class ConstantSize:
     size: int = attrs.field(converter=body_bytes)
 
     def draw(self, count: int, rng: np.random.Generator) -> Sizes:
-        """Sizes (bytes) of ``count`` bodies."""
+        """Return the sizes (bytes) of ``count`` bodies."""
         return np.full(count, self.size, np.int64)
 
     @property
@@ -75,7 +67,7 @@ class LognormalSize:
     """Half of them smaller than ``median`` bytes; ``sigma``: how widely they spread (1.0: a few are ten times it)."""
 
     median: int = attrs.field(converter=body_bytes)
-    sigma: float = attrs.field(converter=_sigma)
+    sigma: float = attrs.field(converter=formed, metadata=by(number, 0.0, 5.0))
 
     def __attrs_post_init__(self) -> None:
         if not self.median:
@@ -93,8 +85,8 @@ class LognormalSize:
 class EmpiricalSize:
     """Sizes as they were counted: each with its weight."""
 
-    sizes: tuple[int, ...] = attrs.field(converter=_sizes)
-    weights: tuple[float, ...] = attrs.field(converter=_weights)
+    sizes: tuple[int, ...] = attrs.field(converter=formed, metadata=by(each, body_bytes))
+    weights: tuple[float, ...] = attrs.field(converter=formed, metadata=by(each, _weight))
 
     def __attrs_post_init__(self) -> None:
         if not self.sizes or len(self.sizes) != len(self.weights):
@@ -115,33 +107,20 @@ Size = ConstantSize | LognormalSize | EmpiricalSize
 
 
 def size_of(value: Any) -> Size:
-    """Sizes as a scenario says them: a size, ``{lognormal = {…}}`` or ``{empirical = [[size, weight], …]}``."""
+    """Return the sizes for a value: a size, ``{lognormal = {…}}`` or ``{empirical = [[size, weight], …]}``."""
     if isinstance(value, ConstantSize | LognormalSize | EmpiricalSize):
         return value
     if not isinstance(value, Mapping):
         return ConstantSize(body_bytes(value))
     key = only_key(value, ("lognormal", "empirical"))
-    inner = value[key]
-    try:
-        return _lognormal(inner) if key == "lognormal" else _empirical(inner)
-    except ScenarioError as error:
-        raise ScenarioError(under(key, error)) from None
-
-
-def _lognormal(table: Any) -> LognormalSize:
-    if not isinstance(table, Mapping):
-        raise ScenarioError(f" must be a table with median and sigma, not {shown(table)}")
-    check_keys(table, ("median", "sigma"), required=("median", "sigma"))
-    return LognormalSize(table["median"], table["sigma"])
-
-
-def _empirical(value: Any) -> EmpiricalSize:
-    sizes, weights = pairs(value, "size", "weight")
-    return EmpiricalSize(sizes, weights)
+    with inside(key):
+        if key == "empirical":
+            return EmpiricalSize(*pairs(value[key], "size", "weight"))
+        return LognormalSize(**table_with(value[key], ("median", "sigma")))
 
 
 def bodies(sizes: Sequence[int] | Sizes) -> list[bytes]:
-    """Bodies of those sizes."""
+    """Return bodies of those sizes."""
     if len(sizes) and (sizes == sizes[0]).all() if isinstance(sizes, np.ndarray) else False:
         return [body(int(sizes[0]))] * len(sizes)
     return [body(int(size)) for size in sizes]

@@ -14,13 +14,12 @@ from warren.actors.engines.credit import GrantedCredit, StoreTickets
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.store_turn import StoreTurn
 from warren.msg_store.message_store import MessageStore
-from warren.simulation.disk_time import DiskTime
+from warren.simulation.disk_time import DiskTime, NeverFull
 from warren.simulation.virtual_time import Event, VirtualTime
 from warren.storage.counted import CountedFileSystem, DiskAccount
-from warren.storage.errors import NoRoomError
 
 
-class SimulatedStore:
+class SimulatedStore(NeverFull):
     """One store and its process."""
 
     def __init__(
@@ -44,16 +43,16 @@ class SimulatedStore:
         time.env.process(self._live())
 
     def charging(self) -> Any:
-        """For what a queue makes it do: the store's own work."""
+        """Return a block in which a queue makes the store work. What the disk does in it is the store's."""
         return self._files.charging(self.account)
 
     def want_turn(self) -> None:
-        """Have a turn as soon as the one before is over."""
+        """Have a turn as soon as the last one is over."""
         self._has_work = True
         self._wanted.set()
 
     def begin(self) -> None:
-        """What was handed over until now was there before the simulation: it is safe, and cost nothing."""
+        """Begin the simulation. What was handed over before is safe and cost nothing."""
         self.turns.forget_the_past()
         self._has_work = False
         self.account = DiskAccount()
@@ -85,15 +84,6 @@ class SimulatedStore:
 
     def call_later(self, key: str, wait_ns: int, work: Callable[[], object]) -> None:
         self._time.after(wait_ns, lambda: self.call_soon(work))
-
-    def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
-        raise RuntimeError("a simulated disk is never full") from error
-
-    def disk_has_room(self) -> None:
-        raise RuntimeError("a simulated disk is never full")
-
-    def store_full(self, client: StoreLink, error: NoRoomError) -> None:
-        raise RuntimeError("a simulated disk is never full") from error
 
 
 class StoreLink(StoreTickets):
@@ -127,11 +117,11 @@ class StoreLink(StoreTickets):
         return self._store.store.contains(msg_id)
 
     def sync(self) -> None:
-        """Ask for what was written to be made safe soon."""
+        """Ask the store to make safe soon what was written."""
         if self.safe_ticket < self.written_ticket:
             self._store.turns.hurry()
             self._store.want_turn()
 
     def wait_until_taken(self) -> None:
-        """Let all that was written be taken: a change of mode does not end before."""
+        """Let the store take all that was written. A change of mode does not end before."""
         self.progress(self.written_ticket, 0)

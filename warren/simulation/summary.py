@@ -3,49 +3,68 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from warren.simulation.node import SimulatedNode
+from warren.simulation.node import Mark, SimulatedNode
 from warren.simulation.scenario import Scenario
 from warren.simulation.timeline import Timeline
 from warren.simulation.units import NS
 
 
 def finite(value: float) -> float | None:
-    """As JSON has it: neither infinite nor no number."""
+    """Return a value as JSON has it: ``None`` if it is infinite or NaN."""
     return value if math.isfinite(value) else None
 
 
 def summarize(scenario: Scenario, node: SimulatedNode, timeline: Timeline) -> dict[str, Any]:
-    """The summary, as summary.json has it. Times in seconds, sizes in bytes, counts in messages."""
-    columns = timeline.node_columns
-    starts = [mark.at_s for mark in node.marks if mark.kind == "paging-starts"]
-    alarms = [mark.at_s for mark in node.marks if mark.kind == "memory-alarm"]
+    """Return the summary, as summary.json has it. Times are in seconds, sizes in bytes, counts in messages."""
     return {
         "name": scenario.name,
         "description": scenario.description,
         "seed": scenario.seed,
         "length_s": scenario.length,
         "start_s": scenario.start,
-        "node": {
-            "limit_bytes": node.monitor.limit_bytes,
-            "paging_from_bytes": int(node.monitor.limit_bytes * node.monitor.paging_ratio),
-            "max_used_bytes": max(columns["used_bytes"]),
-            "max_ratio": finite(max(columns["ratio"])),
-            "alarms": len(alarms),
-            "alarm_s": node.alarm_ns / NS,
-            "first_alarm_s": min(alarms, default=None),
-            "first_paging_s": min(starts, default=None),
-            "max_disk_bytes": max(columns["disk_bytes"]),
-            "disk_read_bytes": sum(columns["disk_read_bytes"]),
-            "disk_write_bytes": sum(columns["disk_write_bytes"]),
-            "disk_syncs": sum(columns["disk_syncs"]),
-            "disk_busy": node.disk.busy_ns / NS / scenario.length,
-            "turns": sum(columns["turns"]),
-        },
+        "node": of_node(
+            timeline.node_columns,
+            node.marks,
+            limit_bytes=node.monitor.limit_bytes,
+            paging_ratio=node.monitor.paging_ratio,
+            alarm_s=node.alarm_ns / NS,
+            disk_busy=node.disk.busy_ns / NS / scenario.length,
+            turns=sum(timeline.node_columns["turns"]),
+        ),
         "queues": _of_lines(scenario, timeline),
+    }
+
+
+def of_node(
+    columns: Mapping[str, Sequence[Any]],
+    marks: Sequence[Mark],
+    *,
+    limit_bytes: int,
+    paging_ratio: float,
+    alarm_s: float,
+    disk_busy: float,
+    turns: int,
+) -> dict[str, Any]:
+    """Return the summary of a node with these rows (:data:`warren.simulation.timeline.NODE_COLUMNS`) and marks."""
+    alarms = [mark.at_s for mark in marks if mark.kind == "memory-alarm"]
+    return {
+        "limit_bytes": limit_bytes,
+        "paging_from_bytes": int(limit_bytes * paging_ratio),
+        "max_used_bytes": max(columns["used_bytes"], default=0),
+        "max_ratio": finite(max(columns["ratio"], default=0.0)),
+        "alarms": len(alarms),
+        "alarm_s": alarm_s,
+        "first_alarm_s": min(alarms, default=None),
+        "first_paging_s": min((mark.at_s for mark in marks if mark.kind == "paging-starts"), default=None),
+        "max_disk_bytes": max(columns["disk_bytes"], default=0),
+        **{name: sum(columns[name]) for name in ("disk_read_bytes", "disk_write_bytes", "disk_syncs")},
+        "disk_busy": disk_busy,
+        "turns": turns,
     }
 
 

@@ -10,7 +10,6 @@ same wherever and in which order the points are run. A point that fails gives a 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from warren.simulation.grid import Axis, Point, axes_of, points_of, shown, shown_values
+from warren.simulation.result import write_json
 from warren.simulation.running import simulate
 from warren.simulation.scenario import Scenario
 from warren.storage.errors import WarrenError
@@ -58,7 +58,7 @@ class Outcome:
     error: str | None = None
 
     def numbers(self) -> dict[str, Any]:
-        """The row's numbers; none of them where it failed, and ``None`` for what did not happen."""
+        """Return the row's numbers: an empty dict if the point failed, ``None`` for what did not happen."""
         if self.summary is None:
             return {}
         node, queues = self.summary["node"], list(self.summary["queues"].values())
@@ -74,7 +74,7 @@ Runner = Callable[[Sequence[Point], Done], list[Outcome]]
 
 
 def run_point(point: Point) -> Outcome:
-    """Simulate a point, here. What is wrong with it is its outcome, so that the others can go on."""
+    """Simulate a point in this process. An error becomes its outcome, so that the others can go on."""
     try:
         return Outcome(point.number, simulate(point.scenario).summary)
     except WarrenError as error:
@@ -100,12 +100,12 @@ class Sweep:
 
     @property
     def failed(self) -> list[str]:
-        """What is wrong with each point that failed, its values first."""
+        """The errors of the points that failed, each after the point's values."""
         pairs = zip(self.points, self.outcomes, strict=True)
         return [f"{shown_values(point.values)}: {outcome.error}" for point, outcome in pairs if outcome.error]
 
     def to_json(self) -> dict[str, Any]:
-        """What sweep.json has: the axes, and each point with its values and its whole summary, or its error."""
+        """Return what sweep.json has: the axes, and each point with its values and its whole summary or its error."""
         points = []
         for point, outcome in zip(self.points, self.outcomes, strict=True):
             said = {"error": outcome.error} if outcome.summary is None else {"summary": outcome.summary}
@@ -114,14 +114,12 @@ class Sweep:
         return {"name": self.name, "axes": axes, "points": points}
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write sweep.parquet and sweep.json into ``folder``, which is made where it is missing."""
+        """Write sweep.parquet and sweep.json into ``folder``, which is made if it is missing."""
         import pyarrow.parquet as pq  # noqa: PLC0415
 
         os.makedirs(folder, exist_ok=True)
         pq.write_table(self._table(), os.path.join(folder, TABLE_FILE))
-        with open(os.path.join(folder, JSON_FILE), "w", encoding="utf-8") as file:
-            json.dump(self.to_json(), file, indent=2, ensure_ascii=False, allow_nan=False)
-            file.write("\n")
+        write_json(os.path.join(folder, JSON_FILE), self.to_json())
 
     def _table(self) -> pa.Table:
         import pyarrow as pa  # noqa: PLC0415
@@ -137,7 +135,7 @@ class Sweep:
 
 
 def _column(axis: Axis, points: Sequence[Point]) -> pa.Array:
-    """An axis's values: numbers where all are, else as they are written."""
+    """Return an axis's values: numbers if all of them are, else as they are written."""
     import pyarrow as pa  # noqa: PLC0415
 
     values = [point.values[axis.key] for point in points]
@@ -159,7 +157,7 @@ def run_grid(
     run: Runner | None = None,
     progress: Done | None = None,
 ) -> Sweep:
-    """As :func:`sweep`, and all that is known of each point."""
+    """Do the same as :func:`sweep`, and return all that is known of each point."""
     axes = axes_of(vary)
     points = points_of(scenario, axes, path)
     if run is None:
@@ -181,12 +179,12 @@ def sweep(
     run: Runner | None = None,
     progress: Done | None = None,
 ) -> pd.DataFrame:
-    """Simulate a scenario for each combination of values. A row for each, in order; columns: :attr:`Sweep.frame`.
+    """Simulate a scenario for each combination of values. Returns :attr:`Sweep.frame`, with a row for each.
 
-    ``scenario``: as it is, or as the table of a scenario's file, ``path``, which is where its traces are looked for.
-    ``vary``: values by key, as ``{"node.paging_ratio": [0.3, 0.5]}``; ``publishers.rate`` is every publisher's,
-    ``publishers[0].rate`` the first one's. ``processes``: so many at a time; ``None``: one for each core; 1: all in
-    this process. ``run``: something else that runs points (:mod:`warren.pipeline.grid`: Spark). Raises
-    :class:`ScenarioError`, before anything runs, for a key that there is not and for a value that cannot be.
+    ``scenario`` is a scenario, or the table of a scenario's file at ``path``. Its traces are looked for beside that
+    file. ``vary`` has values by key, as ``{"node.paging_ratio": [0.3, 0.5]}``. The key ``publishers.rate`` means every
+    publisher, ``publishers[0].rate`` the first one. ``processes``: so many at a time; ``None``: one for each core; 1:
+    all in this process. ``run`` runs the points elsewhere (:mod:`warren.pipeline.grid`: on Spark). Raises
+    :class:`ScenarioError`, before anything runs, if a key does not exist or a value is wrong.
     """
     return run_grid(scenario, vary, path=path, processes=processes, run=run, progress=progress).frame

@@ -119,7 +119,7 @@ class Timeline:
 
     @property
     def queue_columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Every column of the queues' rows until now."""
+        """The columns of the queues' rows until now."""
         steps, count = len(self._times), len(self.lines)
         names = np.empty(count, object)
         names[:] = [line.name for line in self.lines]
@@ -133,12 +133,12 @@ class Timeline:
         return {name: made[name] for name in QUEUE_COLUMNS}
 
     def total(self, name: str) -> list[int]:
-        """What was counted in all until the last row, for each line."""
+        """Return for each line what was counted until the last row."""
         totals: list[int] = self._sums[:, _AT[name]].tolist()
         return totals
 
     def take(self) -> None:
-        """Add the rows of now."""
+        """Add the rows of this moment."""
         self._look()
         before = self._sums
         if len(self._begins) == len(self._whole):
@@ -157,7 +157,7 @@ class Timeline:
         self._take_node(rows.sum(axis=0))
 
     def _look(self) -> None:
-        """Look again at the queues that something has happened to."""
+        """Read the queues again to which something has happened."""
         node, places, owners = self._node, self._place, self._node.allocated.by_owner
         changed, node.changed = node.changed, {}
         for queue in changed:
@@ -207,7 +207,7 @@ def _infinite(value: float | None) -> float:
 
 
 def _seen(queue: SimulatedQueue, ram_bytes: int) -> tuple[list[int], list[float]]:
-    """A queue's rows of both matrices."""
+    """Return a queue's rows of both matrices."""
     process, counters, disk = queue.process, queue.counters, queue.account
     backing = process.backing
     q1 = q2 = delta = q3 = q4 = ram = ram_acks = size = size_in_ram = 0

@@ -27,14 +27,14 @@ import copy
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
-from warren.simulation.forms import nearest, part, parts, under
+from warren.simulation.forms import inside, nearest, part, parts, under
 from warren.simulation.node_spec import NodeSpec
 from warren.simulation.rates import Bursts, Constant, Daily
 from warren.simulation.scenario import QueueSpec, Scenario
@@ -61,15 +61,15 @@ _KEY: Final = re.compile(r"(\w[\w-]*)(?:\[([0-9]{1,7})\])?")
 
 
 def load_scenario(path: str | os.PathLike[str], *, queues: Sequence[QueueSpec] = ()) -> Scenario:
-    """The scenario in a file, or a known situation by its name: :func:`names_of_scenarios`.
+    """Return the scenario in a file, or a known situation by its name: :func:`names_of_scenarios`.
 
-    ``queues``: more of them, of a directory (:mod:`warren.simulation.whatif`).
+    ``queues`` are added: those of a directory (:mod:`warren.simulation.whatif`).
     """
     return scenario_from_table(load_table(path), path, queues=queues)
 
 
 def load_table(path: str | os.PathLike[str]) -> Table:
-    """A file's table as it stands there: nothing is known of its keys yet."""
+    """Return the table of a file. Its keys are not checked."""
     name = os.fspath(path)
     if not os.path.exists(name) and name in names_of_scenarios():
         return _parsed((SCENARIOS / f"{name}.toml").read_bytes(), name)
@@ -85,12 +85,12 @@ def load_table(path: str | os.PathLike[str]) -> Table:
 
 
 def names_of_scenarios() -> list[str]:
-    """The situations that come with warren."""
+    """Return the names of the situations that come with warren."""
     return sorted(file.name.removesuffix(".toml") for file in SCENARIOS.iterdir() if file.name.endswith(".toml"))
 
 
 def scenario_from_toml(text: str, path: str | os.PathLike[str] | None = None) -> Scenario:
-    """The scenario that a text stands for; ``path`` is for what errors say, and for where files of rates are."""
+    """Return the scenario in a text. ``path`` is named in errors; files of rates are looked for beside it."""
     return scenario_from_table(_parsed(text.encode(errors="surrogatepass"), None if path is None else str(path)), path)
 
 
@@ -111,23 +111,25 @@ def _in_file(path: object, said: object) -> ScenarioError:
 def scenario_from_table(
     table: Mapping[str, Any], path: str | os.PathLike[str] | None = None, *, queues: Sequence[QueueSpec] = ()
 ) -> Scenario:
-    """The scenario that a table stands for; ``path`` is for what errors say, and for where files of rates are.
+    """Return the scenario of a table. ``path`` is named in errors; files of rates are looked for beside it.
 
-    ``queues``: more of them, of a directory (:mod:`warren.simulation.whatif`).
+    ``queues`` are added: those of a directory (:mod:`warren.simulation.whatif`).
     """
     try:
         _check_values(table, "", 0)
         _check_top(table)
         table = _with_places(table, "" if path is None else os.path.dirname(os.fspath(path)))
         if queues:
-            table["queues"] = merged(_named_queues(table), queues)
-        return part(Scenario, table)
+            with inside("queues"):
+                own = parts(table.get("queues", ()), QueueSpec)
+            table["queues"] = merged(own, queues)
+        return part(table, Scenario)
     except ScenarioError as error:
         raise _in_file(path, error) from None
 
 
 def _check_values(value: Any, key: str, depth: int) -> None:
-    """Raise ScenarioError where there is something that no key can mean."""
+    """Raise ScenarioError if there is a value that no key can have."""
     if depth > _DEEPEST:
         raise ScenarioError(f"{key:.100}: is nested too deep")
     if isinstance(value, Mapping):
@@ -149,7 +151,7 @@ def _check_values(value: Any, key: str, depth: int) -> None:
 
 
 def _check_top(table: Any) -> None:
-    """A key at the top that belongs elsewhere is easier to find than the nearest of its name."""
+    """Raise ScenarioError for a key at the top that belongs elsewhere. The error says where."""
     if not isinstance(table, Mapping):
         raise ScenarioError(f"a scenario must be a table, not {shown(table)}")
     own = [field.name for field in attrs.fields(Scenario)]
@@ -166,15 +168,8 @@ def _check_top(table: Any) -> None:
 _LISTS: Final = ("queues", "publishers", "consumers", "events")
 
 
-def _named_queues(table: Table) -> tuple[QueueSpec, ...]:
-    try:
-        return parts(QueueSpec, table.get("queues", ()))
-    except ScenarioError as error:
-        raise ScenarioError(under("queues", error)) from None
-
-
 def _with_places(table: Mapping[str, Any], folder: str) -> Table:
-    """The table with its rates' and records' files as they are found from here, and with the queue that is meant."""
+    """Return the table with paths that are right from here, and with the queue of each record."""
     placed = dict(table)
     for key, inner in (("publishers", "rate"), ("consumers", "record")):
         users = table.get(key)
@@ -184,7 +179,7 @@ def _with_places(table: Mapping[str, Any], folder: str) -> Table:
 
 
 def _with_place(user: Any, key: str, folder: str) -> Any:
-    """A publisher or a consumer; ``key``: where it may name a file."""
+    """Return a publisher or a consumer. Under ``key`` it may name a file."""
     held = user.get(key) if isinstance(user, Mapping) else None
     if not isinstance(held, Mapping):
         return user
@@ -201,7 +196,7 @@ def _with_place(user: Any, key: str, folder: str) -> Any:
 
 
 def table_of(scenario: Scenario) -> Table:
-    """The table of a scenario; what is ``None`` is left out. Traces stand in it as they are, not as their files."""
+    """Return the table of a scenario, without what is ``None``. Traces are in it themselves, not as files."""
     return {name: value for name, value in _plain(scenario).items() if value not in ([], "")}
 
 
@@ -237,74 +232,51 @@ _SPECS: Final = (Scenario.__module__, NodeSpec.__module__)
 
 
 def vary(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
-    """A copy of the table with other values: ``{"node.paging_ratio": 0.3, "publishers[0].rate": 50}``.
+    """Return a copy of the table with other values: ``{"node.paging_ratio": 0.3, "publishers[0].rate": 50}``.
 
-    A key names its way: through tables with a dot, to one item of a list by its number from 0, to all of them without
-    (``publishers.rate``). Whether there is such a key and may have such a value is found out when a scenario is made
-    of the table. Raises ScenarioError where a key leads nowhere.
+    A key is a path. A dot leads into a table, and a number from 0 on to one item of a list. Without a number, all items
+    are meant (``publishers.rate``). Whether the key exists and may have that value shows when a scenario is made of the
+    table. Raises ScenarioError if a key leads nowhere.
     """
-    changed = copy.deepcopy(dict(table))
+    changed: Table = copy.deepcopy(dict(table))
     for key, value in changes.items():
-        steps = key.split(".")
-        holders = list(_held(changed, steps[:-1], key))
-        for holder, where in holders:
-            _set(holder, where, steps[-1], key, value)
+        changed = _changed(changed, "", [_step(step, key) for step in key.split(".")], key, value)
     return changed
 
 
-def _held(table: Table, steps: list[str], key: str) -> Iterator[tuple[Table, str]]:
-    """The tables that a way leads to, each with how it is called."""
-    places: list[tuple[Table, str]] = [(table, "")]
-    for step in steps:
-        places = [inner for holder, where in places for inner in _stepped(holder, where, step, key)]
-    yield from places
+def _changed(holder: Mapping[str, Any], where: str, steps: Sequence[_Step], key: str, value: Any) -> Table:
+    """Return a copy of the table ``holder`` with another value at the end of ``steps``. Errors call it ``where``."""
+    (name, index), *further = steps
+    called, found = under(where, name), holder.get(name)
 
+    def inner(item: Any, place: str) -> Any:
+        if not further:
+            return copy.deepcopy(value)
+        if not isinstance(item, Mapping):
+            raise ScenarioError(f"{key}: {place} is no table, but {shown(item)}")
+        return _changed(item, place, further, key, value)
 
-def _stepped(holder: Table, where: str, step: str, key: str) -> list[tuple[Table, str]]:
-    name, index = _step(step, key)
-    called = under(where, name)
+    if index is None and (not further or isinstance(found, Mapping)):
+        return {**holder, name: inner(found, called)}
     if index is None and name not in holder and name not in _LISTS:
-        holder[name] = {}
-    found: Any = holder.get(name)
-    if isinstance(found, list | tuple):
-        found = holder[name] = [dict(item) if isinstance(item, Mapping) else item for item in found]
-    elif isinstance(found, Mapping):
-        found = holder[name] = dict(found)
-    if isinstance(found, dict) and index is None:
-        return [(found, called)]
-    numbers = _numbers(found, index, called, key)
-    for number in numbers:
-        if not isinstance(found[number], dict):
-            raise ScenarioError(f"{key}: {called}[{number}] is no table, but {shown(found[number])}")
-    return [(found[number], f"{called}[{number}]") for number in numbers]
-
-
-def _numbers(found: Any, index: int | None, called: str, key: str) -> list[int]:
-    """Which items of a list are meant."""
-    if found is None or found == []:
+        return {**holder, name: inner({}, called)}
+    if found is None or found in ([], ()):
         raise ScenarioError(f"{key}: the scenario has no {called}")
-    if not isinstance(found, list):
+    if not isinstance(found, list | tuple):
         raise ScenarioError(f"{key}: {called} is no {'list' if index is not None else 'table'}, but {shown(found)}")
-    if index is None:
-        return list(range(len(found)))
-    if index >= len(found):
+    if index is not None and index >= len(found):
         raise ScenarioError(f"{key}: {called} has {len(found)} items, numbered from 0")
-    return [index]
+    items = list(found)
+    for number in range(len(items)) if index is None else (index,):
+        items[number] = inner(items[number], f"{called}[{number}]")
+    return {**holder, name: items}
 
 
-def _set(holder: Table, where: str, step: str, key: str, value: Any) -> None:
-    name, index = _step(step, key)
-    if index is None:
-        holder[name] = copy.deepcopy(value)
-        return
-    found: Any = holder.get(name)
-    if isinstance(found, tuple):
-        found = list(found)
-    [number] = _numbers(found, index, under(where, name), key)
-    holder[name] = [*found[:number], copy.deepcopy(value), *found[number + 1 :]]
+_Step = tuple[str, int | None]
+"""A key of a table, and the number of an item where the key holds a list."""
 
 
-def _step(step: str, key: str) -> tuple[str, int | None]:
+def _step(step: str, key: str) -> _Step:
     matched = _KEY.fullmatch(step)
     if matched is None:
         raise ScenarioError(f"{key!r} is no key such as 'node.paging_ratio' or 'publishers[0].rate'")

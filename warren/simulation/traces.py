@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -27,7 +26,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warren.simulation.forms import line, one_of
+from warren.simulation.forms import inside, line, one_of
 from warren.simulation.rates import Trace, per_second
 from warren.simulation.units import LONGEST_S, ScenarioError, shown
 
@@ -46,37 +45,32 @@ Floats = npt.NDArray[np.float64]
 
 
 def read_trace(path: Any, time_column: Any = TIME, rate_column: Any | None = None, gaps: Any = "error") -> Trace:
-    """The trace in the file at ``path``.
+    """Return the trace in the file at ``path``.
 
-    ``time_column``, ``rate_column``: where they are called otherwise; left out, a column ``rate`` is looked for and
-    then one called ``messages``. Raises ScenarioError, with the file, for anything that is not such a file.
+    ``time_column`` and ``rate_column`` are the names of the columns. By default the rate is in a column ``rate`` or
+    else ``messages``. Raises ScenarioError, with the file's name, if the file is not a trace.
     """
-    name = _said("path", line, path)
-    of_time = _said("time_column", line, time_column)
-    of_rate = None if rate_column is None else _said("rate_column", line, rate_column)
-    wanted: Gaps = _said("gaps", lambda value: one_of(value, Gaps), gaps)
-    try:
+    with inside("path"):
+        name = line(path)
+    with inside("time_column"):
+        of_time = line(time_column)
+    with inside("rate_column"):
+        of_rate = None if rate_column is None else line(rate_column)
+    with inside("gaps"):
+        wanted: Gaps = one_of(gaps, Gaps)
+    with inside(f"{name}: "):
         frame = _rows(name)
         at_s = _times(_column(frame, of_time))
         in_all = of_rate is None and RATE not in frame.columns and MESSAGES in frame.columns
         values = _numbers(_column(frame, of_rate or (MESSAGES if in_all else RATE)))
         return _traced(name, at_s, values, wanted, in_all=in_all)
-    except ScenarioError as error:
-        raise ScenarioError(f"{name}: {error}") from None
-
-
-def _said(key: str, form: Callable[[Any], Any], value: Any) -> Any:
-    try:
-        return form(value)
-    except ScenarioError as error:
-        raise ScenarioError(f"{key}{error}") from None
 
 
 # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _rows(path: str) -> pd.DataFrame:
-    """Its rows as they are: of a CSV, texts."""
+    """Return the rows of a file. Those of a CSV are texts."""
     try:
         if not os.path.isfile(path):
             raise ScenarioError("is no file" if os.path.exists(path) else "there is no such file")
@@ -140,7 +134,7 @@ def _column(frame: pd.DataFrame, name: str) -> pd.Series[Any]:
 
 
 def _numbers(column: pd.Series[Any]) -> Floats:
-    """Finite numbers; what is missing or is none is an error that names the row."""
+    """Return finite numbers. The error for anything else names the row."""
     numbers = _as_floats(column)
     wrong = np.flatnonzero(~np.isfinite(numbers))
     if len(wrong):
@@ -159,7 +153,7 @@ def _as_floats(column: pd.Series[Any]) -> Floats:
 
 
 def _times(column: pd.Series[Any]) -> Floats:
-    """Seconds: as they are, or from the first moment on."""
+    """Return seconds: as they are, or from the first moment on."""
     if pd.api.types.is_numeric_dtype(column) or np.isfinite(_as_floats(column.iloc[:1])).all():
         at_s = _numbers(column)
         wrong = np.flatnonzero((at_s < 0) | (at_s > LONGEST_S))
@@ -184,7 +178,7 @@ def _times(column: pd.Series[Any]) -> Floats:
 
 
 def _format(column: pd.Series[Any]) -> str | None:
-    """Of texts: ISO 8601 alone; 03/02/2026 can be two days."""
+    """Return the format of texts. It is ISO 8601 alone, because 03/02/2026 can be two days."""
     return None if pd.api.types.is_datetime64_any_dtype(column) else "ISO8601"
 
 
@@ -230,4 +224,5 @@ def _traced(name: str, at_s: Floats, values: Floats, gaps: Gaps, *, in_all: bool
 def _check_rates(rates: Floats) -> None:
     wrong = np.flatnonzero(~((rates >= 0.0) & (rates <= 1e9)))
     if len(wrong):
-        _said(f"row {wrong[0] + 1}: the rate", per_second, float(rates[wrong[0]]))
+        with inside(f"row {wrong[0] + 1}: the rate"):
+            per_second(float(rates[wrong[0]]))

@@ -27,7 +27,7 @@ class ScenarioError(SettingsError):
 
 
 def shown(value: object) -> str:
-    """A wrong value, for an error: its beginning, where it is long."""
+    """Return a wrong value for an error: its beginning, if it is long."""
     try:
         said = repr(value)
     except (ValueError, RecursionError):  # a number of more digits than Python writes; nested without end
@@ -35,52 +35,51 @@ def shown(value: object) -> str:
     return said if len(said) <= 100 else f"{said[:97]}..."
 
 
-def seconds(key: str, value: object) -> float:
-    """A period: a number of seconds, or a text with its unit. At most a year, never negative."""
+def period(value: object) -> float:
+    """Return the seconds of a period, from a number of them or a text with its unit. From 0 to a year."""
     if isinstance(value, str) and (matched := _PERIOD.fullmatch(value.strip())) and matched[2] in _SECONDS_OF_UNIT:
-        period = round(float(matched[1]) * _SECONDS_OF_UNIT[matched[2]], 9)
+        found = round(float(matched[1]) * _SECONDS_OF_UNIT[matched[2]], 9)
     elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _BEYOND:
-        period = float(value)
+        found = float(value)
     else:
-        raise ScenarioError(f"{key} must be a time such as 2.5, '250ms' or '10min', not {shown(value)}")
-    if not 0.0 <= period <= LONGEST_S:
-        raise ScenarioError(f"{key} must be 0 s … 366 days, not {shown(value)}")
-    return period
+        raise ScenarioError(f" must be a time such as 2.5, '250ms' or '10min', not {shown(value)}")
+    if not 0.0 <= found <= LONGEST_S:
+        raise ScenarioError(f" must be 0 s … 366 days, not {shown(value)}")
+    return found
 
 
-def clock(key: str, value: object) -> float:
-    """A time of day, ``"HH:MM"`` or ``"HH:MM:SS"``: seconds since midnight."""
+def clock(value: object) -> float:
+    """Return the seconds since midnight of a time of day, ``"HH:MM"`` or ``"HH:MM:SS"``."""
     matched = _CLOCK.fullmatch(value.strip()) if isinstance(value, str) else None
     if matched is not None:
         hour, minute, second = int(matched[1]), int(matched[2]), int(matched[3] or 0)
         if hour <= 24 and minute < 60 and second < 60 and hour * 3600 + minute * 60 + second <= DAY_S:
             return float(hour * 3600 + minute * 60 + second)
-    raise ScenarioError(f"{key} must be a time of day such as '09:30', not {shown(value)}")
+    raise ScenarioError(f" must be a time of day such as '09:30', not {shown(value)}")
 
 
-def moment(key: str, value: object, start_of_day_s: float) -> float:
-    """When something happens, in seconds since the simulation's start: a period, or a time of day.
+def moment(value: object, start_of_day_s: float) -> float:
+    """Return the seconds from the simulation's start to a moment, which is a period or a time of day.
 
-    A time of day is the next one after the start: what begins at 22:00 reaches 01:00 after three hours.
+    A time of day is the next one after the start: from 22:00 it is three hours to 01:00.
     """
     if isinstance(value, str) and ":" in value:
-        return (clock(key, value) - start_of_day_s) % DAY_S
-    return seconds(key, value)
+        return (clock(value) - start_of_day_s) % DAY_S
+    return period(value)
 
 
-def size_bytes(key: str, value: object) -> int:
-    """An amount of memory, of disk, or of a body: bytes, or a text with RabbitMQ's units."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value <= MOST_BYTES:
-        raise ScenarioError(f"{key} must be 0 … {MOST_BYTES} bytes, not {shown(value)}")
-    try:
-        size = parse_information_unit(key, value)
-    except SettingsError as error:
-        raise ScenarioError(str(error)) from None
-    if size > MOST_BYTES:
-        raise ScenarioError(f"{key} must be 0 … {MOST_BYTES} bytes, not {shown(value)}")
-    return size
+def amount(value: object) -> int:
+    """Return the bytes of some memory, disk or body, from a number of them or a text with RabbitMQ's units."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or 0 <= value <= MOST_BYTES:
+        try:
+            size = parse_information_unit("", value)
+        except SettingsError as error:
+            raise ScenarioError(str(error)) from None
+        if size <= MOST_BYTES:
+            return size
+    raise ScenarioError(f" must be 0 … {MOST_BYTES} bytes, not {shown(value)}")
 
 
 def ns(period_s: float) -> int:
-    """Whole nanoseconds."""
+    """Return whole nanoseconds."""
     return round(period_s * NS)

@@ -66,15 +66,15 @@ def queues_of_directory(
     definitions: str | os.PathLike[str] | None = None,
     note: Note | None = None,
 ) -> tuple[QueueSpec, ...]:
-    """The queues at ``path``, as a scenario has them, in order of their names.
+    """Return the queues at ``path`` as a scenario has them, in order of their names.
 
-    ``path``: a node's data directory, its vhosts folder, a vhost's or a queue's folder, or an archive of one.
-    ``vhost``, ``queues``: only these; no queue named: all. ``definitions``: a broker's export (``rabbitmqctl
-    export_definitions``).
-    ``note`` is told, in a sentence each, what could not be read. A name that two vhosts have begins with its vhost's.
+    ``path`` is a node's data directory, its vhosts folder, a vhost's or a queue's folder, or an archive of one.
+    ``vhost`` and ``queues``: only these. ``definitions``: a broker's export (``rabbitmqctl export_definitions``).
+    ``note`` is called with a sentence for each thing that could not be read. If two vhosts have a queue of the same
+    name, the vhost's name comes first.
 
-    Raises :class:`~warren.storage.errors.DataError` or :class:`~warren.storage.errors.StorageError` where there is no
-    such directory, and ScenarioError where nothing in it can be read.
+    Raises :class:`~warren.storage.errors.DataError` or :class:`~warren.storage.errors.StorageError` if there is no such
+    directory, and ScenarioError if nothing in it can be read.
     """
     name = os.fspath(path)
     notes: list[str] = []
@@ -135,7 +135,7 @@ def _found_in(vhost: Vhost, vhost_name: str, queues: Sequence[str], declared: De
 
 
 def _counted(directory: QueueDirectory, note: Note) -> tuple[int, int] | None:
-    """Messages that would be delivered and their bytes; ``None``: it cannot be read."""
+    """Return the number of messages that would be delivered, and their bytes. ``None``: it cannot be read."""
     try:
         summary = directory.summary()
     except WarrenError as error:
@@ -152,7 +152,7 @@ def _counted(directory: QueueDirectory, note: Note) -> tuple[int, int] | None:
 
 
 def _spec(found: _Found, with_vhost: bool, declared: Declared, note: Note) -> QueueSpec | None:
-    """The queue as a scenario has it; ``None``: no scenario can."""
+    """Return the queue as a scenario has it. ``None``: a scenario cannot have it."""
     name = printable(f"{found.vhost}/{found.name}" if with_vhost else found.name)
     body = ConstantSize(min(round(found.payload_bytes / found.ready), LARGEST)) if found.ready else ConstantSize(1000)
     arguments = dict(declared.get((found.vhost, found.name)) or declared.get(("", found.name)) or {})
@@ -177,7 +177,7 @@ def _spec(found: _Found, with_vhost: bool, declared: Declared, note: Note) -> Qu
 
 
 def _declared(files: ReadOnlyFileSystem, source: Source, note: Note) -> Iterator[tuple[tuple[str, str], Arguments]]:
-    """Of a warren's directory; a broker's own database is not read."""
+    """Return the arguments in a warren's directory. A broker's own database is not read."""
     for directory in {_definitions_directory(files, vhost.path) for vhost in source.vhosts}:
         if directory is None:
             continue
@@ -229,17 +229,17 @@ def _arguments(queues: Any) -> Iterator[tuple[tuple[str, str], Arguments]]:
 
 
 def with_queues(scenario: Scenario, queues: Sequence[QueueSpec]) -> Scenario:
-    """The scenario with these queues at its start.
+    """Return the scenario with these queues at its start.
 
-    A queue that both have keeps what the scenario says of it, and has the directory's messages; the others are added.
-    A scenario file whose publishers and consumers have queues of the directory alone is read with them:
+    A queue that both have keeps the scenario's settings and gets the directory's messages. The others are added. If
+    publishers or consumers of a scenario file name queues that only the directory has, read the file with them:
     ``load_scenario(path, queues=…)``.
     """
     return attrs.evolve(scenario, queues=merged(scenario.queues, queues))
 
 
 def merged(own: Sequence[QueueSpec], found: Sequence[QueueSpec]) -> tuple[QueueSpec, ...]:
-    """Queues of a scenario and of a directory, each once."""
+    """Return the queues of a scenario and of a directory, each once."""
     there = {spec.name: spec for spec in found}
     merged: list[QueueSpec] = []
     for index, spec in enumerate(own):

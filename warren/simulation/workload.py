@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -21,7 +22,7 @@ from warren.actors.engines.effects import Delivered
 from warren.actors.engines.queue_turn import BUFFER
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.properties import Properties, encode_properties
-from warren.simulation.publication import Publication, expiration_ms
+from warren.simulation.publication import Publication
 from warren.simulation.scenario import ConsumerSpec, PublisherSpec
 from warren.simulation.simulated_queue import SimulatedQueue
 from warren.simulation.sizes import ConstantSize, Sizes, bodies, body
@@ -40,13 +41,13 @@ _DRAWN_AT_ONCE: Final = 1024
 
 @functools.cache
 def envelope(queue: str, *, persistent: bool) -> Envelope:
-    """Of a message that the default exchange routes to ``queue``."""
+    """Return the envelope of a message that the default exchange routes to ``queue``."""
     properties = encode_properties(Properties(delivery_mode=2 if persistent else 1))
     return Envelope(b"/", b"", (queue.encode(),), properties, persistent)
 
 
 def _ids(times: Times, first: int) -> bytes:
-    """Message ids: the moment and a number."""
+    """Return message ids: the moment and a number."""
     columns = np.empty((len(times), 2), ">u8")
     columns[:, 0] = times
     columns[:, 1] = np.arange(first, first + len(times))
@@ -85,7 +86,7 @@ class SimulatedPublisher:
         self._rng = rng
         self._granularity_ns = ns(granularity_s)
         self._number = int(rng.integers(1 << 62))
-        self._expiration_ms = expiration_ms(spec.expiration)
+        self._expiration_ms = None if spec.expiration is None else ns(spec.expiration) // 1_000_000
         self._unconfirmed = 0
         self._held_until_ns = -1
         self._times: Times = np.empty(0, np.int64)
@@ -99,7 +100,7 @@ class SimulatedPublisher:
 
     @property
     def waiting_messages(self) -> int:
-        """Messages whose moment is past; of those that are not drawn yet, as many as are to be expected."""
+        """The messages whose moment is past, including the expected number of those that are not drawn yet."""
         if self._spec.when_blocked == "skip":
             return self._high - self._next  # what it has in its hands; others it does not make
         now_ns = self._node.time.now_ns()
@@ -183,7 +184,7 @@ class SimulatedPublisher:
             token = None
             if spec.confirms:
                 self._unconfirmed += end - start
-                token = _Confirm(self, end - start)
+                token = partial(self._answered, end - start)
             if isinstance(spec.body, ConstantSize):
                 made = [body(spec.body.size)] * (end - start)
             else:
@@ -199,26 +200,10 @@ class SimulatedPublisher:
                 )
             )
 
-    def answered(self, count: int, *, refused: bool) -> None:
-        """So many of its messages are safe, or were refused."""
+    def _answered(self, count: int, _: bool) -> None:
+        """Note that so many of its messages are safe or were refused."""
         self._unconfirmed -= count
         self._wake.set()
-
-
-class _Confirm:
-    """The token of one publish."""
-
-    __slots__ = ("_count", "_publisher")
-
-    def __init__(self, publisher: SimulatedPublisher, count: int) -> None:
-        self._publisher = publisher
-        self._count = count
-
-    def confirmed(self) -> None:
-        self._publisher.answered(self._count, refused=False)
-
-    def refused(self) -> None:
-        self._publisher.answered(self._count, refused=True)
 
 
 class SimulatedConsumer:
@@ -268,25 +253,25 @@ class SimulatedConsumer:
         spec = self._spec
         prefetch = 0 if spec.no_ack else spec.prefetch
         consumer = Consumer(self._channel, self._tag, prefetch=prefetch, acks_unseen=spec.no_ack)
-        self._queue.tell(SimulatedQueue.subscribe, (consumer, self))
+        self._queue.tell(self._queue.subscribe, consumer, self)
 
     def go_down(self) -> None:
-        """Lose its connection: what it has and has not acked comes back to the queue."""
+        """Lose the connection. Unacked messages come back to the queue."""
         self._downs += 1
         if self._downs == 1:
-            self._queue.tell(SimulatedQueue.close_channel, (self._tag, self._channel))
+            self._queue.tell(self._queue.close_channel, self._tag, self._channel)
             self._epoch += 1
             self._buffer.clear()
             self._taken_of_first = self.buffered = 0
 
     def come_back(self) -> None:
-        """Be there again, unless something else keeps it down."""
+        """Come back, unless something else keeps it down."""
         self._downs -= 1
         if not self._downs:
             self._subscribe()
 
     def put(self, delivered: Delivered) -> None:
-        """Messages from the queue."""
+        """Take in messages from the queue."""
         if self._downs or delivered.channel != self._channel:
             return  # on their way when it went down; the queue has them back
         self._buffer.append((delivered.fetched.ids, delivered.first_tag, delivered.count))
@@ -310,14 +295,14 @@ class SimulatedConsumer:
             np.add(ends_ns[:-1], taken_ns[0], out=taken_ns[1:])
             self._latencies(ids, taken_ns)
             if self._spec.no_ack and tags:  # as in the runtime: acked when it is delivered
-                self._queue.tell(SimulatedQueue.settle, (self._channel, tags, True))
+                self._queue.tell(self._queue.settle, self._channel, tags, True)
             if ends_ns[-1]:
                 yield env.timeout(int(ends_ns[-1]))
             if epoch == self._epoch:
                 self._done(tags)
 
     def _service_ends(self) -> Times:
-        """When it will have handled each of the messages of one granule, at least one: ns from now."""
+        """Return when it will have handled each message of one granule, at least one: ns from now."""
         most = self.buffered
         if self._spec.rate is None:
             return np.zeros(most, np.int64)
@@ -341,7 +326,7 @@ class SimulatedConsumer:
         return rounded
 
     def _take_up(self, count: int) -> tuple[bytes, list[range]]:
-        """Take messages out of the buffer: their ids and their tags."""
+        """Take messages out of the buffer. Returns their ids and their tags."""
         self.buffered -= count
         buffer, at = self._buffer, self._taken_of_first
         ids: list[bytes] = []
@@ -365,7 +350,7 @@ class SimulatedConsumer:
     def _done(self, tags: list[range]) -> None:
         spec = self._spec
         if (spec.no_ack or not spec.prefetch) and self.buffered <= BUFFER // 2:
-            self._queue.tell(SimulatedQueue.more)
+            self._queue.tell(self._queue.more)
         if spec.no_ack or not tags:
             return
         if not spec.ack_delay:
@@ -381,10 +366,10 @@ class SimulatedConsumer:
 
     def _settle(self, tags: list[range]) -> None:
         if not self._spec.requeue:
-            self._queue.tell(SimulatedQueue.settle, (self._channel, tags, True))
+            self._queue.tell(self._queue.settle, self._channel, tags, True)
             return
         for acked, part in self._by_fate(tags):
-            self._queue.tell(SimulatedQueue.settle, (self._channel, part, acked))
+            self._queue.tell(self._queue.settle, self._channel, part, acked)
 
     def _by_fate(self, tags: list[range]) -> Iterator[tuple[bool, list[range]]]:
         numbers = np.concatenate([np.arange(part.start, part.stop) for part in tags])

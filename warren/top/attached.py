@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from types import TracebackType
 from typing import Any, Final
 
 from warren.actors.status_server import find_socket, short_path
@@ -76,7 +75,5 @@ class Attached:
     def __enter__(self) -> Attached:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

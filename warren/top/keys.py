@@ -18,7 +18,6 @@ import sys
 import termios
 import time
 import tty
-from types import TracebackType
 from typing import Any, Final
 
 import attrs
@@ -172,9 +171,7 @@ class Keyboard:
             tty.setcbreak(self._descriptor)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
             termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
 

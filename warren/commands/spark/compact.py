@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import RenderableType
 from rich.filesize import decimal
-from rich.table import Table
 from rich.text import Text
 
 from warren.commands.options import EXIT_DAMAGE, JsonOption, parse_settings
-from warren.commands.output import print_json, print_text, report_error
+from warren.commands.output import plain_table, print_json, print_text, report_error
 from warren.commands.spark.arguments import Master, Paths, job
 from warren.salvage.names import printable
 
@@ -44,11 +42,8 @@ def compact(paths: Paths, *, master: Master = None, setting: LimitOption = None,
 
 
 def _tables(compacting: Any) -> Iterator[RenderableType]:
-    shape = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    for name in ("node", "vhost", "store"):
-        shape.add_column(name, style="bold" if name == "node" else None, overflow="fold")
-    for name in ("files", "size", "valid", "deleted", "combined", "frees"):
-        shape.add_column(name, justify="right")
+    numbers = ("files", "size", "valid", "deleted", "combined", "frees")
+    shape = plain_table("node", "vhost", "store", numbers=numbers)
     for store in compacting.stores:
         size = sum(file["size"] for file in store["files"])
         valid = sum(file["valid_bytes"] for file in store["files"])

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer
-from rich import box
 from rich.console import RenderableType
 from rich.filesize import decimal
-from rich.table import Table
 from rich.text import Text
 
 from warren.commands.options import EXIT_DAMAGE, JsonOption, SetOption, TableFormat, parse_settings
-from warren.commands.output import print_json, print_text, report_error
+from warren.commands.output import plain_table, print_json, print_text, report_error
 from warren.commands.spark.arguments import Master, Out, Paths, TableFormatOption, job
 from warren.salvage.names import from_text, printable, shown
 
@@ -49,7 +47,8 @@ def inspect(
 
 def _tables(inspected: Any, out: str | None) -> Iterator[RenderableType]:
     if inspected.queues:
-        shape = _table("node", "vhost", "queue", ready=True, payload=True, kind=False)
+        shape = plain_table("node", "vhost", "queue", numbers=("ready", "payload"))
+        shape.add_column("kind", overflow="fold")
         for queue in inspected.queues:
             names = queue["node"], queue["vhost"]
             ready = f"{queue['ready']:,}", decimal(queue["bytes"])
@@ -57,12 +56,12 @@ def _tables(inspected: Any, out: str | None) -> Iterator[RenderableType]:
             shape.add_row(*map(_plain, names), Text(shown(from_text(queue["name"]))), *ready, kind)
         yield from (shape, "")
     if inspected.topics:
-        shape = _table("node", "topic", queue=True, begin=True, end=True)
+        shape = plain_table("node", "topic", numbers=("queue", "begin", "end"))
         for queue in inspected.topics:
             numbers = f"{queue['queue_id']}", f"{queue['min_offset']:,}", f"{queue['max_offset']:,}"
             shape.add_row(_plain(queue["node"]), _plain(queue["topic"]), *numbers)
         yield from (shape, "")
-    shape = _table("node", queues=True, ready=True, payload=True, **{"topics' queues": True, "records": True})
+    shape = plain_table("node", numbers=("queues", "ready", "payload", "topics' queues", "records"))
     for node in inspected.nodes:
         numbers = f"{node['queues']:,}", f"{node['ready']:,}", decimal(node["bytes"])
         shape.add_row(_plain(node["node"]), *numbers, f"{node['topic_queues']:,}", f"{node['records']:,}")
@@ -73,13 +72,3 @@ def _tables(inspected: Any, out: str | None) -> Iterator[RenderableType]:
 
 def _plain(text: str) -> Text:
     return Text(printable(text))
-
-
-def _table(*names: str, **others: bool) -> Table:
-    """``others``: further columns, and whether they are numbers."""
-    shape = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    for name in names:
-        shape.add_column(name, style="bold" if name == "node" else None, overflow="fold")
-    for name, is_number in others.items():
-        shape.add_column(name, justify="right" if is_number else "left", overflow="fold")
-    return shape
