@@ -56,7 +56,6 @@ StorePath = Annotated[
         help="A RocketMQ's store folder, a warren node's data directory, or a .tar.gz of one. Opened read-only.",
     ),
 ]
-QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE")]
 
 # ── which of it ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from warren.simulation.scenario import Scenario
 
 _EXIT_SOME_FAILED: Final = 1
-_EXIT_ERROR: Final = 2
 _NEEDED: Final = ("simpy", "pandas", "pyarrow", "matplotlib")
 
 ANSWER: Final = Kind(

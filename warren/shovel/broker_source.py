@@ -34,7 +34,6 @@ class BrokerSource:
     _connection: Connection
     _prefetch: int
     _wall_clock: Callable[[], int]
-    copies: bool = False
 
     def queues(self, names: Sequence[bytes]) -> list[SourceQueue]:
         if not names:

@@ -44,7 +44,6 @@ class CopySource:
     _progress: Progress
     _rename: Callable[[bytes], bytes]
     _report: OnFinding
-    copies: bool = True
 
     @classmethod
     @contextmanager

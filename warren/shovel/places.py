@@ -49,10 +49,6 @@ class SourceQueue(Protocol):
 class Source(Protocol):
     """Where letters come from; a context manager."""
 
-    @property
-    def copies(self) -> bool:
-        """Whether everything stays where it is."""
-
     def queues(self, names: Sequence[bytes]) -> list[SourceQueue]:
         """Those queues (all, where none is named), in order; raises where one is not there."""
 

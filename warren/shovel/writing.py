@@ -77,7 +77,6 @@ class MoveSource:
     _path: str
     _vhosts: dict[bytes, Vhost]
     _report: OnFinding
-    copies: bool = False
 
     @classmethod
     @contextmanager
