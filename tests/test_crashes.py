@@ -284,11 +284,11 @@ def crashes(
 ) -> Iterator[Life]:
     """``work`` cut off at each of its operations, one after the other; ``start_too``: and at those of the start.
 
-    In a quick run at every fourth.
+    In a quick run at every sixth.
     """
-    operation = 1 + torn % every(4) - every(4)
+    operation = 1 + torn % every(6) - every(6)
     while True:
-        operation += every(4)
+        operation += every(6)
         life = begin(operation, settings)
         if start_too:
             life.files.crash_at(operation, torn=torn)
@@ -461,11 +461,11 @@ def test_a_start_killed_behind_a_killed_flush_leaves_what_a_broker_reads() -> No
 def failures(work: Callable[[Life], None], kind: str) -> Iterator[Life]:
     """``work`` with each of its operations of a kind failing, one after the other; given up after the error.
 
-    In a quick run every other one.
+    In a quick run every third.
     """
-    skip = -every(2)
+    skip = -every(3)
     while True:
-        skip += every(2)
+        skip += every(3)
         life = begin(skip)
         life.start()
         crash_to_models(life)

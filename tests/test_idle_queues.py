@@ -97,6 +97,7 @@ def test_an_empty_queue_costs_two_kilobytes(tmp_path: Path) -> None:
     assert bytes_each(1000, lambda n: VariableQueue.create(parts(n))) < 2048
 
 
+@pytest.mark.slow
 def test_so_does_one_that_was_found_empty_after_a_crash(tmp_path: Path) -> None:
     files = RealFileSystem(max_open_files=100)
     assert files.descriptors is not None
@@ -115,6 +116,7 @@ def test_so_does_one_that_was_found_empty_after_a_crash(tmp_path: Path) -> None:
     assert len(files.descriptors) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("used_up", [False, True])
 def test_and_one_at_rest_with_all_of_its_messages_on_disk(tmp_path: Path, used_up: bool) -> None:
     files = RealFileSystem(max_open_files=100)

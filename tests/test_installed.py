@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parent.parent
+pytestmark = pytest.mark.slow
+
 LEFT_OUT = shutil.ignore_patterns(".*", "tests", "benchmarks", "__pycache__", "build", "dist", "*.egg-info")
 
 BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
@@ -107,7 +109,6 @@ def test_the_installed_commands_run(site: Path, tmp_path: Path) -> None:
     assert ran.stdout.startswith("warren ")
 
 
-@pytest.mark.slow
 def test_the_source_distribution_builds_into_the_same_wheel(checkout: Path, wheel: Path, tmp_path: Path) -> None:
     with tarfile.open(build("sdist", checkout, tmp_path / "sdist")) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")

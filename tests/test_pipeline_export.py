@@ -72,6 +72,7 @@ def test_all_golden_nodes_in_one_load_have_the_lines_of_the_single_machine(
     assert len(complaints) == len(summary.problems) + len(summary.notes)
 
 
+@pytest.mark.slow
 def test_parquet_says_what_the_lines_say(tmp_path: Path) -> None:
     exported(tmp_path / "lines", *ALL)
     exported(tmp_path / "parquet", *ALL, format="parquet", partition_bytes=300_000)

@@ -161,6 +161,7 @@ def test_a_stream_that_is_killed_again_and_again_has_each_record_once(spark: Spa
     assert found == expected
 
 
+@pytest.mark.slow
 def test_a_node_that_is_killed_while_it_is_followed_takes_nothing_back(tmp_path: Path) -> None:
     """No Spark here: the reader's own methods, as fast as they go, over four lives of a node."""
     node = str(tmp_path / "node")

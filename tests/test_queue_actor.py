@@ -519,6 +519,7 @@ def test_a_consumer_wakes_a_resting_queue_and_is_served_at_once(scene: HandNode)
         delivery.ack()
 
 
+@pytest.mark.slow
 def test_hundreds_of_resting_queues_take_10_kb_each_at_most() -> None:
     count = 400
     scene = hand_node(check_invariants=False)

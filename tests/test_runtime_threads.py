@@ -142,6 +142,7 @@ def test_what_was_confirmed_is_there_though_the_node_closes_or_its_queue_fails_m
         assert numbers == sorted(set(numbers)), "nothing twice, and in order"
 
 
+@pytest.mark.slow
 def test_memory_that_a_backlog_took_goes_back_to_the_system(tmp_path: Path) -> None:
     """In a process of its own: what other tests have left in the heap would count too."""
     program = f"""

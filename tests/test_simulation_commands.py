@@ -199,6 +199,7 @@ def test_another_seed_is_another_answer_and_the_same_one_the_same(
     assert said[1]["queues"] != said[0]["queues"]
 
 
+@pytest.mark.slow
 def test_the_same_scenario_writes_the_same_bytes_over_an_earlier_answer(
     scenario: Path, answer: tuple[Path, str, str], tmp_path: Path
 ) -> None:
@@ -236,6 +237,7 @@ def test_a_wrong_scenario_leaves_no_directory(scenario: Path, tmp_path: Path) ->
 # ── two ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_an_answer_and_a_scenario_are_put_beside_each_other(
     scenario: Path, answer: tuple[Path, str, str], tmp_path: Path
 ) -> None:

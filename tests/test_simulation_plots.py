@@ -94,6 +94,7 @@ def test_pictures_are_on_white_whatever_they_are_looked_at_on(folder: Path) -> N
     assert (pixels[..., 3] == 1.0).all()
 
 
+@pytest.mark.slow
 def test_the_same_result_gives_the_same_bytes_and_so_does_one_that_was_saved(
     result: Result, folder: Path, tmp_path: Path
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_reports_pictures_have_no_colour_that_dark_would_hide(folder: Path) ->
     assert "var(--ink)" in pictures
 
 
+@pytest.mark.slow
 def test_names_of_any_kind_are_drawn_as_they_are(result: Result, tmp_path: Path) -> None:
     names = ["$x^2$ & <b> 空のキュー", "\udcff\x1b[31m %s {0}" + "a" * 300]
     queues = dict.fromkeys(names, result.summary["queues"]["orders"])
@@ -445,6 +447,7 @@ def test_colour_blind_eyes_tell_each_state_from_its_neighbours(eye: str) -> None
 # ── two results ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_two_results_stand_side_by_side(result: Result, tmp_path: Path) -> None:
     other = simulate(attrs.evolve(OUTAGE, name="more memory", length=20, node=NodeSpec(memory="100MB"), events=[]))
     comparison = compare(result, other, tmp_path)

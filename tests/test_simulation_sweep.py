@@ -314,6 +314,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(PROJECT)}
 
 
+@pytest.mark.slow
 def test_a_program_needs_no_guard_around_its_sweep(tmp_path: Path) -> None:
     ran = subprocess.run(
         program(tmp_path / "program.py", 1), capture_output=True, text=True, check=False, env=environment()

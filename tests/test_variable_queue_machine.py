@@ -25,7 +25,7 @@ from warren.queue_index.variable_queue import VariableQueue
 from warren.storage.memory import MemoryFileSystem
 
 for _machine in (DefaultProfile, PartsOfSegments, RabbitProfile):
-    _machine.TestCase.settings = machine_settings(times(60, quick=25))
+    _machine.TestCase.settings = machine_settings(times(60))
 TestQueuesOfTheDefaultProfile = DefaultProfile.TestCase
 TestQueuesThatReadPartsOfSegments = PartsOfSegments.TestCase
 TestQueuesOfTheRabbitProfile = RabbitProfile.TestCase
