@@ -1,4 +1,5 @@
-"""Erlang terms as text, as the shell prints them (``~p``) and ``file:consult`` reads them: a reader.
+"""Erlang terms as text, as the shell prints them (``~p``) and ``file:consult`` reads them: a reader,
+and what the shell prints of a binary.
 
 Terms are those of :mod:`warren.storage.erlang_terms`, in the same Python types: a string is a list of its characters,
 an adjacent string continues the one before, ``true`` and ``false`` are ``bool``.
@@ -44,6 +45,7 @@ _TOKEN = re.compile(
 )
 _ESCAPE = re.compile(r"\\(?:x\{([0-9A-Fa-f]+)\}|x([0-9A-Fa-f]{2})|([0-7]{1,3})|\^(.)|(.))", re.DOTALL)
 _NAMED = {"b": "\b", "d": "\x7f", "e": "\x1b", "f": "\f", "n": "\n", "r": "\r", "s": " ", "t": "\t", "v": "\v"}
+_NAMES = {character: name for name, character in _NAMED.items() if name != "s"}
 
 
 class TextError(TermError):
@@ -69,6 +71,32 @@ def parse(text: bytes | str, *, max_depth: int = MAX_DEPTH, max_characters: int 
     if reader.kind:
         raise reader.error("something behind the full stop")
     return term
+
+
+def binary_text(content: bytes) -> str:
+    """``content`` as the shell prints it: ``<<"…">>`` where all its bytes are printable, else as numbers."""
+    if content and all(map(is_printable, content)):
+        return "<<" + quoted(content.decode("latin-1"), '"') + ">>"
+    return f"<<{','.join(map(str, content))}>>"
+
+
+def is_printable(code: int) -> bool:
+    """Whether the shell takes a number in a list or a binary for a character of a string."""
+    return 32 <= code < 127 or 160 <= code < 256 or 8 <= code <= 13 or code == 27
+
+
+def quoted(text: str, quote: str) -> str:
+    """``text`` in quotes, with an escape for each character that needs one."""
+    return quote + "".join(_escaped(character, quote) for character in text) + quote
+
+
+def _escaped(character: str, quote: str) -> str:
+    if character in (quote, "\\"):
+        return "\\" + character
+    if character in _NAMES:
+        return "\\" + _NAMES[character]
+    code = ord(character)
+    return character if 32 <= code < 127 or 160 <= code < 256 else f"\\x{{{code:X}}}"
 
 
 class _Reader:

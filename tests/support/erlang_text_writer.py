@@ -6,8 +6,8 @@ import math
 import re
 
 from warren.storage.erlang_terms import Atom, Term
+from warren.storage.erlang_text import binary_text, is_printable, quoted
 
-_NAMES = {"\b": "b", "\x7f": "d", "\x1b": "e", "\f": "f", "\n": "n", "\r": "r", "\t": "t", "\v": "v"}
 _PLAIN_ATOM = re.compile(r"[a-zß-öø-ÿ][0-9A-Za-zÀ-ÖØ-öø-ÿ_@]*")
 _RESERVED = re.compile(
     "after|and|andalso|band|begin|bnot|bor|bsl|bsr|bxor|case|catch|cond|div|else|end|fun|if|let|maybe|not|of|or|orelse"
@@ -30,8 +30,8 @@ def _write(term: Term, parts: list[str]) -> None:
         case tuple():
             _write_all(list(term), "{", "}", parts)
         case list():
-            if term and all(type(element) is int and _is_printable(element) for element in term):
-                parts.append(_quoted("".join(map(chr, term)), '"'))
+            if term and all(type(element) is int and is_printable(element) for element in term):
+                parts.append(quoted("".join(map(chr, term)), '"'))
             else:
                 _write_all(term, "[", "]", parts)
         case dict():
@@ -66,29 +66,8 @@ def _leaf(term: Term) -> str:
             return text if "." in mantissa else f"{mantissa}.0{exponent_mark}{exponent}"
         case Atom():
             plain = _PLAIN_ATOM.fullmatch(term) and not _RESERVED.fullmatch(term)
-            return str(term) if plain else _quoted(term, "'")
+            return str(term) if plain else quoted(term, "'")
         case bytes():
-            if not term:
-                return "<<>>"
-            if all(map(_is_printable, term)):
-                return "<<" + _quoted(term.decode("latin-1"), '"') + ">>"
-            return f"<<{','.join(map(str, term))}>>"
+            return binary_text(term)
         case _:
             raise ValueError(f"{term!r} has no text")
-
-
-def _is_printable(code: int) -> bool:
-    return 32 <= code < 127 or 160 <= code < 256 or 8 <= code <= 13 or code == 27
-
-
-def _quoted(text: str, quote: str) -> str:
-    return quote + "".join(_escaped(character, quote) for character in text) + quote
-
-
-def _escaped(character: str, quote: str) -> str:
-    if character in (quote, "\\"):
-        return "\\" + character
-    if character in _NAMES:
-        return "\\" + _NAMES[character]
-    code = ord(character)
-    return character if 32 <= code < 127 or 160 <= code < 256 else f"\\x{{{code:X}}}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from warren.storage.erlang_text import format_term
+from warren.storage.erlang_text import binary_text
 from warren.storage.errors import WarrenError
 
 FRAME_ERROR: Final = 501
@@ -82,5 +82,5 @@ class OutOfOrderError(WarrenError):
 
 def describe_frame(kind: int, payload: bytes) -> str:
     """A frame as RabbitMQ names it in a reply text: its first 16 bytes at most."""
-    shown = format_term(payload[:_SNIPPET_BYTES]).decode("latin-1").rstrip(".\n")
+    shown = binary_text(payload[:_SNIPPET_BYTES])
     return f"type {kind}, {'all' if len(payload) <= _SNIPPET_BYTES else 'first 16'} octets = {shown}"
