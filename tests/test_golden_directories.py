@@ -51,21 +51,24 @@ def index_entries(queue: ClassicV1Directory) -> list[list[Any]]:
     rows = []
     with queue.journal() as journal:
         for positions in queue.segments(journal):
-            rel_seqs = np.flatnonzero(positions.unacked)
-            columns = rel_seqs.tolist(), positions.bodies(rel_seqs), *positions.records(rel_seqs)
-            for rel_seq, body, file, _, embedded_at in zip(*columns, strict=True):
-                fact, embedded_size = positions.facts[rel_seq], int(body["embedded_size"])
-                message = decode_message(file.read(embedded_size, embedded_at)) if embedded_size else None
+            columns = queue.columns_of(positions)
+            columns = columns.rows(np.flatnonzero(columns.live))
+            own = positions.read_each(columns.rows(np.flatnonzero(columns.embedded)))
+            rel_seqs = (columns.seq_ids - positions.first_seq_id).tolist()
+            bodies = columns.msg_ids, columns.embedded.tolist(), columns.expiries_us.tolist(), columns.sizes.tolist()
+            for rel_seq, msg_id, embedded, expiry_us, size in zip(rel_seqs, *bodies, strict=True):
+                fact, encoded = positions.facts[rel_seq], next(own) if embedded else None
+                message = decode_message(encoded) if isinstance(encoded, bytes) else None
                 rows.append(
                     [
                         positions.first_seq_id + rel_seq,
-                        body["msg_id"].tobytes().hex(),
-                        int(embedded_size > 0),
+                        msg_id.tobytes().hex(),
+                        int(embedded),
                         int(positions.persistent[rel_seq]),
                         "del" if fact & DELIVERED else "no_del",
                         "ack" if fact & ACKED else "no_ack",
-                        int(body["expiry_us"]) or None,
-                        int(body["size"]),
+                        expiry_us or None,
+                        size,
                         hashlib.sha256(message.body).hexdigest() if message else None,
                     ]
                 )

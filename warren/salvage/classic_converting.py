@@ -21,27 +21,21 @@ import numpy as np
 
 from warren.queue_index import directory as disk
 from warren.queue_index.record_format import Ints
-from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.salvage import classic_v1_findings, classic_v2_findings
-from warren.salvage.classic_rules import CHANGED
+from warren.salvage.classic_directory import CHANGED, ClassicDirectory
 from warren.salvage.classic_v1 import ClassicV1Directory
 from warren.salvage.classic_v2 import KIND, ClassicV2Directory
-from warren.salvage.needed_body import Reference, with_bodies
-from warren.salvage.positions import Positions
+from warren.salvage.needed_body import Reference
 from warren.salvage.queue_directory import (
-    MSG_IDS,
-    BodySource,
     Extent,
     Finding,
     IndexColumns,
-    MessageRun,
     MsgIds,
-    QueueDirectory,
+    SegmentColumns,
     StoredMessage,
     Summary,
 )
-from warren.salvage.read_only import ReadOnlyFileSystem
-from warren.salvage.segment_v2 import read_message
+from warren.salvage.queue_reader import messages_of
 
 DAMAGED_COPY: Final = "damaged copy"
 """Kind of a finding: of a message that ``.qi`` cannot give, and the old index can."""
@@ -50,18 +44,11 @@ _NONE: Final = np.empty(0, np.int64)
 
 
 @attrs.frozen(eq=False, kw_only=True)
-class ClassicConvertingDirectory:
-    """Answers :class:`warren.salvage.queue_directory.QueueDirectory`."""
+class ClassicConvertingDirectory(ClassicDirectory):
+    """Answers :class:`warren.salvage.queue_reader.QueueDirectory`."""
 
-    files: ReadOnlyFileSystem
-    path: str
-    name: bytes
     segment_entry_count: int
     """Of version 1."""
-    terms: RecoveryTerms | None
-    """``None``: the queue was not stopped cleanly."""
-    bodies: BodySource
-    """The vhost's persistent store."""
 
     @property
     def kind(self) -> str:
@@ -87,20 +74,11 @@ class ClassicConvertingDirectory:
         )
 
     def summary(self) -> Summary:
-        v1, v2 = self.v1, self.v2
-        old, new = v1.summary().details, v2.summary().details
-        ready, payload_bytes, added = 0, 0, self._added()
-        for segment in v2.segments():
-            rel_seqs = v2.had(segment)
-            sizes = segment.entries["size"][rel_seqs[~np.isin(segment.first_seq_id + rel_seqs, added)]]
+        old, new = self.v1.summary().details, self.v2.summary().details
+        ready = payload_bytes = 0
+        for sizes in map(self.ready_sizes, self.segment_columns()):
             ready += len(sizes)
-            payload_bytes += int(sizes.sum(dtype=np.int64))
-        for positions, rel_seqs in self._in_v1(added):
-            bodies = positions.bodies(rel_seqs)
-            there = positions.embedded_sizes[rel_seqs] > 0
-            there[~there] = self.bodies.contains_each(np.ascontiguousarray(bodies["msg_id"][~there]).view(MSG_IDS))
-            ready += int(there.sum())
-            payload_bytes += int(bodies["size"][there].sum(dtype=np.int64))
+            payload_bytes += int(sizes.sum())
         left = {"journal": old["journal"], "segments": old["segments"]}
         return Summary(ready, payload_bytes, {**new, "converting": left})
 
@@ -108,20 +86,27 @@ class ClassicConvertingDirectory:
         old, new = self.v1.extent(), self.v2.extent()
         return Extent({}, old.shared_bytes + sum(old.pieces.values()) + sum(new.pieces.values()), None)
 
-    def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
-        added = self._added()
-        of_v2 = self._of_v2(added, include_acked=include_acked)
-        of_v1 = self._of_v1(added, include_acked=include_acked)
-        yield from map(itemgetter(1), heapq.merge(of_v2, of_v1, key=itemgetter(0)))
+    def deliveries(
+        self, only: range | None, *, include_acked: bool
+    ) -> Iterator[SegmentColumns | StoredMessage | Finding]:
+        if only is None or only:
+            added = self._added()
+            of_v2 = self._of_v2(added, include_acked=include_acked)
+            of_v1 = self._of_v1(added, include_acked=include_acked)
+            yield from map(itemgetter(1), heapq.merge(of_v2, of_v1, key=itemgetter(0)))
 
-    def message_runs(
-        self, *, include_acked: bool = False, only: range | None = None
-    ) -> Iterator[StoredMessage | MessageRun | Finding]:
-        return self.messages(include_acked=include_acked) if only is None or only else iter(())
+    def segment_columns(self, only: range | None = None) -> Iterator[SegmentColumns]:
+        """Those of the new index, then those of the old one."""
+        if only is None or only:
+            added = self._added()
+            for new in self.v2.segment_columns():
+                yield attrs.evolve(new, restored=new.restored & ~np.isin(new.seq_ids, added))
+            for old in self.v1.segment_columns():
+                yield attrs.evolve(old, restored=np.isin(old.seq_ids, added))
 
-    def index_columns(self, only: range | None = None) -> Iterator[IndexColumns | Finding]:
-        found: tuple[list[IndexColumns], list[IndexColumns]] = [], []
-        queues: tuple[QueueDirectory, QueueDirectory] = self.v2, self.v1
+    def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
+        found: tuple[list[SegmentColumns], list[SegmentColumns]] = [], []
+        queues: tuple[ClassicDirectory, ClassicDirectory] = self.v2, self.v1
         for columns, queue in zip(found, queues, strict=True):
             for one in queue.index_columns() if only is None or only else ():
                 if not isinstance(one, Finding):
@@ -135,32 +120,12 @@ class ClassicConvertingDirectory:
         new = [one.rows(np.flatnonzero(~np.isin(one.seq_ids, told))) for one in new]
         yield from _in_order([one for one in new + old if len(one)])
 
-    def count(self, only: range) -> int:
-        return self.summary().ready if only else 0
-
-    def deliverable(self, only: range) -> Iterator[tuple[int, MsgIds]]:
-        if not only:
-            return
-        v2, added = self.v2, self._added()
-        for segment in v2.segments():
-            wanted = segment.live & segment.persistent & v2.seen(segment)
-            wanted &= ~np.isin(segment.first_seq_id + np.arange(len(wanted)), added)
-            ids = np.ascontiguousarray(segment.entries["msg_id"][wanted & segment.elsewhere]).view(MSG_IDS)
-            yield int((wanted & segment.inside).sum()), ids
-        for positions, rel_seqs in self._in_v1(added):
-            stored = rel_seqs[positions.embedded_sizes[rel_seqs] == 0]
-            ids = np.ascontiguousarray(positions.bodies(stored)["msg_id"]).view(MSG_IDS)
-            yield len(rel_seqs) - len(stored), ids
-
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         yield from self.v2.references(persistent=persistent)
         yield from self.v1.references(persistent=persistent)
 
     def knows_references(self) -> bool:
         return self.v2.knows_references()
-
-    def findings(self) -> Iterator[Finding]:
-        return with_bodies(self.own_findings(), self.bodies)
 
     def own_findings(self) -> Iterator[Finding | Reference]:
         detail = "a change of version that a crash cut short: .qi counts, and .idx adds what it lacks"
@@ -183,30 +148,16 @@ class ClassicConvertingDirectory:
 
     def _added(self) -> Ints:
         """The positions, ascending, of live messages of the old index that the new one cannot give."""
-        v1, v2 = self.v1, self.v2
-        with v1.journal() as journal:
-            of_v1 = [
-                positions.first_seq_id + np.flatnonzero(positions.unacked & positions.persistent & v1.seen(positions))
-                for positions in v1.segments(journal)
-            ]
-        old = np.concatenate([_NONE, *of_v1])
-        for segment in v2.segments():
-            rel_seqs = v2.had(segment)
-            common = rel_seqs[np.isin(segment.first_seq_id + rel_seqs, old)]
-            is_good = [
-                bool(segment.elsewhere[rel_seq]) or isinstance(read_message(segment, rel_seq), bytes)
-                for rel_seq in common.tolist()
-            ]
-            old = np.setdiff1d(old, segment.first_seq_id + common[np.array(is_good, np.bool_)], assume_unique=True)
+        old = np.concatenate([_NONE, *(columns.seq_ids[columns.ready] for columns in self.v1.segment_columns())])
+        v2 = self.v2
+        for columns in v2.segment_columns():
+            common = columns.rows(v2.had(columns))
+            common = common.rows(np.flatnonzero(np.isin(common.seq_ids, old)))
+            here = common.rows(np.flatnonzero(~common.stored))
+            is_good = [isinstance(found, bytes) for found in here.segment.read_each(here)]
+            good = np.concatenate([common.seq_ids[common.stored], here.seq_ids[np.array(is_good, np.bool_)]])
+            old = np.setdiff1d(old, good, assume_unique=True)
         return np.sort(old)
-
-    def _in_v1(self, wanted: Ints) -> Iterator[tuple[Positions, Ints]]:
-        """The segments of the old index, with those of their positions that are among these."""
-        v1 = self.v1
-        with v1.journal() as journal:
-            for positions in v1.segments(journal):
-                seq_ids = positions.first_seq_id + np.arange(len(positions.facts))
-                yield positions, np.flatnonzero(np.isin(seq_ids, wanted))
 
     def _of_v2(self, added: Ints, *, include_acked: bool) -> Iterator[tuple[int, StoredMessage | Finding]]:
         """What the new index gives. What the old one adds is damaged here, and not missing."""
@@ -217,7 +168,9 @@ class ClassicConvertingDirectory:
                     yield at, one
                 continue
             at = one.first_seq_id
-            for at, found in self.v2.messages_of(one, include_acked=include_acked):
+            columns = self.v2.columns_of(one)
+            wanted = columns.restored & (columns.live | include_acked)
+            for at, found in messages_of(columns.rows(np.flatnonzero(wanted)), self.bodies):
                 if at not in replaced:
                     yield at, found
                 elif isinstance(found, Finding):
@@ -225,7 +178,7 @@ class ClassicConvertingDirectory:
 
     def _of_v1(self, added: Ints, *, include_acked: bool) -> Iterator[tuple[int, StoredMessage | Finding]]:
         """What the old index adds; a finding stands behind the message before it."""
-        v1, at = self.v1, 0
+        at = 0
         told = self._told_by_v2() if include_acked else _NONE
         for one in classic_v1_findings.walk(self._v1_alone):
             if isinstance(one, Finding):
@@ -233,19 +186,17 @@ class ClassicConvertingDirectory:
                     yield at, one
                 continue
             at = one.first_seq_id
-            seq_ids = one.first_seq_id + np.arange(len(one.facts))
-            wanted = np.isin(seq_ids, added)
+            columns = self.v1.columns_of(one)
+            wanted = np.isin(columns.seq_ids, added)
             if include_acked:
-                wanted |= one.acked & one.persistent & v1.seen(one) & ~np.isin(seq_ids, told)
-            rel_seqs = np.flatnonzero(wanted)
-            for found in v1.messages_of(one, rel_seqs, one.bodies(rel_seqs)):
+                wanted |= columns.acked & columns.restored & ~np.isin(columns.seq_ids, told)
+            for _, found in messages_of(columns.rows(np.flatnonzero(wanted)), self.bodies):
                 at = found.seq_id if isinstance(found, StoredMessage) else at
                 yield at, found
 
     def _told_by_v2(self) -> Ints:
         """The positions of which the new index says anything."""
-        parts = [segment.first_seq_id + np.flatnonzero(segment.live | segment.acked) for segment in self.v2.segments()]
-        return np.concatenate([_NONE, *parts])
+        return np.concatenate([_NONE, *(columns.seq_ids for columns in self.v2.segment_columns())])
 
 
 def _is_of_other_version(found: Finding) -> bool:
@@ -254,7 +205,7 @@ def _is_of_other_version(found: Finding) -> bool:
     return found.kind == "leftover file" and (disk.is_of_v1(name) or disk.is_of_v2(name))
 
 
-def _in_order(parts: list[IndexColumns]) -> Iterator[IndexColumns]:
+def _in_order(parts: list[SegmentColumns]) -> Iterator[SegmentColumns]:
     """Cut where another part goes on, and each piece in its turn."""
     ends = [np.full(len(part), number, np.int64) for number, part in enumerate(parts)]
     seq_ids = np.concatenate([_NONE, *(part.seq_ids for part in parts)])

@@ -14,28 +14,26 @@ along: what verify says of the index, export says, too. Verify alone compares ev
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from warren.queue_index import directory as disk
 from warren.queue_index.entries import ACKED, DELIVERED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
 from warren.queue_index.record_format import BODY_SIZE, JOURNAL, Ints
-from warren.salvage.classic_rules import CHANGED
-from warren.salvage.needed_body import Reference, contents_of, contradictions
+from warren.salvage.classic_v1_index import ClassicV1Index
+from warren.salvage.needed_body import Reference
 from warren.salvage.positions import JournalBySegment, Positions
 from warren.salvage.queue_directory import Finding, unreadable_file
 from warren.salvage.queue_index_file import QueueIndexFile
+from warren.salvage.queue_reader import compared
 from warren.salvage.read_only import below
-
-if TYPE_CHECKING:
-    from warren.salvage.classic_v1 import ClassicV1Directory
 
 _KNOWN_FILES: Final = frozenset({disk.QUEUE_NAME_FILE, disk.JOURNAL_NAME})
 _MAX_SEQ_ID: Final = 1 << 62
 
 
-def walk(queue: ClassicV1Directory, only: range | None = None) -> Iterator[Positions | Finding]:
+def walk(queue: ClassicV1Index, only: range | None = None) -> Iterator[Positions | Finding]:
     """The segments in order, each open until the next, and all that is to be said of journal and segments.
 
     ``only``: of these segments, and of the journal as a whole.
@@ -53,10 +51,12 @@ def walk(queue: ClassicV1Directory, only: range | None = None) -> Iterator[Posit
             unacked[positions.number] = int(positions.unacked.sum())
             persistent_unacked += int((positions.unacked & positions.persistent).sum())
         yield from _journal_without_segment(journal, set(unacked), queue.segment_entry_count, only)
-        yield from _terms(queue, unacked, persistent_unacked, only)
+        words = disk.segment_name, "unacked messages"
+        said = {} if queue.terms is None else dict(queue.terms.segments)
+        yield from queue.changed(said, unacked, persistent_unacked, only, words)
 
 
-def of_directory(queue: ClassicV1Directory) -> Iterator[Finding | Reference]:
+def of_directory(queue: ClassicV1Index) -> Iterator[Finding | Reference]:
     """Everything that is to be said of a queue's directory by its own files, and what it needs of the store."""
     is_durable: bool | None = None
     for one in walk(queue):
@@ -66,7 +66,8 @@ def of_directory(queue: ClassicV1Directory) -> Iterator[Finding | Reference]:
         if is_durable is None:
             is_durable = bool(one.journal.columns.publish_persistent.any())
         is_durable = is_durable or bool(one.file.columns.publish_persistent.any())
-        yield from _messages(one, is_durable=is_durable)
+        columns = queue.columns_of(one)
+        yield from compared(columns.rows(np.flatnonzero(columns.embedded | columns.live)), is_durable=is_durable)
 
 
 def _damage(kind: str, file: QueueIndexFile, offset: int | None, detail: str) -> Finding:
@@ -77,7 +78,7 @@ def _leftover(kind: str, file: QueueIndexFile, offset: int | None, detail: str) 
     return Finding(kind, "leftover", file.path, offset, detail)
 
 
-def _strange_files(queue: ClassicV1Directory) -> Iterator[Finding]:
+def _strange_files(queue: ClassicV1Index) -> Iterator[Finding]:
     segments = {disk.segment_name(number) for number in queue.segment_files()}
     yield from _impossible_segments(queue)
     for name in queue.files.list(queue.path):
@@ -85,7 +86,7 @@ def _strange_files(queue: ClassicV1Directory) -> Iterator[Finding]:
             yield Finding("leftover file", "leftover", below(queue.path, name), None, "no file of a queue's index")
 
 
-def _impossible_segments(queue: ClassicV1Directory) -> Iterator[Finding]:
+def _impossible_segments(queue: ClassicV1Index) -> Iterator[Finding]:
     """Files that may hold messages, and whose names say no place of theirs in the queue."""
     for name in queue.files.list(queue.path):
         if disk.has_impossible_number(name):
@@ -193,54 +194,14 @@ def _journal_without_segment(
         yield _leftover("leftover acks", journal.file, None, detail)
 
 
-def _messages(positions: Positions, *, is_durable: bool) -> Iterator[Finding | Reference]:
-    """Each message that is here against its record, and each body that an unacked one needs."""
-    rel_seqs = np.flatnonzero((positions.facts & PUBLISHED != 0) | positions.published_in_journal)
-    bodies = positions.bodies(rel_seqs)
-    columns = zip(
-        rel_seqs.tolist(),
-        positions.persistent[rel_seqs].tolist(),
-        positions.unacked[rel_seqs].tolist(),
-        positions.embedded_sizes[rel_seqs].tolist(),
-        bodies["msg_id"].tolist(),
-        bodies["size"].tolist(),
-        *positions.records(rel_seqs),
-        strict=True,
-    )
-    for rel_seq, is_persistent, is_unacked, embedded_size, msg_id, size, file, offset, embedded_at in columns:
-        seq_id = positions.first_seq_id + rel_seq
-        if embedded_size:
-            found = contents_of(file.read(embedded_size, embedded_at))
-            for kind, detail in contradictions(found, msg_id, size, is_persistent if is_durable else None):
-                yield _damage(kind, file, offset, f"message {seq_id}: {detail}")
-        elif is_unacked:
-            yield Reference(msg_id, is_persistent, seq_id, size, file.path, offset)
-
-
-def _unseen(queue: ClassicV1Directory, positions: Positions) -> Iterator[Finding]:
-    unseen = np.flatnonzero(positions.unacked & positions.persistent & ~queue.seen(positions))
+def _unseen(queue: ClassicV1Index, positions: Positions) -> Iterator[Finding]:
+    seq_ids = positions.first_seq_id + np.arange(len(positions.facts))
+    unseen = np.flatnonzero(positions.unacked & positions.persistent & ~queue.seen(seq_ids))
     if len(unseen) and queue.terms is not None:
-        files, offsets, _ = positions.records(unseen[:1])
-        first = positions.first_seq_id + int(unseen[0])
-        detail = f"{len(unseen)} messages from seq_id {first} on; next_seq_id is {queue.terms.next_seq_id}"
-        yield _damage("messages that no start sees", files[0], offsets[0], detail)
-
-
-def _terms(
-    queue: ClassicV1Directory, unacked: dict[int, int], persistent_unacked: int, only: range | None
-) -> Iterator[Finding]:
-    """What a clean stop said, against what is there: a file that is gone shows in nothing else."""
-    if queue.terms is None:
-        return
-    said = {number: count for number, count in queue.terms.segments if only is None or number in only}
-    for number in sorted(said.keys() | {number for number, count in unacked.items() if count}):
-        if said.get(number, 0) != unacked.get(number, 0):
-            path = below(queue.path, disk.segment_name(number))
-            detail = f"{said.get(number, 0)} unacked messages at the clean stop, {unacked.get(number, 0)} now"
-            yield Finding(CHANGED, "damage", path, None, detail)
-    if only is None and queue.terms.persistent_count not in (None, persistent_unacked):
-        detail = f"{queue.terms.persistent_count} persistent messages at the clean stop, {persistent_unacked} now"
-        yield Finding(CHANGED, "damage", queue.path, None, detail)
+        first = unseen[:1]
+        file = positions.file if positions.from_file[first[0]] else positions.journal
+        detail = f"{len(unseen)} messages from seq_id {seq_ids[first[0]]} on; next_seq_id is {queue.terms.next_seq_id}"
+        yield _damage("messages that no start sees", file, int(positions.record_offsets(first)[0]), detail)
 
 
 def _publish_at(positions: Positions, rel_seq: int) -> int | None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,18 +24,16 @@ from warren.queue_index import index_v2_format as v2
 from warren.queue_index.message_format import MSG_ID_BYTES
 from warren.queue_index.record_format import Bools
 from warren.queue_index.recovery_terms import v2_index_state
-from warren.salvage.classic_rules import CHANGED
-from warren.salvage.needed_body import Reference, contents_of, contradictions
+from warren.salvage.classic_v2_index import ClassicV2Index
+from warren.salvage.needed_body import Reference
 from warren.salvage.queue_directory import Finding
+from warren.salvage.queue_reader import compared
 from warren.salvage.read_only import below
-from warren.salvage.segment_v2 import BAD_HEADER, RecordFile, SegmentV2, problems_of, read_message
+from warren.salvage.segment_v2 import BAD_HEADER, RecordFile, SegmentV2, problems_of
 from warren.storage.errors import DataError
 
-if TYPE_CHECKING:
-    from warren.salvage.classic_v2 import ClassicV2Directory
 
-
-def walk(queue: ClassicV2Directory, only: range | None = None) -> Iterator[SegmentV2 | Finding]:
+def walk(queue: ClassicV2Index, only: range | None = None) -> Iterator[SegmentV2 | Finding]:
     """The segments in order, each open until the next, and all that is to be said of indexes and stores as they lie.
 
     ``only``: of these segments.
@@ -56,10 +53,12 @@ def walk(queue: ClassicV2Directory, only: range | None = None) -> Iterator[Segme
         yield from _unseen(queue, segment)
         live[segment.number] = int(segment.live.sum())
         persistent_live += int((segment.live & segment.persistent).sum())
-    yield from _terms(queue, live, persistent_live, only)
+    said = None if queue.terms is None else v2_index_state(queue.terms, disk.RECOVERY_TERMS_FILE)
+    words = _index_name, "live entries"
+    yield from queue.changed(live if said is None else said, live, persistent_live, only, words)
 
 
-def of_directory(queue: ClassicV2Directory) -> Iterator[Finding | Reference]:
+def of_directory(queue: ClassicV2Index) -> Iterator[Finding | Reference]:
     """Everything that is to be said of a queue's directory by its own files, and what it needs of the store."""
     is_durable = any(segment.persistent.any() for segment in queue.segments())
     for one in walk(queue):
@@ -68,7 +67,13 @@ def of_directory(queue: ClassicV2Directory) -> Iterator[Finding | Reference]:
             continue
         if one.index_exists and one.store.has_bytes_behind(0):
             yield from _records(one)
-        yield from _messages(one, is_durable=is_durable)
+        columns = queue.columns_of(one)
+        is_told = columns.live & (columns.stored | columns.embedded | columns.persistent)
+        yield from compared(columns.rows(np.flatnonzero(is_told)), is_durable=is_durable)
+
+
+def _index_name(number: int) -> str:
+    return f"{number}{v2.INDEX_SUFFIX}"
 
 
 def _damage(kind: str, path: str, offset: int | None, detail: str) -> Finding:
@@ -204,56 +209,11 @@ def _entries(segment: SegmentV2) -> Iterator[Finding]:
         yield Finding("leftover entry", "leftover", segment.path, segment.entry_offset(rel_seq), detail)
 
 
-def _messages(segment: SegmentV2, *, is_durable: bool) -> Iterator[Finding | Reference]:
-    """Each live entry against its message, and each body of the vhost's store that one needs."""
-    entries = segment.entries
-    is_told = segment.elsewhere | segment.here | segment.persistent
-    rel_seqs = np.flatnonzero(segment.live & is_told)
-    columns = zip(
-        rel_seqs.tolist(),
-        segment.elsewhere[rel_seqs].tolist(),
-        segment.persistent[rel_seqs].tolist(),
-        entries["msg_id"][rel_seqs].tolist(),
-        entries["size"][rel_seqs].tolist(),
-        strict=True,
-    )
-    for rel_seq, is_elsewhere, is_persistent, msg_id, size in columns:
-        seq_id, offset = segment.first_seq_id + rel_seq, segment.entry_offset(rel_seq)
-        if is_elsewhere:
-            yield Reference(msg_id, is_persistent, seq_id, size, segment.path, offset)
-            continue
-        encoded = read_message(segment, rel_seq)
-        if isinstance(encoded, Finding):
-            yield encoded
-            continue
-        found = contents_of(encoded)
-        for kind, detail in contradictions(found, found.msg_id, size, is_persistent if is_durable else None):
-            yield _damage(kind, segment.path, offset, f"message {seq_id}: {detail}")
-
-
-def _unseen(queue: ClassicV2Directory, segment: SegmentV2) -> Iterator[Finding]:
-    unseen = np.flatnonzero(segment.live & segment.persistent & ~queue.seen(segment))
+def _unseen(queue: ClassicV2Index, segment: SegmentV2) -> Iterator[Finding]:
+    seq_ids = segment.first_seq_id + np.arange(len(segment.entries))
+    unseen = np.flatnonzero(segment.live & segment.persistent & ~queue.seen(seq_ids))
     if len(unseen) and queue.terms is not None:
         first = int(unseen[0])
         said = f"next_seq_id is {queue.terms.next_seq_id}"
         detail = f"{len(unseen)} messages from position {segment.first_seq_id + first} on; {said}"
         yield _damage("messages that no start sees", segment.path, segment.entry_offset(first), detail)
-
-
-def _terms(
-    queue: ClassicV2Directory, live: dict[int, int], persistent_live: int, only: range | None
-) -> Iterator[Finding]:
-    """What a clean stop said, against what is there: a file that is gone shows in nothing else."""
-    if queue.terms is None:
-        return
-    said = v2_index_state(queue.terms, disk.RECOVERY_TERMS_FILE)
-    if said is not None:
-        said = {number: count for number, count in said.items() if only is None or number in only}
-        for number in sorted(said.keys() | {number for number, count in live.items() if count}):
-            if said.get(number, 0) != live.get(number, 0):
-                path = below(queue.path, f"{number}{v2.INDEX_SUFFIX}")
-                detail = f"{said.get(number, 0)} live entries at the clean stop, {live.get(number, 0)} now"
-                yield _damage(CHANGED, path, None, detail)
-    if only is None and queue.terms.persistent_count not in (None, persistent_live):
-        detail = f"{queue.terms.persistent_count} persistent messages at the clean stop, {persistent_live} now"
-        yield _damage(CHANGED, queue.path, None, detail)

@@ -24,7 +24,8 @@ from warren.salvage.json_lines import WORDS, JsonLines, Write, json_line
 from warren.salvage.message_batches import Batcher, MessageBatch
 from warren.salvage.names import from_text, split_level, to_json, to_text
 from warren.salvage.needed import NeededBodies
-from warren.salvage.queue_directory import Finding, MessageRun, QueueDirectory, StoredMessage
+from warren.salvage.queue_directory import Finding, MessageRun, StoredMessage
+from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.read_only import below
 from warren.salvage.source import Source
 from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost

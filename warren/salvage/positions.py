@@ -7,6 +7,7 @@ anywhere is believed, so that an acked message does not come back because of a d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -27,6 +28,8 @@ from warren.queue_index.entries import (
 )
 from warren.queue_index.entries import Finding as IndexFinding
 from warren.queue_index.record_format import BODY_SIZE, Bools, Columns, Ints, Octets
+from warren.salvage.message_runs import rows_at
+from warren.salvage.queue_directory import Finding, SegmentColumns
 from warren.salvage.queue_index_file import BODIES, Bodies, QueueIndexFile
 
 _MAX_SEGMENT = np.iinfo(np.int64).max
@@ -161,13 +164,26 @@ class Positions:
         found[~from_file] = self.journal.bodies(self.in_journal.body_at[rel_seqs[~from_file]])
         return found
 
-    def records(self, rel_seqs: Ints) -> tuple[list[QueueIndexFile], list[int], list[int]]:
-        """These positions' publish records: files, offsets of the records and of what is embedded in them."""
+    def record_offsets(self, rel_seqs: Ints) -> Ints:
+        """Where the publish records of these positions begin, each in its file."""
         from_file = self.from_file[rel_seqs]
         bodies = np.where(from_file, self.in_file.body_at[rel_seqs], self.in_journal.body_at[rel_seqs])
-        heads = np.where(from_file, self.file.layout.head_size, self.journal.layout.head_size)
-        files = [self.file if is_files else self.journal for is_files in from_file.tolist()]
-        return files, (bodies - heads).tolist(), (bodies + BODY_SIZE).tolist()
+        return bodies - np.where(from_file, self.file.layout.head_size, self.journal.layout.head_size)
+
+    def read_each(self, columns: SegmentColumns) -> Iterator[bytes | Finding]:
+        files = self.file, self.journal
+        rows = zip(columns.in_journal.tolist(), *map(np.ndarray.tolist, self._embedded(columns)), strict=True)
+        for in_journal, at, size in rows:
+            yield files[in_journal].read(size, at)
+
+    def read_uniform(self, columns: SegmentColumns) -> Octets | None:
+        at, sizes = self._embedded(columns)
+        return rows_at(self.journal if columns.in_journal[0] else self.file, at, int(sizes[0]))
+
+    def _embedded(self, columns: SegmentColumns) -> tuple[Ints, Ints]:
+        """Where the messages of these rows stand in their records, and their bytes."""
+        heads = np.where(columns.in_journal, self.journal.layout.head_size, self.file.layout.head_size)
+        return columns.offsets + heads + BODY_SIZE, columns.encoded_sizes
 
 
 def _are(facts: npt.NDArray[np.integer[Any]], known: int) -> Bools:

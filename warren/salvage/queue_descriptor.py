@@ -7,7 +7,8 @@ import enum
 import attrs
 
 from warren.queue_index.recovery_terms import RecoveryTerms
-from warren.salvage.queue_directory import BodySource, QueueDirectory
+from warren.salvage.queue_directory import BodySource
+from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.read_only import ReadOnlyFileSystem
 
@@ -45,7 +46,9 @@ class QueueDescriptor:
             case QueueFormat.QUORUM:
                 from warren.salvage.quorum import QuorumDirectory  # noqa: PLC0415
 
-                return QuorumDirectory(files=files, path=path, name=name, members=self.members, nodes=nodes)
+                return QuorumDirectory(
+                    files=files, path=path, name=name, members=self.members, bodies=bodies, nodes=nodes
+                )
             case QueueFormat.CLASSIC_V2:
                 from warren.salvage.classic_v2 import ClassicV2Directory  # noqa: PLC0415
 

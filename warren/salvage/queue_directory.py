@@ -1,13 +1,12 @@
-"""What inspect, export and verify ask of one queue's directory, whatever the format of its files.
+"""What is said of one queue's directory, whatever the format of its files: messages, columns, findings and numbers.
 
-A format is one class that answers :class:`QueueDirectory`; :mod:`warren.salvage.vhost` chooses it by what lies in the
-directory. Everything is read anew with each call and comes as a stream: a directory may be larger than memory.
+What a format brings for it, and what follows from that: :class:`warren.salvage.queue_reader.QueueDirectory`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 import attrs
 import numpy as np
@@ -15,9 +14,6 @@ import numpy.typing as npt
 
 from warren.salvage.names import Json
 from warren.storage.errors import StorageError, UnknownMessageError, WarrenError
-
-if TYPE_CHECKING:
-    from warren.salvage.needed_body import Reference
 
 Severity = Literal["damage", "leftover"]
 
@@ -120,10 +116,49 @@ class IndexColumns:
     def __len__(self) -> int:
         return len(self.seq_ids)
 
-    def rows(self, chosen: slice | npt.NDArray[np.int64]) -> IndexColumns:
+    def rows(self, chosen: slice | npt.NDArray[np.int64]) -> Self:
         """Some of them."""
-        fields = {name: column for name, column in attrs.asdict(self, recurse=False).items() if name != "paths"}
-        return attrs.evolve(self, **{name: of[chosen] for name, of in fields.items() if of is not None})
+        fields = ((field.name, getattr(self, field.name)) for field in attrs.fields(type(self)))
+        columns: dict[str, Any] = {name: of[chosen] for name, of in fields if isinstance(of, np.ndarray)}
+        return attrs.evolve(self, **columns)
+
+
+class OpenSegment(Protocol):
+    """A segment's files, open, as far as messages stand in them."""
+
+    def read_each(self, columns: SegmentColumns) -> Iterator[bytes | Finding]:
+        """The encoded messages of these rows, or why one cannot be had. None of them is in the store."""
+
+    def read_uniform(self, columns: SegmentColumns) -> npt.NDArray[np.uint8] | None:
+        """The same as the rows of a matrix, where all have one size and stand in one file; ``None``: they are better
+        read one by one."""
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class SegmentColumns(IndexColumns):
+    """A segment's messages, with what tells which of them come and where they are read; good while it is open."""
+
+    live: npt.NDArray[np.bool_]
+    """Whether the queue still has it."""
+    restored: npt.NDArray[np.bool_]
+    """Whether a restarted broker looks at it: it is persistent, and no clean stop's terms are against it."""
+    redelivered: npt.NDArray[np.bool_]
+    stored: npt.NDArray[np.bool_]
+    """Whether it stands in the vhost's store."""
+    inside: npt.NDArray[np.bool_]
+    """Whether it stands in the queue's own files, within their bounds."""
+    encoded_sizes: npt.NDArray[np.int64]
+    """Bytes of it there."""
+    segment: OpenSegment
+
+    @property
+    def ready(self) -> npt.NDArray[np.bool_]:
+        """Which of them a restarted broker would deliver, if they can be had."""
+        return self.live & self.restored
+
+    def store_ids(self, chosen: slice | npt.NDArray[np.bool_] = slice(None)) -> MsgIds:
+        """What the store is asked for to have these."""
+        return np.ascontiguousarray(self.msg_ids[chosen]).reshape(-1).view(MSG_IDS)
 
 
 @attrs.frozen
@@ -166,62 +201,6 @@ class BodySource(Protocol):
 
     def read_uniform(self, msg_ids: MsgIds) -> npt.NDArray[np.uint8] | None:
         """The bodies of many as the rows of a matrix; ``None``: they are not that, or better read one by one."""
-
-
-class QueueDirectory(Protocol):
-    """One queue's directory. A level of a priority queue is a queue of its own."""
-
-    @property
-    def kind(self) -> str:
-        """The format, for people and programs: ``rabbitmq-classic-v1``."""
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def name(self) -> bytes:
-        """As it is stored: the name of a priority queue's level ends in NUL and the level."""
-
-    def summary(self) -> Summary:
-        """Counts what :meth:`messages` would give, without reading bodies."""
-
-    def extent(self) -> Extent:
-        """By the names and sizes of its files alone."""
-
-    def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
-        """What a restarted broker would deliver, in order; a message that cannot be had is a finding in its place, and
-        so is all damage of the queue's files that bears on which messages come.
-
-        ``include_acked``: acked persistent messages too, as far as they are still there; missing ones are no finding.
-        """
-
-    def message_runs(
-        self, *, include_acked: bool = False, only: range | None = None
-    ) -> Iterator[StoredMessage | MessageRun | Finding]:
-        """The same, with messages of one length together where there are many; ``only``: of these segments."""
-
-    def count(self, only: range) -> int:
-        """How many messages of these segments a restarted broker would deliver, without reading bodies."""
-
-    def deliverable(self, only: range) -> Iterator[tuple[int, MsgIds]]:
-        """What a restarted broker would deliver of each of these segments: how many messages that stand in the queue's
-        own files, and which it looks for in the store."""
-
-    def index_columns(self, only: range | None = None) -> Iterator[IndexColumns | Finding]:
-        """All messages that its own files speak of, by seq_ids, and all damage of these files (``only``: of these
-        segments) that bears on which there are. Nothing is looked up in the store."""
-
-    def references(self, *, persistent: bool) -> Iterator[MsgIds]:
-        """The bodies in the vhost's store (of persistent or of transient messages) that unacked messages need."""
-
-    def knows_references(self) -> bool:
-        """Whether these are all: where a whole file is not understood, more may be needed."""
-
-    def findings(self) -> Iterator[Finding]:
-        """All that is damaged or left over in this directory, bodies that are missing in the store included."""
-
-    def own_findings(self) -> Iterator[Finding | Reference]:
-        """The same without a look into the store: what its own files tell, and what unacked messages need of it."""
 
 
 def one_by_one(found: Iterable[StoredMessage | MessageRun | Finding]) -> Iterator[StoredMessage | Finding]:

@@ -26,14 +26,16 @@ from warren.salvage.names import Json
 from warren.salvage.needed_body import Reference
 from warren.salvage.queue_directory import (
     MSG_IDS,
+    BodySource,
     Extent,
     Finding,
     IndexColumns,
-    MessageRun,
     MsgIds,
+    SegmentColumns,
     StoredMessage,
     Summary,
 )
+from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.quorum_member import Member, best_of, unreadable
 from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.read_only import ReadOnlyFileSystem, below
@@ -43,14 +45,16 @@ KIND: Final = "rabbitmq-quorum"
 
 
 @attrs.frozen(eq=False, kw_only=True)
-class QuorumDirectory:
-    """Answers :class:`warren.salvage.queue_directory.QueueDirectory`."""
+class QuorumDirectory(QueueDirectory):
+    """Answers :class:`warren.salvage.queue_reader.QueueDirectory`. It has no segments: it is read as a whole."""
 
     files: ReadOnlyFileSystem
     path: str
     name: bytes
     members: tuple[str, ...]
     """Its directories."""
+    bodies: BodySource
+    """Nothing of it lies there."""
     nodes: QuorumNodes | None = None
     """``None``: looked at for this queue alone."""
 
@@ -96,7 +100,9 @@ class QuorumDirectory:
         nodes = self.nodes or QuorumNodes(self.files)
         return Extent({}, sum(self._byte_count(member, nodes) for member in self.members), None)
 
-    def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
+    def deliveries(
+        self, only: range | None, *, include_acked: bool
+    ) -> Iterator[SegmentColumns | StoredMessage | Finding]:
         try:
             member = self.chosen()
             replayed = member.replayed()
@@ -112,11 +118,6 @@ class QuorumDirectory:
         if include_acked:
             yield from member.acked(live)
 
-    def message_runs(
-        self, *, include_acked: bool = False, only: range | None = None
-    ) -> Iterator[StoredMessage | MessageRun | Finding]:
-        return self.messages(include_acked=include_acked)
-
     def count(self, only: range) -> int:
         try:
             return self.chosen().replayed().machine.ready_count
@@ -127,19 +128,19 @@ class QuorumDirectory:
         yield self.count(only), np.empty(0, MSG_IDS)
 
     def index_columns(self, only: range | None = None) -> Iterator[IndexColumns | Finding]:
-        return quorum_index.of_queue(self)
-
-    def references(self, *, persistent: bool) -> Iterator[MsgIds]:
-        return iter(())
-
-    def knows_references(self) -> bool:
-        return True
-
-    def findings(self) -> Iterator[Finding]:
-        return quorum_findings.of_queue(self)
+        try:
+            member = self.chosen()
+            replayed = member.replayed()
+        except DataError as error:
+            yield unreadable(error)
+            return
+        yield from member.damage(replayed)
+        left = quorum_index.Left.of(replayed.machine)
+        del replayed
+        yield from quorum_index.of_member(member, left)
 
     def own_findings(self) -> Iterator[Finding | Reference]:
-        return self.findings()
+        return quorum_findings.of_members(self.each())
 
     def each(self) -> list[Member]:
         """Its directories, in order of their paths."""

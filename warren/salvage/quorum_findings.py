@@ -8,7 +8,7 @@ the others: members hold the same entry at the same index and term, as far as bo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from warren.queue_index.quorum.log import LogEntry, QuorumLog
 from warren.salvage.needed_body import contents_of
@@ -16,16 +16,12 @@ from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum_member import Member, best_of, of_problem, unreadable
 from warren.storage.errors import DataError
 
-if TYPE_CHECKING:
-    from warren.salvage.quorum import QuorumDirectory
-
 _FIRST_OWN: Final = 2
 """Up to this index every entry of a queue bears the time of its making: no two queues have the same."""
 
 
-def of_queue(queue: QuorumDirectory) -> Iterator[Finding]:
+def of_members(members: list[Member]) -> Iterator[Finding]:
     """Everything that is to be said of a queue's directories."""
-    members = queue.each()
     best = best_of(members)
     for member in members:
         yield from (of_problem(problem) for problem in (*member.wal_problems, *member.log_problems))

@@ -15,51 +15,28 @@ import numpy.typing as npt
 
 from warren.queue_index.message_format import MSG_ID_BYTES, message_facts
 from warren.queue_index.quorum.commands import Enqueue, Requeue
-from warren.salvage.queue_directory import Finding, IndexColumns
-from warren.salvage.quorum_member import encoded_in, unreadable
-from warren.storage.errors import DataError, MessageError, TermError
+from warren.salvage.queue_directory import IndexColumns
+from warren.salvage.quorum_member import Member, encoded_in
+from warren.storage.errors import MessageError, TermError
 
 if TYPE_CHECKING:
     from warren.queue_index.quorum.log import LogEntry
     from warren.queue_index.quorum.machine import QuorumMachine
-    from warren.salvage.quorum import QuorumDirectory
 
 _ROWS: Final = 4096
 _PATHS: Final = 64
 """Files that the rows of one batch may stand in."""
 
 
-def of_queue(queue: QuorumDirectory) -> Iterator[IndexColumns | Finding]:
-    """A row for each entry that holds a message, by index; first what of the log is missing in the queue."""
-    try:
-        member = queue.chosen()
-        replayed = member.replayed()
-    except DataError as error:
-        yield unreadable(error)
-        return
-    yield from member.damage(replayed)
-    left = _Left.of(replayed.machine)
-    del replayed
-    rows = _PendingEntries()
-    for entry, command in member.commands():
-        if isinstance(command, Enqueue | Requeue):
-            rows.add(entry, command)
-            if rows.is_full:
-                yield rows.columns(left)
-                rows = _PendingEntries()
-    if rows.seq_ids:
-        yield rows.columns(left)
-
-
 @attrs.frozen(eq=False)
-class _Left:
+class Left:
     """The messages that are left in the queue, by index."""
 
     indexes: npt.NDArray[np.int64]
     expiries_us: npt.NDArray[np.uint64]
 
     @classmethod
-    def of(cls, machine: QuorumMachine) -> _Left:
+    def of(cls, machine: QuorumMachine) -> Left:
         facts = ((queued.index, (queued.expiry_ms or 0) * 1000) for queued in machine.ready())
         table = np.fromiter(facts, [("index", np.int64), ("expiry_us", np.uint64)], machine.ready_count)
         table.sort(order="index")
@@ -104,7 +81,7 @@ class _PendingEntries:
         self.path_of.append(self.paths.setdefault(entry.path, len(self.paths)))
         self.offsets.append(entry.offset)
 
-    def columns(self, left: _Left) -> IndexColumns:
+    def columns(self, left: Left) -> IndexColumns:
         count, seq_ids = len(self.seq_ids), np.array(self.seq_ids, np.int64)
         are_left, expiries_us = left.among(seq_ids)
         ids = b"".join(msg_id.ljust(MSG_ID_BYTES, b"\0")[:MSG_ID_BYTES] for msg_id in self.msg_ids)
@@ -123,3 +100,16 @@ class _PendingEntries:
             path_of=np.array(self.path_of, np.int8),
             offsets=np.array(self.offsets, np.int64),
         )
+
+
+def of_member(member: Member, left: Left) -> Iterator[IndexColumns]:
+    """A row for each entry that holds a message, by index."""
+    rows = _PendingEntries()
+    for entry, command in member.commands():
+        if isinstance(command, Enqueue | Requeue):
+            rows.add(entry, command)
+            if rows.is_full:
+                yield rows.columns(left)
+                rows = _PendingEntries()
+    if rows.seq_ids:
+        yield rows.columns(left)

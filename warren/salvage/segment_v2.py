@@ -20,8 +20,9 @@ import numpy as np
 
 from warren.queue_index import index_v2_format as v2
 from warren.queue_index.index_v2_format import Entries
-from warren.queue_index.record_format import Bools, Ints
-from warren.salvage.queue_directory import MISSING_BODY, UNREADABLE_BODY, Finding, unreadable_file
+from warren.queue_index.record_format import Bools, Ints, Octets
+from warren.salvage.message_runs import rows_at
+from warren.salvage.queue_directory import MISSING_BODY, UNREADABLE_BODY, Finding, SegmentColumns, unreadable_file
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.windows import MAX_MESSAGE_BYTES, WHOLE_BYTES, has_bytes_behind
 from warren.storage.errors import DataError, StorageError
@@ -178,6 +179,17 @@ class SegmentV2:
         """Where these entries stand there."""
         return v2.HEADER_SIZE + rel_seqs * v2.ENTRY_SIZE
 
+    # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def read_each(self, columns: SegmentColumns) -> Iterator[bytes | Finding]:
+        return (read_message(self, rel_seq) for rel_seq in (columns.seq_ids - self.first_seq_id).tolist())
+
+    def read_uniform(self, columns: SegmentColumns) -> Octets | None:
+        rel_seqs = columns.seq_ids - self.first_seq_id
+        if self.disputed[rel_seqs].any():
+            return None
+        return _rows(self.store, self.entries["offset"][rel_seqs].astype(np.int64), int(columns.encoded_sizes[0]))
+
 
 def problems_of(segment: SegmentV2) -> Iterator[Finding]:
     """Why nothing of the segment's index, or of its store, is there."""
@@ -224,3 +236,18 @@ def _no_index(path: str, size: int, data: bytes, error: DataError) -> Finding:
     if not any(data) and len(data) == size:
         return Finding("leftover zeros", "leftover", path, 0, f"an index of {size} zero bytes alone")
     return Finding(BAD_HEADER, "damage", path, error.offset, error.reason)
+
+
+def _rows(store: RecordFile, at: Ints, length: int) -> Octets | None:
+    """The messages of the records at these offsets; ``None``: one is not sound, or they lie too far apart."""
+    size = v2.RECORD_HEAD_SIZE + length
+    rows = rows_at(store, at, size)
+    if rows is None:
+        return None
+    heads = np.ascontiguousarray(rows[:, : v2.RECORD_HEAD_SIZE]).view(v2.RECORD_HEAD)[:, 0]
+    if (heads["length"] != length).any():
+        return None
+    data, checked = memoryview(rows.tobytes()), heads["flags"] & v2.CHECKSUM != 0
+    starts = range(v2.RECORD_HEAD_SIZE, len(data) + v2.RECORD_HEAD_SIZE, size)
+    checksums = np.array([v2.checksum_of(data[start : start + length]) for start in starts], np.uint16)
+    return None if (checked & (checksums != heads["checksum"])).any() else rows[:, v2.RECORD_HEAD_SIZE :]

@@ -28,7 +28,8 @@ from warren.queue_index.record_format import Bools, Octets
 from warren.queue_index.recovery_terms import RecoveryTerms, read_recovery_terms, v2_index_state
 from warren.salvage.names import to_text
 from warren.salvage.queue_descriptor import QueueDescriptor, QueueFormat
-from warren.salvage.queue_directory import MSG_IDS, UNREADABLE_FILE, Finding, MsgIds, QueueDirectory, Severity
+from warren.salvage.queue_directory import MSG_IDS, UNREADABLE_FILE, Finding, MsgIds, Severity
+from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.quorum_places import QuorumPlace
 from warren.salvage.read_only import ReadOnlyFileSystem, below

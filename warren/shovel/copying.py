@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.salvage.names import split_level, to_text
-from warren.salvage.queue_directory import Finding, MessageRun, QueueDirectory, StoredMessage
+from warren.salvage.queue_directory import Finding, MessageRun, StoredMessage
+from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.quorum import QuorumDirectory
 from warren.salvage.source import Source as OpenSource
 from warren.salvage.source import open_source

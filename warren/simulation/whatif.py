@@ -23,7 +23,7 @@ import attrs
 
 from warren.actors.engines.definitions_file import FILE_NAME, LOG_NAME, DefinitionsFile
 from warren.salvage.names import printable, shown, split_level, to_text
-from warren.salvage.queue_directory import QueueDirectory
+from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.source import Source, open_place
 from warren.salvage.vhost import Vhost

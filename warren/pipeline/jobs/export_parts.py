@@ -23,7 +23,8 @@ from warren.pipeline.jobs.parallel import task_output
 from warren.pipeline.places import Node
 from warren.salvage.export import Exporter, MessageWriter, Selection, problems_of
 from warren.salvage.json_lines import JsonLines
-from warren.salvage.queue_directory import Finding, QueueDirectory
+from warren.salvage.queue_directory import Finding
+from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.source import Source
 from warren.salvage.vhost import Vhost
 

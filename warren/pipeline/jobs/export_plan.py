@@ -20,7 +20,8 @@ from warren.pipeline.jobs.export_log import LogChunk, survey_log
 from warren.pipeline.places import Kind, Node
 from warren.salvage.export import Selection, chosen_queues, problems_of
 from warren.salvage.names import to_text
-from warren.salvage.queue_directory import Extent, Finding, QueueDirectory
+from warren.salvage.queue_directory import Extent, Finding
+from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.read_only import below
 from warren.salvage.vhost import PERSISTENT_STORE, Vhost
 from warren.storage.errors import StorageError

@@ -17,7 +17,8 @@ from warren.pipeline.places import Node
 from warren.pipeline.tables.queue_parts import byte_count
 from warren.salvage.names import as_text, to_text
 from warren.salvage.queue_descriptor import QueueDescriptor
-from warren.salvage.queue_directory import Finding, QueueDirectory
+from warren.salvage.queue_directory import Finding
+from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.read_only import below
 from warren.salvage.vhost import STORES, Vhost, VhostPlace
 from warren.storage.errors import StorageError

@@ -10,7 +10,8 @@ import attrs
 
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Node
-from warren.salvage.queue_directory import UNREADABLE_FILE, Finding, QueueDirectory
+from warren.salvage.queue_directory import UNREADABLE_FILE, Finding
+from warren.salvage.queue_reader import QueueDirectory
 from warren.storage.errors import DataError, StorageError
 
 

@@ -31,7 +31,8 @@ from warren.pipeline.tables.bodies import NodeBodies
 from warren.salvage.export import chosen_queues
 from warren.salvage.names import as_text, split_level, to_text
 from warren.salvage.queue_descriptor import QueueDescriptor
-from warren.salvage.queue_directory import Extent, QueueDirectory
+from warren.salvage.queue_directory import Extent
+from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.read_only import below
 from warren.salvage.vhost import PERSISTENT_STORE, Vhost

@@ -1,0 +1,258 @@
+"""What inspect, export and verify ask of one queue's directory.
+
+A format is one class that answers :class:`QueueDirectory`; :mod:`warren.salvage.vhost` chooses it by what lies in the
+directory. It brings the columns of its index, segment by segment, and says what is damaged. All that follows from these
+stands here: which messages come, their bodies (from the queue's own files or from the vhost's store), how many they
+are, and what they need of the store.
+
+Everything is read anew with each call and comes as a stream: a directory may be larger than memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import numpy as np
+
+from warren.queue_index.message_format import MSG_ID_BYTES, decode_message, locate_body
+from warren.queue_index.message_template import MessageTemplate
+from warren.queue_index.record_format import Ints
+from warren.salvage.message_runs import RUN_MESSAGES, cut_runs
+from warren.salvage.needed_body import Reference, contents_of, contradictions, with_bodies
+from warren.salvage.queue_directory import (
+    BodySource,
+    Extent,
+    Finding,
+    IndexColumns,
+    MessageRun,
+    MsgIds,
+    SegmentColumns,
+    StoredMessage,
+    Summary,
+    missing_body,
+    one_by_one,
+)
+from warren.storage.errors import MessageError
+
+_NO_EXPIRY_US: Final = 1 << 63
+"""No broker writes such an expiry, and columns cannot hold it."""
+
+
+class QueueDirectory(Protocol):
+    """One queue's directory. A level of a priority queue is a queue of its own."""
+
+    # ── what a format brings ─────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def kind(self) -> str:
+        """The format, for people and programs: ``rabbitmq-classic-v1``."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def name(self) -> bytes:
+        """As it is stored: the name of a priority queue's level ends in NUL and the level."""
+
+    @property
+    def bodies(self) -> BodySource:
+        """The vhost's persistent store."""
+
+    def extent(self) -> Extent:
+        """By the names and sizes of its files alone."""
+
+    def summary(self) -> Summary:
+        """Counts what :meth:`messages` would give, without reading bodies."""
+
+    def index_columns(self, only: range | None = None) -> Iterator[IndexColumns | Finding]:
+        """All messages that its own files speak of, by seq_ids, and all damage of these files (``only``: of these
+        segments) that bears on which there are. Nothing is looked up in the store."""
+
+    def segment_columns(self, only: range | None = None) -> Iterator[SegmentColumns]:
+        """The segments, each open until the next one comes, without a look at what is damaged. None: it has none."""
+        return iter(())
+
+    def deliveries(
+        self, only: range | None, *, include_acked: bool
+    ) -> Iterator[SegmentColumns | StoredMessage | Finding]:
+        """What a restarted broker would deliver, in order: of an open segment as columns, and what has to be read to
+        know of it as a message; and all damage of the queue's files that bears on which messages come."""
+
+    def own_findings(self) -> Iterator[Finding | Reference]:
+        """All that is damaged or left over in this directory by its own files, and what unacked messages need of the
+        store."""
+
+    # ── what follows from it ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def messages(self, *, include_acked: bool = False) -> Iterator[StoredMessage | Finding]:
+        """What a restarted broker would deliver, in order; a message that cannot be had is a finding in its place, and
+        so is all damage of the queue's files that bears on which messages come.
+
+        ``include_acked``: acked persistent messages too, as far as they are still there; missing ones are no finding.
+        """
+        return one_by_one(self.message_runs(include_acked=include_acked))
+
+    def message_runs(
+        self, *, include_acked: bool = False, only: range | None = None
+    ) -> Iterator[StoredMessage | MessageRun | Finding]:
+        """The same, with messages of one length together where there are many; ``only``: of these segments."""
+        for one in self.deliveries(only, include_acked=include_acked):
+            if isinstance(one, SegmentColumns):
+                yield from _runs_of(one, self.bodies, include_acked=include_acked)
+            elif not isinstance(one, Finding) or one.severity == "damage":
+                yield one
+
+    def count(self, only: range) -> int:
+        """How many messages of these segments a restarted broker would deliver, without reading bodies."""
+        return sum(len(self.had(columns)) for columns in self.segment_columns(only))
+
+    def had(self, columns: SegmentColumns) -> Ints:
+        """The rows of what would be delivered, as far as that is known without the messages."""
+        there, stored = columns.ready & columns.inside, np.flatnonzero(columns.ready & columns.stored)
+        if len(stored):
+            there[stored] = self.bodies.contains_each(columns.rows(stored).store_ids())
+        return np.flatnonzero(there)
+
+    def ready_sizes(self, columns: SegmentColumns) -> Ints:
+        """Of the payloads of these."""
+        return columns.sizes[self.had(columns)]
+
+    def deliverable(self, only: range) -> Iterator[tuple[int, MsgIds]]:
+        """What a restarted broker would deliver of each of these segments: how many messages that stand in the queue's
+        own files, and which it looks for in the store."""
+        for columns in self.segment_columns(only):
+            ready = columns.ready
+            yield int((ready & columns.inside).sum()), columns.store_ids(ready & columns.stored)
+
+    def references(self, *, persistent: bool) -> Iterator[MsgIds]:
+        """The bodies in the vhost's store (of persistent or of transient messages) that unacked messages need."""
+        for columns in self.segment_columns():
+            yield columns.store_ids(columns.live & columns.stored & (columns.persistent == persistent))
+
+    def knows_references(self) -> bool:
+        """Whether these are all: where a whole file is not understood, more may be needed."""
+        return True
+
+    def findings(self) -> Iterator[Finding]:
+        """All that is damaged or left over in this directory, bodies that are missing in the store included."""
+        return with_bodies(self.own_findings(), self.bodies)
+
+
+def _runs_of(
+    columns: SegmentColumns, bodies: BodySource, *, include_acked: bool
+) -> Iterator[StoredMessage | MessageRun | Finding]:
+    """The messages of a segment that come."""
+    wanted = columns.restored & (columns.live | columns.acked) if include_acked else columns.ready
+    chosen = columns if wanted.all() else columns.rows(np.flatnonzero(wanted))
+    sizes = np.where(chosen.stored, chosen.sizes, chosen.encoded_sizes)
+    single = chosen.acked | ~(chosen.stored | chosen.inside)
+    for part, is_run in cut_runs(sizes, single, chosen.stored, (chosen.redelivered, chosen.path_of)):
+        its_columns = chosen.rows(part)
+        run = _run(its_columns, bodies) if is_run else None
+        if run is not None:
+            yield run
+        else:
+            for _, found in messages_of(its_columns, bodies):
+                yield found
+
+
+def _run(columns: SegmentColumns, bodies: BodySource) -> MessageRun | None:
+    """Uniform messages as columns; ``None``: they are better read one by one."""
+    if len(columns) < RUN_MESSAGES or int(columns.expiries_us.max()) >= _NO_EXPIRY_US:
+        return None
+    is_stored = columns.stored[0]
+    encoded = bodies.read_uniform(columns.store_ids()) if is_stored else columns.segment.read_uniform(columns)
+    if encoded is None:
+        return None
+    msg_ids = columns.msg_ids
+    if not columns.has_msg_id[0]:
+        template = MessageTemplate.of(encoded[0].tobytes())
+        if template is None or not template.fits(encoded):
+            return None
+        msg_ids = template.msg_ids(encoded)
+    return MessageRun(
+        seq_ids=columns.seq_ids,
+        msg_ids=msg_ids,
+        expiries_us=columns.expiries_us,
+        redelivered=bool(columns.redelivered[0]),
+        encoded=encoded,
+        path=columns.paths[int(columns.path_of[0])],
+        offsets=columns.offsets,
+    )
+
+
+def messages_of(columns: SegmentColumns, bodies: BodySource) -> Iterator[tuple[int, StoredMessage | Finding]]:
+    """All rows one by one, each with its seq_id; what is acked and cannot be had is left out."""
+    stored = columns.stored
+    theirs = bodies.read_each(columns.store_ids(stored)) if stored.any() else iter(())
+    own = columns.segment.read_each(columns if not stored.any() else columns.rows(np.flatnonzero(~stored)))
+    rows = zip(
+        columns.seq_ids.tolist(),
+        _as_bytes(columns),
+        stored.tolist(),
+        columns.redelivered.tolist(),
+        columns.acked.tolist(),
+        columns.expiries_us.tolist(),
+        [columns.paths[path] for path in columns.path_of.tolist()],
+        columns.offsets.tolist(),
+        strict=True,
+    )
+    for seq_id, msg_id, is_stored, redelivered, acked, expiry_us, path, offset in rows:
+        encoded = next(theirs) if is_stored else next(own)
+        if isinstance(encoded, bytes):
+            its_id = _msg_id_of(encoded) if msg_id is None else msg_id
+            yield seq_id, StoredMessage(seq_id, its_id, True, redelivered, acked, expiry_us, encoded, path, offset)
+        elif acked:
+            continue
+        elif isinstance(encoded, Finding):
+            yield seq_id, encoded
+        elif msg_id is not None:
+            yield seq_id, missing_body(path, offset, seq_id, msg_id, encoded)
+
+
+def compared(columns: SegmentColumns, *, is_durable: bool) -> Iterator[Finding | Reference]:
+    """Of all rows: each message that stands in the queue's own files against its record, and each body that is in the
+    vhost's store."""
+    own = columns.segment.read_each(columns.rows(np.flatnonzero(~columns.stored)))
+    rows = zip(
+        columns.seq_ids.tolist(),
+        _as_bytes(columns),
+        columns.stored.tolist(),
+        columns.persistent.tolist(),
+        columns.sizes.tolist(),
+        [columns.paths[path] for path in columns.path_of.tolist()],
+        columns.offsets.tolist(),
+        strict=True,
+    )
+    for seq_id, msg_id, is_stored, is_persistent, size, path, offset in rows:
+        if is_stored and msg_id is not None:
+            yield Reference(msg_id, is_persistent, seq_id, size, path, offset)
+            continue
+        encoded = next(own)
+        if isinstance(encoded, Finding):
+            yield encoded
+            continue
+        found = contents_of(encoded)
+        its_id = found.msg_id if msg_id is None else msg_id
+        for kind, detail in contradictions(found, its_id, size, is_persistent if is_durable else None):
+            yield Finding(kind, "damage", path, offset, f"message {seq_id}: {detail}")
+
+
+def _as_bytes(columns: IndexColumns) -> list[bytes | None]:
+    """The ids, as far as the index says them."""
+    ids = np.ascontiguousarray(columns.msg_ids).reshape(-1).view(f"V{MSG_ID_BYTES}").tolist()
+    if columns.has_msg_id.all():
+        return ids
+    return [msg_id if is_said else None for msg_id, is_said in zip(ids, columns.has_msg_id.tolist(), strict=True)]
+
+
+def _msg_id_of(encoded: bytes) -> bytes:
+    """The id that stands in a message; nothing where it is none, which whoever decodes it will say."""
+    place = locate_body(encoded)
+    if place is not None:
+        return encoded[place[2] : place[2] + MSG_ID_BYTES]
+    try:
+        return decode_message(encoded).msg_id
+    except MessageError:
+        return b""
