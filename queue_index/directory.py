@@ -29,6 +29,7 @@ MAX_SEQ_ID: Final = (1 << 62) - 1
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _PAIRS: Final = tuple(high + low for high in _DIGITS for low in _DIGITS)
 _CONFIG = re.compile(rb"\{\s*segment_entry_count\s*,\s*(\d+)\s*\}\s*\.")
+_DIRECTORY = re.compile(r"0|[1-9A-Z][0-9A-Z]{0,24}")
 _DELIVERS_LATER = re.compile(rb"\{\s*deliver_with_publish\s*,\s*false\s*\}\s*\.")
 _SEGMENT = re.compile(r"(0|[1-9][0-9]*)\.idx")
 _SEGMENT_V2 = re.compile(r"(0|[1-9][0-9]{0,18})\.q[is]")
@@ -54,6 +55,11 @@ def vhost_directory_name(vhost: bytes) -> str:
 
 def queue_directory_name(vhost: bytes, queue: bytes) -> str:
     return _name(b"queue" + vhost + queue)
+
+
+def is_directory_name(name: str) -> bool:
+    """Whether a vhost's or a queue's directory may be called so."""
+    return _DIRECTORY.fullmatch(name) is not None
 
 
 def level_name(queue: bytes, level: int) -> bytes:

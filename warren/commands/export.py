@@ -10,7 +10,7 @@ from warren.commands.findings import FindingReporter
 from warren.commands.options import EXIT_DAMAGE, STDOUT, LineFormat, OnlyVhostOption, QueueOption, SourcePath, distinct
 from warren.commands.output import opened, print_json
 from warren.salvage.export import Selection, export_source
-from warren.salvage.names import printable
+from warren.salvage.names import from_text, printable
 from warren.salvage.rocketmq.progress import writing_bar
 from warren.salvage.source import open_source
 
@@ -44,7 +44,8 @@ def export(
     """
     selection = Selection(vhost=vhost, queues=distinct(queue), include_acked=include_acked, orphans=orphans)
     out = None if out == STDOUT else out
-    with open_source(path) as source, opened(out, path) as write:
+    wanted = () if orphans else tuple(map(from_text, selection.queues))
+    with open_source(path, wanted) as source, opened(out, path) as write:
         findings = FindingReporter()
         with writing_bar(write, "Exporting", to_stdout=out is None) as writing:
             exported = export_source(source, selection, writing, findings)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import posixpath
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -25,6 +25,7 @@ import attrs
 from warren.queue_index import directory as disk
 from warren.salvage.archive import unpack
 from warren.salvage.live_node import refuse_live_node
+from warren.salvage.names import split_level
 from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.quorum_places import QuorumPlace, quorum_places
@@ -98,10 +99,10 @@ class Place:
             places = [inner for place in places for inner in _directories(self.files, place)]
         raise DataError(self.path, None, nothing)
 
-    def queues(self) -> Source:
-        """RabbitMQ's queues, or warren's."""
+    def queues(self, wanted: Collection[bytes] = ()) -> Source:
+        """RabbitMQ's queues, or warren's; ``wanted``: at least those of these bare names."""
         try:
-            return Source(self.path, self.search(lambda place: _vhosts_at(self.files, place), _NO_QUEUES))
+            return Source(self.path, self.search(lambda place: _vhosts_at(self.files, place, wanted), _NO_QUEUES))
         except DataError:
             if self._has_store():
                 reason = "is a RocketMQ store, which has no queues: see warren topic, and warren inspect"
@@ -174,22 +175,29 @@ def _real_files() -> RealFileSystem:
 
 
 @contextmanager
-def open_source(path: str) -> Iterator[Source]:
-    """The queues at ``path``; raises :class:`DataError` or :class:`StorageError` where there are none to be read."""
+def open_source(path: str, wanted: Collection[bytes] = ()) -> Iterator[Source]:
+    """The queues at ``path``; raises :class:`DataError` or :class:`StorageError` where there are none to be read.
+
+    ``wanted``: at least the queues of these bare names. Then others are not looked at where that can be spared.
+    """
     with open_place(path) as place:
-        source = place.queues()
+        source = place.queues(wanted)
         try:
             yield source
         finally:
             source.close()
 
 
-def _vhosts_at(files: ReadOnlyFileSystem, place: str) -> list[Vhost] | None:
+def _vhosts_at(files: ReadOnlyFileSystem, place: str, wanted: Collection[bytes] = ()) -> list[Vhost] | None:
     """The vhosts of the source that ``place`` itself is; ``None`` where it is none."""
     found = _vhost_places(files, place)
     if found is None:
         return None
     nodes = QuorumNodes(files)
+    vhosts = [Vhost.open(files, one, nodes, wanted) for one in found]
+    there = {split_level(queue.name)[0] for vhost in vhosts for queue in vhost.queues}
+    if there.issuperset(wanted):
+        return vhosts
     return [Vhost.open(files, one, nodes) for one in found]
 
 

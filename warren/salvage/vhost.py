@@ -13,7 +13,7 @@ a queue's name         its directory's name
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, nullcontext, suppress
 from functools import cached_property, partial
 from typing import Final
@@ -70,21 +70,35 @@ class Vhost:
     descriptors: dict[str, QueueDescriptor]
     """Of the same queues, by the paths of their directories."""
     is_whole: bool
-    """Whether all of its queues are here, and not one of them alone."""
+    """Whether all of its queues are here, and not some of them alone."""
     problems: list[Finding]
     """What could not be read so far, or contradicts itself."""
     _stores: dict[str, StoreReader] = attrs.field(factory=dict)
 
     @classmethod
-    def open(cls, files: ReadOnlyFileSystem, place: VhostPlace, nodes: QuorumNodes | None = None) -> Vhost:
-        """The vhost in that place, or the part of it that is meant; ``nodes``: of quorum queues, shared with others."""
+    def open(
+        cls,
+        files: ReadOnlyFileSystem,
+        place: VhostPlace,
+        nodes: QuorumNodes | None = None,
+        wanted: Collection[bytes] = (),
+    ) -> Vhost:
+        """The vhost in that place, or the part of it that is meant; ``nodes``: of quorum queues, shared with others.
+
+        ``wanted``: bare names of queues; where the names of their directories tell where they are, no other classic
+        queues are looked at.
+        """
         path, only = place.path, place.only
         is_whole = path is not None and only is None
         vhost = cls(files, path or "", b"", disk.DEFAULT_SEGMENT_ENTRY_COUNT, {}, [], {}, is_whole, [*place.problems])
         directories = [] if only is None else [only]
         if path is not None:
             vhost._read_settings()
-            directories = directories or vhost._queue_directories()
+            if vhost.is_whole and wanted:
+                named_so = vhost._directories_of(wanted)
+                vhost.is_whole, directories = named_so is None, named_so or []
+            if vhost.is_whole:
+                directories = vhost._queue_directories()
         named = [vhost._queue_name(directory) for directory in directories]
         named_by = [of.vhost for of in named] + [queue.vhost for queue in place.quorum]
         if not vhost.name:
@@ -187,6 +201,32 @@ class Vhost:
                 self.terms = read_recovery_terms(terms, path)
             except DataError as error:
                 self._report("damaged recovery terms", path, error)
+
+    def _directories_of(self, wanted: Collection[bytes]) -> list[str] | None:
+        """Where the classic queues of these names are, their levels too; ``None``: any directory may be one of theirs.
+
+        So it is where one of the directories has a name that no broker gives it, or where one of theirs says another
+        name than its own or nothing.
+        """
+        queues = below(self.path, disk.QUEUES_DIRECTORY)
+        try:
+            there = self.files.list(queues)
+        except StorageError:
+            return None
+        if not self.name or not all(map(disk.is_directory_name, there)):
+            return None
+        stored = [name for bare in wanted for name in (bare, *(disk.level_name(bare, level) for level in range(256)))]
+        theirs = {disk.queue_directory_name(self.name, name) for name in stored}
+        found = [below(queues, name) for name in there if name in theirs]
+        return found if all(map(self._says_its_name, found)) else None
+
+    def _says_its_name(self, directory: str) -> bool:
+        path = below(directory, disk.QUEUE_NAME_FILE)
+        try:
+            name = disk.parse_queue_name(self.files.read(path), path)
+        except (DataError, StorageError):
+            return False
+        return disk.queue_directory_name(name.vhost, name.queue) == posixpath.basename(directory)
 
     def _queue_directories(self) -> list[str]:
         queues = below(self.path, disk.QUEUES_DIRECTORY)
