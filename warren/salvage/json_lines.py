@@ -122,7 +122,7 @@ class JsonLines:
                 FLAGS[True, run.redelivered],
                 _digits(expiries[rows]) if expiries[rows][0] else b"null",
                 after_expiry,
-                _base64(bodies),
+                *_base64(bodies),
                 b'", "body_sha256": "',
                 _digests(bodies),
                 b'"}\n',
@@ -161,24 +161,22 @@ def _digits(numbers: npt.NDArray[np.int64]) -> Text:
 
 
 def _hexadecimal(rows: Text) -> Text:
-    return np.frombuffer(hexlify(rows.tobytes()), np.uint8).reshape(len(rows), -1)
+    return np.frombuffer(hexlify(rows.data), np.uint8).reshape(len(rows), -1)
 
 
 def _digests(bodies: Text) -> Text:
-    data, size = bodies.tobytes(), bodies.shape[1]
-    digests = b"".join([sha256(data[at : at + size]).digest() for at in range(0, len(data), size)])
+    rows: list[bytes] = np.frombuffer(bodies.tobytes(), f"V{bodies.shape[1]}").tolist()
+    digests = b"".join([sha256(row).digest() for row in rows])
     return np.frombuffer(hexlify(digests), np.uint8).reshape(len(bodies), -1)
 
 
-def _base64(bodies: Text) -> Text:
-    """All rows in one go: padded with zeros to a multiple of 3, whose last letters then are the padding sign's."""
+def _base64(bodies: Text) -> tuple[Text, bytes]:
+    """All rows in one go, padded with zeros to a multiple of 3; and the padding signs that stand for the last letters
+    then."""
     missing = -bodies.shape[1] % 3
     padded = np.pad(bodies, ((0, 0), (0, missing))) if missing else bodies
-    text = np.frombuffer(b2a_base64(padded.tobytes(), newline=False), np.uint8).reshape(len(bodies), -1)
-    if missing:
-        text = text.copy()
-        text[:, -missing:] = ord("=")
-    return text
+    text = np.frombuffer(b2a_base64(padded.data, newline=False), np.uint8).reshape(len(bodies), -1)
+    return text[:, : text.shape[1] - missing], b"=" * missing
 
 
 def _side_by_side(count: int, columns: list[bytes | Text]) -> bytes:
