@@ -562,13 +562,6 @@ def test_damaged_offsets_of_a_broadcast_reader_are_said_to_it_alone() -> None:
     assert bodies(topic.reader("another").read()) == [b"x"]
 
 
-def test_the_places_of_a_broadcast_reader_behind_the_end_are_taken_back() -> None:
-    topic = opened().node.topic("t", queues=1)
-    reader = topic.reader("g", broadcast=True, positions={0: 100})
-    topic.append(b"x").wait()
-    assert bodies(reader.read()) == [b"x"]
-
-
 # ── finding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
