@@ -28,6 +28,10 @@ RABBITMQS: Final[list[tuple[bytes, str]]] = [
         frame(4, 1, bytes(range(20))),
         "501 FRAME_ERROR - type 4, first 16 octets = <<0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15>>: unknown_frame",
     ),
+    (
+        frame(4, 1, b'a "quoted" \\ word'),
+        '501 FRAME_ERROR - type 4, first 16 octets = <<"a \\"quoted\\" \\\\ wor">>: unknown_frame',
+    ),
     (frame(METHOD, 0, b""), "501 FRAME_ERROR - type 1, all octets = <<>>: unknown_frame"),
     (frame(METHOD, 1, b""), "501 FRAME_ERROR - type 1, all octets = <<>>: unknown_frame"),
     (frame(HEADER, 1, b"abc"), '501 FRAME_ERROR - type 2, all octets = <<"abc">>: unknown_frame'),
