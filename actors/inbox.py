@@ -29,7 +29,10 @@ class Control:
 
 @attrs.frozen
 class Call:
-    """Timer → any actor, or an actor → itself. ``work`` is called in a turn, behind what has come meanwhile."""
+    """User, timer or another actor → any actor, or an actor → itself: call one of its methods in a turn.
+
+    It is done behind what has come before. Asked, the reply is what ``work`` returns.
+    """
 
     work: Callable[[], object]
 

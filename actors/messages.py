@@ -1,14 +1,14 @@
-"""Every message between actors, and from a user's thread to an actor: who sends it, to whom, what comes back.
+"""What actors tell each other: who, whom, and what comes back.
 
-*Ask* goes one way only, user → node → queue → store; everything upwards is a *tell*.
-:class:`~warren.actors.inbox.Control` messages overtake data. Single publishes and acks reach a queue as gatherings
-(:mod:`warren.actors.handing_over`), not as messages.
+*Ask* goes one way only, user → node → queue → store; everything upwards is a *tell*. Whoever has an actor asks it by a
+:class:`~warren.actors.inbox.Call`. :class:`~warren.actors.inbox.Control` messages overtake data. Single publishes and
+acks reach a queue as gatherings (:mod:`warren.actors.handing_over`), not as messages.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -64,113 +64,11 @@ class Publish:
 
 
 @attrs.frozen
-class GetMany:
-    """User → queue. Ask; the reply is a list of ``Delivered``, empty from an empty queue."""
-
-    channel: str
-    count: int
-    ack_required: bool
-
-
-@attrs.frozen
 class Subscribe:
     """User → queue. Ask; the reply is ``None``. What is delivered goes into ``deliveries``."""
 
     consumer: Consumer
     deliveries: Deliveries
-
-
-@attrs.frozen
-class SetPrefetch:
-    """User → queue. Tell. How many messages may be unacked with a consumer from now on; 0: any number."""
-
-    tag: str
-    prefetch: int
-
-
-@attrs.frozen
-class CancelConsumer:
-    """User → queue. Ask; the reply is ``None``. Unacked messages stay with the channel."""
-
-    tag: str
-
-
-@attrs.frozen
-class CloseChannel:
-    """User → queue. Ask; the reply is how many unacked messages went back to their places."""
-
-    channel: str
-
-
-@attrs.frozen
-class Settle:
-    """User → queue. Ask or tell. Acks, or gives back, what a channel has; ``up_to``: all up to the tag.
-
-    ``outcome``: "ack", "requeue" or "reject".
-    """
-
-    channel: str
-    outcome: str
-    tags: Sequence[range]
-    up_to: int | None = None
-
-
-@attrs.frozen
-class Purge:
-    """User → queue. Ask; the reply is how many ready messages are gone."""
-
-
-@attrs.frozen
-class Browse:
-    """User → queue. Ask; the reply is a list of at most ``limit`` messages as they stand, none taken."""
-
-    limit: int
-    after: tuple[int, int] | None = None
-
-
-@attrs.frozen
-class GetStats:
-    """User or node → queue. Ask; the reply is a dict."""
-
-
-@attrs.frozen
-class Sync:
-    """User or node → queue. Ask; the reply comes when everything that was published before is safe."""
-
-
-@attrs.frozen
-class Touch:
-    """Node → queue. Tell. It was declared again: x-expires begins anew."""
-
-
-@attrs.frozen
-class SetMode:
-    """User → queue. Ask. "default" or "lazy"."""
-
-    mode: str
-
-
-@attrs.frozen
-class DeleteQueue:
-    """Node → queue. Ask; the reply is how many messages were ready. The actor stops."""
-
-    if_empty: bool = False
-    if_unused: bool = False
-
-
-@attrs.frozen
-class CloseQueue(Control):
-    """Node → queue. Ask. What came before is handled, the actor stops.
-
-    The reply: recovery terms by stored name, and the confirms to be answered once the stores are closed.
-    """
-
-
-@attrs.frozen
-class GiveUp(Control):
-    """Node → queue. Ask; the reply is ``None``. Its store has failed: leave the files as they are, stop."""
-
-    error: BaseException
 
 
 # ── queue and store ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -253,11 +151,6 @@ class CloseStore:
     """
 
     token: bytes | None
-
-
-@attrs.frozen
-class GetStoreStatus:
-    """User or node → store. Ask; the reply is a ``StoreStatus``."""
 
 
 # ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -379,19 +272,3 @@ class QueueUnused:
     """Queue → node. Tell. An auto-delete queue has lost its last consumer, or x-expires has run out: delete it."""
 
     queue: ActorRef[Any]
-
-
-@attrs.frozen
-class Change:
-    """User → node. Ask. Do something with what is declared, with nobody else at it; the reply is what ``work`` returns,
-    or the error that it raised: then nothing was changed.
-
-    ``work`` is one of the operations of :class:`warren.actors.node_actor.Node`, its arguments bound.
-    """
-
-    work: Callable[[], Any]
-
-
-@attrs.frozen
-class CloseNode:
-    """User → node. Ask; the reply comes when everything that was published is safe and all files are closed."""

@@ -229,10 +229,8 @@ class NodeActor(NodeRegistry):
     def on_receive(self, message: object) -> object:
         self.check_directory()
         match message:
-            case m.Change():
-                return self._change(message.work)
             case m.QueueUnused():
-                self._change(lambda: self._delete_unused(message.queue))
+                self.change(lambda: self._delete_unused(message.queue))
             case m.QueueFailed():
                 self._restart_queue(message.queue, message.error)
             case m.MonitorFailed():
@@ -242,8 +240,6 @@ class NodeActor(NodeRegistry):
                 self._restart_vhost(message.store, message.error)
             case tm.TopicsFailed():
                 self._topics.restart(message.actor, message.error)
-            case m.CloseNode():
-                self._close()
             case _:
                 raise RuntimeError(f"a node cannot handle {message!r}")
         return None
@@ -364,7 +360,9 @@ class NodeActor(NodeRegistry):
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Make safe what was published, and close all files; raises what keeps that from being clean."""
+        self.check_directory()
         failures: list[Exception] = []
         with contextlib.suppress(StorageError):  # most of the time there is nothing left to save
             self.definitions.save()

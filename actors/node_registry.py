@@ -1,6 +1,6 @@
 """NodeRegistry: the vhosts of a node that runs, and what is declared in them. The inner half of the node's actor.
 
-*Changes* of what is declared come one at a time (:class:`~warren.actors.messages.Change`): in memory, then on disk,
+*Changes* of what is declared come one at a time (:meth:`NodeRegistry.change`): in memory, then on disk,
 then the queue's actor, and only then the answer. A change that fails, by whatever error, is taken back in memory and on
 disk and answered with the error; the node goes on. A queue that is deleted loses its files first and its definition
 then: a crash in between leaves an empty queue, never messages without one; and so does a definition that cannot be
@@ -12,18 +12,19 @@ What opens the directory, and starts anew what fails, is :mod:`warren.actors.nod
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from warren.actors import messages as m
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.definitions_json import Imported
 from warren.actors.engines.errors import NotFoundError, ResourceLockedError
 from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
 from warren.actors.handing_over import QueueDownError, QueueGoneError
+from warren.actors.inbox import Call
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import BrokenNodeError, UnsavedError, VhostDownError
 from warren.actors.node_part import NodePart
@@ -69,8 +70,9 @@ class NodeRegistry(NodePart):
         entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
         return f"{self._path}/{VHOSTS_DIRECTORY}/{entry}"
 
-    def _change(self, work: Callable[[], T]) -> T:
-        """Change what is declared: all of it, or nothing and the error."""
+    def change(self, work: Callable[[], T]) -> T:
+        """Change what is declared, with nobody else at it: all of it, or nothing and the error."""
+        self._context.check_directory()
         self.definitions.begin()
         try:
             return work()
@@ -176,7 +178,7 @@ class NodeRegistry(NodePart):
         elif entry is None:
             raise RuntimeError(f"{declaration} is defined and not running")
         elif (actor := entry.running) is not None:
-            actor.actor_ref.tell(m.Touch())
+            actor.call_soon(actor.touch)
         return entry
 
     def release(self, owner: object) -> None:
@@ -235,7 +237,8 @@ class NodeRegistry(NodePart):
         deleted = 0
         if actor is not None:
             try:
-                deleted = actor.actor_ref.ask(m.DeleteQueue(if_empty=if_empty, if_unused=if_unused))  # type: ignore[assignment]
+                delete = functools.partial(actor.delete, if_empty=if_empty, if_unused=if_unused)
+                deleted = actor.actor_ref.ask(Call(delete))  # type: ignore[assignment]
             except Exception as error:
                 if not actor.actor_stopped.is_set():
                     raise

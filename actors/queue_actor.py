@@ -10,12 +10,12 @@ A crash, or an error: the files are given up as they are, and the node opens the
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any, Final
 
 import attrs
-from pykka._envelope import Envelope as Letter
 
 from warren.actors import messages as m
 from warren.actors.deliveries import Deliveries
@@ -35,6 +35,7 @@ from warren.actors.timer import tell
 from warren.queue_index.acking import tag_ranges
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.recovery_terms import RecoveryTerms
+from warren.queue_index.state import Mode
 from warren.storage.errors import NoRoomError, StorageError, WarrenError
 
 _LOG = logging.getLogger("warren.queue")
@@ -117,7 +118,11 @@ class QueueActor(QueueOutput):
         self.process.backing.recover_step()
         self._recover_on()
 
-    def _on_close(self, _: m.CloseQueue) -> tuple[dict[bytes, RecoveryTerms], list[Future]]:
+    def close(self) -> tuple[dict[bytes, RecoveryTerms], list[Future]]:
+        """What came before is handled, the actor stops.
+
+        Returns recovery terms by stored name, and the confirms to be answered once the stores are closed.
+        """
         while (entry := self.actor_inbox.take()) is not None:  # what came before is handled before the end
             if isinstance(entry, PendingBatch):
                 self._guard(None, self.on_batch, entry)
@@ -137,8 +142,9 @@ class QueueActor(QueueOutput):
         self._end(None)
         return terms, confirms
 
-    def _on_delete(self, message: m.DeleteQueue) -> int:
-        deleted = self.process.delete(if_empty=message.if_empty, if_unused=message.if_unused)
+    def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:
+        """Returns how many messages were ready. The actor stops."""
+        deleted = self.process.delete(if_empty=if_empty, if_unused=if_unused)
         self._say_last_word()
         self._recover_on()
         self._tell_now()
@@ -148,9 +154,9 @@ class QueueActor(QueueOutput):
         self._end(self._error)
         return deleted
 
-    def _on_give_up(self, message: m.GiveUp) -> None:
+    def give_up(self, error: BaseException) -> None:
         """Its store has failed: leave everything as a crash would."""
-        self._error = message.error
+        self._error = error
         self.process.backing.abandon()
         self._end(self.stopped_error())
 
@@ -239,32 +245,29 @@ class QueueActor(QueueOutput):
         self.queue_turn.subscribe(message.consumer, message.deliveries)
         self._bound(message.deliveries, message.consumer.prefetch)
 
-    def _on_set_prefetch(self, message: m.SetPrefetch) -> None:
-        self.queue_turn.set_prefetch(message.tag, message.prefetch)
-        if (deliveries := self.deliveries.get(message.tag)) is not None:
-            self._bound(deliveries, message.prefetch)
+    def set_prefetch(self, tag: str, prefetch: int) -> None:
+        """How many messages may be unacked with a consumer from now on; 0: any number."""
+        self.queue_turn.set_prefetch(tag, prefetch)
+        if (deliveries := self.deliveries.get(tag)) is not None:
+            self._bound(deliveries, prefetch)
 
     def _bound(self, deliveries: Deliveries, prefetch: int) -> None:
         """Without a prefetch a consumer gets more as it takes what it has."""
         deliveries.more = None if prefetch else self.get_in_line
 
-    def _on_cancel_consumer(self, message: m.CancelConsumer) -> None:
-        deliveries: Deliveries | None = self.queue_turn.cancel(message.tag)
+    def cancel_consumer(self, tag: str) -> None:
+        """Unacked messages stay with the channel."""
+        deliveries: Deliveries | None = self.queue_turn.cancel(tag)
         if deliveries is not None:
             deliveries.end()
 
-    def _on_close_channel(self, message: m.CloseChannel) -> int:
-        closed = {tag: one for tag, one in self.deliveries.items() if one.channel == message.channel}
-        requeued = self.queue_turn.close_channel(message.channel, list(closed))
+    def close_channel(self, channel: str) -> int:
+        """Returns how many unacked messages went back to their places."""
+        closed = {tag: one for tag, one in self.deliveries.items() if one.channel == channel}
+        requeued = self.queue_turn.close_channel(channel, list(closed))
         for deliveries in closed.values():
             deliveries.end()
         return requeued
-
-    def _on_settle(self, message: m.Settle) -> None:
-        if message.up_to is None:
-            self.queue_turn.settle(message.channel, message.outcome, message.tags)
-        else:
-            self.queue_turn.settle_up_to(message.channel, message.outcome, message.up_to)
 
     def _on_store_progress(self, message: m.StoreProgress) -> None:
         if (store := self._store_of(message.client)) is not None:
@@ -277,26 +280,32 @@ class QueueActor(QueueOutput):
     def _store_of(self, client: int) -> RemoteStore | None:
         return next((store for store in self._stores if store.client == client), None)
 
-    def _on_sync(self, _: m.Sync) -> object:
+    def sync(self) -> Future:
         """What was acked before is safe now, what was published once the last confirm of today is."""
         self.queue_turn.sync_index()
         self._context.check_directory()
         self._tell_now()  # a publish that was refused is answered so: it is no error of this call's
         return CountDown(list(self.queue_turn.waiting))
 
-    def _on_browse(self, message: m.Browse) -> list[BrowsedMessage]:
-        self.queue_turn.worked = True
-        return browse(self.process, message.limit, message.after)
+    def purge(self) -> int:
+        """Returns how many ready messages are gone."""
+        return self.queue_turn.purge()
 
-    def _on_touch(self, _: m.Touch) -> None:
+    def browse(self, limit: int, after: tuple[int, int] | None = None) -> list[BrowsedMessage]:
+        """At most ``limit`` messages as they stand, none taken."""
+        self.queue_turn.worked = True
+        return browse(self.process, limit, after)
+
+    def touch(self) -> None:
+        """It was declared again: x-expires begins anew."""
         self.queue_turn.worked = True
         self.process.touch()
 
-    def _on_set_mode(self, message: m.SetMode) -> None:
+    def set_mode(self, mode: Mode) -> None:
         self.queue_turn.worked = True
-        self.process.backing.set_mode(message.mode)  # type: ignore[arg-type]
+        self.process.backing.set_mode(mode)
 
-    def _on_get_stats(self, _: m.GetStats) -> dict[str, Any]:
+    def stats(self) -> dict[str, Any]:
         stats = self.process.stats()
         return stats | {"state": "hibernated"} if self.rest_number else stats
 
@@ -344,7 +353,7 @@ class QueueActor(QueueOutput):
             self.rest_number = 0
             turn.finish()
         while self._abandoned:  # behind what was sent through the channel
-            self.actor_inbox.put(Letter(m.CloseChannel(self._abandoned.popleft())))
+            self.call_soon(functools.partial(self.close_channel, self._abandoned.popleft()))
         if self._context.check_invariants:
             turn.process.check_invariants()
 
@@ -363,25 +372,9 @@ class QueueActor(QueueOutput):
 
 _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
     m.Publish: QueueActor._on_publish,
-    m.GetMany: lambda actor, message: actor.queue_turn.get_many(
-        message.channel, message.count, ack_required=message.ack_required
-    ),
-    m.Settle: QueueActor._on_settle,
     m.Subscribe: QueueActor._on_subscribe,
-    m.SetPrefetch: QueueActor._on_set_prefetch,
-    m.CancelConsumer: QueueActor._on_cancel_consumer,
-    m.CloseChannel: QueueActor._on_close_channel,
     m.StoreProgress: QueueActor._on_store_progress,
     m.StoreFull: QueueActor._on_store_full,
     m.SetDurationTarget: lambda actor, message: actor.queue_turn.set_duration_target(message.duration_s),
-    m.Purge: lambda actor, _: actor.queue_turn.purge(),
-    m.Browse: QueueActor._on_browse,
-    m.GetStats: QueueActor._on_get_stats,
     m.SampleQueue: QueueActor._on_sample,
-    m.Sync: QueueActor._on_sync,
-    m.Touch: QueueActor._on_touch,
-    m.SetMode: QueueActor._on_set_mode,
-    m.DeleteQueue: QueueActor._on_delete,
-    m.CloseQueue: QueueActor._on_close,
-    m.GiveUp: QueueActor._on_give_up,
 }

@@ -10,6 +10,7 @@ bodies it needs; until the last has, the store deletes nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -26,13 +27,14 @@ from warren.actors.engines.credit import GrantedCredit
 from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.engines.vhost_definitions import VhostDefinitions
 from warren.actors.future import Future
-from warren.actors.inbox import Inbox
+from warren.actors.inbox import Call, ControlCall, Inbox
 from warren.actors.node_context import NodeContext
 from warren.actors.queue_actor import OpenedQueue, QueueActor
 from warren.actors.queue_entry import QueueEntry
 from warren.actors.store_actor import MessageStoreActor, RemoteStore
 from warren.actors.timer import tell
 from warren.actors.vhost_files import VhostFiles
+from warren.msg_store.message_store import StoreStatus
 from warren.queue_index.body_store import StoreClient
 from warren.queue_index.directory import level_name
 from warren.queue_index.recovery_terms import RecoveryTerms
@@ -127,7 +129,7 @@ class RunningVhost:
         if actor is None:
             return False
         try:
-            stats: dict[str, Any] = actor.actor_ref.ask(m.GetStats())  # type: ignore[assignment]
+            stats: dict[str, Any] = actor.actor_ref.ask(Call(actor.stats))  # type: ignore[assignment]
         except Exception:
             return False  # what cannot be read is kept, and is down
         return not stats["messages"] and not actor.process.backing.recovering
@@ -240,8 +242,13 @@ class RunningVhost:
 
     def wait_for_stores(self) -> None:
         """Come back when the stores have done what they were told until now. Raises where one of them has stopped."""
-        for store in (self.persistent, self.transient):
-            store.ask(m.GetStoreStatus())
+        self.store_statuses()
+
+    def store_statuses(self) -> list[tuple[str, StoreStatus]]:
+        """Of both stores, by kind, once they have done what they were told until now."""
+        stores = (("persistent", self.persistent, self.directory.persistent_store),
+                  ("transient", self.transient, self.directory.transient_store))  # fmt: skip
+        return [(kind, cast("StoreStatus", actor.ask(Call(store.status)))) for kind, actor, store in stores]
 
     def close(self) -> None:
         """Stop the queues, then the stores, and say in recovery.dets how they were left."""
@@ -264,7 +271,7 @@ class RunningVhost:
             if actor is None:
                 continue
             try:
-                known, waiting = cast("_Closed", actor.actor_ref.ask(m.CloseQueue()))
+                known, waiting = cast("_Closed", actor.actor_ref.ask(ControlCall(actor.close)))
             except Exception as error:
                 _LOG.exception("%s could not be closed; it is recovered from its files", entry.declaration)
                 entry.go_down(error)
@@ -300,7 +307,7 @@ class RunningVhost:
             entry.go_down(error)
             if actor is not None:
                 with contextlib.suppress(WarrenError):
-                    actor.actor_ref.ask(m.GiveUp(error))
+                    actor.actor_ref.ask(ControlCall(functools.partial(actor.give_up, error)))
         for store in (self.persistent, self.transient):
             store.stop()
         self.abandon()

@@ -19,12 +19,12 @@ from pykka import ActorDeadError, ActorRef
 from warren.actors.engines.credit import GrantedCredit, StoreTickets
 from warren.actors.engines.store_turn import StoreTurn
 from warren.actors.gate import Gate
+from warren.actors.inbox import Call
 from warren.actors.messages import (
     CloseStore,
     CountReferences,
     DiskRoom,
     ExpectReferences,
-    GetStoreStatus,
     JoinStore,
     LeaveStore,
     RemoveBodies,
@@ -81,8 +81,6 @@ class MessageStoreActor(NodePart):
                 self._references.update(message.references)
                 self._counted.add(message.entry)
                 self._finish_counting()
-            case GetStoreStatus():
-                return self.store.status()
             case CloseStore():
                 self.store.close(message.token)
                 self._tell_of_room(found=True)
@@ -188,7 +186,7 @@ class RemoteStore(StoreTickets):
     def wait_until_taken(self) -> None:
         """Come back when the store has taken all that was written: it is asked behind that, so that its turn comes."""
         try:
-            self._actor.ask(GetStoreStatus())
+            self._actor.ask(Call(lambda: None))
         except ActorDeadError as error:
             raise ActorStoppedError("the message store has stopped") from error
         self.progress(self.written_ticket, self.safe_ticket)

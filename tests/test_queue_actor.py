@@ -12,7 +12,6 @@ import pytest
 
 import warren
 from tests.support.runtime_tools import DATA, HandNode, Machine, hand_node
-from warren.actors import messages as m
 from warren.actors.handing_over import PublishRefusedError
 from warren.actors.inbox import ControlCall
 from warren.actors.queue_actor import QueueActor
@@ -476,7 +475,7 @@ def test_dead_letters_for_a_queue_that_is_deleted_meanwhile_are_let_go(scene: Ha
         "source", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "target", "x-message-ttl": 1000}
     )
     source.publish(b"x").wait()
-    target._verbs.actor.actor_ref.tell(m.DeleteQueue())  # before the letter comes, in the same inbox
+    target._verbs.actor.call_soon(target._verbs.actor.delete)  # before the letter comes, in the same inbox
     scene.clock.advance(1.0)
     source._verbs.actor.actor_ref.ask(ControlCall(source._verbs.actor.queue_turn.deadline_due))
     scene.run()

@@ -19,6 +19,7 @@ from warren.actors.clock import HandClock
 from warren.actors.engines.credit import GrantedCredit
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.gate import Gate
+from warren.actors.inbox import Call
 from warren.actors.node_context import NodeContext
 from warren.actors.pool import ActorStoppedError, HandPool, Pool, PooledActor
 from warren.actors.store_actor import MessageStoreActor, RemoteStore
@@ -102,7 +103,7 @@ class Scene:
         return sum(kind == "sync" for kind, _ in self.files.plan.log)
 
     def status(self) -> StoreStatus:
-        found = self.actor.ask(m.GetStoreStatus())
+        found = self.actor.ask(Call(self.store.status))
         assert isinstance(found, StoreStatus)
         return found
 
@@ -405,7 +406,7 @@ def test_what_was_told_before_the_close_is_handled_before_it(scene: Scene) -> No
     remote.write_many([key(1), key(2)], [body(1), body(2)])
     remote.remove_many([key(2)])
     closed = scene.actor.ask(m.CloseStore(b"t" * 32), block=False)
-    remote_behind = scene.actor.ask(m.GetStoreStatus(), block=False)
+    remote_behind = scene.actor.ask(Call(scene.store.status), block=False)
     scene.pool.run()
     closed.get()
     with pytest.raises(ActorStoppedError):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from warren.actors import messages as m
 from warren.actors.engines.effects import Delivered
 from warren.actors.future import Future
 from warren.actors.handing_over import SettleKey
+from warren.actors.inbox import Call
 from warren.actors.queue_actor import QueueActor
 from warren.messages import ReceivedMessage
 from warren.process_bound import ProcessBound
 from warren.queue_index.acking import tag_ranges
 from warren.queue_index.fetching import Fetched
-from warren.steps import Steps, ask
+from warren.steps import Steps, call
 from warren.storage.errors import WarrenError
 
 
@@ -51,15 +51,20 @@ class Channel:
 
     def settle_up_to(self, outcome: str, tag: int) -> Steps[None]:
         """Settle all deliveries up to one."""
-        yield ask(self.actor, m.Settle(self.name, outcome, (), tag))
+        actor = self.actor
+        yield call(actor, lambda: actor.queue_turn.settle_up_to(self.name, outcome, tag))
 
     def settle_many(self, outcome: str, tags: list[int]) -> None:
         """Settle deliveries in one message."""
-        self.actor.actor_ref.tell(m.Settle(self.name, outcome, tag_ranges(tags)))
+        self._settle(outcome, tag_ranges(tags))
 
     def settle_all(self, outcome: str, tags: range) -> None:
         """Settle a whole batch."""
-        self.actor.actor_ref.tell(m.Settle(self.name, outcome, (tags,)))
+        self._settle(outcome, (tags,))
+
+    def _settle(self, outcome: str, tags: Sequence[range]) -> None:
+        actor, name = self.actor, self.name  # not the channel itself, which closes when nobody has it any more
+        actor.actor_ref.tell(Call(lambda: actor.queue_turn.settle(name, outcome, tags)))
 
     def give_back(self, got: Future) -> None:
         """Requeue what a get has brought that nobody waits for any more. For any thread."""
@@ -72,7 +77,7 @@ class Channel:
         if not self._open or self._actor.actor_stopped.is_set():
             return 0
         self._open = False
-        requeued: int = yield ask(self._actor, m.CloseChannel(self.name))
+        requeued: int = yield call(self._actor, lambda: self._actor.close_channel(self.name))
         return requeued
 
     def __del__(self) -> None:

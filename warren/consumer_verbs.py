@@ -18,7 +18,7 @@ from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.effects import Delivered
 from warren.actors.future import Future
 from warren.channel import Channel, DeliveredMessage
-from warren.steps import Steps, Within, ask
+from warren.steps import Steps, Within, ask, call
 
 D = TypeVar("D", bound=DeliveredMessage)
 NewDelivery = Callable[[Channel, Delivered, int, bytes | None], D]
@@ -93,12 +93,14 @@ class ConsumerVerbs:
         """How many messages may be unacked with it from now on; 0: any number."""
         yield from self.begin()
         if self.channel.alive:
-            self.channel.actor.actor_ref.tell(m.SetPrefetch(self.declaration.tag, prefetch))
+            actor = self.channel.actor
+            actor.call_soon(lambda: actor.set_prefetch(self.declaration.tag, prefetch))
 
     def cancel(self) -> Steps[None]:
         """Ask for no more messages. What was delivered can still be taken and settled."""
         if self.channel.alive:
-            yield ask(self.channel.actor, m.CancelConsumer(self.declaration.tag))
+            actor = self.channel.actor
+            yield call(actor, lambda: actor.cancel_consumer(self.declaration.tag))
 
     def close(self) -> Steps[None]:
         """Cancel, and give everything back that was not settled."""

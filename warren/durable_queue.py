@@ -44,7 +44,7 @@ from warren.messages import as_body
 from warren.node import Node
 from warren.queue import Queue
 from warren.shared_node import NodeLease, borrow_node, is_foreign, lease_node
-from warren.steps import run
+from warren.steps import call, run
 from warren.storage.errors import SettingsError, WarrenError
 
 Encode = Callable[[Any], bytes]
@@ -218,7 +218,10 @@ class DurableQueue:
 
     def _get_now(self) -> Delivery | None:
         channel = self._own_channel()
-        batches: list[Delivered] = channel.actor.actor_ref.ask(m.GetMany(channel.name, 1, True))  # type: ignore[assignment]
+        actor = channel.actor
+        batches: list[Delivered] = call(
+            actor, lambda: actor.queue_turn.get_many(channel.name, 1, ack_required=True)
+        ).get()
         return next((one for delivered in batches for one in spread(Delivery, channel, delivered)), None)
 
     def _await(self, timeout: float | None) -> Delivery | None:
@@ -243,7 +246,8 @@ class DurableQueue:
 
     def _stop_waiting(self, channel: Channel, deliveries: Deliveries, tag: str) -> None:
         self._getters.discard(deliveries)
-        channel.actor.actor_ref.ask(m.CancelConsumer(tag))
+        actor = channel.actor
+        call(actor, lambda: actor.cancel_consumer(tag)).get()
 
     @staticmethod
     def _spread(channel: Channel, deliveries: Deliveries) -> Iterator[Delivery]:

@@ -9,13 +9,12 @@ from typing import Any, Final, Literal, Unpack
 
 import attrs
 
-from warren.actors import messages as m
 from warren.actors.admission import Admission
 from warren.actors.deliveries import Deliveries
 from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.future import Confirm, Future
+from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishKey
 from warren.actors.looking import BrowsedMessage
 from warren.actors.queue_actor import QueueActor
@@ -25,7 +24,7 @@ from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs
 from warren.messages import PublishArguments, as_bodies, as_body, publish_key
 from warren.publishing import publishing, settled_confirm
 from warren.running_node import RunningNode
-from warren.steps import Handle, Steps, ask
+from warren.steps import Handle, Steps, call
 
 BROWSE_PAGE: Final = 256
 _CACHED_KEYS: Final = 16
@@ -54,9 +53,6 @@ class QueueVerbs:
         """The queue's actor of the moment; raises why there is none."""
         self.node.check_process()
         return self.entry.actor
-
-    def _ask(self, message: object) -> Steps[Any]:
-        return (yield ask(self.actor, message))
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -143,7 +139,8 @@ class QueueVerbs:
         Interrupted or cancelled, it takes none: those that were on their way go back.
         """
         channel = self.own_channel()
-        got: Future = ask(channel.actor, m.GetMany(channel.name, count, ack_required=True))
+        actor = channel.actor
+        got = call(actor, lambda: actor.queue_turn.get_many(channel.name, count, ack_required=True))
         try:
             batches: list[Delivered] = yield got
         except BaseException:
@@ -191,7 +188,8 @@ class QueueVerbs:
 
     def page(self, count: int, after: tuple[int, int] | None) -> Steps[list[BrowsedMessage]]:
         """Look at messages behind a place."""
-        page: list[BrowsedMessage] = yield from self._ask(m.Browse(count, after))
+        actor = self.actor
+        page: list[BrowsedMessage] = yield call(actor, lambda: actor.browse(count, after))
         return page
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
@@ -202,23 +200,27 @@ class QueueVerbs:
 
     def stats(self) -> Steps[dict[str, Any]]:
         """All of RabbitMQ's counts and its backing_queue_status, under RabbitMQ's names."""
-        found: dict[str, Any] = yield from self._ask(m.GetStats())
+        actor = self.actor
+        found: dict[str, Any] = yield call(actor, actor.stats)
         return found
 
     def purge(self) -> Steps[int]:
         """Drop all ready messages; returns how many."""
-        purged: int = yield from self._ask(m.Purge())
+        actor = self.actor
+        purged: int = yield call(actor, actor.purge)
         return purged
 
     def sync(self) -> Steps[None]:
         """Wait until everything that was published before is safe, and everything that was acked surely gone."""
-        yield from self._ask(m.Sync())
+        actor = self.actor
+        yield call(actor, actor.sync)
 
     def set_mode(self, mode: Literal["default", "lazy"]) -> Steps[None]:
         """``lazy``: messages go to disk as they come, whatever the memory; until the queue is opened anew."""
         if mode not in {"default", "lazy"}:
             raise ArgumentsError(f"a queue's mode is 'default' or 'lazy', not {mode!r}")
-        yield from self._ask(m.SetMode(mode))
+        actor = self.actor
+        yield call(actor, lambda: actor.set_mode(mode))
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> Steps[int]:
         """Delete the queue with its messages and bindings; returns how many were ready."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -44,7 +43,7 @@ from warren.actors.running_vhost import RunningVhost
 from warren.actors.status_server import StatusServer
 from warren.config import Config
 from warren.recording import RecordFile
-from warren.steps import Reading, Steps, ask
+from warren.steps import Reading, Steps, ask, call
 from warren.storage.errors import WarrenError
 from warren.storage.filesystem import FileSystem
 from warren.top.snapshots import Snapshots
@@ -109,7 +108,7 @@ class RunningNode:
             self._asked(lambda _: None).get()
         except BaseException:
             with contextlib.suppress(Exception):  # it may be open: an interrupt strikes behind the turn that opens it
-                ref.ask(m.CloseNode())
+                call(actor, actor.close).get()
             pool.stop()
             clock.close()
             raise
@@ -158,7 +157,7 @@ class RunningNode:
         return answer
 
     def _asked(self, work: Callable[[NodeActor], T]) -> Future:
-        return ask(self.actor, m.Change(functools.partial(work, self.actor)))
+        return call(self.actor, lambda: self.actor.change(lambda: work(self.actor)))
 
     # ── what runs in it ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -225,12 +224,9 @@ class RunningNode:
             queues: dict[str, Any] = {}
             for queue, entry in list(running.queues.items()):
                 with contextlib.suppress(WarrenError):
-                    queues[queue] = entry.actor.actor_ref.ask(m.GetStats())
+                    queues[queue] = call(entry.actor, entry.actor.stats).get()
             try:
-                stores = {
-                    kind: attrs.asdict(store.ask(m.GetStoreStatus()))  # type: ignore[arg-type]
-                    for kind, store in (("persistent", running.persistent), ("transient", running.transient))
-                }
+                stores = {kind: attrs.asdict(status) for kind, status in running.store_statuses()}
             except WarrenError:
                 continue  # the vhost is just being deleted, or opened anew
             vhosts[name] = {"queues": queues, "down": failed_queues(running), "stores": stores}
@@ -258,7 +254,7 @@ class RunningNode:
         try:
             if self._status is not None:
                 self._status.stop()
-            self.actor.actor_ref.ask(m.CloseNode())
+            call(self.actor, self.actor.close).get()
         finally:
             self._context.gate.end()  # nobody is left who could open it
             self.pool.stop()

@@ -19,6 +19,7 @@ import attrs
 
 from warren.actors.admission import Admission
 from warren.actors.future import Future, Timeout
+from warren.actors.inbox import Call
 from warren.actors.pool import PooledActor
 from warren.process_bound import ProcessBound
 
@@ -65,6 +66,11 @@ def ask(actor: PooledActor, message: object) -> Future:
     if not isinstance(future, Future):
         raise RuntimeError(f"{actor.describe()} answers with a strange future")  # noqa: TRY004
     return future
+
+
+def call(actor: PooledActor, work: Callable[[], object]) -> Future:
+    """Do ``work`` in an actor's turn: what to wait for. The answer is what it returns."""
+    return ask(actor, Call(work))
 
 
 def run(steps: Steps[T]) -> T:

@@ -36,6 +36,7 @@ from warren.simulation.publication import Publication
 from warren.simulation.scenario import INSTANT_DISK, Profile
 from warren.simulation.sizes import body
 from warren.simulation.workload import envelope
+from warren.steps import call
 from warren.storage.counted import CountedFileSystem, DiskAccount
 from warren.storage.settings import PROFILES
 
@@ -196,7 +197,8 @@ class Pair:
         """Ask for messages; returns how many came. Each such get has a channel of its own."""
         self.deliveries += 1
         channel = f"get-{self.deliveries}"
-        answer = self.actor(queue).actor_ref.ask(m.GetMany(channel, count, ack_required), block=False)
+        actor = self.actor(queue)
+        answer = call(actor, lambda: actor.queue_turn.get_many(channel, count, ack_required=ack_required))
         found: list[Delivered] = []
         simulated = self.simulated.queues[queue]
         simulated.tell(simulated.get, channel, count, ack_required, found.extend)
@@ -248,7 +250,8 @@ class Pair:
             return
         ranges = [range(tag, tag + 1) for tag in tags]
         queue = self.channels[channel]
-        self.actor(queue).actor_ref.tell(m.Settle(channel, outcome, ranges))
+        actor = self.actor(queue)
+        actor.call_soon(lambda: actor.queue_turn.settle(channel, outcome, ranges))
         simulated = self.simulated.queues[queue]
         simulated.tell(simulated.settle, channel, ranges, outcome == "ack")
         gone = set(tags)
@@ -265,13 +268,15 @@ class Pair:
         queue = self.channels.pop(channel)
         del self.unacked[channel]
         self.subscriptions.pop(channel, None)
-        self.actor(queue).actor_ref.tell(m.CloseChannel(channel))
+        actor = self.actor(queue)
+        actor.call_soon(lambda: actor.close_channel(channel))
         simulated = self.simulated.queues[queue]
         simulated.tell(simulated.close_channel, channel, channel)
         self.settle()
 
     def purge(self, queue: str) -> None:
-        self.actor(queue).actor_ref.ask(m.Purge(), block=False)
+        actor = self.actor(queue)
+        actor.call_soon(actor.purge)
         simulated = self.simulated.queues[queue]
         simulated.tell(simulated.purge)
         self.settle()

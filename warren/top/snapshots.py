@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from warren.actors import messages as m
 from warren.actors import topic_messages as tm
 from warren.actors.engines.errors import NotFoundError
+from warren.actors.inbox import Call
 from warren.actors.looking import ask_politely
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
@@ -218,7 +218,7 @@ class Snapshots:
     def _ask(self, key: tuple[str, str], actor: QueueActor, patience_s: float) -> tuple[Row, dict[str, Any] | None]:
         """A queue's row, and its stats if it answered in time."""
         now_s, rest_number = self._clock(), actor.rest_number
-        stats = ask_politely(actor.actor_ref, m.GetStats(), patience_s)
+        stats = ask_politely(actor.actor_ref, Call(actor.stats), patience_s)
         last = self._seen.get(key)
         if last is not None and last.actor is not actor:  # the queue was opened again: its counts started at zero
             last = None
