@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import attrs
-from pykka import ActorRef
 from pykka._envelope import Envelope as Letter
 
 from warren.actors import topic_messages as tm
+from warren.actors.dispatch_actor import DispatchActor
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.front_end import FrontEnd, PublishBatch
@@ -122,17 +122,15 @@ class CommitLogActor(TopicPart, FrontEnd):
         context: NodeContext,
         store: TopicStore,
         *,
-        dispatcher: ActorRef[Any],
+        dispatcher: DispatchActor,
         sync: str,
         used_disk_percent: Callable[[], float],
-        is_awaited: Callable[[], bool],
     ) -> None:
         super().__init__(context)
         self.store = store
         self._dispatcher = dispatcher
         self._sync = sync
         self._used_disk_percent = used_disk_percent
-        self._is_awaited = is_awaited
         self._dispatch_armed = False
         settings = store.settings
         self._flush_timer = FlushTimer(
@@ -201,13 +199,9 @@ class CommitLogActor(TopicPart, FrontEnd):
         self._unconfirmed.append((entry.confirm, None))
 
     def on_receive(self, message: object) -> object:
-        match message:
-            case tm.AppendBatches():
-                self._append_batches(message)
-            case tm.SyncLog():
-                return self._sync_log()
-            case _:
-                return super().on_receive(message)
+        if not isinstance(message, tm.AppendBatches):
+            raise RuntimeError(f"a CommitLog cannot handle {message!r}")  # noqa: TRY004
+        self._append_batches(message)
         return None
 
     def _close(self) -> None:
@@ -238,7 +232,8 @@ class CommitLogActor(TopicPart, FrontEnd):
             raise MessageIllegalError(f"{batch.topic}: a message is larger than a file of the CommitLog")
         return appended
 
-    def _sync_log(self) -> Future:
+    def sync(self) -> Future:
+        """Answered when everything that was appended before is safe."""
         synced = Future(self)
         self.store.flush_commit_log()
         self._unconfirmed.append((synced, None))
@@ -281,15 +276,15 @@ class CommitLogActor(TopicPart, FrontEnd):
 
     def _dispatch_soon(self) -> None:
         """At once where somebody waits for messages; else what comes within a few milliseconds goes together."""
-        if self._is_awaited():
-            tell(self._dispatcher, tm.Dispatch())
+        if self._dispatcher.arrivals.is_awaited():
+            tell(self._dispatcher.actor_ref, tm.Dispatch())
         elif not self._dispatch_armed:
             self._dispatch_armed = True
             self.call_later("dispatch", DISPATCH_DELAY_MS * MS_NS, self._dispatch_now, first=True)
 
     def _dispatch_now(self) -> None:
         self._dispatch_armed = False
-        tell(self._dispatcher, tm.Dispatch())
+        tell(self._dispatcher.actor_ref, tm.Dispatch())
 
     def wants_turn(self) -> bool:
         return self._hurry and bool(self._unconfirmed)
@@ -323,7 +318,7 @@ class CommitLogActor(TopicPart, FrontEnd):
         wall_us = self._context.clock.wall_us()
         hour = datetime.datetime.fromtimestamp(wall_us // 1_000_000).astimezone().hour
         if self.store.expire_commit_log(wall_us // _US_OF_MS, hour, self._used_disk_percent()):
-            tell(self._dispatcher, tm.ExpireQueues())
+            self._dispatcher.call_soon(self.store.expire_queues)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 

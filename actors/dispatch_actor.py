@@ -77,7 +77,7 @@ class DispatchActor(TopicPart):
         self.arrivals = Arrivals()
         self.listeners: dict[str, ActorRef[Any]] = {}
         """Actors that are told of every arrival in a topic; set before anything arrives."""
-        self._catching_up: list[tuple[tm.CatchUp, Future]] = []
+        self._catching_up: list[tuple[int, bool, Future]] = []
         self._flush_armed = False
         self._cuts_told = len(store.cuts)
         self._index_files = len(store.index.index_files)
@@ -87,15 +87,9 @@ class DispatchActor(TopicPart):
         return f"the entries and keys of {self.store.directory}"
 
     def on_receive(self, message: object) -> object:
-        match message:
-            case tm.Dispatch():
-                self._dispatch()
-            case tm.CatchUp():
-                return self._catch_up(message)
-            case tm.ExpireQueues():
-                self.store.expire_queues()
-            case _:
-                return super().on_receive(message)
+        if not isinstance(message, tm.Dispatch):
+            raise RuntimeError(f"a dispatcher cannot handle {message!r}")  # noqa: TRY004
+        self._dispatch()
         return None
 
     def _close(self) -> None:
@@ -164,29 +158,31 @@ class DispatchActor(TopicPart):
                 tell(self.listeners[topic], tm.Dispatch())
         if self._catching_up:
             waiting, self._catching_up = self._catching_up, []
-            for message, future in waiting:
-                if self._is_there(message) or self._full_disk is not None:
+            for end, with_index, future in waiting:
+                if self._is_there(end, with_index):
                     future.set()
                 else:
-                    self._catching_up.append((message, future))
+                    self._catching_up.append((end, with_index, future))
 
-    def _catch_up(self, message: tm.CatchUp) -> Future | None:
+    def catch_up(self, end: int, *, with_index: bool = False) -> Future | None:
+        """Answered once entries (``with_index``: and keys) are built up to this physical offset."""
         self._dispatch()
-        if self._is_there(message) or self._full_disk is not None:  # without room for more, what there is can be read
+        if self._is_there(end, with_index):
             return None
         future = Future(self)
-        self._catching_up.append((message, future))
+        self._catching_up.append((end, with_index, future))
         return future
 
-    def _is_there(self, message: tm.CatchUp) -> bool:
-        built = self.store.indexed if message.with_index else self.store.dispatched
-        return built >= message.physical_offset
+    def _is_there(self, end: int, with_index: bool) -> bool:
+        if self._full_disk is not None:  # without room for more, what there is can be read
+            return True
+        return (self.store.indexed if with_index else self.store.dispatched) >= end
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def end_with(self, error: BaseException) -> None:
         super().end_with(error)
         waiting, self._catching_up = self._catching_up, []
-        for _, future in waiting:
+        for _, _, future in waiting:
             future.fail(self.stopped_error())
         self.arrivals.ring()

@@ -14,12 +14,12 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from warren.actors import topic_messages as tm
 from warren.actors.dispatch_actor import Arrivals
-from warren.actors.engines.topics.consumer_group import ConsumerGroup, Taken
+from warren.actors.engines.topics.consumer_group import ConsumerGroup, StartOffset, Taken
 from warren.actors.engines.topics.errors import MemberError, QueueLostError, TopicError
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.node_context import NodeContext
@@ -75,18 +75,10 @@ class GroupsActor(TopicPart):
                 group = self._group(message.topic, message.group)
                 group.hand_back(message.taken, message.member, message.queue_offset)
                 self._arrivals.ring({message.topic})
-            case tm.SeekGroup():
-                return self._seek(message)
-            case tm.GetLag():
-                return self._group(message.topic, message.group).lag(self._store.bounds(message.topic))
             case tm.GetGroups():
-                return self._describe_groups(broadcast=message.broadcast)
-            case tm.MoreQueues():
-                self._more_queues(message)
-            case tm.NoteOffset():
-                self._note(message.topic, message.group, message.queue_id, message.queue_offset)
+                return self.described(broadcast=message.broadcast)
             case _:
-                return super().on_receive(message)
+                raise RuntimeError(f"groups cannot handle {message!r}")
         return None
 
     def _group(self, topic: str, name: str) -> ConsumerGroup:
@@ -180,12 +172,13 @@ class GroupsActor(TopicPart):
     def wants_turn(self) -> bool:
         return bool(self._abandoned) and not self.actor_stopped.is_set()
 
-    def _more_queues(self, message: tm.MoreQueues) -> None:
-        for (topic, _), group in self._groups.items():
-            if topic == message.topic:
-                group.set_queues(max(message.queues, group.queues), self._store.bounds(topic))
+    def more_queues(self, topic: str, queues: int) -> None:
+        """A topic has so many queues now."""
+        for (read, _), group in self._groups.items():
+            if read == topic:
+                group.set_queues(max(queues, group.queues), self._store.bounds(topic))
                 self._note_all(group)
-        self._arrivals.ring({message.topic})
+        self._arrivals.ring({topic})
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -210,17 +203,23 @@ class GroupsActor(TopicPart):
                 lost.append(str(error))
                 continue
             if news:
-                self._note(topic, message.group, queue_id, queue_offset)
+                self.note(topic, message.group, queue_id, queue_offset)
         return lost
 
-    def _seek(self, message: tm.SeekGroup) -> dict[int, int]:
-        found = self._group(message.topic, message.group).seek(message.places, self._store.bounds(message.topic))
+    def seek(self, topic: str, name: str, places: StartOffset | Mapping[int, StartOffset]) -> dict[int, int]:
+        """Let a group go on somewhere else; returns the queue offsets by queue."""
+        found = self._group(topic, name).seek(places, self._store.bounds(topic))
         for queue_id, queue_offset in found.items():
-            self._note(message.topic, message.group, queue_id, queue_offset)
-        self._arrivals.ring({message.topic})
+            self.note(topic, name, queue_id, queue_offset)
+        self._arrivals.ring({topic})
         return found
 
-    def _describe_groups(self, *, broadcast: bool) -> dict[str, dict[str, Any]]:
+    def lag(self, topic: str, name: str) -> dict[int, int]:
+        """Messages not finished, by queue."""
+        return self._group(topic, name).lag(self._store.bounds(topic))
+
+    def described(self, *, broadcast: bool = False) -> dict[str, dict[str, Any]]:
+        """Members, assignment, committed and lag by topic and group."""
         described: dict[str, dict[str, Any]] = {}
         offsets = self._local_offsets if broadcast else self._offsets
         for position in offsets.positions():
@@ -241,13 +240,14 @@ class GroupsActor(TopicPart):
         offsets = self._offsets_of(group.group)
         for queue_id, queue_offset in group.committed.items() if offsets is not None else ():
             if offsets is not None and offsets.offset(group.topic, group.group, queue_id) != queue_offset:
-                self._note(group.topic, group.group, queue_id, queue_offset)
+                self.note(group.topic, group.group, queue_id, queue_offset)
 
     def offset(self, topic: str, group: str, queue_id: int) -> int:
         """A committed offset, 0 without one; for those who start with the store, before anybody else is there."""
         return self._offsets.offset(topic, group, queue_id) or 0
 
-    def _note(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+    def note(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        """A group has come so far: to be written down with the others."""
         self._commit_offset(topic, group, queue_id, queue_offset)
         if self._offsets.is_dirty or self._local_offsets.is_dirty:
             self._arm_persist(self._store.settings.flush_consumer_offset_interval)

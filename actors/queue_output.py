@@ -1,6 +1,6 @@
 """QueueOutput: what a queue's turns have for others, as messages. The half of a queue's actor that sends.
 
-It is the :class:`~warren.actors.engines.queue_turn.QueueTurnHost` of the queue's turns: timers, reports to the memory
+It is the :class:`~warren.actors.engines.queue_turn_host.QueueTurnHost` of the queue's turns: reports to the memory
 monitor, confirms to publishers, dead letters to other queues. What comes in is :mod:`warren.actors.queue_actor`.
 """
 

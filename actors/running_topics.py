@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import logging
 import posixpath
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from warren.actors.engines.topics.store_files import CONFIG, CONSUME_QUEUES
 from warren.actors.engines.topics.topic_store import TopicStore, queue_directories
 from warren.actors.engines.topics.topic_table import TopicTable
 from warren.actors.groups_actor import GroupsActor
+from warren.actors.inbox import Call, ControlCall
 from warren.actors.node_context import NodeContext
 from warren.actors.schedule_actor import ScheduleActor
 from warren.actors.topic_part import TopicPart
@@ -139,10 +141,9 @@ class RunningTopics:
             CommitLogActor,
             context,
             store,
-            dispatcher=dispatcher.actor_ref,
+            dispatcher=dispatcher,
             sync=sync,
             used_disk_percent=used_disk_percent,
-            is_awaited=dispatcher.arrivals.is_awaited,
         )
         groups = _started(
             GroupsActor,
@@ -186,14 +187,14 @@ class RunningTopics:
                 with contextlib.suppress(StorageError):  # the file may have it, if it failed behind that
                     self.table.save(now_ms, sync=True)
                 raise
-            self.groups.actor_ref.tell(tm.MoreQueues(topic, queues))
+            self.groups.call_soon(lambda: self.groups.more_queues(topic, queues))
 
     def close(self) -> None:
         """A clean stop; raises what keeps it from being one."""
-        self.schedule.actor_ref.ask(tm.StopDelivering())
-        self.log.actor_ref.ask(tm.SyncLog())  # what was delivered is safe, and the schedule knows
+        self.schedule.actor_ref.ask(Call(self.schedule.stop_delivering))
+        self.log.actor_ref.ask(Call(self.log.sync))  # what was delivered is safe, and the schedule knows
         for actor in self.actors:
-            actor.actor_ref.ask(tm.CloseTopics())
+            actor.actor_ref.ask(Call(actor.close))
         self._release()
 
     def _release(self) -> None:
@@ -205,7 +206,7 @@ class RunningTopics:
         for actor in self.actors:
             if not actor.actor_stopped.is_set():
                 with contextlib.suppress(Exception):  # it fails in the same moment: it has stopped, then
-                    actor.actor_ref.ask(tm.GiveUpTopics(error))
+                    actor.actor_ref.ask(ControlCall(functools.partial(actor.give_up, error)))
         self.store.abandon()
         self._release()
 

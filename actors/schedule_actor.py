@@ -63,15 +63,15 @@ class ScheduleActor(TopicPart):
             _LOG.warning("%s: %d of level %d expired before they were delivered", self.describe(), lost, level)
 
     def on_receive(self, message: object) -> object:
-        match message:
-            case tm.Dispatch():
-                self._look_for_arrivals()
-                self._deliver_due()
-            case tm.StopDelivering():
-                self._is_closing = True
-            case _:
-                return super().on_receive(message)
+        if not isinstance(message, tm.Dispatch):
+            raise RuntimeError(f"a schedule cannot handle {message!r}")  # noqa: TRY004
+        self._look_for_arrivals()
+        self._deliver_due()
         return None
+
+    def stop_delivering(self) -> None:
+        """Hand nothing more to the CommitLog."""
+        self._is_closing = True
 
     def _queue(self, level: int) -> ConsumeQueue | None:
         return self._store.queues.get((SCHEDULE_TOPIC, queue_of_level(level)))

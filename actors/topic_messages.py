@@ -1,7 +1,8 @@
-"""Every message between a topic store's actors, and from a user's thread to them: who sends it, to whom, the reply.
+"""What a topic store's actors tell each other, and what readers ask the groups: who, whom, the reply.
 
-*Ask* goes one way only: user → groups → CommitLog → dispatch; everything upwards is a *tell*. Single appends reach the
-CommitLog as gatherings (:class:`warren.actors.front_end.PublishBatch`), not as messages.
+*Ask* goes one way only: user → groups → CommitLog → dispatch; everything upwards is a *tell*. What else is asked is a
+:class:`~warren.actors.inbox.Call`. Single appends reach the CommitLog as gatherings
+(:class:`warren.actors.front_end.PublishBatch`), not as messages.
 """
 
 from __future__ import annotations
@@ -31,11 +32,6 @@ class AppendBatches:
     """What is on the way for it (:mod:`warren.actors.gate`)."""
 
 
-@attrs.frozen
-class SyncLog:
-    """User or node → CommitLog. Ask; the reply comes when everything that was appended before is safe."""
-
-
 # ── dispatch ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -44,32 +40,7 @@ class Dispatch:
     """CommitLog → dispatch. Tell. There is more in the CommitLog."""
 
 
-@attrs.frozen
-class CatchUp:
-    """User → dispatch. Ask; the reply comes once entries (``with_index``: and keys) are built up to there."""
-
-    physical_offset: int
-    with_index: bool = False
-
-
-@attrs.frozen
-class ExpireQueues:
-    """CommitLog → dispatch. Tell. Its first files are gone."""
-
-
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@attrs.frozen
-class CloseTopics:
-    """Node → any of them. Ask. What came before is done, written down and safe; the actor stops."""
-
-
-@attrs.frozen
-class GiveUpTopics(Control):
-    """Node → any of them. Ask; the reply is ``None``. Another one has failed: leave the files as they are, stop."""
-
-    error: BaseException
 
 
 @attrs.frozen
@@ -152,23 +123,6 @@ class HandBack:
 
 
 @attrs.frozen
-class SeekGroup:
-    """User → groups. Ask; the reply is the queue offsets by queue."""
-
-    topic: str
-    group: str
-    places: Any
-
-
-@attrs.frozen
-class GetLag:
-    """User → groups. Ask; the reply is messages not finished, by queue."""
-
-    topic: str
-    group: str
-
-
-@attrs.frozen
 class GetGroups:
     """User → groups. Ask; the reply is a dict: members, assignment, committed and lag by topic and group.
 
@@ -176,45 +130,3 @@ class GetGroups:
     """
 
     broadcast: bool = False
-
-
-@attrs.frozen
-class MoreQueues:
-    """Node → groups. Tell. A topic has so many queues now."""
-
-    topic: str
-    queues: int
-
-
-@attrs.frozen
-class NoteOffset:
-    """Transactions → groups. Tell. An offset of the store's own, to be written down with the others."""
-
-    topic: str
-    group: str
-    queue_id: int
-    queue_offset: int
-
-
-# ── schedule ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@attrs.frozen
-class StopDelivering:
-    """Node → schedule. Ask; the reply is ``None``. Nothing more is handed to the CommitLog."""
-
-
-# ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@attrs.frozen
-class Decide:
-    """User → transactions. Ask; the reply is a future's: it comes when the decision is safe."""
-
-    half_offset: int
-    commit: bool
-
-
-@attrs.frozen
-class GetPending:
-    """User → transactions. Ask; the reply is the half messages that are not decided."""

@@ -36,18 +36,6 @@ class TopicPart(NodePart):
         why = "have stopped" if self._error is None else f"are down: {self._error}"
         return ActorStoppedError(f"{self.describe()} {why}")
 
-    def on_receive(self, message: object) -> object:
-        match message:
-            case tm.CloseTopics():
-                self._close()
-                self.cancel_timers()
-            case tm.GiveUpTopics():
-                self.end_with(message.error)
-            case _:
-                raise RuntimeError(f"{self.describe()} cannot handle {message!r}")
-        self._stop()
-        return None
-
     def _wait_for_room(self, error: NoRoomError, key: str, work: Callable[[], object]) -> None:
         """The disk is full: do ``work`` in a while, ever more seldom."""
         if self._full_disk is None:
@@ -61,9 +49,19 @@ class TopicPart(NodePart):
     def _persist(self) -> None:
         """Write down what a stop must not lose. Raises :class:`~warren.storage.errors.NoRoomError`."""
 
+    def close(self) -> None:
+        """What came before is done, written down and safe; the actor stops. Raises what keeps that from being so."""
+        self._close()
+        self.cancel_timers()
+        self._stop()
+
     def _close(self) -> None:
-        """A clean stop. Raises what keeps it from being one."""
         self._persist()
+
+    def give_up(self, error: BaseException) -> None:
+        """Another one has failed: leave the files as they are, stop."""
+        self.end_with(error)
+        self._stop()
 
     def _arm_persist(self, after_ms: int) -> None:
         """Write it down in a while, with what comes meanwhile."""

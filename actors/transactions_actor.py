@@ -8,6 +8,7 @@ way the transaction cannot be decided again.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator
 from typing import Final
@@ -29,7 +30,6 @@ from warren.actors.engines.topics.transactions import (
 from warren.actors.future import Confirm, Future
 from warren.actors.groups_actor import GroupsActor
 from warren.actors.node_context import NodeContext
-from warren.actors.timer import tell
 from warren.actors.topic_part import TopicPart
 from warren.msg_store.commit_log_format import Record, RecordError
 from warren.queue_index.consume_queue import ConsumeQueue
@@ -60,17 +60,15 @@ class TransactionsActor(TopicPart):
         self._follow()
 
     def on_receive(self, message: object) -> object:
-        match message:
-            case tm.Dispatch():
-                self._follow()
-            case tm.Decide():
-                return self._decide(message)
-            case tm.GetPending():
-                self._follow()
-                return self._pending.pending()
-            case _:
-                return super().on_receive(message)
+        if not isinstance(message, tm.Dispatch):
+            raise RuntimeError(f"transactions cannot handle {message!r}")  # noqa: TRY004
+        self._follow()
         return None
+
+    def pending(self) -> tuple[Half, ...]:
+        """The half messages that are not decided."""
+        self._follow()
+        return self._pending.pending()
 
     # ── following ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -113,14 +111,15 @@ class TransactionsActor(TopicPart):
 
     # ── deciding ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _decide(self, message: tm.Decide) -> Future:
+    def decide(self, half_offset: int, *, commit: bool) -> Future:
+        """Answered when the decision is safe."""
         self._follow()
-        half = self._pending.get(message.half_offset)
+        half = self._pending.get(half_offset)
         if half.queue_offset in self._deciding:
             raise TransactionError(f"half message {half.queue_offset} is being decided already")
         record = self._store.commit_log.record(half.physical_offset, half.size)
         op = decision(record, self._context.clock.wall_us() // 1000, record.store_host)
-        batches = [committed(record), op] if message.commit else [op]
+        batches = [committed(record), op] if commit else [op]
         self._deciding.add(half.queue_offset)
         confirm = Confirm(self._log)
         confirm.on_done(lambda done: self._answered(done, half.queue_offset))
@@ -136,7 +135,8 @@ class TransactionsActor(TopicPart):
     def _persist(self) -> None:
         """How far both topics need not be read by the next start; written down with the groups' offsets."""
         for topic, offset in ((HALF_TOPIC, self._pending.half_offset), (OP_TOPIC, self._pending.op_offset)):
-            tell(self._groups.actor_ref, tm.NoteOffset(topic, TRANSACTION_GROUP, HALF_QUEUE_ID, offset))
+            note = functools.partial(self._groups.note, topic, TRANSACTION_GROUP, HALF_QUEUE_ID, offset)
+            self._groups.call_soon(note)
 
     def on_turn_end(self) -> None:
         if self._context.check_invariants:

@@ -1126,9 +1126,9 @@ def test_an_append_that_races_the_end_fails_or_is_there() -> None:
     hand = opened()
     topic = hand.node.topic("t", queues=1)
     running = hand.node._running.topics_now()
-    from warren.actors import topic_messages as tm
+    from warren.actors.inbox import Call
 
-    closing = running.log.actor_ref.ask(tm.CloseTopics(), block=False)
+    closing = running.log.actor_ref.ask(Call(running.log.close), block=False)
     late = [topic.append(b"late"), topic.append_many([b"late"])]
     hand.run()
     assert closing.done

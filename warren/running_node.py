@@ -17,7 +17,6 @@ import attrs
 
 from warren import open_nodes
 from warren.actors import messages as m
-from warren.actors import topic_messages as tm
 from warren.actors.clock import Clock
 from warren.actors.engines.errors import NotFoundError
 from warren.actors.engines.memory_readings import (
@@ -43,7 +42,7 @@ from warren.actors.running_vhost import RunningVhost
 from warren.actors.status_server import StatusServer
 from warren.config import Config
 from warren.recording import RecordFile
-from warren.steps import Reading, Steps, ask, call
+from warren.steps import Reading, Steps, call
 from warren.storage.errors import WarrenError
 from warren.storage.filesystem import FileSystem
 from warren.top.snapshots import Snapshots
@@ -196,7 +195,7 @@ class RunningNode:
         running = yield from self.topics()
         store, end = running.store, running.store.commit_log.end
         if store.dispatched < end or (with_index and store.indexed < end):
-            yield ask(running.dispatcher, tm.CatchUp(end, with_index))
+            yield call(running.dispatcher, lambda: running.dispatcher.catch_up(end, with_index=with_index))
         return running
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────

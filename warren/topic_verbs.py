@@ -11,7 +11,6 @@ from typing import Any, Final, TypedDict, Unpack
 
 import attrs
 
-from warren.actors import topic_messages as tm
 from warren.actors.admission import Admission
 from warren.actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor, size_of
 from warren.actors.engines.topics.consumer_group import StartOffset
@@ -19,13 +18,14 @@ from warren.actors.engines.topics.routing import Part, Router
 from warren.actors.engines.topics.schedule import level_of_delay, to_scheduled
 from warren.actors.engines.topics.transactions import prepare
 from warren.actors.future import Confirm
+from warren.actors.groups_actor import GroupsActor
 from warren.broadcast import group_key
 from warren.messages import as_bodies, as_body
 from warren.msg_store.commit_log import Batch
 from warren.msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, Host, Record
 from warren.msg_store.packed_record import PackedRecord
 from warren.running_node import RunningNode
-from warren.steps import Handle, Reading, Steps, ask
+from warren.steps import Handle, Reading, Steps, call
 from warren.storage.errors import MessageError
 from warren.topic_append import AppendManyConfirm
 from warren.topic_lookup import find, message_at, message_of_id, offsets_at, offsets_of, record_at
@@ -175,7 +175,7 @@ class TopicVerbs:
     def sync(self) -> Steps[None]:
         """Come back when everything that was appended before is on the disk."""
         running = yield from self.node.topics()
-        yield ask(running.log, tm.SyncLog())
+        yield call(running.log, running.log.sync)
 
     def _hand_over(self, batches: list[Batch], block: bool, timeout: float | None) -> Steps[Confirm]:
         def give(logs: Sequence[CommitLogActor], reserved_bytes: int, _: bool) -> Confirm:
@@ -376,23 +376,26 @@ class TopicVerbs:
         group = group_key(group, instance_name, broadcast=broadcast)
         if not isinstance(place, str | Mapping | int):
             place = dict((yield from self.offset_at(place)))
-        sought: dict[int, int] = yield from self._ask_groups(tm.SeekGroup(self.name, group, place))
+        places = place
+        sought: dict[int, int] = yield from self._ask_groups(lambda groups: groups.seek(self.name, group, places))
         return sought
 
     def lag(self, group: str, *, broadcast: bool = False, instance_name: str | None = None) -> Steps[dict[int, int]]:
         """By queue: messages that are there and that the group, or an instance of it, has not finished."""
         group = group_key(group, instance_name, broadcast=broadcast)
-        lag: dict[int, int] = yield from self._ask_groups(tm.GetLag(self.name, group))
+        lag: dict[int, int] = yield from self._ask_groups(lambda groups: groups.lag(self.name, group))
         return lag
 
     def groups(self, *, broadcast: bool = False) -> Steps[dict[str, dict[str, Any]]]:
         """By group: members and their queues, committed queue offsets, lag. ``broadcast``: by ``group@instance``."""
-        described: dict[str, dict[str, dict[str, Any]]] = yield from self._ask_groups(tm.GetGroups(broadcast))
+        described: dict[str, dict[str, dict[str, Any]]] = yield from self._ask_groups(
+            lambda groups: groups.described(broadcast=broadcast)
+        )
         return described.get(self.name, {})
 
-    def _ask_groups(self, message: object) -> Steps[Any]:
+    def _ask_groups(self, work: Callable[[GroupsActor], object]) -> Steps[Any]:
         running = yield from self.node.caught_up()
-        return (yield ask(running.groups, message))
+        return (yield call(running.groups, lambda: work(running.groups)))
 
 
 class TopicHandle(Handle[TopicVerbs]):

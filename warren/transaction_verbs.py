@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from warren.actors import topic_messages as tm
 from warren.actors.engines.topics.transactions import Half
 from warren.actors.future import Confirm
 from warren.msg_store.commit_log_format import Record
 from warren.running_node import RunningNode
-from warren.steps import Handle, Reading, Steps, ask
+from warren.steps import Handle, Reading, Steps, call
 
 
 class TransactionVerbs:
@@ -44,7 +43,8 @@ class TransactionVerbs:
     def _decide(self, *, commit: bool) -> Steps[Confirm]:
         running = yield from self._node.caught_up()
         decided = Confirm(running.log)
-        ask(running.transactions, tm.Decide(self.half_offset, commit)).on_done(decided.follow)
+        transactions = running.transactions
+        call(transactions, lambda: transactions.decide(self.half_offset, commit=commit)).on_done(decided.follow)
         return decided
 
 
@@ -67,5 +67,5 @@ def pending_transactions(node: RunningNode) -> Steps[list[TransactionVerbs]]:
     if (yield from node.change(lambda actor: actor.topics)) is None:
         return []
     running = yield from node.caught_up()
-    halves: tuple[Half, ...] = yield ask(running.transactions, tm.GetPending())
+    halves: tuple[Half, ...] = yield call(running.transactions, running.transactions.pending)
     return [TransactionVerbs(node, one.topic, one.queue_offset, one.physical_offset, one.size) for one in halves]

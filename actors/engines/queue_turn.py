@@ -9,7 +9,8 @@ A *turn* works off what waits in the queue's inbox, and ends in three steps:
 
 The two hosts are :class:`warren.actors.queue_actor.QueueActor` and
 :class:`warren.simulation.simulated_queue.SimulatedQueue`. A host has the inbox, runs the turns, and is what
-:class:`QueueTurnHost` says. The clock is handed in; there is no thread, file or randomness here.
+:class:`~warren.actors.engines.queue_turn_host.QueueTurnHost` says. The clock is handed in; there is no thread, file or
+randomness here.
 
 *Syncs* are grouped. What was published is synced after the node's sync interval
 (:class:`~warren.actors.engines.sync_group.SyncGroup`), or at once where somebody waits; after every turn with
@@ -28,17 +29,17 @@ a confirm are told at once that their messages are not safe; consumers go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Hashable, Sequence
+from typing import Any, Final
 
 import attrs
 
 from warren.actors.engines.consumers import Consumer
-from warren.actors.engines.credit import GrantedCredit
-from warren.actors.engines.effects import DeadLetterBatch, Delivered, Effects
+from warren.actors.engines.effects import Delivered, Effects
 from warren.actors.engines.full_disk import FullDisk
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.queue_process import QueueProcess
+from warren.actors.engines.queue_turn_host import Clock, QueueStore, QueueTurnHost, Receiver
 from warren.actors.engines.sync_group import SyncGroup
 from warren.queue_index.message_format import Envelope
 from warren.storage.errors import NoRoomError, WarrenError
@@ -47,91 +48,6 @@ BUFFER: Final = 1000
 """Messages that a consumer without a prefetch holds at most and has not taken: its memory is bounded all the same."""
 
 _MS_NS: Final = 1_000_000
-
-
-class Clock(Protocol):
-    """Time in two forms."""
-
-    def now_ns(self) -> int:
-        """Monotonic time in nanoseconds."""
-
-    def wall_us(self) -> int:
-        """Time since the Unix epoch in microseconds."""
-
-
-class Receiver(Protocol):
-    """A consumer's side: where its messages go."""
-
-    @property
-    def buffered(self) -> int:
-        """Messages that it was handed and has not taken."""
-
-    def put(self, delivered: Delivered, /) -> None:
-        """Hand over messages."""
-
-
-class QueueStore(Protocol):
-    """A queue's way to a message store."""
-
-    credit: GrantedCredit
-
-    def sync(self) -> None:
-        """Ask for what was handed over to be made safe soon."""
-
-    def progress(self, taken: int, safe: int) -> bool:
-        """The store tells how far it is."""
-
-
-class QueueTurnHost(Protocol):
-    """What a turn asks of its host."""
-
-    def has_more(self) -> bool:
-        """Whether something waits in the inbox."""
-
-    def call_soon(self, work: Callable[[], object]) -> None:
-        """Do ``work`` in a later turn, behind what is in the inbox."""
-
-    def call_later(self, key: str, wait_ns: int, work: Callable[[], object], *, first: bool = False) -> None:
-        """Do ``work`` in a turn after ``wait_ns``, or (``first``) before other work; replaces a timer of that key."""
-
-    def cancel_timers(self) -> None:
-        """Forget all timers."""
-
-    def account_memory(self) -> None:
-        """Account for the memory that the queue needs now."""
-
-    def rested(self) -> None:
-        """The queue has given up the memory that it can do without."""
-
-    def report(self, duration_s: float | None, *, pageable: bool, resting: bool) -> None:
-        """Tell the memory monitor; its answer comes by :meth:`QueueTurn.set_duration_target`."""
-
-    def leave_monitor(self) -> None:
-        """Tell the memory monitor that nothing can be paged here."""
-
-    def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
-        """What was written found no room on the disk."""
-
-    def disk_has_room(self) -> None:
-        """It does again."""
-
-    def confirmed(self, token: Any) -> None:
-        """A publish is safe."""
-
-    def refused(self, token: Any) -> None:
-        """A publish was not taken, or not all of it: the queue is full."""
-
-    def not_safe(self, token: Any, error: NoRoomError) -> None:
-        """A publish was taken and found no room on the disk."""
-
-    def consumer_cancelled(self, receiver: Any) -> None:
-        """A consumer is gone because the queue is."""
-
-    def send_dead_letters(self, batch: DeadLetterBatch) -> None:
-        """Publish dead letters; :meth:`QueueTurn.dead_letters_safe` is to be called once they are safe."""
-
-    def unused(self) -> None:
-        """Nobody uses the queue any more, so that it is to be deleted."""
 
 
 @attrs.define(eq=False, kw_only=True)

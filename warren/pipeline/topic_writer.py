@@ -28,7 +28,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 import warren
-from warren.actors import topic_messages as tm
 from warren.actors.admission import Admission
 from warren.actors.commit_log_actor import size_of
 from warren.actors.engines.topics.names import check_user_topic
@@ -43,6 +42,7 @@ from warren.pipeline.staging import WRITE_PROPERTY, Staged, check_columns, chunk
 from warren.pipeline.write_ledger import Intent, Ledger
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.places import store_at
+from warren.steps import call
 from warren.storage.errors import DataError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 
@@ -261,7 +261,7 @@ def append_all(options: WriteOptions, staged: Sequence[Staged], epoch: int | Non
             _Appending(node, options, Intent(0, 0, rows, tuple(files)), None).run(again=False)
             return
         log = node._running.topics_now().log
-        log.actor_ref.ask(tm.SyncLog())
+        call(log, log.sync).get()
         intent = ledger.begin(epoch, node._running.topics_now().store.commit_log.end, rows, files)
         _Appending(node, options, intent, ledger.query).run(again=False)
         ledger.finish()
@@ -307,7 +307,8 @@ class _Appending:
             first += chunk.num_rows
         while self._on_their_way:
             self._on_their_way.popleft().wait()
-        self.node._running.topics_now().log.actor_ref.ask(tm.SyncLog())  # rows that were found, too
+        log = self.node._running.topics_now().log
+        call(log, log.sync).get()  # rows that were found, too
 
     def _found(self) -> set[int]:
         """Numbers of the rows that are in the CommitLog."""

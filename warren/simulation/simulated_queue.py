@@ -23,7 +23,8 @@ from warren.actors.engines.credit import PublisherCredit
 from warren.actors.engines.dead_letters import copies
 from warren.actors.engines.effects import DeadLetter, DeadLetterBatch, Delivered, Effects
 from warren.actors.engines.queue_process import QueueProcess
-from warren.actors.engines.queue_turn import QueueTurn, Receiver
+from warren.actors.engines.queue_turn import QueueTurn
+from warren.actors.engines.queue_turn_host import Receiver
 from warren.actors.pool import TURN_ENTRIES
 from warren.queue_index.msg_ids import MsgIds
 from warren.queue_index.recovery_terms import RecoveryTerms
@@ -312,7 +313,7 @@ class SimulatedQueue(NeverFull):
         self._turns.worked |= self._node.wakes_idle_queues
         self._turns.set_duration_target(duration_s)
 
-    # ── what the turn has for others (:class:`~warren.actors.engines.queue_turn.QueueTurnHost`) ─────────────────
+    # ── what the turn has for others (:class:`~warren.actors.engines.queue_turn_host.QueueTurnHost`) ─────────────────
 
     def has_more(self) -> bool:
         return bool(self._control or self._inbox)

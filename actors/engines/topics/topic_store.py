@@ -34,6 +34,7 @@ from warren.actors.engines.topics.checkpoint_format import Checkpoint, read_chec
 from warren.actors.engines.topics.consumer_group import Bounds
 from warren.actors.engines.topics.reput import reput
 from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUES, INDEX, LOCK
+from warren.actors.engines.topics.store_loading import check_index_sizes, load_queue, queue_place, strangers
 from warren.actors.engines.topics.store_recovery import Cut, Recovery
 from warren.msg_store.commit_log import Appended, Batch, CommitLog, MessageIllegalError
 from warren.msg_store.commit_log_format import BLANK_HEADER_BYTES, COMMIT, ROLLBACK, TRANSACTION_MASK, Blank
@@ -42,12 +43,10 @@ from warren.msg_store.record_check import Failure
 from warren.msg_store.record_columns import RecordColumns
 from warren.queue_index.consume_queue import ConsumeQueue
 from warren.queue_index.consume_queue_format import Ints, Longs
-from warren.queue_index.index_file_format import Layout, is_file_name
 from warren.queue_index.key_index import KeyIndex
 from warren.storage.errors import DataError, NoRoomError, StorageError
 from warren.storage.filesystem import FileSystem
 from warren.storage.java_hash import index_hash
-from warren.storage.mapped_files import parse_file_name
 from warren.storage.topic_settings import TopicSettings
 
 _QUEUE_ID: Final = re.compile("[+-]?[0-9]{1,20}", re.ASCII)
@@ -121,13 +120,13 @@ class TopicStore:
         log_directory = commit_log_directory(directory, settings)
         commit_log = CommitLog.load(files, log_directory, settings, writable=writable, lengthen=lengthen)
         queues = {
-            key: _load_queue(files, directory, key, settings, writable=writable, lengthen=lengthen)
+            key: load_queue(files, directory, key, settings, writable=writable, lengthen=lengthen)
             for key in queue_directories(files, f"{directory}/{CONSUME_QUEUES}")
         }
         checkpoint = read_checkpoint(files, f"{directory}/{CHECKPOINT}")
         there = set(files.list(f"{directory}/{INDEX}"))
         if settings.rebuild_after_crash:
-            _check_index_sizes(files, f"{directory}/{INDEX}", settings, may_be_short=not was_clean)
+            check_index_sizes(files, f"{directory}/{INDEX}", settings, may_be_short=not was_clean)
         index = KeyIndex.load(
             files,
             f"{directory}/{INDEX}",
@@ -140,7 +139,7 @@ class TopicStore:
         )
         store = cls(files, directory, settings, commit_log, queues, index, checkpoint, was_clean, writable=writable)
         for mapped in (commit_log.mapped, *(queue.mapped for queue in queues.values())):
-            store.cuts += _strangers(files, mapped.directory)
+            store.cuts += strangers(files, mapped.directory)
         for name in sorted(there - set(files.list(f"{directory}/{INDEX}"))):
             store.cuts.append(Cut(f"{directory}/{INDEX}/{name}", None, "index file deleted: not known to be whole"))
         Recovery(store, sync_failed=sync_failed, good_until=good_until).run()
@@ -152,9 +151,9 @@ class TopicStore:
         queue = self.queues.get(key)
         if queue is None:
             if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
-                place = _queue_place(self.directory, key)
+                place = queue_place(self.directory, key)
                 raise DataError(place, None, f"the topic {topic!r} can be no directory")
-            queue = _load_queue(self.files, self.directory, key, self.settings, writable=self.writable)
+            queue = load_queue(self.files, self.directory, key, self.settings, writable=self.writable)
             self.queues = {**self.queues, key: queue}  # readers of other threads walk over the old one
         return queue
 
@@ -463,49 +462,6 @@ class TopicStore:
         """Raise ``RuntimeError`` where the parts contradict themselves or each other."""
         self.commit_log.check_invariants()
         self.check_built()
-
-
-def _check_index_sizes(files: FileSystem, directory: str, settings: TopicSettings, *, may_be_short: bool) -> None:
-    """RocketMQ reads index files of other sizes, wrongly, and lengthens them; a store that goes on is not risked so."""
-    wanted = Layout(settings.max_hash_slot_num, settings.max_index_num).file_size
-    for name in filter(is_file_name, files.list(directory)):
-        size = files.size(f"{directory}/{name}")
-        if size > wanted or (size < wanted and not may_be_short):
-            reason = f"is {size} bytes long, and not {wanted} as max_hash_slot_num and max_index_num say"
-            raise DataError(f"{directory}/{name}", None, reason)
-
-
-def _strangers(files: FileSystem, directory: str) -> Iterator[Cut]:
-    """What lies among mapped files and is none. RocketMQ would not load the store."""
-    for name in files.list(directory):
-        if parse_file_name(name) is None:
-            yield Cut(f"{directory}/{name}", None, "no file of the store's; RocketMQ would refuse to start; left out")
-
-
-def _queue_place(directory: str, key: QueueKey) -> str:
-    topic, queue_id = key
-    return f"{directory}/{CONSUME_QUEUES}/{topic}/{queue_id}"
-
-
-def _load_queue(
-    files: FileSystem,
-    directory: str,
-    key: QueueKey,
-    settings: TopicSettings,
-    *,
-    writable: bool,
-    lengthen: bool = False,
-) -> ConsumeQueue:
-    topic, queue_id = key
-    return ConsumeQueue.load(
-        files,
-        _queue_place(directory, key),
-        topic=topic,
-        queue_id=queue_id,
-        file_size=settings.mapped_file_size_consume_queue,
-        writable=writable,
-        lengthen=lengthen,
-    )
 
 
 def queue_directories(files: FileSystem, place: str) -> Iterator[QueueKey]:

@@ -1,0 +1,59 @@
+"""What a topic store is loaded from: its ConsumeQueues, and what lies among its files and may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from warren.actors.engines.topics.store_files import CONSUME_QUEUES
+from warren.actors.engines.topics.store_recovery import Cut
+from warren.queue_index.consume_queue import ConsumeQueue
+from warren.queue_index.index_file_format import Layout, is_file_name
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem
+from warren.storage.mapped_files import parse_file_name
+from warren.storage.topic_settings import TopicSettings
+
+
+def check_index_sizes(files: FileSystem, directory: str, settings: TopicSettings, *, may_be_short: bool) -> None:
+    """RocketMQ reads index files of other sizes, wrongly, and lengthens them; a store that goes on is not risked so."""
+    wanted = Layout(settings.max_hash_slot_num, settings.max_index_num).file_size
+    for name in filter(is_file_name, files.list(directory)):
+        size = files.size(f"{directory}/{name}")
+        if size > wanted or (size < wanted and not may_be_short):
+            reason = f"is {size} bytes long, and not {wanted} as max_hash_slot_num and max_index_num say"
+            raise DataError(f"{directory}/{name}", None, reason)
+
+
+def strangers(files: FileSystem, directory: str) -> Iterator[Cut]:
+    """What lies among mapped files and is none. RocketMQ would not load the store."""
+    for name in files.list(directory):
+        if parse_file_name(name) is None:
+            yield Cut(f"{directory}/{name}", None, "no file of the store's; RocketMQ would refuse to start; left out")
+
+
+def queue_place(directory: str, key: tuple[str, int]) -> str:
+    """Where the ConsumeQueue of a topic and a queue's number lies."""
+    topic, queue_id = key
+    return f"{directory}/{CONSUME_QUEUES}/{topic}/{queue_id}"
+
+
+def load_queue(
+    files: FileSystem,
+    directory: str,
+    key: tuple[str, int],
+    settings: TopicSettings,
+    *,
+    writable: bool,
+    lengthen: bool = False,
+) -> ConsumeQueue:
+    """The ConsumeQueue of a topic and a queue's number; one without files where there is none."""
+    topic, queue_id = key
+    return ConsumeQueue.load(
+        files,
+        queue_place(directory, key),
+        topic=topic,
+        queue_id=queue_id,
+        file_size=settings.mapped_file_size_consume_queue,
+        writable=writable,
+        lengthen=lengthen,
+    )
