@@ -29,7 +29,6 @@ from warren.actors.front_end import FrontEnd, PublishBatch
 from warren.actors.future import Confirm, Future
 from warren.actors.inbox import PendingBatch
 from warren.actors.node_context import NodeContext
-from warren.actors.timer import tell
 from warren.actors.topic_part import MS_NS, TopicPart
 from warren.msg_store.commit_log import Appended, Batch, MessageIllegalError
 from warren.msg_store.commit_log_flush import FlushTimer
@@ -277,14 +276,14 @@ class CommitLogActor(TopicPart, FrontEnd):
     def _dispatch_soon(self) -> None:
         """At once where somebody waits for messages; else what comes within a few milliseconds goes together."""
         if self._dispatcher.arrivals.is_awaited():
-            tell(self._dispatcher.actor_ref, tm.Dispatch())
+            self._dispatcher.call_soon(self._dispatcher.dispatch)
         elif not self._dispatch_armed:
             self._dispatch_armed = True
             self.call_later("dispatch", DISPATCH_DELAY_MS * MS_NS, self._dispatch_now, first=True)
 
     def _dispatch_now(self) -> None:
         self._dispatch_armed = False
-        tell(self._dispatcher.actor_ref, tm.Dispatch())
+        self._dispatcher.call_soon(self._dispatcher.dispatch)
 
     def wants_turn(self) -> bool:
         return self._hurry and bool(self._unconfirmed)

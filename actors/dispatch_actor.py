@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
-from pykka import ActorRef
-
-from warren.actors import topic_messages as tm
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.future import Future
 from warren.actors.node_context import NodeContext
-from warren.actors.timer import tell
 from warren.actors.topic_part import MS_NS, TopicPart
 from warren.storage.errors import NoRoomError
 
@@ -75,8 +72,8 @@ class DispatchActor(TopicPart):
         super().__init__(context)
         self.store = store
         self.arrivals = Arrivals()
-        self.listeners: dict[str, ActorRef[Any]] = {}
-        """Actors that are told of every arrival in a topic; set before anything arrives."""
+        self.listeners: dict[str, Callable[[], None]] = {}
+        """What is called at every arrival in a topic; set before anything arrives."""
         self._catching_up: list[tuple[int, bool, Future]] = []
         self._flush_armed = False
         self._cuts_told = len(store.cuts)
@@ -86,11 +83,9 @@ class DispatchActor(TopicPart):
     def describe(self) -> str:
         return f"the entries and keys of {self.store.directory}"
 
-    def on_receive(self, message: object) -> object:
-        if not isinstance(message, tm.Dispatch):
-            raise RuntimeError(f"a dispatcher cannot handle {message!r}")  # noqa: TRY004
+    def dispatch(self) -> None:
+        """There is more in the CommitLog."""
         self._dispatch()
-        return None
 
     def _close(self) -> None:
         self.store.close()
@@ -155,7 +150,7 @@ class DispatchActor(TopicPart):
         if touched:
             self.arrivals.ring(touched)
             for topic in touched & self.listeners.keys():
-                tell(self.listeners[topic], tm.Dispatch())
+                self.listeners[topic]()
         if self._catching_up:
             waiting, self._catching_up = self._catching_up, []
             for end, with_index, future in waiting:

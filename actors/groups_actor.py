@@ -78,7 +78,7 @@ class GroupsActor(TopicPart):
             case tm.GetGroups():
                 return self.described(broadcast=message.broadcast)
             case _:
-                raise RuntimeError(f"groups cannot handle {message!r}")
+                return super().on_receive(message)
         return None
 
     def _group(self, topic: str, name: str) -> ConsumerGroup:

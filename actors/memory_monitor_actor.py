@@ -113,8 +113,7 @@ class MemoryMonitorActor(NodePart):
                 )
                 tell(message.queue, SetDurationTarget(duration))
             case LeaveMonitor():
-                if message.queue in self._monitor:
-                    self._monitor.deregister(message.queue)
+                self._monitor.deregister(message.queue)
             case DiskRoom():
                 self._note_room(message)
             case GetMemory():
@@ -123,7 +122,7 @@ class MemoryMonitorActor(NodePart):
                 if (recorder := self._context.recorder) is not None:
                     tell(recorder, MemorySampled(message.step, self._context.clock.now_ns(), self._numbers()))
             case _:
-                raise RuntimeError(f"a memory monitor cannot handle {message!r}")
+                return super().on_receive(message)
         return None
 
     def on_error(self, error: BaseException) -> None:

@@ -241,7 +241,7 @@ class NodeActor(NodeRegistry):
             case tm.TopicsFailed():
                 self._topics.restart(message.actor, message.error)
             case _:
-                raise RuntimeError(f"a node cannot handle {message!r}")
+                return super().on_receive(message)
         return None
 
     def is_refusal(self, error: Exception) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -59,11 +59,6 @@ class NodeContext:
     timer: ActorRef[Any] = attrs.field(init=False)
     monitor: ActorRef[Any] = attrs.field(init=False)
     node: ActorRef[Any] = attrs.field(init=False)
-
-    @property
-    def allocated_bytes(self) -> dict[Hashable, int]:
-        """What each queue accounts for, by the address of its actor."""
-        return self.allocated.by_owner
 
     def __attrs_post_init__(self) -> None:
         self._id_prefix = self.random(8)

@@ -369,6 +369,10 @@ class PooledActor(pykka.Actor):
         """What callers get that come too late."""
         return ActorStoppedError(f"{self.describe()} has stopped")
 
+    def on_receive(self, message: object) -> object:
+        """Handle a message that is no :class:`~warren.actors.inbox.Call`; returns the reply to who asked."""
+        raise RuntimeError(f"{self.describe()} cannot handle {message!r}")
+
     def on_batch(self, entry: PendingBatch) -> None:
         """Handle what single publishes or acks have gathered."""
         raise RuntimeError(f"{self.describe()} gathers nothing")

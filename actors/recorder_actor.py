@@ -101,7 +101,7 @@ class RecorderActor(NodePart):
                 if not self.actor_stopped.is_set():
                     self._stop()
             case _:
-                raise RuntimeError(f"a recorder cannot handle {message!r}")
+                return super().on_receive(message)
         return None
 
     def _guarded(self, work: Callable[[], None]) -> None:

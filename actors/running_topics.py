@@ -23,7 +23,6 @@ from typing import Any, Final
 import attrs
 from pykka import ActorRef
 
-from warren.actors import topic_messages as tm
 from warren.actors.commit_log_actor import CommitLogActor
 from warren.actors.dispatch_actor import DispatchActor
 from warren.actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
@@ -156,9 +155,10 @@ class RunningTopics:
         )
         schedule = _started(ScheduleActor, context, store, delay_file, delay_offsets, log=log)
         transactions = _started(TransactionsActor, context, store, log=log, groups=groups)
-        dispatcher.listeners[SCHEDULE_TOPIC] = schedule.actor_ref
-        dispatcher.listeners[HALF_TOPIC] = dispatcher.listeners[OP_TOPIC] = transactions.actor_ref
-        dispatcher.actor_ref.tell(tm.Dispatch())  # an index that is behind catches up
+        dispatcher.listeners[SCHEDULE_TOPIC] = functools.partial(schedule.call_soon, schedule.follow)
+        follow = functools.partial(transactions.call_soon, transactions.follow)
+        dispatcher.listeners[HALF_TOPIC] = dispatcher.listeners[OP_TOPIC] = follow
+        dispatcher.call_soon(dispatcher.dispatch)  # an index that is behind catches up
         return cls(context, store, table, log, dispatcher, groups, schedule, transactions, locks)
 
     @property

@@ -13,7 +13,6 @@ from typing import Final
 import attrs
 import numpy as np
 
-from warren.actors import topic_messages as tm
 from warren.actors.commit_log_actor import CommitLogActor
 from warren.actors.engines.topics.names import SCHEDULE_TOPIC
 from warren.actors.engines.topics.reading import read_sound_records
@@ -62,13 +61,6 @@ class ScheduleActor(TopicPart):
         if lost:
             _LOG.warning("%s: %d of level %d expired before they were delivered", self.describe(), lost, level)
 
-    def on_receive(self, message: object) -> object:
-        if not isinstance(message, tm.Dispatch):
-            raise RuntimeError(f"a schedule cannot handle {message!r}")  # noqa: TRY004
-        self._look_for_arrivals()
-        self._deliver_due()
-        return None
-
     def stop_delivering(self) -> None:
         """Hand nothing more to the CommitLog."""
         self._is_closing = True
@@ -76,13 +68,15 @@ class ScheduleActor(TopicPart):
     def _queue(self, level: int) -> ConsumeQueue | None:
         return self._store.queues.get((SCHEDULE_TOPIC, queue_of_level(level)))
 
-    def _look_for_arrivals(self) -> None:
+    def follow(self) -> None:
+        """There are more delayed messages."""
         for level in self._schedule.levels:
             queue = self._queue(level)
             if queue is not None and queue.max_offset > self._schedule.offset(level):
                 entries = queue.entries(self._schedule.offset(level), 1)
                 due_ms = int(entries[0]["tags_code"]) if len(entries) else 0  # expired: at once, to be passed over
                 self._schedule.arrived(level, due_ms)
+        self._deliver_due()
 
     def _deliver_due(self) -> None:
         """Deliver what is due, and ask to be woken for what is next."""

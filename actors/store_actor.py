@@ -86,7 +86,7 @@ class MessageStoreActor(NodePart):
                 self._tell_of_room(found=True)
                 self._stop()
             case _:
-                raise RuntimeError(f"a store cannot handle {message!r}")
+                return super().on_receive(message)
         return None
 
     def _finish_counting(self) -> None:

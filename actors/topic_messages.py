@@ -32,14 +32,6 @@ class AppendBatches:
     """What is on the way for it (:mod:`warren.actors.gate`)."""
 
 
-# ── dispatch ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@attrs.frozen
-class Dispatch:
-    """CommitLog → dispatch. Tell. There is more in the CommitLog."""
-
-
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from warren.actors import topic_messages as tm
 from warren.actors.commit_log_actor import CommitLogActor
 from warren.actors.engines.topics.errors import TransactionError
 from warren.actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
@@ -57,22 +56,16 @@ class TransactionsActor(TopicPart):
         return f"the transactions of {self._store.directory}"
 
     def on_start(self) -> None:
-        self._follow()
-
-    def on_receive(self, message: object) -> object:
-        if not isinstance(message, tm.Dispatch):
-            raise RuntimeError(f"transactions cannot handle {message!r}")  # noqa: TRY004
-        self._follow()
-        return None
+        self.follow()
 
     def pending(self) -> tuple[Half, ...]:
         """The half messages that are not decided."""
-        self._follow()
+        self.follow()
         return self._pending.pending()
 
     # ── following ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
         """Take in what was dispatched of half messages, then of decisions."""
         halves = self._store.queues.get((HALF_TOPIC, HALF_QUEUE_ID))
         decisions = self._store.queues.get((OP_TOPIC, HALF_QUEUE_ID))
@@ -113,7 +106,7 @@ class TransactionsActor(TopicPart):
 
     def decide(self, half_offset: int, *, commit: bool) -> Future:
         """Answered when the decision is safe."""
-        self._follow()
+        self.follow()
         half = self._pending.get(half_offset)
         if half.queue_offset in self._deciding:
             raise TransactionError(f"half message {half.queue_offset} is being decided already")

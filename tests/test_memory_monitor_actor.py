@@ -442,16 +442,16 @@ def test_after_its_rest_a_queue_with_nothing_in_ram_does_not_count_for_the_monit
 def test_memory_as_the_queues_account_for_it_sets_the_alarm_and_clears_it() -> None:
     scene = hand_node(vm_memory_calculation_strategy="allocated", vm_memory_high_watermark=1_000_000)
     queue = scene.node.queue("q", durable=False)
-    total = sum(scene.node._running._context.allocated_bytes.values())
+    total = sum(scene.node._running._context.allocated.by_owner.values())
     queue.publish_many([b"x" * 1000] * 100)
     scene.run()
-    grown = sum(scene.node._running._context.allocated_bytes.values()) - total
+    grown = sum(scene.node._running._context.allocated.by_owner.values()) - total
     assert grown >= 100_000
     queue.purge()
     scene.advance(3)
-    assert sum(scene.node._running._context.allocated_bytes.values()) < 100_000
+    assert sum(scene.node._running._context.allocated.by_owner.values()) < 100_000
     queue.delete()
-    assert scene.node._running._context.allocated_bytes == {}
+    assert scene.node._running._context.allocated.by_owner == {}
     scene.node.close()
 
 

@@ -414,7 +414,7 @@ def test_a_queue_rests_after_so_long_without_work_and_wakes_with_the_next(scene:
     assert len(queue) == 3
     assert queue.stats()["messages_ready"] == 3
     assert asleep(queue), "looking wakes nobody"
-    assert scene.node._running._context.allocated_bytes[actor_of(queue).actor_urn] == IDLE_BYTES
+    assert scene.node._running._context.allocated.by_owner[actor_of(queue).actor_urn] == IDLE_BYTES
     (delivery,) = queue.get_many(1)
     assert delivery.body == b"1"
     assert not asleep(queue)
@@ -434,7 +434,7 @@ def test_a_rest_leaves_messages_in_ram_while_nobody_wants_the_memory(scene: Hand
     assert after["messages_ram"] == 3
     assert after["backing_queue_status"]["target_ram_count"] == "infinity"
     assert after["backing_queue_status"]["q4"] == 3
-    assert scene.node._running._context.allocated_bytes[actor_of(queue).actor_urn] > len(BIG)
+    assert scene.node._running._context.allocated.by_owner[actor_of(queue).actor_urn] > len(BIG)
     scene.files.plan.log.clear()
     assert [one.body for one in queue.get_many(3, auto_ack=True)] == [b"1", BIG, b"2"]
     assert [kind for kind, _ in scene.files.plan.log if kind in {"read", "pread"}] == []
@@ -500,7 +500,7 @@ def test_a_queue_with_unacked_messages_stays_awake_and_accounts_for_what_it_has(
     (delivery,) = queue.get_many(1)
     scene.advance(5)
     assert not asleep(queue)
-    assert scene.node._running._context.allocated_bytes[actor_of(queue).actor_urn] > len(BIG)
+    assert scene.node._running._context.allocated.by_owner[actor_of(queue).actor_urn] > len(BIG)
     delivery.ack()
     scene.advance(5)
     assert asleep(queue)
