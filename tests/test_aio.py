@@ -82,6 +82,20 @@ async def test_publish_waits_for_a_sync_and_not_for_the_timer(path: str) -> None
 
 
 @in_a_loop
+async def test_an_exchange_takes_messages_without_waiting(path: str) -> None:
+    async with warren.aio.open(path, **SLOW_SYNC) as node:
+        logs, q = await node.exchange("logs", "topic"), await node.queue("q")
+        await node.bind("logs", "q", "app.*")
+        confirms = [logs.publish_nowait(b"%d" % n, "app.x", priority=n) for n in range(3)]
+        nowhere = logs.publish_nowait(b"lost", "elsewhere", mandatory=True)
+        await asyncio.gather(*confirms)
+        assert await bodies_of(q) == [b"0", b"1", b"2"]
+        with pytest.raises(warren.errors.UnroutableError):
+            await nowhere
+        assert nowhere.done
+
+
+@in_a_loop
 async def test_a_consumer_gets_what_was_there_and_what_comes(path: str) -> None:
     async with warren.aio.open(path, **SLOW_SYNC) as node:
         q = await node.queue("q")
