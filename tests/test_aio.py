@@ -85,7 +85,7 @@ async def test_publish_waits_for_a_sync_and_not_for_the_timer(path: str) -> None
 async def test_an_exchange_takes_messages_without_waiting(path: str) -> None:
     async with warren.aio.open(path, **SLOW_SYNC) as node:
         logs, q = await node.exchange("logs", "topic"), await node.queue("q")
-        await node.bind("logs", "q", "app.*")
+        await node.bind(q, logs, "app.*")
         confirms = [logs.publish_nowait(b"%d" % n, "app.x", priority=n) for n in range(3)]
         nowhere = logs.publish_nowait(b"lost", "elsewhere", mandatory=True)
         await asyncio.gather(*confirms)
