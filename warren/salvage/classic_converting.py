@@ -95,13 +95,13 @@ class ClassicConvertingDirectory(ClassicDirectory):
             of_v1 = self._of_v1(added, include_acked=include_acked)
             yield from map(itemgetter(1), heapq.merge(of_v2, of_v1, key=itemgetter(0)))
 
-    def segment_columns(self, only: range | None = None) -> Iterator[SegmentColumns]:
+    def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
         """Those of the new index, then those of the old one."""
         if only is None or only:
             added = self._added()
-            for new in self.v2.segment_columns():
+            for new in self.v2.segment_columns(stored=stored):
                 yield attrs.evolve(new, restored=new.restored & ~np.isin(new.seq_ids, added))
-            for old in self.v1.segment_columns():
+            for old in self.v1.segment_columns(stored=stored):
                 yield attrs.evolve(old, restored=np.isin(old.seq_ids, added))
 
     def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:

@@ -55,14 +55,15 @@ class ClassicV1Index(ClassicDirectory):
         numbers = ((name, disk.segment_number(name)) for name in self.files.list(self.path))
         return {number for name, number in numbers if number is not None and disk.segment_name(number) == name}
 
-    def segment_columns(self, only: range | None = None) -> Iterator[SegmentColumns]:
+    def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
         with self.journal() as journal:
             for positions in self.segments(journal, only):
-                yield self.columns_of(positions)
+                yield self.columns_of(positions, stored=stored)
 
-    def columns_of(self, positions: Positions) -> SegmentColumns:
-        """A row for each position that has a publish, of a segment that is open."""
-        rel_seqs = np.flatnonzero((positions.facts & PUBLISHED != 0) | positions.published_in_journal)
+    def columns_of(self, positions: Positions, *, stored: bool = False) -> SegmentColumns:
+        """A row for each position that has a publish (``stored``: and no message), of a segment that is open."""
+        known = (positions.facts & PUBLISHED != 0) | positions.published_in_journal
+        rel_seqs = np.flatnonzero(known & (positions.embedded_sizes == 0) if stored else known)
         bodies, facts = positions.bodies(rel_seqs), positions.facts[rel_seqs]
         from_file, offsets = positions.from_file[rel_seqs], positions.record_offsets(rel_seqs)
         seq_ids, persistent = positions.first_seq_id + rel_seqs, positions.persistent[rel_seqs]

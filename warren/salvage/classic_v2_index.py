@@ -76,12 +76,16 @@ class ClassicV2Index(ClassicDirectory):
                 found.setdefault(number, []).append(name)
         return found
 
-    def segment_columns(self, only: range | None = None) -> Iterator[SegmentColumns]:
-        return map(self.columns_of, self.segments(only))
+    def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
+        return (self.columns_of(segment, stored=stored) for segment in self.segments(only))
 
-    def columns_of(self, segment: SegmentV2) -> SegmentColumns:
-        """A row for each entry that was written; of an acked one all bytes but the status are still there."""
-        rel_seqs = np.flatnonzero(segment.live | segment.acked)
+    def columns_of(self, segment: SegmentV2, *, stored: bool = False) -> SegmentColumns:
+        """A row for each entry that was written; of an acked one all bytes but the status are still there.
+
+        ``stored``: for each whose message is in the vhost's store.
+        """
+        known = segment.live | segment.acked
+        rel_seqs = np.flatnonzero(known & segment.elsewhere if stored else known)
         count, entries, seq_ids = len(rel_seqs), segment.entries[rel_seqs], segment.first_seq_id + rel_seqs
         persistent, redelivered = segment.persistent[rel_seqs], self.redelivered(seq_ids)
         elsewhere = segment.elsewhere[rel_seqs]

@@ -69,8 +69,11 @@ class QueueDirectory(Protocol):
         """All messages that its own files speak of, by seq_ids, and all damage of these files (``only``: of these
         segments) that bears on which there are. Nothing is looked up in the store."""
 
-    def segment_columns(self, only: range | None = None) -> Iterator[SegmentColumns]:
-        """The segments, each open until the next one comes, without a look at what is damaged. None: it has none."""
+    def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
+        """The segments, each open until the next one comes, without a look at what is damaged. None: it has none.
+
+        ``stored``: of the messages in the vhost's store alone.
+        """
         return iter(())
 
     def deliveries(
@@ -127,8 +130,8 @@ class QueueDirectory(Protocol):
 
     def references(self, *, persistent: bool) -> Iterator[MsgIds]:
         """The bodies in the vhost's store (of persistent or of transient messages) that unacked messages need."""
-        for columns in self.segment_columns():
-            yield columns.store_ids(columns.live & columns.stored & (columns.persistent == persistent))
+        for columns in self.segment_columns(stored=True):
+            yield columns.store_ids(columns.live & (columns.persistent == persistent))
 
     def knows_references(self) -> bool:
         """Whether these are all: where a whole file is not understood, more may be needed."""
