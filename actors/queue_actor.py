@@ -52,7 +52,7 @@ class OpenedQueue:
 
 
 class QueueActor(QueueOutput):
-    """Owner of one queue."""
+    """Owner of one queue. What it has beyond :class:`QueueOutput` is called in its turns only."""
 
     __slots__ = (
         "_has_files",
