@@ -2,7 +2,7 @@
 
 *Ask* goes one way only, user → node → queue → store; everything upwards is a *tell*. Whoever has an actor asks it by a
 :class:`~warren.actors.inbox.Call`. :class:`~warren.actors.inbox.Control` messages overtake data. Single publishes and
-acks reach a queue as gatherings (:mod:`warren.actors.handing_over`), not as messages.
+acks reach a queue as pending batches (:mod:`warren.actors.handing_over`), not as messages.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class NodeRegistry(NodePart):
             raise VhostDownError(f"vhost '{name}' cannot be opened: {error}") from error
 
     def _discard_vhost(self, name: str, error: BaseException) -> None:
-        """Do away with a vhost that is not to be, after all."""
+        """Delete a vhost whose creation failed."""
         self.down.pop(name, None)
         vhost = self.vhosts.pop(name, None)
         if vhost is not None:

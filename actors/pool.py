@@ -194,7 +194,7 @@ class _Flag:
 
 
 class PooledActor(pykka.Actor):
-    """An actor that has turns. Subclasses handle messages in ``on_receive`` and gatherings in ``on_batch``."""
+    """An actor that has turns. Subclasses handle messages in ``on_receive`` and pending batches in ``on_batch``."""
 
     actor_inbox: Inbox
     goes_first: ClassVar[bool] = False

@@ -116,7 +116,7 @@ class RunningVhost:
                 self.start_queue(entry)
 
     def remove_files(self, entry: QueueEntry) -> None:
-        """Do away with what a queue that is down has on disk; its bodies in the store stay until the next scan."""
+        """Delete what a queue that is down has on disk; its bodies in the store stay until the next scan."""
         for stored in _stored_names(entry.declaration):
             directory = self._directory_of(stored)
             self._context.files.delete_tree(self.directory.queue_path(directory))

@@ -1,7 +1,7 @@
 """What a topic store's actors tell each other, and what readers ask the groups: who, whom, the reply.
 
 *Ask* goes one way only: user → groups → CommitLog → dispatch; everything upwards is a *tell*. What else is asked is a
-:class:`~warren.actors.inbox.Call`. Single appends reach the CommitLog as gatherings
+:class:`~warren.actors.inbox.Call`. Single appends reach the CommitLog as pending batches
 (:class:`warren.actors.front_end.PublishBatch`), not as messages.
 """
 

@@ -145,7 +145,7 @@ def drop_one(s: QueueState, *, ack_required: bool) -> tuple[int, bytes] | None:
 
 
 def drop_many(s: QueueState, count: int) -> int:
-    """Do away with at most ``count`` messages at the head, unread; returns how many there were."""
+    """Delete at most ``count`` messages at the head, unread; returns how many there were."""
     left = count
     while left and (run := queue_out(s, left)) is not None:
         left -= run.count
@@ -285,7 +285,7 @@ def drop_while(s: QueueState, predicate: Predicate) -> MessageProperties | None:
 
 
 def remove_entries(s: QueueState, runs: list[Run], *, ack: bool = True) -> None:
-    """Do away with ready messages that were taken out of their list; ``ack``: in the index too."""
+    """Delete ready messages that were taken out of their list; ``ack``: in the index too."""
     if ack:
         s.forget(runs, descending=True)
     else:
@@ -304,7 +304,7 @@ def fetch_while(s: QueueState, predicate: Predicate) -> tuple[list[Fetched], Mes
 
 
 def purge(s: QueueState, *, confirms_wait: bool = False) -> int:
-    """Do away with every ready message; returns how many.
+    """Delete every ready message; returns how many.
 
     Without pending acks, and confirms that wait for the index, the index is deleted altogether.
     """

@@ -190,7 +190,7 @@ class VariableQueue:
         self._state.index.refuse(error)
 
     def delete(self) -> int:
-        """Do away with the queue, pending messages and files included; returns how many were ready."""
+        """Delete the queue, pending messages and files included; returns how many were ready."""
         s = self._state
         acking.purge_acks(s, keep_persistent=False)
         purged = fetching.purge(s)
@@ -267,7 +267,7 @@ class VariableQueue:
         return dropped
 
     def drop_many(self, count: int) -> int:
-        """Do away with at most ``count`` messages at the head, unread; returns how many there were."""
+        """Delete at most ``count`` messages at the head, unread; returns how many there were."""
         dropped = fetching.drop_many(self._state, count)
         paging.reduce_after_operation(self._state, publishing=False)
         return dropped
@@ -285,7 +285,7 @@ class VariableQueue:
         return fetching.head_excess(self._state, messages, size)
 
     def drop_while(self, predicate: Predicate) -> MessageProperties | None:
-        """Do away with messages at the head as long as the predicate holds; the properties of the one that ended it."""
+        """Delete messages at the head as long as the predicate holds; the properties of the one that ended it."""
         return fetching.drop_while(self._state, predicate)
 
     def fetch_while(self, predicate: Predicate) -> tuple[list[Fetched], MessageProperties | None]:
@@ -311,7 +311,7 @@ class VariableQueue:
         return requeued[::-1]
 
     def purge(self) -> int:
-        """Do away with every ready message; returns how many."""
+        """Delete every ready message; returns how many."""
         s = self._state
         return fetching.purge(s, confirms_wait=self._confirms.any_unsafe(s))
 

@@ -111,7 +111,7 @@ class ParquetLog:
         self._files.delete(self._path + JOURNAL)
 
     def discard(self) -> None:
-        """Do away with the file."""
+        """Delete the file."""
         self._file.close()
         self._journal.close()
         self._files.delete(self._path)

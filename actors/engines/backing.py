@@ -247,11 +247,11 @@ class Backing:
     # ── all levels at once ──────────────────────────────────────────────────────────────────────────────────────
 
     def purge(self) -> int:
-        """Do away with every ready message; returns how many."""
+        """Delete every ready message; returns how many."""
         return sum(self.level(number).purge() for number in self.numbers if self.length_of(number))
 
     def delete(self) -> int:
-        """Do away with everything, files included; returns how many messages were ready."""
+        """Delete everything, files included; returns how many messages were ready."""
         deleted = 0
         for number in self.numbers:
             if number in self._queues or self._sleeping(number).terms is not None:

@@ -60,7 +60,7 @@ class QueueDeliveries:
         self.effects.dead_letters.append(batch)
 
     def tick(self) -> None:
-        """Do away with what is due at the head, and with what a stop brought back past the limits."""
+        """Delete what is due at the head, and with what a stop brought back past the limits."""
         self._expiry.shed()
         self._expiry.expire()
 

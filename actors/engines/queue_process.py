@@ -220,7 +220,7 @@ class QueueProcess(QueueDeliveries):
         return purged
 
     def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Do away with the queue; returns how many messages were ready. It must not be used again.
+        """Delete the queue; returns how many messages were ready. It must not be used again.
 
         Publishes that wait are answered as if they were safe, for nothing can be lost any more. Raises
         :class:`~warren.actors.engines.errors.PreconditionFailedError` where it has consumers, or messages, and must

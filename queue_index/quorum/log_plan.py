@@ -1,4 +1,4 @@
-"""Which file counts for which index: a queue's log, laid together from its segments and the write-ahead logs.
+"""Which file counts for which index: a queue's log, put together from its segments and the write-ahead logs.
 
 A *part* is a range of indexes of one source, a segment or a run of a write-ahead log. What was written later counts: it
 takes its range from whoever had it. Where the two differ in term at the later one's last index there was an election

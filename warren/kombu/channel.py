@@ -182,7 +182,7 @@ class Channel(base.StdChannel):
     """Take that away."""
 
     def queue_purge(self, queue: str, nowait: bool = False, **_: Any) -> int:
-        """Do away with ready messages; returns how many."""
+        """Delete ready messages; returns how many."""
         with as_amqp("Queue.purge"):
             return self._queue(queue).purge()
 
