@@ -23,7 +23,7 @@ from tests.support.pipeline_exports import expected_lines, exported, lines, on_o
 from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, rocketmq_node
 from tests.support.vhost_on_disk import VhostOnDisk
 from warren.msg_store.commit_log_format import MESSAGE_MAGIC, decode
-from warren.pipeline.jobs import export_log
+from warren.pipeline.jobs import export_plan
 from warren.pipeline.jobs.export import record_rows, rows
 from warren.queue_index.record_format import BODY, segment_publish_head
 from warren.salvage.export import Selection
@@ -182,7 +182,7 @@ def test_a_commit_log_in_any_ranges_has_the_records_of_a_scan(
     for at, data in damage:
         written[at // size][at % size : at % size + len(data)] = data[: size - at % size]
     with tempfile.TemporaryDirectory(prefix="rocketmq-") as directory, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(export_log, "FINEST_BYTES", chunk_bytes)
+        patched.setattr(export_plan, "FINEST_BYTES", chunk_bytes)
         store, out = Path(directory) / "store", Path(directory) / "out"
         (store / "commitlog").mkdir(parents=True)
         for file, content in zip(LOG_FILES, written, strict=True):

@@ -22,10 +22,10 @@ from warren.cli import app
 from warren.msg_store import hole_search, store_reader
 from warren.msg_store.rdq_format import HEADER, encode_record
 from warren.pipeline.jobs import compact, verify_parts
-from warren.pipeline.jobs.vhost_parts import Numbered
+from warren.pipeline.jobs.spreading import Numbered
 from warren.pipeline.places import find_nodes
 from warren.pipeline.tables import bodies
-from warren.pipeline.tables.hidden import hidden_in
+from warren.pipeline.tables.bodies import hidden_in
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import File
 
@@ -109,7 +109,7 @@ def test_the_tasks_of_verify_find_what_no_scan_reaches(holed: Holed, searches: l
     references = Counter(row["msg_id"] for row in rows if row["what"] == verify_parts.REFERENCE)
     assert Counter(row["msg_id"] for row in records) == references
     assert set(named(holed.queues[0], records)) >= holed.hidden
-    said = [{name: row[name] for name in verify_parts.SAID_NAMES[1:]} for row in rows if row["kind"] is not None]
+    said = [{name: row[name] for name in verify_parts.SAID.names[1:]} for row in rows if row["kind"] is not None]
     assert said
     assert {row["kind"] for row in said} == {"leftover garbage between records"}
     assert sorted(said, key=str) == sorted(on_one_machine(holed.node), key=str)

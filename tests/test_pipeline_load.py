@@ -53,7 +53,7 @@ def test_a_golden_node_comes_back_as_it_was_exported(tmp_path: Path, scenario: s
     first = [row for row in rows_of(tmp_path / "first") if row["position"] < 500]
     assert first
     (tmp_path / "outputs").mkdir()
-    list(build(batches_of(first), str(tmp_path / "outputs")))
+    list(build(rows_in.rows_of(batches_of(first)), str(tmp_path / "outputs")))
     (node,) = (tmp_path / "outputs").iterdir()
     exported(tmp_path / "second", str(node))
     assert without(rows_of(tmp_path / "second"), *OF_THE_NODE) == without(first, *OF_THE_NODE)
@@ -71,7 +71,7 @@ def test_every_value_that_a_header_can_have_comes_back(tmp_path: Path) -> None:
     queue.journal(1, b"\0" * 9_000, priority=3, expiration="60000", headers={})
     exported(tmp_path / "lines", str(tmp_path / "first"))
     (tmp_path / "outputs").mkdir()
-    list(build(batches_of(rows_of(tmp_path / "lines")), str(tmp_path / "outputs")))
+    list(build(rows_in.rows_of(batches_of(rows_of(tmp_path / "lines"))), str(tmp_path / "outputs")))
     (node,) = (tmp_path / "outputs").iterdir()
     exported(tmp_path / "again", str(node))
     assert without(rows_of(tmp_path / "again"), *OF_THE_NODE) == without(rows_of(tmp_path / "lines"), *OF_THE_NODE)
@@ -88,7 +88,7 @@ def test_levels_that_the_rows_name_are_queues_of_their_own(tmp_path: Path) -> No
     batch = pa.RecordBatch.from_pylist(rows, schema=rows_in._ARROW)
     (tmp_path / "outputs").mkdir()
     shards = pa.array([0] * len(rows), pa.int32())
-    list(build(iter([batch.append_column("shard", shards)]), str(tmp_path / "outputs")))
+    list(build(rows_in.rows_of([batch.append_column("shard", shards)]), str(tmp_path / "outputs")))
     (built,) = (tmp_path / "outputs").iterdir()
     loaded = read_rows("messages", str(built))
     assert [(row["queue"], row["priority"], row["position"], row["body"]) for row in loaded] == [
@@ -164,7 +164,7 @@ def test_a_broker_delivers_what_was_loaded(broker: Broker, tmp_path: Path) -> No
     broker.stop()
     exported(tmp_path / "lines", str(broker.node_directory))
     (tmp_path / "outputs").mkdir()
-    list(build(batches_of(rows_of(tmp_path / "lines")), str(tmp_path / "outputs")))
+    list(build(rows_in.rows_of(batches_of(rows_of(tmp_path / "lines"))), str(tmp_path / "outputs")))
     (built,) = (tmp_path / "outputs").iterdir()
     shutil.rmtree(broker.vhosts_directory)
     shutil.copytree(built / "msg_stores" / "vhosts", broker.vhosts_directory)

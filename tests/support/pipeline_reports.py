@@ -8,8 +8,8 @@ from typing import Any
 from typer.testing import CliRunner
 
 from warren.cli import app
-from warren.pipeline.jobs import inspect
 from warren.pipeline.jobs.inspect import NODE, QUEUE, STORE_FILE, TOPIC, inspect_node
+from warren.pipeline.jobs.spreading import Numbered
 from warren.pipeline.places import find_nodes
 
 Report = dict[str, Any]
@@ -23,7 +23,7 @@ def on_one_machine(path: str, *options: str) -> Report:
 def by_a_task(path: str, **settings: str) -> dict[str, list[Report]]:
     """What the task of a node says, by what it is about."""
     (node,) = find_nodes([path])
-    (batch,) = inspect_node(inspect.Given(0, node, settings))
+    (batch,) = inspect_node(Numbered(0, node), settings)
     found: dict[str, list[Report]] = {what: [] for what in (QUEUE, TOPIC, STORE_FILE, NODE)}
     for row in batch.to_pylist():
         assert row["node"] == path

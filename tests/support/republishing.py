@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,5 +40,4 @@ def batches(of: list[dict[str, Any]], each: int = 500) -> Iterator[pa.RecordBatc
 def published(of: list[dict[str, Any]], url: str, ledger: Path, window: int = 100) -> list[Republished]:
     """What a task does."""
     order = Order(to=url, ledger=str(ledger), window=window)
-    answers = publish(batches(of), order, "the broker")
-    return [pickle.loads(batch.column(0)[0].as_py()) for batch in answers]
+    return list(publish(rows_in.rows_of(batches(of)), order, "the broker"))

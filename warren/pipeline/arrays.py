@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from binascii import hexlify
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+_KINDS: Final[dict[str, pa.DataType]] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "int": pa.int32(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "array<string>": pa.list_(pa.field("element", pa.string())),
+}
+
+
+def schema_of(columns: str) -> pa.Schema:
+    """The columns with their types, as Spark writes them: ``node string, position long``."""
+    return pa.schema([(name, _KINDS[kind]) for name, kind in (column.split() for column in columns.split(", "))])
 
 
 def repeated(value: Any, count: int, kind: pa.DataType) -> pa.Array:
@@ -17,7 +31,22 @@ def repeated(value: Any, count: int, kind: pa.DataType) -> pa.Array:
     return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
 
 
-def chosen(values: Sequence[str], which: npt.NDArray[np.integer[Any]]) -> pa.Array:
+def as_array(value: Any, count: int, kind: pa.DataType) -> pa.Array:
+    """A column of ``count`` rows and of that type.
+
+    ``value`` is an Arrow array of that type, numbers of numpy, a list of values, one value for all rows (``None``:
+    nulls), or a function that returns one of these.
+    """
+    if callable(value):
+        value = value()
+    if isinstance(value, pa.Array):
+        return value
+    if isinstance(value, np.ndarray):
+        return pa.array(value.astype(kind.to_pandas_dtype(), copy=False))
+    return pa.array(value, kind) if isinstance(value, (list, tuple)) else repeated(value, count, kind)
+
+
+def chosen(values: Sequence[str | None], which: npt.NDArray[np.integer[Any]]) -> pa.Array:
     """Of a few texts the ones that numbers say."""
     return pa.array(values, pa.string()).take(pa.array(which))
 

@@ -26,8 +26,10 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 import attrs
 import pyarrow
 
+from warren.pipeline.intervals import runs
+from warren.salvage.read_only import UnchangingFileSystem, refuse
 from warren.storage.errors import StorageError
-from warren.storage.filesystem import File, FileSystem
+from warren.storage.filesystem import File
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -118,7 +120,7 @@ class _Info:
 
 
 @attrs.define(eq=False)
-class ArrowFileSystem(FileSystem):
+class ArrowFileSystem(UnchangingFileSystem):
     """The directory that ``secret`` opens, with all below it; whatever would write raises :class:`StorageError`."""
 
     secret: str = attrs.field(repr=False)
@@ -157,27 +159,6 @@ class ArrowFileSystem(FileSystem):
 
     def modified_ms(self, path: str) -> int:
         return self._known(path).modified_ms
-
-    def open_append(self, path: str) -> NoReturn:
-        _refuse(path)
-
-    def rename(self, source: str, target: str) -> NoReturn:
-        _refuse(source)
-
-    def delete(self, path: str) -> NoReturn:
-        _refuse(path)
-
-    def delete_tree(self, path: str) -> NoReturn:
-        _refuse(path)
-
-    def make_directories(self, path: str) -> NoReturn:
-        _refuse(path)
-
-    def sync_directory(self, path: str) -> NoReturn:
-        _refuse(path)
-
-    def lock(self, path: str, owner: str) -> NoReturn:
-        _refuse(path)
 
     def _ask(self, path: str, question: Callable[[Any, str], _Result]) -> _Result:
         """What pyarrow says of that path."""
@@ -244,11 +225,11 @@ class ArrowFile:
         if behind - first >= _UNCACHED_BLOCKS:
             return self._get(offset, stop)
         blocks = {number: self._system.block(self.path, number) for number in range(first, behind)}
-        for low, high in _runs([number for number, data in blocks.items() if data is None]):
-            data = self._get(low * BLOCK_BYTES, min(high * BLOCK_BYTES, self.size()))
-            for number in range(low, high):
+        for low, high in runs(number for number, data in blocks.items() if data is None):
+            data = self._get(low * BLOCK_BYTES, min((high + 1) * BLOCK_BYTES, self.size()))
+            for number in range(low, high + 1):
                 start = (number - low) * BLOCK_BYTES
-                blocks[number] = data if high - low == 1 else data[start : start + BLOCK_BYTES]
+                blocks[number] = data if high == low else data[start : start + BLOCK_BYTES]
                 self._system.keep(self.path, number, blocks[number] or b"")
         start = offset - first * BLOCK_BYTES
         whole = blocks[first] if len(blocks) == 1 else b"".join(data or b"" for data in blocks.values())
@@ -274,16 +255,16 @@ class ArrowFile:
         self._file.close()
 
     def append(self, data: bytes | bytearray | memoryview) -> NoReturn:
-        _refuse(self.path)
+        refuse(self.path)
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> NoReturn:
-        _refuse(self.path)
+        refuse(self.path)
 
     def truncate(self, size: int) -> NoReturn:
-        _refuse(self.path)
+        refuse(self.path)
 
     def sync(self) -> NoReturn:
-        _refuse(self.path)
+        refuse(self.path)
 
 
 def matches(pattern: Address) -> list[Address]:
@@ -321,16 +302,6 @@ def _info_of(one: pyarrow.fs.FileInfo) -> _Info:
     return _Info(one.type == pyarrow.fs.FileType.Directory, one.size or 0, (modified_ns or 0) // 1_000_000)
 
 
-def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """Numbers that follow each other: the first, and the one behind the last."""
-    start = None
-    for index, number in enumerate(numbers):
-        start = number if start is None else start
-        if index + 1 == len(numbers) or numbers[index + 1] != number + 1:
-            yield start, number + 1
-            start = None
-
-
 @contextmanager
 def _refusals(path: str) -> Iterator[None]:
     """What the system refuses, in one line of ours."""
@@ -344,7 +315,3 @@ def _refusals(path: str) -> Iterator[None]:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
-
-
-def _refuse(path: str) -> NoReturn:
-    raise StorageError(f"{path}: opened read-only")

@@ -8,7 +8,7 @@ header of one that follows another) is in the key before its first.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import attrs
@@ -18,11 +18,13 @@ from warren.actors.engines.topics.topic_store import QueueKey
 from warren.pipeline.jobs.parallel import task_output
 from warren.pipeline.log_columns import ColumnFiles, entries_of, keys_of
 from warren.pipeline.log_ranges import LogLayout
+from warren.pipeline.packing import counts, packed
 from warren.queue_index.consume_queue_format import ENTRY_BYTES
 from warren.queue_index.index_file import IndexFile
-from warren.queue_index.index_file_format import Header, Layout
+from warren.queue_index.index_file_format import Header, Layout, name_after
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.rebuilding import empty_store, not_built
+from warren.salvage.rocketmq.store import index_names
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.mapped_files import file_name
@@ -103,6 +105,19 @@ def build_queues(work: QueuesWork) -> BuiltQueues:
     return BuiltQueues(directory=out, queues=built, damage=tuple(not_built(store)))
 
 
+@attrs.frozen
+class Keys:
+    """Keys in a row of one file."""
+
+    path: str
+    start: int
+    stop: int
+
+    def between(self, start: int, stop: int) -> Keys:
+        """Those with these numbers."""
+        return Keys(self.path, start, stop)
+
+
 @attrs.frozen(kw_only=True)
 class IndexWork:
     """One index file of a node."""
@@ -110,10 +125,9 @@ class IndexWork:
     settings: TopicSettings
     outputs: str
     number: int
-    before: tuple[str, int] | None
-    """The file with the key before its first, and which of its keys that is; ``None``: the first index file."""
-    pieces: tuple[tuple[str, int, int], ...]
-    """Files of keys, and from which to which key."""
+    before: Keys | None
+    """The key before its first; ``None``: the first index file."""
+    pieces: tuple[Keys, ...]
 
 
 def build_index_file(work: IndexWork) -> str:
@@ -121,16 +135,15 @@ def build_index_file(work: IndexWork) -> str:
     layout = _layout(work.settings)
     header = Header()
     if work.before is not None:
-        path, last = work.before
-        _, offsets, timestamps = keys_of(path, last, last + 1)
+        _, offsets, timestamps = keys_of(work.before.path, work.before.start, work.before.stop)
         end = Header(end_timestamp=int(timestamps[0]), end_physical_offset=int(offsets[0]))
         header = end.follow()
     built = task_output(work.outputs, f"index-{work.number}")
     file = IndexFile.create(RealFileSystem(descriptor_bound()), built, layout, header)
     try:
-        for path, first, stop in work.pieces:
-            hashes, offsets, timestamps = keys_of(path, first, stop)
-            for at in range(0, stop - first, _KEYS_AT_ONCE):
+        for piece in work.pieces:
+            hashes, offsets, timestamps = keys_of(piece.path, piece.start, piece.stop)
+            for at in range(0, len(hashes), _KEYS_AT_ONCE):
                 some = slice(at, at + _KEYS_AT_ONCE)
                 file.put(hashes[some], offsets[some], timestamps[some])
         file.flush()
@@ -164,51 +177,27 @@ def index_works(layout: LogLayout, outputs: str, parts: Sequence[ColumnFiles]) -
 
     A message makes the next file when the last one is full, whether it has a key or not; so the last may be empty.
     """
-    if not layout.settings.message_index_enable or not any(part.records for part in parts):
+    if not layout.settings.message_index_enable or not any(part.outcome.records for part in parts):
         return []
     room = _layout(layout.settings).item_count - 1
-    cuts = list(_cut([(part.keys, part.key_count) for part in parts if part.keys is not None], room))
-    last = next(part for part in reversed(parts) if part.records)
-    if not cuts or (_count(cuts[-1]) == room and not last.ends_in_key):
+    files = [Keys(part.keys, 0, part.key_count) for part in parts if part.keys is not None]
+    cuts = list(packed(files, 1, room))
+    last = next(part for part in reversed(parts) if part.outcome.records)
+    if not cuts or (sum(counts(cuts[-1])) == room and not last.ends_in_key):
         cuts.append([])
     works = []
-    before: tuple[str, int] | None = None
+    before: Keys | None = None
     for number, pieces in enumerate(cuts):
         works.append(
             IndexWork(settings=layout.settings, outputs=outputs, number=number, before=before, pieces=tuple(pieces))
         )
         if pieces:
-            before = pieces[-1][0], pieces[-1][2] - 1
+            before = pieces[-1].between(pieces[-1].stop - 1, pieces[-1].stop)
     return works
 
 
-_Piece = tuple[str, int, int]
-
-
-def _cut(files: Sequence[tuple[str, int]], room: int) -> Iterator[list[_Piece]]:
-    """The keys of these files in portions of ``room``, the last perhaps smaller."""
-    portion: list[_Piece] = []
-    left = room
-    for path, count in files:
-        done = 0
-        while done < count:
-            stop = min(done + left, count)
-            portion.append((path, done, stop))
-            left -= stop - done
-            done = stop
-            if not left:
-                yield portion
-                portion, left = [], room
-    if portion:
-        yield portion
-
-
-def _count(pieces: Sequence[_Piece]) -> int:
-    return sum(stop - first for _, first, stop in pieces)
-
-
-def moved(built: Sequence[BuiltQueues], index_files: Sequence[str], names: Sequence[str], out: str) -> None:
-    """Move what the tasks built to ``out``."""
+def moved(built: Sequence[BuiltQueues], index_files: Sequence[str], out: str) -> list[str]:
+    """Move what the tasks built to ``out``; returns the names of the index files."""
     os.makedirs(f"{out}/{CONSUME_QUEUES}", exist_ok=True)
     for part in built:
         for queue in part.queues:
@@ -218,5 +207,9 @@ def moved(built: Sequence[BuiltQueues], index_files: Sequence[str], names: Seque
             os.rename(f"{part.directory}/{queue.directory}", f"{out}/{queue.directory}")
     if index_files:
         os.makedirs(f"{out}/{INDEX}", exist_ok=True)
-    for path, name in zip(index_files, names, strict=True):
-        os.rename(path, f"{out}/{INDEX}/{name}")
+    names: list[str] = []
+    new_name = index_names()
+    for path in index_files:
+        names.append(name_after(new_name(), names[-1] if names else None))
+        os.rename(path, f"{out}/{INDEX}/{names[-1]}")
+    return names

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 from pyspark.sql.datasource import (
     EqualNullSafe,
     EqualTo,
@@ -51,6 +53,31 @@ class Bounds:
         choices = [one.choice for one in (self, other) if one.choice is not None]
         choice = frozenset.intersection(*choices) if choices else None
         return Bounds(max(lows, default=None), min(highs, default=None), choice)
+
+    def within(self, column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Which of these numbers may be wanted."""
+        mask = np.ones(len(column), np.bool_)
+        if self.low is not None:
+            mask &= column >= self.low
+        if self.high is not None:
+            mask &= column <= self.high
+        if self.choice is not None:
+            mask &= np.isin(column.astype(np.int64), np.array(sorted(self.choice), np.int64))
+        return mask
+
+    def narrowed(self, start: int, stop: int) -> tuple[int, int]:
+        """Of the numbers ``start`` … ``stop`` - 1 the first that may be wanted, and the one behind the last."""
+        lows, highs = [start], [stop]
+        if self.low is not None:
+            lows.append(int(self.low))
+        if self.high is not None:
+            highs.append(int(self.high) + 1)
+        if self.choice is not None:
+            inside = [one for one in self.choice if start <= one < stop]
+            lows.append(min(inside, default=stop))
+            highs.append(max(inside, default=start) + 1)
+        low, high = max(lows), min(highs)
+        return low, max(low, high)
 
 
 EVERYTHING = Bounds()

@@ -24,38 +24,16 @@ from warren.actors.engines.topics.topic_store import QueueKey
 from warren.msg_store.commit_log_format import COMMIT, ROLLBACK, TRANSACTION_MASK
 from warren.msg_store.record_columns import RecordColumns
 from warren.msg_store.strided import stable_order
+from warren.pipeline.arrays import schema_of
 from warren.pipeline.jobs.parallel import task_output
-from warren.pipeline.log_ranges import LogLayout, Outcome, Range, RangeWalk
+from warren.pipeline.log_ranges import Outcome, Range, RangeWalk
 from warren.queue_index.key_index import is_put
 
-_ENTRIES: Final = pa.schema(
-    [
-        ("queue", pa.int32()),
-        ("queue_offset", pa.int64()),
-        ("physical_offset", pa.int64()),
-        ("size", pa.int32()),
-        ("tags_code", pa.int64()),
-    ]
-)
-_KEYS: Final = pa.schema([("key_hash", pa.int32()), ("physical_offset", pa.int64()), ("store_timestamp", pa.int64())])
+_ENTRIES: Final = schema_of("queue int, queue_offset long, physical_offset long, size int, tags_code long")
+_KEYS: Final = schema_of("key_hash int, physical_offset long, store_timestamp long")
 _QUEUES: Final = b"queues"
 
 Column = npt.NDArray[Any]
-
-
-@attrs.frozen(kw_only=True)
-class ReadingWork:
-    """One range to be read."""
-
-    layout: LogLayout
-    part: Range
-    outputs: str
-    """The directory that the files go to."""
-    buckets: int
-    start: int | None = None
-    """Where its first record begins, if that is known."""
-    floor: int = 0
-    """Physical offset of the last message before the range that has a key in the index; 0 without."""
 
 
 @attrs.frozen(kw_only=True)
@@ -64,8 +42,8 @@ class ColumnFiles:
 
     outcome: Outcome
     floor: int
-    """As it was taken to be."""
-    records: int
+    """Physical offset of the last message before the range that has a key in the index, as it was taken to be; 0
+    without."""
     entries: str | None
     """The path of the file; ``None``: nothing is queued."""
     buckets: tuple[int, ...]
@@ -80,27 +58,22 @@ class ColumnFiles:
     """Its last record is that message."""
 
 
-def read_range(work: ReadingWork) -> ColumnFiles:
-    """Read a range and write its files."""
-    walk = RangeWalk(work.layout, work.part, work.start, with_keys=work.layout.settings.message_index_enable)
-    entries, keys = _Entries(work.buckets), _Keys(work.floor)
-    records = 0
+def read_range(work: tuple[Range, int], outputs: str, buckets: int) -> ColumnFiles:
+    """Read a range with its :attr:`~ColumnFiles.floor`, and write its files to the directory ``outputs``."""
+    part, floor = work
+    walk = RangeWalk(part, with_keys=part.layout.settings.message_index_enable)
+    entries, keys = _Entries(buckets), _Keys(floor)
     for columns in walk.columns():
-        count = int(np.searchsorted(columns.positions, work.part.stop))
-        entries.add(columns, count)
-        keys.add(columns, count)
-        records += count
-    if walk.outcome is None:
-        raise RuntimeError("a walk without an outcome")
-    name = f"{work.part.start:020d}"
-    entries_path, buckets = entries.write(task_output(work.outputs, f"{name}.entries"))
+        entries.add(columns)
+        keys.add(columns)
+    name = f"{part.start:020d}"
+    entries_path, of_batches = entries.write(task_output(outputs, f"{name}.entries"))
     return ColumnFiles(
         outcome=walk.outcome,
-        floor=work.floor,
-        records=records,
+        floor=floor,
         entries=entries_path,
-        buckets=buckets,
-        keys=keys.write(task_output(work.outputs, f"{name}.keys")),
+        buckets=of_batches,
+        keys=keys.write(task_output(outputs, f"{name}.keys")),
         key_count=keys.count,
         first_key=keys.first,
         last_key=keys.last,
@@ -122,11 +95,11 @@ class _Entries:
     _numbers: dict[QueueKey, int] = attrs.Factory(dict)
     _parts: list[tuple[Column, ...]] = attrs.Factory(list)
 
-    def add(self, columns: RecordColumns, count: int) -> None:
-        """The queued ones of the first ``count`` records."""
-        transaction = columns.sys_flags[:count] & TRANSACTION_MASK
+    def add(self, columns: RecordColumns) -> None:
+        """Those of the records that are queued."""
+        transaction = columns.sys_flags & TRANSACTION_MASK
         queued = (transaction == 0) | (transaction == COMMIT)
-        rows = slice(0, count) if queued.all() else np.flatnonzero(queued)
+        rows = slice(None) if queued.all() else np.flatnonzero(queued)
         topic_of, queue_ids = columns.topic_of[rows], columns.queue_ids[rows]
         if not len(topic_of):
             return
@@ -181,18 +154,15 @@ class _Keys:
     ends_in_key: bool = False
     _parts: list[tuple[Column, ...]] = attrs.Factory(list)
 
-    def add(self, columns: RecordColumns, count: int) -> None:
-        """Those of the first ``count`` records that the index takes."""
-        if not count:
-            return
-        key_counts, offsets = columns.key_counts[:count], columns.physical_offsets[:count]
-        is_rollback = columns.sys_flags[:count] & TRANSACTION_MASK == ROLLBACK
+    def add(self, columns: RecordColumns) -> None:
+        """Those of the records that the index takes."""
+        key_counts, offsets = columns.key_counts, columns.physical_offsets
+        is_rollback = columns.sys_flags & TRANSACTION_MASK == ROLLBACK
         put = is_put(max(self.floor, self.last), offsets, (key_counts > 0) & ~is_rollback)
         self.ends_in_key = bool(put[-1])
         if not put.any():
             return
-        owners = np.repeat(np.arange(count), key_counts)
-        hashes = columns.key_hashes[: len(owners)]
+        owners, hashes = np.repeat(np.arange(len(columns)), key_counts), columns.key_hashes
         if not put.all():
             wanted = put[owners]
             owners, hashes = owners[wanted], hashes[wanted]

@@ -1,8 +1,8 @@
-"""Messages as Arrow arrays: the columns of the table ``messages``, which Parquet files of an export have, too."""
+"""Messages as columns: those of the table ``messages``, which Parquet files of an export have, too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -15,84 +15,60 @@ from warren.pipeline.arrays import hexadecimal, repeated, rows_of
 from warren.pipeline.schemas import MESSAGES
 from warren.salvage.message_batches import MessageBatch, MixedBatch, UniformBatch
 
-_TYPES: Final[dict[str, pa.DataType]] = {field.name: to_arrow_type(field.dataType) for field in MESSAGES}
-
-Arrays = Mapping[str, Callable[[], pa.Array]]
+_ROUTING_KEYS: Final[pa.DataType] = to_arrow_type(MESSAGES["routing_keys"].dataType)
 
 
-def message_arrays(batch: MessageBatch, *, bodies: bool = True) -> Arrays:
-    """What makes each column of a batch, but for those that name the node and the queue.
+def message_arrays(batch: MessageBatch, *, bodies: bool = True) -> Mapping[str, Any]:
+    """What each column of a batch is made of (:func:`~warren.pipeline.arrays.as_array`), but for those that name the
+    node and the queue.
 
-    Without ``bodies`` they are null, and so are their digests.
+    Without ``bodies`` there are none, and no digests.
     """
-    return _uniform(batch, bodies=bodies) if isinstance(batch, UniformBatch) else _mixed(batch, bodies=bodies)
+    columns = _uniform(batch) if isinstance(batch, UniformBatch) else _mixed(batch)
+    return {**columns, **({"body": None, "body_sha256": None} if not bodies else {})}
 
 
-def same(values: Mapping[str, Any], count: int) -> Arrays:
-    """Columns that have one value in all rows."""
-    return {name: _repeated(name, value, count) for name, value in values.items()}
-
-
-def _repeated(name: str, value: Any, count: int) -> Callable[[], pa.Array]:
-    return lambda: repeated(value, count, _TYPES[name])
-
-
-def _listed(name: str, values: Iterable[Any]) -> Callable[[], pa.Array]:
-    return lambda: pa.array(values, _TYPES[name])
-
-
-def _uniform(batch: UniformBatch, *, bodies: bool) -> Arrays:
+def _uniform(batch: UniformBatch) -> dict[str, Any]:
     run, envelope, count, first = batch.run, batch.envelope, len(batch), batch.first_position
-    constant = {
+    return {
+        "position": lambda: np.arange(first, first + count),
+        "seq_id": run.seq_ids,
+        "msg_id": lambda: hexadecimal(run.msg_ids),
         "persistent": True,
         "redelivered": run.redelivered,
-        "delivery_count": None,
+        "expiry_us": lambda: _expiries(run.expiries_us),
         "size": batch.size,
         "exchange": envelope.exchange,
-        "routing_keys": envelope.routing_keys,
+        "routing_keys": lambda: repeated(envelope.routing_keys, count, _ROUTING_KEYS),
         "properties": envelope.properties,
         "headers": envelope.headers,
-        "body": None,
-        "body_sha256": None,
+        "body": lambda: rows_of(batch.bodies, pa.binary()),
+        "body_sha256": lambda: _digests(batch.bodies),
         "file": run.path,
+        "file_offset": run.offsets,
     }
-    arrays = {
-        **same(constant, count),
-        "position": lambda: pa.array(np.arange(first, first + count, dtype=np.int64)),
-        "seq_id": lambda: pa.array(run.seq_ids),
-        "msg_id": lambda: hexadecimal(run.msg_ids),
-        "expiry_us": lambda: _expiries(run.expiries_us),
-        "file_offset": lambda: pa.array(run.offsets),
-    }
-    if bodies:
-        arrays["body"] = lambda: rows_of(batch.bodies, pa.binary())
-        arrays["body_sha256"] = lambda: _digests(batch.bodies)
-    return arrays
 
 
-def _mixed(batch: MixedBatch, *, bodies: bool) -> Arrays:
+def _mixed(batch: MixedBatch) -> dict[str, Any]:
     envelopes = batch.envelopes
-    arrays = {
-        "position": _listed("position", batch.positions),
-        "seq_id": _listed("seq_id", batch.seq_ids),
-        "msg_id": lambda: pa.array([msg_id.hex() or None for msg_id in batch.msg_ids], pa.string()),
-        "persistent": _listed("persistent", batch.persistent),
-        "redelivered": _listed("redelivered", batch.redelivered),
+    return {
+        "position": batch.positions,
+        "seq_id": batch.seq_ids,
+        "msg_id": lambda: [msg_id.hex() or None for msg_id in batch.msg_ids],
+        "persistent": batch.persistent,
+        "redelivered": batch.redelivered,
         "expiry_us": lambda: _expiries(np.array(batch.expiries_us, np.uint64)),
-        "delivery_count": _listed("delivery_count", batch.delivery_counts),
-        "size": _listed("size", batch.sizes),
-        "exchange": lambda: pa.array([one.exchange for one in envelopes], pa.string()),
-        "routing_keys": lambda: pa.array([one.routing_keys for one in envelopes], _TYPES["routing_keys"]),
-        "properties": lambda: pa.array([one.properties for one in envelopes], pa.string()),
-        "headers": lambda: pa.array([one.headers for one in envelopes], pa.string()),
-        **same({"body": None, "body_sha256": None}, len(batch)),
-        "file": _listed("file", batch.paths),
-        "file_offset": _listed("file_offset", batch.offsets),
+        "delivery_count": batch.delivery_counts,
+        "size": batch.sizes,
+        "exchange": lambda: [one.exchange for one in envelopes],
+        "routing_keys": lambda: [one.routing_keys for one in envelopes],
+        "properties": lambda: [one.properties for one in envelopes],
+        "headers": lambda: [one.headers for one in envelopes],
+        "body": batch.bodies,
+        "body_sha256": lambda: _digests(batch.bodies),
+        "file": batch.paths,
+        "file_offset": batch.offsets,
     }
-    if bodies:
-        arrays["body"] = _listed("body", batch.bodies)
-        arrays["body_sha256"] = lambda: _digests(batch.bodies)
-    return arrays
 
 
 def _expiries(expiries_us: npt.NDArray[np.uint64]) -> pa.Array:

@@ -1,9 +1,9 @@
-"""The options of ``spark.read.format("warren")``, under the names that a user writes."""
+"""The options of ``spark.read.format("warren")``, and how the texts that Spark hands over are understood."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, Self, cast
 
 import attrs
@@ -11,12 +11,55 @@ import attrs
 from warren.pipeline.errors import PipelineError
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
-_KNOWN: Final = frozenset(
-    {"path", "paths", "table", "partition_bytes", "batch_bytes", "mode", "bodies", "set", "survey"}
-)
+_KNOWN: Final = ("batch_bytes", "bodies", "mode", "partition_bytes", "path", "paths", "set", "survey", "table")
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 Mode = Literal["permissive", "failfast"]
+
+
+@attrs.frozen
+class OptionTexts:
+    """Options as Spark hands them over. Names may be written in any case; values are text.
+
+    A value that cannot be understood raises :class:`PipelineError`, and so does an option that is not known.
+    """
+
+    texts: Mapping[str, str]
+    """By name in lower case."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        return cls({name.lower(): value for name, value in options.items()})
+
+    def check_known(self, known: Sequence[str], what: str = "there is none") -> None:
+        """Refuse all options but these."""
+        for name in self.texts.keys() - {one.lower() for one in known}:
+            raise PipelineError(f"option {name!r}: {what}; known are {', '.join(known)}")
+
+    def count(self, name: str, least: int = 1) -> int | None:
+        """A whole number."""
+        text = self.texts.get(name.lower())
+        if text is not None and not (text.isascii() and text.isdecimal() and int(text) >= least):
+            raise PipelineError(f"option {name} is {text!r}, not a whole number from {least} on")
+        return None if text is None else int(text)
+
+    def byte_count(self, name: str, default: int) -> int:
+        """A number of bytes, perhaps with a unit."""
+        text = self.texts.get(name.lower())
+        if text is None:
+            return default
+        digits = text.lower().rstrip("b").rstrip("kmg")
+        unit = text.lower().rstrip("b")[len(digits) :]
+        if not digits.isascii() or not digits.isdecimal() or unit not in _UNITS or not int(digits):
+            raise PipelineError(f"option {name} is {text!r}, no number of bytes as 134217728 or 128m")
+        return int(digits) * _UNITS[unit]
+
+    def yes_or_no(self, name: str) -> bool:
+        """True where nothing is said."""
+        text = self.texts.get(name.lower(), "true").lower()
+        if text not in ("true", "false"):
+            raise PipelineError(f"option {name} is {text!r}, not true or false")
+        return text == "true"
 
 
 @attrs.frozen(kw_only=True)
@@ -42,43 +85,25 @@ class ReadOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
         """Raises :class:`PipelineError` for an option that is not known, or has no such value."""
-        said = {name.lower(): value for name, value in options.items()}
-        for name in said.keys() - _KNOWN:
-            raise PipelineError(f"option {name!r}: there is none; known are {', '.join(sorted(_KNOWN))}")
-        paths = tuple(json.loads(said["paths"])) if "paths" in said else (said["path"],) if "path" in said else ()
+        said = OptionTexts.of(options)
+        said.check_known(_KNOWN)
+        texts = said.texts
+        paths = tuple(json.loads(texts["paths"])) if "paths" in texts else (texts["path"],) if "path" in texts else ()
         if not paths:
             raise PipelineError("no path to load")
-        mode = said.get("mode", "permissive").lower()
+        mode = texts.get("mode", "permissive").lower()
         if mode not in ("permissive", "failfast"):
             raise PipelineError(f"option mode is {mode!r}, not permissive or failfast")
         return cls(
             paths=paths,
-            table=said.get("table", ""),
-            partition_bytes=_byte_count(said, "partition_bytes", DEFAULT_PARTITION_BYTES),
-            batch_bytes=_byte_count(said, "batch_bytes", 8 << 20),
+            table=texts.get("table", ""),
+            partition_bytes=said.byte_count("partition_bytes", DEFAULT_PARTITION_BYTES),
+            batch_bytes=said.byte_count("batch_bytes", 8 << 20),
             mode=cast(Mode, mode),
-            bodies=_yes_or_no(said, "bodies", default=True),
-            settings=_settings(said.get("set", "")),
-            survey=said.get("survey", ""),
+            bodies=said.yes_or_no("bodies"),
+            settings=_settings(texts.get("set", "")),
+            survey=texts.get("survey", ""),
         )
-
-
-def _byte_count(said: Mapping[str, str], name: str, default: int) -> int:
-    text = said.get(name)
-    if text is None:
-        return default
-    digits = text.lower().rstrip("b").rstrip("kmg")
-    unit = text.lower().rstrip("b")[len(digits) :]
-    if not digits.isascii() or not digits.isdecimal() or unit not in _UNITS or not int(digits):
-        raise PipelineError(f"option {name} is {text!r}, no number of bytes as 134217728 or 128m")
-    return int(digits) * _UNITS[unit]
-
-
-def _yes_or_no(said: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = said.get(name, str(default)).lower()
-    if text not in ("true", "false"):
-        raise PipelineError(f"option {name} is {text!r}, not true or false")
-    return text == "true"
 
 
 def _settings(text: str) -> dict[str, str]:

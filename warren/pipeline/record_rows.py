@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from binascii import hexlify
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from warren.msg_store.commit_log_format import Host
 from warren.msg_store.record_columns import Hosts, RecordColumns
-from warren.pipeline.arrays import chosen, repeated, rows_of, slices
+from warren.pipeline.arrays import chosen, rows_of, slices
 from warren.pipeline.property_maps import PropertyMaps
 from warren.salvage.rocketmq.message_lines import KEYS, TAGS
 
@@ -40,13 +40,12 @@ class RecordRows:
     def __len__(self) -> int:
         return len(self.columns)
 
-    def column(self, name: str) -> pa.Array:
-        found = _COLUMNS[name](self)
-        return found if isinstance(found, pa.Array) else pa.array(found)
+    def column(self, name: str) -> Any:
+        return _COLUMNS[name](self)
 
-    def body(self) -> pa.Array:
+    def body(self) -> pa.Array | None:
         if not self.bodies:
-            return pa.nulls(len(self), pa.binary())
+            return None
         spans = self.columns.spans
         return slices(spans.data, spans.body_starts, spans.body_sizes)
 
@@ -95,8 +94,8 @@ def _put_together(parts: list[tuple[pa.Array, npt.NDArray[np.int64]]]) -> pa.Arr
     return pa.concat_arrays([values for values, _ in parts]).take(pa.array(order))
 
 
-_COLUMNS: Final[dict[str, Callable[[RecordRows], pa.Array | npt.NDArray[np.generic]]]] = {
-    "node": lambda rows: repeated(rows.whence.node, len(rows), pa.string()),
+_COLUMNS: Final[dict[str, Callable[[RecordRows], Any]]] = {
+    "node": lambda rows: rows.whence.node,
     "topic": RecordRows.topic,
     "queue_id": lambda rows: rows.columns.queue_ids,
     "queue_offset": lambda rows: rows.columns.queue_offsets,
@@ -114,9 +113,9 @@ _COLUMNS: Final[dict[str, Callable[[RecordRows], pa.Array | npt.NDArray[np.gener
     "keys": lambda rows: rows.properties.named(KEYS),
     "properties": lambda rows: rows.properties.maps(),
     "body": RecordRows.body,
-    "body_crc": lambda rows: rows.columns.body_crcs.astype(np.int64),
+    "body_crc": lambda rows: rows.columns.body_crcs,
     "crc_ok": lambda rows: rows.columns.crcs_match(),
     "message_id": RecordRows.message_id,
-    "file": lambda rows: repeated(rows.whence.file, len(rows), pa.string()),
+    "file": lambda rows: rows.whence.file,
     "file_offset": lambda rows: rows.columns.positions - rows.whence.begin,
 }

@@ -41,6 +41,13 @@ _QUEUE: Final = (
     ("queue", _STRING, "the queue's name; the levels of a priority queue bear its bare name"),
     ("priority", _INT, "the level of a priority queue; null for other queues"),
 )
+_MSG_ID: Final = ("msg_id", _STRING, "the message's id, 16 bytes in hexadecimal")
+_TOPIC_QUEUE: Final = (("topic", _STRING, "the topic"), ("queue_id", _INT, "the number of the topic's queue"))
+_MADE_FILE: Final = (
+    ("file", _STRING, "the file that it stands in; null where only a recovery would make that file"),
+    _FILE_OFFSET,
+)
+_PHYSICAL_OFFSET: Final = ("physical_offset", _LONG, "where in the CommitLog the message lies")
 
 QUEUES: Final = _schema(
     _NODE,
@@ -78,9 +85,9 @@ INDEX: Final = _schema(
 
 STORE: Final = _schema(
     _NODE,
-    ("vhost", _STRING, "the virtual host's name"),
+    _QUEUE[0],
     ("store", _STRING, "msg_store_persistent, or msg_store_transient"),
-    ("msg_id", _STRING, "the message's id, 16 bytes in hexadecimal"),
+    _MSG_ID,
     ("size", _LONG, "bytes of the whole record, 25 more than the message has"),
     ("good", _BOOLEAN, "whether it was written whole"),
     ("message", _BINARY, "the message as it is stored; null with bodies=false, and where it cannot be had"),
@@ -123,8 +130,7 @@ FINDINGS: Final = _schema(
 
 RECORDS: Final = _schema(
     _NODE,
-    ("topic", _STRING, "the topic"),
-    ("queue_id", _INT, "the number of the topic's queue"),
+    *_TOPIC_QUEUE,
     ("queue_offset", _LONG, "the message's number in its queue; 0 of one that is prepared or rolled back"),
     ("physical_offset", _LONG, "where in the CommitLog the record says it lies"),
     ("size", _INT, "bytes of the record"),
@@ -180,14 +186,12 @@ EXPORTED_RECORDS: Final = StructType(
 
 ENTRIES: Final = _schema(
     _NODE,
-    ("topic", _STRING, "the topic"),
-    ("queue_id", _INT, "the number of the topic's queue"),
+    *_TOPIC_QUEUE,
     ("queue_offset", _LONG, "the message's number in its queue"),
-    ("physical_offset", _LONG, "where in the CommitLog the message lies"),
+    _PHYSICAL_OFFSET,
     ("size", _INT, "bytes of its record"),
     ("tags_code", _LONG, "Java's hash of the tags, 0 without; of a scheduled message when it is due"),
-    ("file", _STRING, "the file that it stands in; null where only a recovery would make that file"),
-    _FILE_OFFSET,
+    *_MADE_FILE,
 )
 """A row for each entry of a ConsumeQueue, from the queue's first message to its last."""
 
@@ -196,20 +200,18 @@ INDEX_ITEMS: Final = _schema(
     ("slot", _INT, "the slot whose chain it is in; null where the hash is no hash"),
     ("position", _INT, "the item's number in its file, from 1 on"),
     ("key_hash", _INT, "the hash of topic#key"),
-    ("physical_offset", _LONG, "where in the CommitLog the message lies"),
+    _PHYSICAL_OFFSET,
     ("time_diff", _INT, "whole seconds after the file's first message"),
     ("timestamp", _LONG, "that as a time, milliseconds since 1970"),
     ("previous", _INT, "the item before it in the chain; 0: none"),
-    ("file", _STRING, "the file that it stands in; null where only a recovery would make that file"),
-    _FILE_OFFSET,
+    *_MADE_FILE,
 )
 """A row for each item of an index file."""
 
 OFFSETS: Final = _schema(
     _NODE,
     ("group", _STRING, "the consumer group"),
-    ("topic", _STRING, "the topic"),
-    ("queue_id", _INT, "the number of the topic's queue"),
+    *_TOPIC_QUEUE,
     ("offset", _LONG, "the queue offset that the group wants next"),
     ("max_offset", _LONG, "the queue offset of the queue's next message; 0 where there is no such queue"),
     ("lag", _LONG, "messages between them; below 0 where the group is ahead of the queue"),

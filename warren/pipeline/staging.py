@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from typing import Any, Final
 
 import attrs
@@ -29,8 +30,10 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, Map
 
 from warren.actors.engines.topics.names import check_user_topic
 from warren.msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES
+from warren.pipeline.arrays import schema_of
 from warren.pipeline.errors import PipelineError
 from warren.storage.errors import WarrenError
+from warren.storage.filesystem import RealFileSystem
 from warren.topic_record import encode_message_properties
 
 WRITE_PROPERTY: Final = "WARREN_WRITE"
@@ -39,16 +42,7 @@ WRITE_PROPERTY: Final = "WARREN_WRITE"
 RESERVE_BYTES: Final = 512
 """Of a message's properties for that one, and for those that a delay adds."""
 
-SCHEMA: Final = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("queue_id", pa.int32()),
-        ("key", pa.string()),
-        ("delay_level", pa.int32()),
-        ("body", pa.binary()),
-        ("properties", pa.binary()),
-    ]
-)
+SCHEMA: Final = schema_of("topic string, queue_id int, key string, delay_level int, body binary, properties binary")
 """Of a staged file; ``key`` is the one that chooses the queue, ``properties`` are as they are stored."""
 
 _MOST_LEVEL: Final = 18
@@ -136,8 +130,10 @@ def stage(
                 rows += encoded.num_rows
                 largest = max(largest, _largest(encoded))
         if rows and sync:
-            _sync(path)
-            _sync(directory)
+            files = RealFileSystem()
+            with closing(files.open_read(path)) as handle:
+                handle.sync()
+            files.sync_directory(directory)
     except OSError as error:
         _remove(path)
         raise PipelineError(f"{path}: {error.strerror or error}") from error
@@ -219,19 +215,9 @@ def _largest(encoded: pa.RecordBatch) -> int:
     return max(sizes, default=0) + FIXED_BYTES + RESERVE_BYTES
 
 
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _remove(path: str) -> None:
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        return
 
 
 # ── in the driver ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from typing import Final, Literal, Self
 import attrs
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.options import ReadOptions
+from warren.pipeline.options import OptionTexts, ReadOptions
 
 DEFAULT_PARTITION_BYTES: Final = 64 << 20
 """Of a micro-batch, less than of a table: it shall keep several cores busy."""
@@ -69,19 +69,18 @@ class StreamOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
         """Raises :class:`PipelineError` for an option that is not known, or has no such value."""
-        said = {name.lower(): value for name, value in options.items()}
-        own = {name: said.pop(name) for name in _OWN & said.keys()}
-        if said.setdefault("table", "records") != "records":
-            raise PipelineError(f"option table is {said['table']!r}: a stream has the table records")
-        said.setdefault("partition_bytes", str(DEFAULT_PARTITION_BYTES))
+        texts = {"table": "records", "partition_bytes": str(DEFAULT_PARTITION_BYTES), **OptionTexts.of(options).texts}
+        said = OptionTexts({name: texts.pop(name) for name in _OWN & texts.keys()})
+        if texts["table"] != "records":
+            raise PipelineError(f"option table is {texts['table']!r}: a stream has the table records")
         return cls(
-            read=ReadOptions.of(said),
-            topics=_topics(own.get("topic")),
-            max_records=_count(own, "maxrecordspertrigger", "maxRecordsPerTrigger"),
-            starting=_position(own, "starting", "earliest"),
-            ending=_position(own, "ending", "never"),
-            fail_on_data_loss=_yes_or_no(own, "failondataloss", "failOnDataLoss"),
-            sync=_yes_or_no(own, "sync", "sync"),
+            read=ReadOptions.of(texts),
+            topics=_topics(said.texts.get("topic")),
+            max_records=said.count("maxRecordsPerTrigger"),
+            starting=_position(said, "starting", "earliest"),
+            ending=_position(said, "ending", "never"),
+            fail_on_data_loss=said.yes_or_no("failOnDataLoss"),
+            sync=said.yes_or_no("sync"),
         )
 
 
@@ -94,26 +93,10 @@ def _topics(text: str | None) -> tuple[str, ...] | None:
     return topics
 
 
-def _count(said: Mapping[str, str], key: str, name: str, least: int = 1) -> int | None:
-    text = said.get(key)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and int(text) >= least):
-        raise PipelineError(f"option {name} is {text!r}, not a whole number from {least} on")
-    return int(text)
-
-
-def _yes_or_no(said: Mapping[str, str], key: str, name: str) -> bool:
-    text = said.get(key, "true").lower()
-    if text not in ("true", "false"):
-        raise PipelineError(f"option {name} is {text!r}, not true or false")
-    return text == "true"
-
-
-def _position(said: Mapping[str, str], which: str, word: Literal["earliest", "never"]) -> Position:
-    timestamp = _count(said, f"{which}timestamp", f"{which}Timestamp", 0)
-    text = said.get(f"{which}offsets")
+def _position(said: OptionTexts, which: str, word: Literal["earliest", "never"]) -> Position:
+    timestamp = said.count(f"{which}Timestamp", 0)
     name = f"{which}Offsets"
+    text = said.texts.get(name.lower())
     if text is None:
         return Position(word=word, timestamp_ms=timestamp)
     if timestamp is not None:

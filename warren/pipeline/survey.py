@@ -14,55 +14,58 @@ A recovery reads up to three CommitLog files, so the surveys of many nodes are b
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Self
 
 import attrs
-import pyarrow as pa
 
 from warren.pipeline.errors import PipelineError
-from warren.pipeline.places import Kind, Node
+from warren.pipeline.places import Node
 from warren.salvage.rocketmq.store import RocketmqStore, opened_store
 from warren.storage.mapped_files import file_name
 from warren.storage.topic_settings import TopicSettings
 
 
 @attrs.frozen(kw_only=True)
-class LogExtent:
-    """What there is of the CommitLog."""
+class MappedExtent:
+    """What there is of a directory of mapped files."""
 
     directory: str
     bases: tuple[int, ...]
-    """Physical offsets of the files' first bytes."""
-    min_offset: int
-    end: int
-    """The physical offset behind the last record."""
+    """At which bytes of the whole the files begin."""
 
     def path(self, base: int) -> str:
         """Of the file that begins there."""
         return f"{self.directory}/{file_name(base)}"
 
+    def gaps(self, file_bytes: int) -> Iterator[int]:
+        """At which bytes a file is missing behind another one."""
+        return (before + file_bytes for before, after in pairwise(self.bases) if after > before + file_bytes)
+
 
 @attrs.frozen(kw_only=True)
-class QueueExtent:
+class LogExtent(MappedExtent):
+    """What there is of the CommitLog, in physical offsets."""
+
+    min_offset: int
+    end: int
+    """Behind the last record."""
+
+
+@attrs.frozen(kw_only=True)
+class QueueExtent(MappedExtent):
     """What there is of a ConsumeQueue."""
 
     topic: str
     queue_id: int
-    directory: str
-    bases: tuple[int, ...]
-    """Logical bytes at which the files begin."""
     min_offset: int
     """The queue offset of the first message."""
     max_offset: int
     """The queue offset of the next message."""
     is_changed: bool
     """Recovery has written into its files."""
-
-    def path(self, base: int) -> str:
-        """Of the file that begins there."""
-        return f"{self.directory}/{file_name(base)}"
 
 
 @attrs.frozen(kw_only=True)
@@ -166,27 +169,13 @@ def survey(node: Node, settings: Mapping[str, str]) -> Survey:
 
 
 @contextmanager
-def recovered(node: Node, settings: Mapping[str, str]) -> Iterator[RocketmqStore]:
-    """A node's store, recovered in memory."""
+def recovered(node: Node, settings: Mapping[str, str], good_until: int = 0) -> Iterator[RocketmqStore]:
+    """A node's store, recovered in memory; recovery reads the CommitLog from ``good_until`` on."""
     place = node.place()
-    with opened_store(node.name, place.files, place.store(), settings) as opened:
+    with opened_store(node.name, place.files, place.store(), settings, good_until=good_until) as opened:
         yield opened
 
 
 def to_option(surveys: Iterable[Survey]) -> str:
     """The option ``survey`` that says these; it may also name a file with this text."""
     return "\n".join(one.to_json() for one in surveys)
-
-
-def surveying(nodes: tuple[Node, ...], settings: Mapping[str, str]) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """What a task does that surveys nodes: record batches of their numbers → record batches of JSON. A node that has
-    no topic store is left out."""
-    said = dict(settings)
-
-    def run(batches: Iterable[Any]) -> Iterator[Any]:
-        for batch in batches:
-            there = [nodes[number] for number in batch.column(0).to_pylist()]
-            texts = [survey(node, said).to_json() for node in there if Kind.TOPICS in node.contents().kinds]
-            yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["survey"])
-
-    return run

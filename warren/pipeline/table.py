@@ -6,13 +6,14 @@ batch at a time, whatever the files are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from warren.pipeline.arrays import as_array
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Kind, Node, NodeContents
@@ -32,23 +33,27 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def column(self, name: str) -> pa.Array:
-        """The column of that name, of the type that the schema says."""
+    def column(self, name: str) -> Any:
+        """What :func:`~warren.pipeline.arrays.as_array` makes the column of that name of."""
 
 
 @attrs.frozen
 class Columns:
-    """Rows whose columns are there, or known how to be made."""
+    """Rows as columns by their names; one that is not there is null."""
 
     count: int
-    columns: Mapping[str, pa.Array | Callable[[], pa.Array]]
+    columns: Mapping[str, Any]
 
     def __len__(self) -> int:
         return self.count
 
-    def column(self, name: str) -> pa.Array:
-        found = self.columns[name]
-        return found() if callable(found) else found
+    def column(self, name: str) -> Any:
+        return self.columns.get(name)
+
+
+def of_rows(rows: Sequence[tuple[Any, ...]], schema: StructType) -> Columns:
+    """Rows of Python's values, in the order of a schema's columns."""
+    return Columns(len(rows), dict(zip(schema.names, zip(*rows, strict=True), strict=True)) if rows else {})
 
 
 @attrs.frozen(kw_only=True)
@@ -69,4 +74,5 @@ class Table:
 
 def as_batch(rows: Rows, arrow: pa.Schema) -> pa.RecordBatch:
     """The columns of a schema."""
-    return pa.RecordBatch.from_arrays([rows.column(name) for name in arrow.names], schema=arrow)
+    arrays = [as_array(rows.column(field.name), len(rows), field.type) for field in arrow]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow)

@@ -38,6 +38,7 @@ from warren.config import Config
 from warren.msg_store.commit_log import Batch
 from warren.msg_store.commit_log_format import Record
 from warren.pipeline.errors import PipelineError
+from warren.pipeline.options import OptionTexts
 from warren.pipeline.staging import WRITE_PROPERTY, Staged, check_columns, chunks, stage
 from warren.pipeline.write_ledger import Intent, Ledger
 from warren.salvage.read_only import ReadOnlyFileSystem
@@ -46,19 +47,13 @@ from warren.steps import call
 from warren.storage.errors import DataError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 
-_KNOWN: Final = {
-    "path": "path",
-    "topic": "topic",
-    "queues": "queues",
-    "query": "query",
-    "epoch": "epoch",
-    "stagingpath": "stagingPath",
-    "config": "config",
-}
+_KNOWN: Final = ("path", "topic", "queues", "query", "epoch", "stagingPath", "config")
 _QUERY = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 _STREAM_QUERY: Final = "sql.streaming.queryId"
 _STREAM_EPOCH: Final = "streaming.sql.batchId"
 """Local properties of a task of a stream."""
+_CHECKPOINT: Final = "checkpointlocation"
+"""An option of a stream that is Spark's own."""
 _AHEAD: Final = 4
 """Chunks that are on their way to the disk at a time."""
 
@@ -78,20 +73,19 @@ class WriteOptions:
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Raises :class:`PipelineError` for an option that is not known, or has no such value."""
-        said = {name.lower(): value for name, value in options.items()}
-        if is_stream:
-            said.pop("checkpointlocation", None)  # Spark's own
-        for name in said.keys() - _KNOWN.keys():
-            raise PipelineError(f"option {name!r}: there is none to write; known are {', '.join(_KNOWN.values())}")
-        if "path" not in said:
+        said = OptionTexts.of(
+            {name: text for name, text in options.items() if name.lower() != _CHECKPOINT or not is_stream}
+        )
+        said.check_known(_KNOWN, "there is none to write")
+        texts = said.texts
+        if "path" not in texts:
             raise PipelineError("no path to write to")
-        path = _local(said["path"])
-        topic, query = said.get("topic"), said.get("query")
+        path, topic, query = _local(texts["path"]), texts.get("topic"), texts.get("query")
         if topic is not None:
             check_user_topic(topic)
         if query is not None and not _QUERY.fullmatch(query):
             raise PipelineError(f"option query is {query!r}, not a name of letters, digits, '.', '_' and '-'")
-        epoch = _number(said, "epoch", 0)
+        epoch = said.count("epoch", 0)
         if is_stream and epoch is not None:
             raise PipelineError("option epoch: a stream's is its batch's number")
         if not is_stream and (query is None) != (epoch is None):
@@ -99,11 +93,11 @@ class WriteOptions:
         return cls(
             path=path,
             topic=topic,
-            queues=_number(said, "queues", 1),
+            queues=said.count("queues"),
             query=query,
             epoch=epoch,
-            staging=os.path.abspath(said.get("stagingpath", f"{path}.staging")),
-            config=said.get("config"),
+            staging=os.path.abspath(texts.get("stagingpath", f"{path}.staging")),
+            config=texts.get("config"),
         )
 
 
@@ -118,13 +112,6 @@ def _local(text: str) -> str:
     if store_at(ReadOnlyFileSystem(RealFileSystem()), path) == path:
         raise PipelineError(f"{text}: is a RocketMQ store folder, and not the directory of a warren node")
     return path
-
-
-def _number(said: Mapping[str, str], name: str, least: int) -> int | None:
-    text = said.get(name)
-    if text is not None and not (text.isascii() and text.isdecimal() and int(text) >= least):
-        raise PipelineError(f"option {name} is {text!r}, not a whole number from {least} on")
-    return None if text is None else int(text)
 
 
 # ── what Spark calls ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -255,16 +242,15 @@ def append_all(options: WriteOptions, staged: Sequence[Staged], epoch: int | Non
         if ledger is not None and epoch is not None and ledger.is_done(epoch):
             return
         _check(node, options, staged)
-        files = [one.path for one in staged if one.path is not None]
-        rows = sum(one.rows for one in staged)
-        if ledger is None or epoch is None:
-            _Appending(node, options, Intent(0, 0, rows, tuple(files)), None).run(again=False)
-            return
-        log = node._running.topics_now().log
-        call(log, log.sync).get()
-        intent = ledger.begin(epoch, node._running.topics_now().store.commit_log.end, rows, files)
-        _Appending(node, options, intent, ledger.query).run(again=False)
-        ledger.finish()
+        files = tuple(one.path for one in staged if one.path is not None)
+        intent = Intent(0, 0, sum(one.rows for one in staged), files)
+        if ledger is not None and epoch is not None:
+            log = node._running.topics_now().log
+            call(log, log.sync).get()
+            intent = ledger.begin(epoch, node._running.topics_now().store.commit_log.end, intent.rows, files)
+        _Appending(node, options, intent, query if ledger is not None else None).run(again=False)
+        if ledger is not None:
+            ledger.finish()
 
 
 def _check(node: warren.Node, options: WriteOptions, staged: Sequence[Staged]) -> None:

@@ -27,6 +27,7 @@ from typing import Any, Final, Self
 
 import attrs
 
+from warren.pipeline.intervals import merged
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem, write_file
 
@@ -91,7 +92,7 @@ class Ledger:
         """The intent's rows are there, and safe."""
         if self.intent is None:
             raise RuntimeError("nothing was begun")
-        self.done = _with(self.done, self.intent.epoch)
+        self.done = merged([*self.done, (self.intent.epoch, self.intent.epoch)])
         self.intent = None
         self._save()
 
@@ -107,14 +108,3 @@ class Ledger:
             "intent": None if self.intent is None else attrs.asdict(self.intent),
         }
         write_file(self.files, self.path, json.dumps(said).encode(), sync=True)
-
-
-def _with(done: list[tuple[int, int]], epoch: int) -> list[tuple[int, int]]:
-    """The ranges, and this epoch; ranges that touch become one."""
-    found: list[tuple[int, int]] = []
-    for first, last in sorted([*done, (epoch, epoch)]):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
-        else:
-            found.append((first, last))
-    return found

@@ -24,8 +24,35 @@ MOST_BYTES: Final = 256 << 20
 queues or a quorum queue's list of indexes, come near it; all others are a thousand times smaller."""
 
 
+class UnchangingFileSystem(FileSystem):
+    """A file system of which whatever would write raises :class:`StorageError`."""
+
+    __slots__ = ()
+
+    def open_append(self, path: str) -> NoReturn:
+        refuse(path)
+
+    def rename(self, source: str, target: str) -> NoReturn:
+        refuse(source)
+
+    def delete(self, path: str) -> NoReturn:
+        refuse(path)
+
+    def delete_tree(self, path: str) -> NoReturn:
+        refuse(path)
+
+    def make_directories(self, path: str) -> NoReturn:
+        refuse(path)
+
+    def sync_directory(self, path: str) -> NoReturn:
+        refuse(path)
+
+    def lock(self, path: str, owner: str) -> NoReturn:
+        refuse(path)
+
+
 @attrs.frozen
-class ReadOnlyFileSystem(FileSystem):
+class ReadOnlyFileSystem(UnchangingFileSystem):
     """``inner``, below ``root`` if there is one; whatever would write raises :class:`StorageError`."""
 
     inner: FileSystem
@@ -53,27 +80,6 @@ class ReadOnlyFileSystem(FileSystem):
     def modified_ms(self, path: str) -> int:
         return self._ask(self.inner.modified_ms, path)
 
-    def open_append(self, path: str) -> NoReturn:
-        _refuse(path)
-
-    def rename(self, source: str, target: str) -> NoReturn:
-        _refuse(source)
-
-    def delete(self, path: str) -> NoReturn:
-        _refuse(path)
-
-    def delete_tree(self, path: str) -> NoReturn:
-        _refuse(path)
-
-    def make_directories(self, path: str) -> NoReturn:
-        _refuse(path)
-
-    def sync_directory(self, path: str) -> NoReturn:
-        _refuse(path)
-
-    def lock(self, path: str, owner: str) -> NoReturn:
-        _refuse(path)
-
     def list(self, path: str) -> list[str]:
         return self._ask(self.inner.list, path)
 
@@ -93,5 +99,6 @@ def below(place: str, name: str) -> str:
     return f"{place}/{name}" if place else name
 
 
-def _refuse(path: str) -> NoReturn:
+def refuse(path: str) -> NoReturn:
+    """What whatever would write does."""
     raise StorageError(f"{path}: opened read-only")

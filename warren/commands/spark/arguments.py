@@ -21,10 +21,17 @@ Master = Annotated[
     str | None,
     typer.Option("--master", metavar="M", help="Where Spark runs, as spark://host:7077; default: local[*]."),
 ]
-Out = Annotated[str | None, typer.Option("--out", metavar="DIR", help="Write to DIR, whole or not at all.")]
-
-
-TableFormatOption = Annotated[
+ExportPaths = Annotated[
+    list[str],
+    typer.Argument(metavar="PATH...", help="What warren spark export wrote: directories, files, globs, URIs."),
+]
+_OUT = typer.Option("--out", metavar="DIR", help="Write to DIR, whole or not at all.")
+Out = Annotated[str, _OUT]
+MayBeOut = Annotated[str | None, _OUT]
+InputFormat = Annotated[
+    TableFormat | None, typer.Option("--format", help="Of what is read; default: as the files' names say.")
+]
+OutputFormat = Annotated[
     TableFormat, typer.Option("--format", help="With --out: a JSON object on a line for each row, or Parquet files.")
 ]
 

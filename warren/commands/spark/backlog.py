@@ -10,7 +10,7 @@ from rich.table import Table
 
 from warren.commands.options import JsonOption, SetOption, TableFormat, parse_settings
 from warren.commands.output import print_json
-from warren.commands.spark.arguments import Master, Paths, job
+from warren.commands.spark.arguments import Master, Out, Paths, job
 from warren.salvage.names import printable
 
 _SHOWN = 15
@@ -18,7 +18,7 @@ _SHOWN = 15
 
 def backlog(
     paths: Paths,
-    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where to: a new directory, whole or not at all.")],
+    out: Out,
     *,
     format: Annotated[TableFormat, typer.Option("--format", help="How the tables are written.")] = TableFormat.JSONL,
     now: Annotated[

@@ -18,7 +18,7 @@ from warren.commands.options import (
     parse_settings,
 )
 from warren.commands.output import print_json, report_error
-from warren.commands.spark.arguments import Master, Paths, job
+from warren.commands.spark.arguments import Master, Out, Paths, job
 from warren.salvage.export import Selection
 from warren.salvage.names import printable
 
@@ -26,7 +26,7 @@ from warren.salvage.names import printable
 def export(
     paths: Paths,
     *,
-    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Write to DIR, whole or not at all.")],
+    out: Out,
     output_format: Annotated[
         TableFormat, typer.Option("--format", help="A JSON object on a line for each message, or Parquet.")
     ] = TableFormat.JSONL,

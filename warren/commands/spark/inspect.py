@@ -12,15 +12,15 @@ from rich.text import Text
 
 from warren.commands.options import EXIT_DAMAGE, JsonOption, SetOption, TableFormat, parse_settings
 from warren.commands.output import plain_table, print_json, print_text, report_error
-from warren.commands.spark.arguments import Master, Out, Paths, TableFormatOption, job
+from warren.commands.spark.arguments import Master, MayBeOut, OutputFormat, Paths, job
 from warren.salvage.names import from_text, printable, shown
 
 
 def inspect(
     paths: Paths,
     *,
-    out: Out = None,
-    output_format: TableFormatOption = TableFormat.JSONL,
+    out: MayBeOut = None,
+    output_format: OutputFormat = TableFormat.JSONL,
     master: Master = None,
     setting: SetOption = None,
     as_json: JsonOption = False,

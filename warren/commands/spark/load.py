@@ -6,24 +6,16 @@ from typing import Annotated
 
 import typer
 
-from warren.commands.options import JsonOption, TableFormat, parse_settings
+from warren.commands.options import JsonOption, parse_settings
 from warren.commands.output import print_json
-from warren.commands.spark.arguments import Master, job
+from warren.commands.spark.arguments import ExportPaths, InputFormat, Master, Out, job
 from warren.salvage.names import printable
-
-ExportPaths = Annotated[
-    list[str],
-    typer.Argument(metavar="PATH...", help="What warren spark export wrote: directories, files, globs, URIs."),
-]
-InputFormat = Annotated[
-    TableFormat | None, typer.Option("--format", help="Of what is read; default: as the files' names say.")
-]
 
 
 def load(
     paths: ExportPaths,
     *,
-    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Write to DIR, whole or not at all.")],
+    out: Out,
     nodes: Annotated[int, typer.Option(metavar="N", min=1, help="So many directories: DIR/node-0 and following.")],
     input_format: InputFormat = None,
     setting: Annotated[

@@ -8,8 +8,7 @@ import typer
 
 from warren.commands.options import JsonOption
 from warren.commands.output import print_json
-from warren.commands.spark.arguments import Master, job
-from warren.commands.spark.load import InputFormat
+from warren.commands.spark.arguments import InputFormat, Master, job
 from warren.salvage.names import printable
 
 

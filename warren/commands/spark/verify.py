@@ -13,7 +13,7 @@ from rich.text import Text
 
 from warren.commands.options import EXIT_DAMAGE, JsonOption, SetOption, TableFormat, parse_settings
 from warren.commands.output import opened, print_json, print_text, report_error
-from warren.commands.spark.arguments import Master, Out, Paths, TableFormatOption, job
+from warren.commands.spark.arguments import Master, MayBeOut, OutputFormat, Paths, job
 from warren.salvage.names import printable, to_json
 from warren.salvage.verify import Account, to_report
 
@@ -21,8 +21,8 @@ from warren.salvage.verify import Account, to_report
 def verify(
     paths: Paths,
     *,
-    out: Out = None,
-    output_format: TableFormatOption = TableFormat.JSONL,
+    out: MayBeOut = None,
+    output_format: OutputFormat = TableFormat.JSONL,
     master: Master = None,
     setting: SetOption = None,
     as_json: JsonOption = False,

@@ -23,7 +23,6 @@ from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.backlog_page import page
 from warren.pipeline.jobs.backlog_tables import (
     MESSAGE_COLUMNS,
-    OFFSET_COLUMNS,
     RECORD_COLUMNS,
     ages,
     duplicates,
@@ -40,9 +39,9 @@ from warren.pipeline.jobs.backlog_tables import (
 from warren.pipeline.jobs.parallel import map_parallel
 from warren.pipeline.jobs.running import load, running, staged
 from warren.pipeline.places import Kind, Node
+from warren.pipeline.schemas import OFFSETS
 from warren.pipeline.tables import TABLES
 from warren.salvage.names import Json
-from warren.storage.filesystem import FileSystem
 
 PAGE: Final = "index.html"
 
@@ -106,7 +105,7 @@ def collect(spark: SparkSession, nodes: Sequence[Node], settings: Mapping[str, s
     of_topics = [node for node, kind in kinds.items() if Kind.TOPICS in kind]
     messages = _read(spark, "messages", of_queues, settings, MESSAGE_COLUMNS)
     records = _read(spark, "records", of_topics, settings, RECORD_COLUMNS)
-    offsets = _read(spark, "offsets", of_topics, settings, OFFSET_COLUMNS).persist()
+    offsets = _read(spark, "offsets", of_topics, settings, OFFSETS.names).persist()
     moments = spark.createDataFrame(_moments(spark, nodes, now))
     waiting = waiting_messages(messages).unionByName(waiting_records(records)).persist()
     doubled = duplicates(waiting).persist()
@@ -155,15 +154,13 @@ def _moments(spark: SparkSession, nodes: Sequence[Node], now: str | None) -> pa.
 
 def newest_ms(node: Node) -> int:
     """When the newest of a node's files was written."""
-    return _newest_ms(node.files(), node.directory)
+    files = node.files()
 
+    def newest(directory: str) -> int:
+        paths = (f"{directory}/{name}" for name in files.list(directory))
+        return max((newest(path) if files.is_directory(path) else files.modified_ms(path) for path in paths), default=0)
 
-def _newest_ms(files: FileSystem, directory: str) -> int:
-    newest = 0
-    for name in files.list(directory):
-        path = f"{directory}/{name}"
-        newest = max(newest, _newest_ms(files, path) if files.is_directory(path) else files.modified_ms(path))
-    return newest
+    return newest(node.directory)
 
 
 def _write(table: pa.Table, path: Path) -> None:

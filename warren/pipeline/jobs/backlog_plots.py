@@ -99,56 +99,21 @@ def short(name: str, letters: int = _NAME_LETTERS) -> str:
 
 def deepest(rows: Rows) -> Figure | None:
     """The queues with most messages: how many, how large, how old."""
-    found = rows["queues"]
-    if not found:
-        return None
-    shown, rest = found[:TOP], found[TOP:]
-    several = len({row["node"] for row in found}) > 1
-    names = [
-        f"{short(queue_name(row), _NAME_LETTERS - 12)} · {short(_last(row['node']), 14)}"
-        if several
-        else short(queue_name(row))
-        for row in shown
-    ]
-    colours = [COLOURS[row["kind"]] for row in shown]
-    columns = [
-        ("messages", [row["messages"] for row in shown], count_text),
-        ("bytes", [row["bytes"] for row in shown], bytes_text),
-        ("age of the oldest", [row["oldest_age_s"] for row in shown], duration_text),
-    ]
-    if rest:
-        names.append(f"{len(rest):,} more")
-        colours.append(REST)
-        for (_, values, _), value in zip(columns, _summed(rest, "messages", "bytes"), strict=True):
-            values.append(value)
-    return _bars("Deepest queues", names, colours, columns)
+    several = len({row["node"] for row in rows["queues"]}) > 1
 
+    def name(row: Row) -> str:
+        if not several:
+            return short(queue_name(row))
+        return f"{short(queue_name(row), _NAME_LETTERS - 12)} · {short(_last(row['node']), 14)}"
 
-def _summed(rest: Sequence[Row], count: str, size: str) -> tuple[Any, Any, Any]:
-    """What the line of all that is not shown says: sums, and the oldest age that is known."""
-    ages = [row["oldest_age_s"] for row in rest if row["oldest_age_s"] is not None]
-    return _sum(rest, count), _sum(rest, size), max(ages, default=None)
+    return _ranked("Deepest queues", rows["queues"], name, ("messages", "messages"), ("bytes", "bytes"), _OLDEST)
 
 
 def lagging(rows: Rows) -> Figure | None:
     """Consumer groups that lag behind most."""
-    found = [row for row in rows["groups"] if row["lag"] > 0]
-    if not found:
-        return None
-    shown, rest = found[:TOP], found[TOP:]
-    names = [short(f"{row['group']} · {row['queue']} / {row['queue_id']}") for row in shown]
-    colours = [COLOURS["rocketmq"]] * len(shown)
-    columns = [
-        ("messages not consumed", [row["lag"] for row in shown], count_text),
-        ("bytes", [row["lag_bytes"] for row in shown], bytes_text),
-        ("age of the oldest", [row["oldest_age_s"] for row in shown], duration_text),
-    ]
-    if rest:
-        names.append(f"{len(rest):,} more")
-        colours.append(REST)
-        for (_, values, _), value in zip(columns, _summed(rest, "lag", "lag_bytes"), strict=True):
-            values.append(value)
-    return _bars("Lag of consumer groups", names, colours, columns)
+    found = [{**row, "kind": "rocketmq"} for row in rows["groups"] if row["lag"] > 0]
+    measures = (("messages not consumed", "lag"), ("bytes", "lag_bytes"), _OLDEST)
+    return _ranked("Lag of consumer groups", found, lambda row: short(f"{row['group']} · {queue_name(row)}"), *measures)
 
 
 def came(rows: Rows) -> Figure | None:
@@ -196,13 +161,8 @@ def by_size(rows: Rows) -> Figure | None:
     found = rows["sizes"]
     if not found:
         return None
-    least, most = min(row["from_bytes"] for row in found), max(row["from_bytes"] for row in found)
-    places = [0] if least == 0 else []
-    power = 1 if least == 0 else least
-    while power <= most:
-        places.append(power)
-        power *= 2
-    places = [place for place in places if place == 0 or place >= _least(found, "from_bytes")]
+    least = min((row["from_bytes"] for row in found if row["from_bytes"]), default=0)
+    places = [place for place in _powers([row["from_bytes"] for row in found], 2) if place == 0 or place >= least]
     names = ["empty" if place == 0 else bytes_text(place).replace(" ", "\n") for place in places]
     return _histogram("Sizes: from this to below twice this", names, places, found, "from_bytes")
 
@@ -213,13 +173,7 @@ def by_age(rows: Rows) -> Figure | None:
     if not found:
         return None
     known = [row["from_s"] for row in found if row["from_s"] is not None]
-    places: list[int | None] = []
-    if known:
-        places = [0] if min(known) == 0 else []
-        power = 1 if min(known) == 0 else min(known)
-        while power <= max(known):
-            places.append(power)
-            power *= 10
+    places: list[int | None] = [*_powers(known, 10)]
     names = ["below\n1 s" if place == 0 else _edge(place or 0).replace(" ", "\n") for place in places]
     if len(known) < len(found):
         places.append(None)
@@ -229,20 +183,13 @@ def by_age(rows: Rows) -> Figure | None:
 
 def by_key(rows: Rows) -> Figure | None:
     """The routing keys with most messages."""
-    found = rows["keys"][:TOP]
-    if not found:
-        return None
-    names = []
-    for row in found:
+
+    def name(row: Row) -> str:
         key = "without a key" if row["routing_key"] in (None, "") else str(row["routing_key"])
-        names.append(short(f"{row['exchange']} → {key}" if row["exchange"] else key))
-    columns = [
-        ("messages", [row["messages"] for row in found], count_text),
-        ("bytes", [row["bytes"] for row in found], bytes_text),
-    ]
-    return _bars(
-        "Routing keys (RocketMQ: tags) with most messages", names, [COLOURS[row["kind"]] for row in found], columns
-    )
+        return short(f"{row['exchange']} → {key}" if row["exchange"] else key)
+
+    title = "Routing keys (RocketMQ: tags) with most messages"
+    return _ranked(title, rows["keys"][:TOP], name, ("messages", "messages"), ("bytes", "bytes"))
 
 
 PLOTS: Final[tuple[Callable[[Rows], Figure | None], ...]] = (deepest, lagging, came, by_size, by_age, by_key)
@@ -251,6 +198,39 @@ PLOTS: Final[tuple[Callable[[Rows], Figure | None], ...]] = (deepest, lagging, c
 # ── drawing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _Column = tuple[str, list[Any], Callable[[float], str]]
+
+_OLDEST: Final = ("age of the oldest", "oldest_age_s")
+
+
+def _ranked(title: str, found: Sequence[Row], name: Callable[[Row], str], *measures: tuple[str, str]) -> Figure | None:
+    """Bars of the first rows, and one for all others: sums, and the oldest age that is known.
+
+    ``measures``: what each column of bars is called, and the rows' column.
+    """
+    if not found:
+        return None
+    shown, rest = found[:TOP], found[TOP:]
+    columns: list[_Column] = []
+    for measure, column in measures:
+        values = [row[column] for row in shown]
+        if rest:
+            ages = [row[column] for row in rest if row[column] is not None]
+            values.append(max(ages, default=None) if column == _OLDEST[1] else _sum(rest, column))
+        text = duration_text if column == _OLDEST[1] else bytes_text if column.endswith("bytes") else count_text
+        columns.append((measure, values, text))
+    names = [*map(name, shown), *([f"{len(rest):,} more"] if rest else [])]
+    return _bars(title, names, [*(COLOURS[row["kind"]] for row in shown), *([REST] if rest else [])], columns)
+
+
+def _powers(found: Sequence[int], base: int) -> list[int]:
+    """The powers of ``base`` from the least of these numbers, which are powers or 0, to the largest."""
+    least = min(found, default=0)
+    places = [0] if found and least == 0 else []
+    power = least or 1
+    while found and power <= max(found):
+        places.append(power)
+        power *= base
+    return places
 
 
 def _figure(title: str, count: int, height_inches: float) -> tuple[Figure, list[Axes]]:
@@ -333,10 +313,6 @@ def _byte_ticks(most: int) -> list[float]:
 
 def _sum(rows: Sequence[Row], column: str) -> int:
     return sum(row[column] or 0 for row in rows)
-
-
-def _least(rows: Sequence[Row], column: str) -> int:
-    return min((row[column] for row in rows if row[column]), default=0)
 
 
 def _last(node: str) -> str:

@@ -71,8 +71,7 @@ RECORD_COLUMNS: Final = (
     "tags",
     "body",
 )
-OFFSET_COLUMNS: Final = ("node", "group", "topic", "queue_id", "offset", "max_offset", "lag")
-"""What is read of the tables ``messages``, ``records`` and ``offsets``."""
+"""What is read of the tables ``messages`` and ``records``."""
 
 LEAST_MS: Final = 10**11
 """Smaller timestamps are seconds."""
@@ -91,39 +90,39 @@ def waiting_messages(messages: DataFrame) -> DataFrame:
     said = F.get_json_object("properties", "$.timestamp").cast("bigint")
     died = F.get_json_object("headers", "$['x-death'][0].time").cast("bigint")
     came = F.coalesce(said, died)
-    return messages.select(
-        "node",
-        F.lit("rabbitmq").alias("kind"),
-        "vhost",
-        "queue",
-        F.lit(None).cast("int").alias("queue_id"),
-        F.col("position").alias("number"),
-        F.col("size").cast("bigint").alias("bytes"),
-        F.col("size").cast("bigint").alias("body_bytes"),
-        F.when(came >= LEAST_MS, came).otherwise(came * 1000).alias("came_ms"),
-        "exchange",
-        F.try_element_at("routing_keys", F.lit(1)).alias("routing_key"),
-        "body_sha256",
-    )
+    columns = {
+        "kind": F.lit("rabbitmq"),
+        "queue_id": F.lit(None).cast("int"),
+        "number": F.col("position"),
+        "bytes": F.col("size").cast("bigint"),
+        "body_bytes": F.col("size").cast("bigint"),
+        "came_ms": F.when(came >= LEAST_MS, came).otherwise(came * 1000),
+        "routing_key": F.try_element_at("routing_keys", F.lit(1)),
+    }
+    return messages.withColumns(columns).select(*WAITING)
 
 
 def waiting_records(records: DataFrame) -> DataFrame:
     """The table ``records`` as what waits: those that are in a queue. ``bytes`` are the records', not the bodies'."""
     transaction = F.col("sys_flag").bitwiseAND(_TRANSACTION_MASK)
-    return records.where((transaction == 0) | (transaction == _COMMIT)).select(
-        "node",
-        F.lit("rocketmq").alias("kind"),
-        F.lit(None).cast("string").alias("vhost"),
-        F.col("topic").alias("queue"),
-        "queue_id",
-        F.col("queue_offset").alias("number"),
-        F.col("size").cast("bigint").alias("bytes"),
-        F.length("body").cast("bigint").alias("body_bytes"),
-        F.col("store_timestamp").alias("came_ms"),
-        F.col("topic").alias("exchange"),
-        F.col("tags").alias("routing_key"),
-        F.sha2("body", 256).alias("body_sha256"),
-    )
+    columns = {
+        "kind": F.lit("rocketmq"),
+        "vhost": F.lit(None).cast("string"),
+        "queue": F.col("topic"),
+        "number": F.col("queue_offset"),
+        "bytes": F.col("size").cast("bigint"),
+        "body_bytes": F.length("body").cast("bigint"),
+        "came_ms": F.col("store_timestamp"),
+        "exchange": F.col("topic"),
+        "routing_key": F.col("tags"),
+        "body_sha256": F.sha2("body", 256),
+    }
+    return records.where((transaction == 0) | (transaction == _COMMIT)).withColumns(columns).select(*WAITING)
+
+
+def _counted() -> tuple[Column, Column]:
+    """How many there are, and their bytes."""
+    return F.count("*").alias("messages"), F.sum("bytes").alias("bytes")
 
 
 # ── of each queue ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -132,8 +131,7 @@ def waiting_records(records: DataFrame) -> DataFrame:
 def queues(waiting: DataFrame, now: DataFrame) -> DataFrame:
     """A row for each queue with messages. ``now``: for each node the moment to count ages from, ``now_ms``."""
     counted = waiting.groupBy(*QUEUE).agg(
-        F.count("*").alias("messages"),
-        F.sum("bytes").alias("bytes"),
+        *_counted(),
         F.min("bytes").alias("smallest_bytes"),
         F.percentile_approx("bytes", 0.5, _ACCURACY).alias("median_bytes"),
         F.percentile_approx("bytes", 0.99, _ACCURACY).alias("p99_bytes"),
@@ -186,32 +184,27 @@ def groups(offsets: DataFrame, waiting: DataFrame, now: DataFrame) -> DataFrame:
 
 def sizes(waiting: DataFrame) -> DataFrame:
     """Messages by size: from a power of two (or 0) to below the next."""
-    digits = F.length(F.bin("bytes"))
-    least = F.when(F.col("bytes") == 0, F.lit(0)).otherwise(F.pow(F.lit(2), digits - 1)).cast("bigint")
-    counted = (
-        waiting.groupBy("node", "kind", least.alias("from_bytes"))
-        .agg(F.count("*").alias("messages"), F.sum("bytes").alias("bytes"))
-        .withColumn("to_bytes", F.greatest(F.col("from_bytes") * 2, F.lit(1).cast("bigint")))
-        .select("node", "kind", "from_bytes", "to_bytes", "messages", "bytes")
-    )
-    return _in_order(counted, "node", "kind", "from_bytes")
+    return _by_powers(waiting, F.col("bytes"), F.bin("bytes"), 2, "bytes")
 
 
 def ages(waiting: DataFrame, now: DataFrame) -> DataFrame:
     """Messages by age: from a power of ten of seconds (or 0) to below the next; nulls: of those whose age is not
     known."""
-    age = F.col("age_s")
-    digits = F.length(age.cast("string"))
-    least = F.when(age == 0, F.lit(0)).otherwise(F.pow(F.lit(10), digits - 1)).cast("bigint")
+    aged = waiting.join(F.broadcast(now), "node", "left").withColumn("age_s", _age_s("came_ms"))
+    return _by_powers(aged, F.col("age_s"), F.col("age_s").cast("string"), 10, "s")
+
+
+def _by_powers(waiting: DataFrame, value: Column, digits: Column, base: int, unit: str) -> DataFrame:
+    """Messages by a value, whose ``digits`` are in that base."""
+    low, high = f"from_{unit}", f"to_{unit}"
+    least = F.when(value == 0, F.lit(0)).otherwise(F.pow(F.lit(base), F.length(digits) - 1)).cast("bigint")
     counted = (
-        waiting.join(F.broadcast(now), "node", "left")
-        .withColumn("age_s", _age_s("came_ms"))
-        .groupBy("node", "kind", least.alias("from_s"))
-        .agg(F.count("*").alias("messages"), F.sum("bytes").alias("bytes"))
-        .withColumn("to_s", F.greatest(F.col("from_s") * 10, F.when(F.col("from_s").isNotNull(), F.lit(1))))
-        .select("node", "kind", "from_s", "to_s", "messages", "bytes")
+        waiting.groupBy("node", "kind", least.alias(low))
+        .agg(*_counted())
+        .withColumn(high, F.greatest(F.col(low) * base, F.when(F.col(low).isNotNull(), F.lit(1))))
+        .select("node", "kind", low, high, "messages", "bytes")
     )
-    return _in_order(counted, "node", "kind", F.col("from_s").asc_nulls_last())
+    return _in_order(counted, "node", "kind", F.col(low).asc_nulls_last())
 
 
 def rates(waiting: DataFrame, offsets: DataFrame) -> DataFrame:
@@ -231,7 +224,7 @@ def rates(waiting: DataFrame, offsets: DataFrame) -> DataFrame:
         waiting.where("came_ms is not null")
         .join(F.broadcast(passed), ["node", "kind", "queue", "queue_id"], "left")
         .groupBy("node", "kind", "vhost", of_topic.alias("queue"), minute.alias("minute_ms"))
-        .agg(F.count("*").alias("messages"), F.sum("bytes").alias("bytes"), F.sum(consumed).alias("consumed"))
+        .agg(*_counted(), F.sum(consumed).alias("consumed"))
     )
     return _in_order(counted, "minute_ms", "node", "kind", "vhost", "queue")
 
@@ -242,9 +235,7 @@ def rates(waiting: DataFrame, offsets: DataFrame) -> DataFrame:
 def keys(waiting: DataFrame, top: int = 100) -> DataFrame:
     """The routing keys with most messages; of RocketMQ the tags."""
     of_key = ["node", "kind", "vhost", "exchange", "routing_key"]
-    counted = waiting.groupBy(*of_key).agg(
-        F.count("*").alias("messages"), F.sum("bytes").alias("bytes"), F.countDistinct("queue").alias("queues")
-    )
+    counted = waiting.groupBy(*of_key).agg(*_counted(), F.countDistinct("queue").alias("queues"))
     return counted.orderBy(F.desc("messages"), *of_key).limit(top)
 
 

@@ -25,26 +25,19 @@ from pyspark.sql import functions as F
 
 from warren.msg_store.file_summary import FileSummary
 from warren.msg_store.rdq_columns import ColumnScan
-from warren.msg_store.rdq_format import EndReason
+from warren.msg_store.rdq_format import EndReason, file_number
+from warren.pipeline.arrays import schema_of
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.running import running
-from warren.pipeline.jobs.spreading import Batches, done, kept, planned
-from warren.pipeline.jobs.vhost_parts import (
-    Numbered,
-    QueuesWork,
-    SaidWork,
-    StoreWork,
-    node_number,
-    plan_vhost,
-    rdq_number,
-)
+from warren.pipeline.jobs.spreading import Batches, Numbered, Work, planned
+from warren.pipeline.jobs.vhost_parts import Queues, StoreFiles, node_number, place_number, plan_vhost
 from warren.pipeline.options import DEFAULT_PARTITION_BYTES
 from warren.pipeline.places import Node
-from warren.pipeline.tables.hidden import hidden_in
+from warren.pipeline.table import Columns, as_batch
+from warren.pipeline.tables.bodies import hidden_in
 from warren.pipeline.tables.queue_parts import QueueOpener
 from warren.salvage.names import Json, as_text
-from warren.salvage.queue_directory import MSG_IDS
-from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.read_only import below
 from warren.salvage.vhost import PERSISTENT_STORE
 from warren.storage.errors import DataError
 from warren.storage.settings import Settings
@@ -54,34 +47,17 @@ SETTINGS: Final = {"msg_store_file_size_limit": int, "msg_store_garbage_fraction
 
 REFERENCE, RECORD, FILE, PROBLEM = "reference", "record", "file", "problem"
 
-_TYPES: Final = {
-    "what": pa.string(),
-    "place": pa.int64(),
-    "persistent_store": pa.bool_(),
-    "msg_id": pa.binary(),
-    "age": pa.int32(),
-    "file_offset": pa.int64(),
-    "size": pa.int64(),
-    "messages": pa.int64(),
-    "name": pa.string(),
-    "vhost": pa.string(),
-    "known": pa.bool_(),
-}
-_SQL: Final = {
-    pa.string(): "string",
-    pa.int64(): "long",
-    pa.int32(): "int",
-    pa.bool_(): "boolean",
-    pa.binary(): "binary",
-}
-_SCHEMA: Final = ", ".join(f"{name} {_SQL[of]}" for name, of in _TYPES.items())
+_SCHEMA: Final = schema_of(
+    "what string, place long, persistent_store boolean, msg_id binary, age int, file_offset long, size long, "
+    "messages long, name string, vhost string, known boolean"
+)
 _KEY: Final = ("place", "persistent_store", "msg_id")
 _STORE: Final = ("place", "persistent_store")
 
 Report = dict[str, Any]
 
 
-def plan(numbered: Numbered, partition_bytes: int) -> Iterator[QueuesWork | StoreWork | SaidWork]:
+def plan(numbered: Numbered, partition_bytes: int) -> Iterator[Work]:
     """What there is to do in a node; raises :class:`DataError` for one that is not all of a broker's queues."""
     node = numbered.node
     vhosts, _ = node.place().parts()
@@ -90,57 +66,46 @@ def plan(numbered: Numbered, partition_bytes: int) -> Iterator[QueuesWork | Stor
     for index, where in enumerate(vhosts):
         if where.only is not None:
             raise DataError(node.name, None, "is one queue's folder; what its store needs all queues of the vhost tell")
-        yield from plan_vhost(numbered, index, where, partition_bytes, look=not node.is_remote)
+        yield from plan_vhost(node, place_number(numbered, index), where, partition_bytes)
 
 
-def do(work: QueuesWork | StoreWork | SaidWork) -> Batches:
+def do(work: Work) -> Batches:
     """The rows that a task gives."""
-    files = work.node.place().files
-    match work:
-        case QueuesWork():
+    match work.what:
+        case Queues(vhost_path=vhost_path, queues=queues):
             opener = QueueOpener(work.node)
-            for queue in (opener.open(queue, work.vhost_path) for queue in work.queues):
+            for queue in (opener.open(queue, vhost_path) for queue in queues):
                 for is_persistent in (True, False):
                     for ids in queue.references(persistent=is_persistent):
-                        yield _batch(REFERENCE, work.place, len(ids), persistent_store=is_persistent, msg_id=_ids(ids))
-        case StoreWork():
-            for age, name in work.names:
-                yield from _store_file(files, work, age, name)
-        case SaidWork():
-            said = [as_text(str(one)) for one in work.findings if one.severity == "damage"]
-            yield _batch(PROBLEM, work.place, len(said), name=pa.array(said, pa.string()))
+                        yield _rows(REFERENCE, work, len(ids), persistent_store=is_persistent, msg_id=_ids(ids))
+        case StoreFiles() as part:
+            for age, name in part.names:
+                yield from _store_file(work, part, age, name)
+        case findings:
+            said = [as_text(str(one)) for one in findings if one.severity == "damage"]
+            yield _rows(PROBLEM, work, len(said), name=said)
 
 
-def _store_file(files: ReadOnlyFileSystem, work: StoreWork, age: int, name: str) -> Batches:
-    path, is_persistent, messages = below(work.directory, name), work.store == PERSISTENT_STORE, 0
+def _store_file(work: Work, part: StoreFiles, age: int, name: str) -> Batches:
+    files, path, messages = work.node.place().files, below(part.directory, name), 0
+    of_file = {"persistent_store": part.is_persistent, "age": age}
     with closing(files.open_read(path)) as handle:
         scanned, is_broken = ColumnScan(handle, path), False
         for found in scanned:
             good = found.good
             messages += int(good.sum())
             is_broken = is_broken or not good.all()
-            yield _records(work, age, found.msg_ids[good], found.offsets[good], found.sizes[good])
+            offsets, sizes = found.offsets[good], found.sizes[good]
+            ids = _ids(found.msg_ids[good])
+            yield _rows(RECORD, work, len(offsets), **of_file, msg_id=ids, file_offset=offsets, size=sizes)
         if is_broken or scanned.finish().reason is not EndReason.CLEAN:
-            hidden = hidden_in(work.node, files, path, knows_needs=work.knows_needs).records
+            hidden = hidden_in(work.node, files, path, knows_needs=part.knows_needs).records
             messages += len(hidden)
-            ids = np.array([record.msg_id for record in hidden], MSG_IDS)
-            yield _records(work, age, ids, [record.offset for record in hidden], [record.size for record in hidden])
+            columns = {name: [getattr(one, name) for one in hidden] for name in ("msg_id", "size")}
+            yield _rows(RECORD, work, len(hidden), **of_file, **columns, file_offset=[one.offset for one in hidden])
         size = handle.size()
-    said = {"name": name, "vhost": work.vhost, "known": work.knows_needs}
-    yield _batch(FILE, work.place, 1, persistent_store=is_persistent, age=age, size=size, messages=messages, **said)
-
-
-def _records(work: StoreWork, age: int, msg_ids: Any, offsets: Any, sizes: Any) -> pa.RecordBatch:
-    return _batch(
-        RECORD,
-        work.place,
-        len(msg_ids),
-        persistent_store=work.store == PERSISTENT_STORE,
-        age=age,
-        msg_id=_ids(msg_ids),
-        file_offset=pa.array(offsets, pa.int64()),
-        size=pa.array(sizes, pa.int64()),
-    )
+    said = {"name": name, "vhost": part.vhost, "known": part.knows_needs}
+    yield _rows(FILE, work, 1, **of_file, size=size, messages=messages, **said)
 
 
 def _ids(ids: Any) -> pa.Array:
@@ -149,16 +114,8 @@ def _ids(ids: Any) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(16), len(data), [None, pa.py_buffer(data.tobytes())]).cast(pa.binary())
 
 
-def _batch(what: str, place: int, count: int, **columns: Any) -> pa.RecordBatch:
-    """Rows with these columns; what is no array is the same for all."""
-    columns |= {"what": what, "place": place}
-    arrays = []
-    for name, of in _TYPES.items():
-        value = columns.get(name)
-        if not isinstance(value, pa.Array):
-            value = pa.nulls(count, of) if value is None else pa.repeat(pa.scalar(value, of), count)
-        arrays.append(value)
-    return pa.RecordBatch.from_arrays(arrays, names=list(_TYPES))
+def _rows(what: str, work: Work, count: int, **columns: Any) -> pa.RecordBatch:
+    return as_batch(Columns(count, {"what": what, "place": work.place, **columns}), _SCHEMA)
 
 
 # ── the join ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -197,7 +154,7 @@ def proposals(files: DataFrame, limits: Settings) -> DataFrame:
 
 def propose(files: Iterable[Mapping[str, Any]], limits: Settings) -> Report:
     """What a broker would do with a store's files, oldest first: name, size, messages, valid_bytes, known."""
-    numbered = [(number, one) for one in files if (number := rdq_number(one["name"])) is not None]
+    numbered = [(number, one) for one in files if (number := file_number(one["name"])) is not None and number >= 0]
     numbered.sort(key=lambda pair: pair[0])
     is_known = all(one["known"] for _, one in numbered)
     columns = ("size", "messages", "valid_bytes")
@@ -267,9 +224,8 @@ def compacting(
     spark: SparkSession, nodes: list[Node], limits: Settings, *, partition_bytes: int = DEFAULT_PARTITION_BYTES
 ) -> Compacting:
     """What could be combined in all stores of the nodes."""
-    every = [Numbered(number, node) for number, node in enumerate(nodes)]
     planning = functools.partial(plan, partition_bytes=partition_bytes)
-    with planned(spark, every, planning, partition_bytes) as works, kept(done(works, do, _SCHEMA)) as parts:
+    with planned(spark, nodes, planning, do, _SCHEMA, partition_bytes=partition_bytes) as parts:
         stores = proposals(store_files(parts), limits).withColumn("number", node_number(F.col("place")))
         rows = stores.orderBy("place", F.col("persistent_store").desc()).collect()
         said = _those(parts, PROBLEM).orderBy("place").select("name").collect()

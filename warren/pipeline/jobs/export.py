@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -28,19 +28,27 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.export_columns import columns_of, empty_table
-from warren.pipeline.jobs.export_log import Chain, LogChunk, Walked
 from warren.pipeline.jobs.export_parts import Job, Problem, Written, count_chunk, write_part
-from warren.pipeline.jobs.export_plan import Chunk, NodeSurvey, Part, first_positions, pack, survey_node, uncounted
+from warren.pipeline.jobs.export_plan import (
+    Chunk,
+    Counts,
+    NodeSurvey,
+    Part,
+    first_positions,
+    pack,
+    survey_node,
+    uncounted,
+)
+from warren.pipeline.jobs.output import check_format
 from warren.pipeline.jobs.parallel import ParallelMap, map_parallel, task_outputs
 from warren.pipeline.jobs.running import check_out, running, staged
+from warren.pipeline.log_ranges import Outcome, Range, chain, walked
 from warren.pipeline.options import DEFAULT_PARTITION_BYTES
 from warren.pipeline.places import Kind, Node
 from warren.pipeline.schemas import EXPORTED_MESSAGES, EXPORTED_RECORDS
 from warren.salvage.export import Selection, check_found
 from warren.salvage.names import Json, to_json
 from warren.storage.errors import WarrenError
-
-FORMATS: Final = ("jsonl", "parquet")
 
 _PARTS_PER_CORE: Final = 16
 """More parts than cores, so that no core waits long for the last one."""
@@ -112,8 +120,7 @@ class Order:
 
 def run(paths: Sequence[str], order: Order, master: str | None = None) -> Exported:
     """Write it; raises :class:`WarrenError` where a vhost or queue is asked for that no node has."""
-    if order.format not in FORMATS:
-        raise PipelineError(f"--format {order.format}: is not {' or '.join(FORMATS)}")
+    check_format(order.format)
     with running("Exporting", master, paths) as (spark, nodes):
         return export_nodes(nodes, order, partial(map_parallel, spark), spark.sparkContext.defaultParallelism)
 
@@ -179,30 +186,38 @@ def _write(parts: list[Part], job: Job, parallel: ParallelMap) -> list[Written]:
         work = [(parts[number], begins[number]) for number in wrong]
         for number, one in zip(wrong, parallel(work, partial(write_part, job=job)), strict=True):
             written[number] = one
-            counts |= zip(parts[number].chunks, one.counts, strict=True)
+            counts |= {(number, at): count for at, count in enumerate(one.counts)}
         right = first_positions(parts, counts)
         wrong = [number for number in range(len(parts)) if begins[number] != right[number]]
         begins = right
     return [written[number] for number in range(len(parts))]
 
 
-def _counted(parts: list[Part], job: Job, parallel: ParallelMap) -> tuple[list[Part], dict[Chunk, int]]:
+def _counted(parts: list[Part], job: Job, parallel: ParallelMap) -> tuple[list[Part], Counts]:
     """What parts in the middle of a queue or a store have to know: counts, and where a range's first record begins."""
     unknown = uncounted(parts)
-    count: Callable[[Chunk], int | Walked] = partial(count_chunk, job=job)
-    found = dict(zip(unknown, parallel(unknown, count), strict=True))
-    counts: dict[Chunk, int] = {chunk: one for chunk, one in found.items() if isinstance(one, int)}
-    walked = {chunk: one for chunk, one in found.items() if isinstance(chunk, LogChunk) and isinstance(one, Walked)}
-    ranges = [chunk for part in parts for chunk in part.chunks if isinstance(chunk, LogChunk)]
-    while (chain := Chain.of(ranges, walked)).wrong:
-        again = parallel(chain.wrong, count)
-        walked |= {chunk: one for chunk, one in zip(chain.wrong, again, strict=True) if isinstance(one, Walked)}
+    answers = parallel([parts[number][at] for number, at in unknown], partial(count_chunk, job=job))
+    found: dict[tuple[int, int], int | Outcome] = dict(zip(unknown, answers, strict=True))
+    logs = {
+        (number, at): chunk.what
+        for number, part in enumerate(parts)
+        for at, chunk in enumerate(part)
+        if isinstance(chunk.what, Range)
+    }
+    ranges = list(logs.values())
+    walks = [one if isinstance(one := found.get(place), Outcome) else None for place in logs]
+    while (whole := chain(ranges, walks)).wrong:
+        again = [attrs.evolve(ranges[number], first=first) for number, first in whole.wrong.items()]
+        for number, walk in zip(whole.wrong, parallel(again, walked), strict=True):
+            walks[number] = walk
+    counts, kept = {place: one for place, one in found.items() if isinstance(one, int)}, set(whole.kept)
+    for number, (place, walk) in enumerate(zip(logs, walks, strict=True)):
+        logs[place] = attrs.evolve(ranges[number], first=whole.firsts[number])
+        counts[place] = walk.records if walk is not None and number in kept else 0
     begun = [
-        Part(part.number, tuple(chain.chunks[one] if isinstance(one, LogChunk) else one for one in part.chunks))
-        for part in parts
+        tuple(attrs.evolve(chunk, what=logs.get((number, at), chunk.what)) for at, chunk in enumerate(part))
+        for number, part in enumerate(parts)
     ]
-    for chunk, number in chain.counts.items():
-        counts[chunk] = number
     return begun, counts
 
 

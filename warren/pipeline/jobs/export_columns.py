@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from warren.msg_store.commit_log_format import Record
-from warren.pipeline.arrays import repeated
-from warren.pipeline.message_arrays import message_arrays, same
+from warren.pipeline.message_arrays import message_arrays
 from warren.pipeline.places import Kind
 from warren.pipeline.schemas import EXPORTED_MESSAGES, EXPORTED_RECORDS
-from warren.pipeline.table import Columns
+from warren.pipeline.table import Columns, as_batch
 from warren.salvage.message_batches import ROW_BYTES, MessageBatch
 from warren.salvage.names import as_text, to_json, to_text
 from warren.salvage.rocketmq.message_lines import record_fields
@@ -61,11 +60,7 @@ class ParquetPart:
 
     def add(self, rows: Columns, payload_bytes: int) -> None:
         """Add rows; columns that they do not have are null."""
-        arrays = [
-            rows.column(field.name) if field.name in rows.columns else pa.nulls(len(rows), field.type)
-            for field in self._schema
-        ]
-        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._batches.append(as_batch(rows, self._schema))
         self._bytes += payload_bytes + len(rows) * ROW_BYTES
         self._rows += len(rows)
         if self._bytes >= GROUP_BYTES or self._rows >= GROUP_ROWS:
@@ -95,8 +90,7 @@ class ParquetRows:
     def messages(self, vhost: bytes, queue: bytes, batch: MessageBatch) -> None:
         """Messages of a queue."""
         names = {"node": self._node, "vhost": as_text(to_text(vhost)), "queue": as_text(to_text(queue))}
-        columns = {**same(names, len(batch)), **message_arrays(batch)}
-        self._part.add(Columns(len(batch), columns), batch.payload_bytes)
+        self._part.add(Columns(len(batch), {**names, **message_arrays(batch)}), batch.payload_bytes)
 
     def record(self, position: int, record: Record) -> None:
         """A record of a topic."""
@@ -116,10 +110,5 @@ class ParquetRows:
         rows, self._records = self._records, []
         payload_bytes, self._record_bytes = self._record_bytes, 0
         if rows:
-            columns = {
-                field.name: pa.array([row[field.name] for row in rows], field.type)
-                for field in _RECORDS
-                if field.name != "node"
-            }
-            columns["node"] = repeated(self._node, len(rows), pa.string())
-            self._part.add(Columns(len(rows), columns), payload_bytes)
+            columns = {name: [row[name] for row in rows] for name in _RECORDS.names if name != "node"}
+            self._part.add(Columns(len(rows), {**columns, "node": self._node}), payload_bytes)

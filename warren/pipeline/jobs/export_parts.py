@@ -14,17 +14,20 @@ from typing import Final
 
 import attrs
 
-from warren.msg_store.commit_log_format import Record
+from warren.msg_store.commit_log_format import decode
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.export_columns import ParquetPart, ParquetRows
-from warren.pipeline.jobs.export_log import LogChunk, Walked, log_records, walk
-from warren.pipeline.jobs.export_plan import Chunk, Part, QueueChunk
+from warren.pipeline.jobs.export_plan import Chunk, Part
 from warren.pipeline.jobs.parallel import task_output
+from warren.pipeline.log_ranges import Outcome, Range, RangeWalk, walked
 from warren.pipeline.places import Node
+from warren.pipeline.tables.queue_parts import QueuePart
 from warren.salvage.export import Exporter, MessageWriter, Selection, problems_of
 from warren.salvage.json_lines import JsonLines
+from warren.salvage.names import split_level
 from warren.salvage.queue_directory import Finding
 from warren.salvage.queue_reader import QueueDirectory
+from warren.salvage.rocketmq.walking import bad_record
 from warren.salvage.source import Source
 from warren.salvage.vhost import Vhost
 
@@ -65,31 +68,33 @@ class Written:
 def write_part(work: tuple[Part, int], job: Job) -> Written:
     """Write a part, its first message being the one at that position."""
     part, position = work
-    path = task_output(job.outputs, f"part-{part.number:05d}")
+    path = task_output(job.outputs, "part")
     problems: dict[Problem, None] = {}
     counts, messages, payload_bytes = [], 0, 0
     group: object = None
     looked_at: dict[tuple[str, bytes, str], Vhost] = {}
     with _output(path, job) as writer_of:
-        for chunk in part.chunks:
+        for chunk in part:
             if group is not None and chunk.group != group:
                 position = 0
-            node = chunk.node.name
-            exporter = Exporter(writer_of(node), partial(_note, problems, node), position=position)
-            if isinstance(chunk, LogChunk):
-                _export_log(chunk, exporter)
+            node = chunk.node
+            exporter = Exporter(writer_of(node.name), partial(_note, problems, node.name), position=position)
+            if isinstance(chunk.what, Range):
+                _export_range(chunk.what, exporter)
             else:
-                vhost = _export_queue(chunk, exporter, job)
-                looked_at[node, vhost.name, vhost.path] = vhost
+                vhost, directory = _OPEN.queue(node, chunk.what, job.run)
+                runs = directory.message_runs(only=chunk.what.segments)
+                exporter.messages(vhost.name, split_level(directory.name)[0], runs)
+                looked_at[node.name, vhost.name, vhost.path] = vhost
             exporter.writer.flush()
             counts.append(exporter.position - position)
             group, position = chunk.group, exporter.position
             messages += exporter.exported.messages
             payload_bytes += exporter.exported.payload_bytes
-    for (node, *_), vhost in looked_at.items():  # a store is looked at when its first body is wanted
+    for (name, *_), vhost in looked_at.items():  # a store is looked at when its first body is wanted
         for problem in problems_of(vhost, job.selection.queues):
             if problem.severity == "damage":
-                _note(problems, node, problem)
+                _note(problems, name, problem)
     if not messages:
         os.unlink(path)
         path = ""
@@ -102,12 +107,11 @@ def write_part(work: tuple[Part, int], job: Job) -> Written:
     )
 
 
-def count_chunk(chunk: Chunk, job: Job) -> int | Walked:
+def count_chunk(chunk: Chunk, job: Job) -> int | Outcome:
     """How many messages a chunk has, as far as that is known without their bodies."""
-    if isinstance(chunk, LogChunk):
-        return walk(chunk)
-    _, directory = _OPEN.queue(chunk, job.run)
-    return directory.count(chunk.segments)
+    if isinstance(chunk.what, Range):
+        return walked(chunk.what)
+    return _OPEN.queue(chunk.node, chunk.what, job.run)[1].count(chunk.what.segments)
 
 
 def _note(problems: dict[Problem, None], node: str, finding: Finding) -> None:
@@ -129,18 +133,13 @@ def _output(path: str, job: Job) -> Iterator[Callable[[str], MessageWriter]]:
         raise PipelineError(f"{path}: {error.strerror or error}") from error
 
 
-def _export_log(chunk: LogChunk, exporter: Exporter) -> None:
-    for item in log_records(chunk):
-        if isinstance(item, Record):
-            exporter.record(item)
-        else:
-            exporter.problem(item)
-
-
-def _export_queue(chunk: QueueChunk, exporter: Exporter, job: Job) -> Vhost:
-    vhost, directory = _OPEN.queue(chunk, job.run)
-    exporter.messages(chunk.vhost, chunk.queue, directory.message_runs(only=chunk.segments))
-    return vhost
+def _export_range(part: Range, exporter: Exporter) -> None:
+    walk = RangeWalk(part)
+    for columns in walk.columns():
+        for at in columns.spans.starts.tolist():
+            exporter.record(decode(columns.spans.data, at))
+    for failure in walk.outcome.failures:
+        exporter.problem(bad_record(part.layout.commit_log(), failure))
 
 
 @attrs.define
@@ -152,18 +151,18 @@ class _LastOpened:
     _queues: dict[str, tuple[Vhost, QueueDirectory]] = attrs.Factory(dict)
     """By the paths of their directories."""
 
-    def queue(self, chunk: QueueChunk, run: str) -> tuple[Vhost, QueueDirectory]:
-        """A queue's directory, and its vhost; no run sees what another one opened."""
-        if self._key != (run, chunk.node):
+    def queue(self, node: Node, part: QueuePart, run: str) -> tuple[Vhost, QueueDirectory]:
+        """A queue's vhost, and its directory; no run sees what another one opened."""
+        if self._key != (run, node):
             if self._source is not None:
                 self._source.close()
             self._key = self._source = None
-            self._source = chunk.node.place().queues()
+            self._source = node.place().queues()
             self._queues = {queue.path: (vhost, queue) for vhost in self._source.vhosts for queue in vhost.queues}
-            self._key = run, chunk.node
-        if chunk.directory not in self._queues:
-            raise PipelineError(f"{chunk.node.name}: {chunk.directory} was there, and is gone")
-        return self._queues[chunk.directory]
+            self._key = run, node
+        if part.path not in self._queues:
+            raise PipelineError(f"{node.name}: {part.path} was there, and is gone")
+        return self._queues[part.path]
 
 
 _OPEN = _LastOpened()

@@ -9,55 +9,53 @@ Of a part that begins in the middle of a queue the first position is known when 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final
 
 import attrs
 
-from warren.pipeline.jobs.export_log import LogChunk, survey_log
+from warren.pipeline.filters import Wanted
+from warren.pipeline.log_ranges import LogLayout, Range, ranges
 from warren.pipeline.places import Kind, Node
+from warren.pipeline.survey import recovered
+from warren.pipeline.tables.queue_parts import QueueCutter, QueuePart
 from warren.salvage.export import Selection, chosen_queues, problems_of
-from warren.salvage.names import to_text
-from warren.salvage.queue_directory import Extent, Finding
-from warren.salvage.queue_reader import QueueDirectory
-from warren.salvage.read_only import below
-from warren.salvage.vhost import PERSISTENT_STORE, Vhost
-from warren.storage.errors import StorageError
-from warren.storage.filesystem import FileSystem
+from warren.salvage.names import split_level, to_text
+from warren.salvage.queue_directory import Finding
+from warren.salvage.rocketmq.walking import gap, gapless_ranges
 
 LEAST_BYTES: Final = 64 << 10
 """What opening a queue costs, however small it is."""
+FINEST_BYTES: Final = 16 << 20
+"""Of a range of a CommitLog, before ranges are put together."""
 
 
 @attrs.frozen
-class QueueChunk:
-    """Some segments of a queue's directory."""
+class Chunk:
+    """A piece of a node that lies in one place."""
 
     node: Node
-    vhost: bytes
-    queue: bytes
-    """The bare name."""
-    directory: str
-    segments: range
+    what: QueuePart | Range
     byte_count: int
     """About."""
 
     @property
     def group(self) -> tuple[str, bytes | None, bytes | None]:
-        """What its positions are counted in: the queues of one name."""
-        return self.node.name, self.vhost, self.queue
+        """What its positions are counted in: the queues of one name in a vhost, or the topic store."""
+        if isinstance(self.what, Range):
+            return self.node.name, None, None
+        return self.node.name, self.what.vhost, split_level(self.what.queue.name)[0]
 
-    def joined(self, behind: object) -> QueueChunk | None:
+    def joined(self, behind: Chunk) -> Chunk | None:
         """Both as one; ``None``: they are not neighbours."""
-        if not isinstance(behind, QueueChunk) or (behind.node, behind.directory) != (self.node, self.directory):
-            return None
-        segments = range(self.segments.start, behind.segments.stop)
-        return attrs.evolve(self, segments=segments, byte_count=self.byte_count + behind.byte_count)
+        what = self.what.joined(behind.what) if behind.node == self.node else None
+        return None if what is None else Chunk(self.node, what, self.byte_count + behind.byte_count)
 
 
-Chunk = QueueChunk | LogChunk
+Part = tuple[Chunk, ...]
+"""What one task writes."""
 
 
 @attrs.frozen
@@ -87,77 +85,23 @@ def survey_node(node: Node, selection: Selection, settings: Mapping[str, str]) -
     matches, names = False, frozenset[bytes]()
     if Kind.QUEUES in kinds:
         vhosts = [vhost for vhost in contents.opened_vhosts() if selection.vhost in (None, to_text(vhost.name))]
-        found = [(vhost, name, of) for vhost in vhosts for name, of in chosen_queues(vhost, selection.queues)]
-        chunks += _queue_chunks(node, found)
+        found = []
+        for vhost in vhosts:
+            cutter = QueueCutter(vhost, Wanted(), spread_over=0)
+            found += [(vhost.name, name, vhost.path, cutter, of) for name, of in chosen_queues(vhost, selection.queues)]
+        for _, _, _, cutter, directories in sorted(found, key=itemgetter(0, 1, 2)):
+            pieces = [piece for one in directories for piece in cutter.cut(one)[1]]
+            chunks += [Chunk(node, piece.part, piece.weight) for piece in pieces]
         problems += [one for vhost in vhosts for one in problems_of(vhost, selection.queues)]
-        matches = bool(found) if selection.queues else bool(vhosts)
-        names = frozenset(name for _, name, _ in found) if selection.queues else names
+        matches = bool(found if selection.queues else vhosts)
+        names = frozenset(one[1] for one in found) if selection.queues else names
     if Kind.TOPICS in kinds:
-        log_chunks, missing, notes = survey_log(node, settings)
-        chunks += log_chunks
-        problems += missing
+        with recovered(node, settings) as opened:
+            layout, log = LogLayout.of_recovered(node, opened), opened.store.commit_log
+            problems += [gap(log, stop) for _, stop in gapless_ranges(log) if stop < log.end]
+            notes = list(opened.notes)
+        chunks += [Chunk(node, one, one.stop - one.start) for one in ranges(layout, FINEST_BYTES)]
     return NodeSurvey(kinds, tuple(chunks), matches, names, tuple(problems), tuple(notes))
-
-
-def _queue_chunks(node: Node, found: list[tuple[Vhost, bytes, list[QueueDirectory]]]) -> Iterator[QueueChunk]:
-    """In order of the names."""
-    shares: dict[tuple[bytes, str], int] = {}
-    for vhost, name, directories in sorted(found, key=lambda one: (one[0].name, one[1], one[0].path)):
-        key = vhost.name, vhost.path
-        if key not in shares:
-            pieces = sum(len(_extent(queue).pieces) for queue in vhost.queues)
-            shares[key] = _store_bytes(vhost) // max(pieces, 1)
-        for directory in directories:
-            yield from _chunks(node, vhost, name, directory, shares[key])
-
-
-def _chunks(node: Node, vhost: Vhost, name: bytes, directory: QueueDirectory, store_bytes: int) -> Iterator[QueueChunk]:
-    """A segment each; one that only the journal knows belongs to the one before it, or to the first.
-
-    ``store_bytes``: what is thought to lie in the store of each segment.
-    """
-    extent = _extent(directory)
-    numbers = sorted(extent.pieces)
-    if not numbers:
-        size = extent.shared_bytes + (0 if extent.seq_ids_per_piece is None else store_bytes)
-        yield QueueChunk(node, vhost.name, name, directory.path, range(sys.maxsize), size)
-        return
-    for number, (low, high) in zip(numbers, pairwise([0, *numbers[1:], sys.maxsize]), strict=True):
-        yield QueueChunk(node, vhost.name, name, directory.path, range(low, high), extent.pieces[number] + store_bytes)
-
-
-def _extent(directory: QueueDirectory) -> Extent:
-    try:
-        return directory.extent()
-    except StorageError:  # the task that reads it will say so
-        return Extent({}, 0, None)
-
-
-def _size(files: FileSystem, path: str) -> int:
-    try:
-        return files.size(path)
-    except StorageError:  # the task that reads it will say so
-        return 0
-
-
-def _store_bytes(vhost: Vhost) -> int:
-    """Of the persistent store's files: which queue's bodies lie there is not known before the indexes are read."""
-    if not vhost.path:
-        return 0
-    store = below(vhost.path, PERSISTENT_STORE)
-    try:
-        names = vhost.files.list(store)
-    except StorageError:
-        return 0
-    return sum(_size(vhost.files, below(store, name)) for name in names if name.endswith(".rdq"))
-
-
-@attrs.frozen
-class Part:
-    """What one task writes."""
-
-    number: int
-    chunks: tuple[Chunk, ...]
 
 
 def pack(chunks: Iterable[Chunk], part_bytes: int) -> list[Part]:
@@ -169,29 +113,37 @@ def pack(chunks: Iterable[Chunk], part_bytes: int) -> list[Part]:
             parts.append([])
             room = part_bytes
         room -= max(chunk.byte_count, LEAST_BYTES)
-        last = parts[-1][-1] if parts[-1] else None
-        joined = None if last is None else last.joined(chunk)
+        joined = parts[-1][-1].joined(chunk) if parts[-1] else None
         if joined is None:
             parts[-1].append(chunk)
         else:
             parts[-1][-1] = joined
-    return [Part(number, tuple(chunks)) for number, chunks in enumerate(parts)]
+    return [tuple(part) for part in parts]
 
 
-def uncounted(parts: Sequence[Part]) -> list[Chunk]:
+Counts = dict[tuple[int, int], int]
+"""How far positions go in a chunk: by the numbers of its part and of the chunk in it."""
+
+
+def uncounted(parts: Sequence[Part]) -> list[tuple[int, int]]:
     """The chunks behind which their group goes on in another part."""
-    return [chunk for part, behind in pairwise(parts) for chunk in part.chunks if chunk.group == behind.chunks[0].group]
+    return [
+        (number, at)
+        for number, (part, behind) in enumerate(pairwise(parts))
+        for at, chunk in enumerate(part)
+        if chunk.group == behind[0].group
+    ]
 
 
-def first_positions(parts: Sequence[Part], counts: Mapping[Chunk, int]) -> list[int]:
+def first_positions(parts: Sequence[Part], counts: Counts) -> list[int]:
     """With which position each part begins, where the chunks that matter are counted."""
     found: list[int] = []
     group: object = None
     position = 0
-    for part in parts:
-        found.append(position if part.chunks[0].group == group else 0)
-        for chunk in part.chunks:
+    for number, part in enumerate(parts):
+        found.append(position if part[0].group == group else 0)
+        for at, chunk in enumerate(part):
             if chunk.group != group:
                 group, position = chunk.group, 0
-            position += counts.get(chunk, 0)
+            position += counts.get((number, at), 0)
     return found

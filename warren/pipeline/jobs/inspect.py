@@ -9,18 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 from typing import Final
 
 import attrs
-import pyarrow as pa
+import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from warren.pipeline.arrays import schema_of
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.output import check_format, write_tables
 from warren.pipeline.jobs.running import running
-from warren.pipeline.jobs.spreading import Batches, kept, parallel_rows
+from warren.pipeline.jobs.spreading import Batches, Numbered, kept, numbered, parallel_rows
 from warren.pipeline.places import Node
+from warren.pipeline.table import Columns, as_batch
 from warren.salvage.inspect import Report, inspect_source
 from warren.salvage.names import as_text, to_json
 from warren.salvage.rocketmq.inspecting import inspect_store
@@ -29,7 +32,7 @@ from warren.storage.errors import WarrenError
 
 QUEUE, TOPIC, STORE_FILE, NODE = "queue", "topic", "store file", "node"
 
-_ROWS: Final = "number long, node string, what string, position long, report string"
+_ROWS: Final = schema_of("number long, node string, what string, position long, report string")
 _COLUMNS: Final = {
     QUEUE: "vhost string, name string, dir string, kind string, type string, version int, ready long, bytes long",
     TOPIC: "topic string, queue_id int, min_offset long, max_offset long",
@@ -39,19 +42,9 @@ _COLUMNS: Final = {
 }
 
 
-@attrs.frozen
-class Given:
-    """What a task is given: a node, its number, and settings of topic stores."""
-
-    number: int
-    node: Node
-    settings: Mapping[str, str]
-
-
 def reports(spark: SparkSession, nodes: list[Node], settings: Mapping[str, str] | None = None) -> DataFrame:
     """A row of JSON for each queue, each topic's queue, each file of a store, and each node: see :func:`table`."""
-    given = [Given(number, node, settings or {}) for number, node in enumerate(nodes)]
-    return parallel_rows(spark, given, inspect_node, _ROWS)
+    return parallel_rows(spark, numbered(nodes), partial(inspect_node, settings=settings or {}), _ROWS)
 
 
 def table(reports: DataFrame, what: str) -> DataFrame:
@@ -61,10 +54,10 @@ def table(reports: DataFrame, what: str) -> DataFrame:
     return chosen.orderBy("number", "position").select(*columns)
 
 
-def inspect_node(given: Given) -> Batches:
+def inspect_node(given: Numbered, settings: Mapping[str, str]) -> Batches:
     """All that is to be said of a node."""
     found = _Found()
-    queues, topics = _read(given, found)
+    queues, topics = _read(given.node, settings, found)
     for vhost in queues.get("vhosts", ()):
         for queue in vhost["queues"]:
             found.add(QUEUE, {"vhost": vhost["name"], **queue})
@@ -74,16 +67,14 @@ def inspect_node(given: Given) -> Batches:
     for queue in topics.get("queues", ()):
         found.add(TOPIC, queue)
     found.add(NODE, _totals(queues, topics, found))
-    count = len(found.rows)
-    yield pa.RecordBatch.from_pydict(
-        {
-            "number": pa.array([given.number] * count, pa.int64()),
-            "node": pa.array([as_text(given.node.name)] * count, pa.string()),
-            "what": pa.array([what for what, _ in found.rows], pa.string()),
-            "position": pa.array(range(count), pa.int64()),
-            "report": pa.array([to_json(report).decode() for _, report in found.rows], pa.string()),
-        }
-    )
+    columns = {
+        "number": given.number,
+        "node": as_text(given.node.name),
+        "what": [what for what, _ in found.rows],
+        "position": np.arange(len(found.rows)),
+        "report": [to_json(report).decode() for _, report in found.rows],
+    }
+    yield as_batch(Columns(len(found.rows), columns), _ROWS)
 
 
 @attrs.define
@@ -100,9 +91,9 @@ class _Found:
         self.problems.append(" ".join(str(problem).split()))
 
 
-def _read(given: Given, found: _Found) -> tuple[Report, Report]:
+def _read(node: Node, settings: Mapping[str, str], found: _Found) -> tuple[Report, Report]:
     """What ``warren inspect`` says of queues and of topics."""
-    place = given.node.place()
+    place = node.place()
     source, directory = place.both()
     queues: Report = {}
     if source is not None:
@@ -115,7 +106,7 @@ def _read(given: Given, found: _Found) -> tuple[Report, Report]:
     if directory is None:
         return queues, {}
     try:
-        with opened_store(place.path, place.files, directory, given.settings) as store:
+        with opened_store(place.path, place.files, directory, settings) as store:
             for note in store.notes:
                 found.report_error(note)
             return queues, inspect_store(store, found.report_error, lambda _: None)

@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Final, Self
@@ -23,8 +24,10 @@ from typing import IO, Final, Self
 import attrs
 
 from warren.pipeline.errors import PipelineError
+from warren.pipeline.intervals import merged, runs
 from warren.salvage.names import to_json
 from warren.storage.errors import DataError
+from warren.storage.filesystem import RealFileSystem
 
 _KIND: Final = "republish ledger 1"
 
@@ -54,8 +57,8 @@ class Ledger:
 
     path: str
     _file: IO[bytes]
-    _firsts: list[int]
-    _lasts: list[int]
+    _intervals: list[tuple[int, int]]
+    """Of positions, ascending."""
 
     @classmethod
     @contextmanager
@@ -72,20 +75,19 @@ class Ledger:
                 said = _whole_lines(file)
                 if not said:
                     _append(file, whose.head())
-                    _sync_directory(directory)
-                yield cls(path, file, *_merged(_ranges(path, said, whose)))
+                    RealFileSystem().sync_directory(directory)
+                yield cls(path, file, merged(_ranges(path, said, whose)))
         except OSError as error:
             raise PipelineError(f"{path}: {error.strerror or error}") from error
 
     def has(self, position: int) -> bool:
         """Whether the broker has that message."""
-        at = bisect.bisect_right(self._firsts, position) - 1
-        return at >= 0 and position <= self._lasts[at]
+        at = bisect.bisect_right(self._intervals, (position, sys.maxsize)) - 1
+        return at >= 0 and position <= self._intervals[at][1]
 
     def add(self, positions: Iterable[int]) -> None:
         """The broker has these; written down when this returns."""
-        ranges = list(_runs(sorted(positions)))
-        _append(self._file, b"".join([b"%d %d\n" % one for one in ranges]))
+        _append(self._file, b"".join([b"%d %d\n" % one for one in runs(positions)]))
 
 
 def _whole_lines(file: IO[bytes]) -> list[bytes]:
@@ -115,41 +117,7 @@ def _ranges(path: str, lines: list[bytes], whose: Whose) -> list[tuple[int, int]
     return found
 
 
-def _merged(ranges: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    firsts: list[int] = []
-    lasts: list[int] = []
-    for first, last in sorted(ranges):
-        if lasts and first <= lasts[-1] + 1:
-            lasts[-1] = max(lasts[-1], last)
-        else:
-            firsts.append(first)
-            lasts.append(last)
-    return firsts, lasts
-
-
-def _runs(ascending: list[int]) -> Iterator[tuple[int, int]]:
-    first = last = None
-    for position in ascending:
-        if first is None or last is None:
-            first = last = position
-        elif position == last + 1:
-            last = position
-        else:
-            yield first, last
-            first = last = position
-    if first is not None and last is not None:
-        yield first, last
-
-
 def _append(file: IO[bytes], data: bytes) -> None:
     file.write(data)
     file.flush()
     os.fsync(file.fileno())
-
-
-def _sync_directory(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

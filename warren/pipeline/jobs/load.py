@@ -13,21 +13,20 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
 import attrs
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from warren.config import Config
 from warren.pipeline.errors import PipelineError
+from warren.pipeline.jobs.output import check_format
 from warren.pipeline.jobs.parallel import task_output, task_outputs
-from warren.pipeline.jobs.rows_in import FORMATS, QueueName, exported_rows, format_of, letter_of, queue_of, rows_of
+from warren.pipeline.jobs.rows_in import QueueName, Rows, answers, exported_rows, format_of, letter_of, queue_of
 from warren.pipeline.jobs.running import check_out, running, staged
 from warren.salvage.names import Json
 from warren.shovel.places import Intake
@@ -94,15 +93,13 @@ def run(
     """Load exports into ``nodes`` new directories below ``out``; ``settings``: of a warren node, by their names."""
     if nodes < 1:
         raise PipelineError("--nodes: at least 1")
-    if input_format not in (None, *FORMATS):
-        raise PipelineError(f"--format {input_format}: is not {' or '.join(FORMATS)}")
+    check_format(input_format)
     engine = engine_settings(settings or {})
     with running("Loading", master) as (spark, _):
         check_out(out)
         rows = sharded(exported_rows(spark, paths, input_format or format_of(paths) or "parquet"), nodes)
         with staged(out) as staging, task_outputs(staging) as outputs:
-            answers = rows.mapInArrow(partial(build, outputs=outputs, settings=engine), "answer binary").collect()
-            built: dict[int, Built] = {one.number: one for one in (pickle.loads(row[0]) for row in answers)}
+            built = {one.number: one for one in answers(rows, partial(build, outputs=outputs, settings=engine))}
             for number in range(nodes):
                 if number in built:
                     os.rename(built[number].path, os.path.join(staging, f"node-{number}"))
@@ -122,15 +119,10 @@ def engine_settings(changes: Mapping[str, str]) -> Settings:
         raise SettingsError(f"--set {said}: {error}") from error
 
 
-def build(
-    batches: Iterator[pa.RecordBatch], outputs: str, settings: Settings | None = None
-) -> Iterator[pa.RecordBatch]:
+def build(rows: Rows, outputs: str, settings: Settings | None = None) -> Iterator[Built]:
     """What a task does: rows of nodes, one behind the other, into directories; answers with each of them."""
-    rows = (row for batch in batches for row in rows_of(batch))
     for number, of_node in groupby(rows, key=lambda row: int(row["shard"])):
-        path = task_output(outputs, f"node-{number}")
-        answer = pickle.dumps(_built(number, path, of_node, settings))
-        yield pa.RecordBatch.from_pydict({"answer": [answer]})
+        yield _built(number, task_output(outputs, f"node-{number}"), of_node, settings)
 
 
 def _built(number: int, path: str, rows: Iterator[Mapping[str, Any]], settings: Settings | None) -> Built:

@@ -18,9 +18,9 @@ from warren.pipeline.places import Node
 FORMATS: Final = ("parquet", "jsonl")
 
 
-def check_format(name: str) -> None:
-    """Raises :class:`PipelineError` for a format that there is not."""
-    if name not in FORMATS:
+def check_format(name: str | None) -> None:
+    """Raises :class:`PipelineError` for a format that there is not; ``None``: none was said."""
+    if name not in (None, *FORMATS):
         raise PipelineError(f"--format {name}: is not parquet or jsonl")
 
 

@@ -35,16 +35,15 @@ from warren.pipeline.building import (
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.parallel import ParallelMap, map_parallel, task_outputs
 from warren.pipeline.jobs.running import running, staged
-from warren.pipeline.log_columns import ColumnFiles, ReadingWork, read_range
-from warren.pipeline.log_ranges import Chain, LogLayout, Range, chain, layout_of, ranges, settled
+from warren.pipeline.log_columns import ColumnFiles, read_range
+from warren.pipeline.log_ranges import Chain, LogLayout, Range, chain, layout_of, ranges
 from warren.pipeline.places import Node
+from warren.pipeline.survey import recovered
 from warren.queue_index.consume_queue import ConsumeQueue
-from warren.queue_index.index_file_format import name_after
 from warren.salvage.names import Json
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.comparing import Compared, compare
 from warren.salvage.rocketmq.rebuilding import Rebuilt, empty_store
-from warren.salvage.rocketmq.store import index_names
 from warren.salvage.rocketmq.walking import bad_record, gap
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.filesystem import RealFileSystem
@@ -120,21 +119,19 @@ def rebuild(
         logs = [_Log(layout, ranges(layout, range_bytes)) for layout in layouts]
         _read(logs, outputs, buckets, each)
         ends = _for_each([(log.layout, log.chain.good_until) for log in logs], partial(_settle, changes=changes), each)
-        for log, end in zip(logs, ends, strict=True):
-            log.end = end
-        built = _build(logs, outputs, each)
-        for one, folder in zip(built, folders, strict=True):
-            moved(one.parts, one.index_files, one.names, os.path.join(staging, folder))
-    places = [os.path.join(staging, folder) for folder in folders]
+        for log, (recovered_log, notes) in zip(logs, ends, strict=True):
+            log.recovered, log.notes = recovered_log, notes
+        _build(logs, outputs, each)
+        places = [os.path.join(staging, folder) for folder in folders]
+        for log, place in zip(logs, places, strict=True):
+            log.index_names = moved(log.built, log.index_files, place)
     compared: list[Any] = [None] * len(logs)
     if check:
-        works = [
-            (log.layout, log.good_until, place, one.queues) for log, place, one in zip(logs, places, built, strict=True)
-        ]
+        works = [(log.layout, log.good_until, place, log.queues) for log, place in zip(logs, places, strict=True)]
         compared = each(works, partial(_check, changes=changes))
     return [
-        _report(log, one, os.path.join(out, folder) if folder else out, differing)
-        for log, one, folder, differing in zip(logs, built, folders, compared, strict=True)
+        _report(log, os.path.join(out, folder) if folder else out, differing)
+        for log, folder, differing in zip(logs, folders, compared, strict=True)
     ]
 
 
@@ -158,24 +155,25 @@ def folder_names(nodes: Sequence[Node]) -> list[str]:
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen
-class _End:
-    """What recovery says of a node's log."""
-
-    end: int
-    bases: tuple[int, ...]
-    notes: tuple[str, ...]
-
-
 @attrs.define
 class _Log:
     """A node's CommitLog, as it is put together."""
 
     layout: LogLayout
     parts: list[Range]
-    read: list[ColumnFiles] = attrs.Factory(list)
-    chain: Chain = attrs.field(factory=lambda: Chain((), {}, 0))
-    end: _End = attrs.field(factory=lambda: _End(0, (), ()))
+    read: dict[int, ColumnFiles] = attrs.Factory(dict)
+    """By the numbers of the parts."""
+    chain: Chain = attrs.field(factory=lambda: Chain((), {}, 0, {}))
+    recovered: LogLayout | None = None
+    """When recovery has said where it ends."""
+    notes: tuple[str, ...] = ()
+    built: list[BuiltQueues] = attrs.Factory(list)
+    index_files: list[str] = attrs.Factory(list)
+    index_names: list[str] = attrs.Factory(list)
+
+    @property
+    def queues(self) -> list[BuiltQueue]:
+        return sorted((queue for part in self.built for queue in part.queues), key=lambda queue: queue.key)
 
     @property
     def kept(self) -> list[ColumnFiles]:
@@ -186,28 +184,27 @@ class _Log:
         """For whoever opens the store again. After a dirty stop recovery builds queues of what it reads."""
         return self.chain.good_until if self.layout.was_clean and self.layout.checked_from is not None else 0
 
-    def wrong(self) -> dict[int, tuple[int | None, int]]:
-        """Ranges that have to be read again: number → where the first record is, and the last key before it."""
-        self.chain = chain(self.parts, [one.outcome for one in self.read])
-        found: dict[int, tuple[int | None, int]] = {}
+    def wrong(self) -> dict[int, tuple[Range, int]]:
+        """Ranges that have to be read again: number → the range from where its first record is, and the last key before
+        it."""
+        self.chain = chain(self.parts, [self.read[number].outcome for number in range(len(self.parts))])
+        found: dict[int, tuple[Range, int]] = {}
         floor = 0
         for number in sorted({*self.chain.kept, *self.chain.wrong}):
-            one = self.read[number]
-            if number in self.chain.wrong:
-                found[number] = self.chain.wrong[number], floor
-                continue
-            if one.floor > floor or (one.first_key is not None and one.first_key < floor):
-                found[number] = one.outcome.start, floor
-            floor = max(floor, one.last_key)
+            one, is_wrong = self.read[number], number in self.chain.wrong
+            if is_wrong or one.floor > floor or (one.first_key is not None and one.first_key < floor):
+                first = self.chain.wrong.get(number, one.outcome.start)
+                found[number] = attrs.evolve(self.parts[number], first=first), floor
+            floor = floor if is_wrong else max(floor, one.last_key)
         return found
 
     def damage(self) -> list[Finding]:
         """Bad records and missing files, in order."""
-        log = attrs.evolve(self.layout, bases=self.end.bases, end=self.end.end).commit_log()
+        log = (self.recovered or self.layout).commit_log()
         found = {
             failure.physical_offset: bad_record(log, failure) for one in self.kept for failure in one.outcome.failures
         }
-        for before, after in pairwise(self.end.bases):
+        for before, after in pairwise(log.mapped.bases):
             behind = before + log.mapped.file_size
             if behind < min(after, log.end):
                 found[behind] = gap(log, behind)
@@ -216,74 +213,45 @@ class _Log:
 
 def _read(logs: Sequence[_Log], outputs: str, buckets: int, each: ParallelMap) -> None:
     """Read all ranges, and again those that were read from a wrong place."""
-    wanted: list[tuple[_Log, int, int | None, int]] = [
-        (log, number, None, 0) for log in logs for number in range(len(log.parts))
-    ]
-    for log in logs:
-        log.read = [None] * len(log.parts)  # type: ignore[list-item]
+    wanted = [(log, number, part, 0) for log in logs for number, part in enumerate(log.parts)]
+    read = partial(read_range, outputs=outputs, buckets=buckets)
     while wanted:
-        works = [
-            ReadingWork(
-                layout=log.layout, part=log.parts[number], outputs=outputs, buckets=buckets, start=start, floor=floor
-            )
-            for log, number, start, floor in wanted
-        ]
-        for (log, number, _, _), answer in zip(wanted, each(works, read_range), strict=True):
+        answers = each([(part, floor) for _, _, part, floor in wanted], read)
+        for (log, number, _, _), answer in zip(wanted, answers, strict=True):
             log.read[number] = answer
         wanted = [(log, number, *told) for log in logs for number, told in log.wrong().items()]
 
 
-def _settle(work: tuple[LogLayout, int], changes: Mapping[str, str]) -> _End:
+def _settle(work: tuple[LogLayout, int], changes: Mapping[str, str]) -> tuple[LogLayout, tuple[str, ...]]:
+    """What recovery says of a node's log, which is good up to a place."""
     layout, good_until = work
-    with settled(layout, changes, good_until if layout.checked_from is not None else 0) as opened:
-        log = opened.store.commit_log
-        return _End(log.end, tuple(log.mapped.bases), tuple(opened.notes))
+    with recovered(layout.node, changes, good_until if layout.checked_from is not None else 0) as opened:
+        return LogLayout.of_recovered(layout.node, opened), tuple(opened.notes)
 
 
 # ── building ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen
-class _Built:
-    """What was built of a node."""
-
-    parts: tuple[BuiltQueues, ...]
-    index_files: tuple[str, ...]
-    names: tuple[str, ...]
-
-    @property
-    def queues(self) -> list[BuiltQueue]:
-        return sorted((queue for part in self.parts for queue in part.queues), key=lambda queue: queue.key)
-
-
-def _build(logs: Sequence[_Log], outputs: str, each: ParallelMap) -> list[_Built]:
+def _build(logs: Sequence[_Log], outputs: str, each: ParallelMap) -> None:
     indexes = [index_works(log.layout, outputs, log.kept) for log in logs]
     queues = [queues_works(log.layout, outputs, log.kept) for log in logs]
     works = [*(work for of_node in indexes for work in of_node), *(work for of_node in queues for work in of_node)]
     answers = iter(each(works, _build_one))  # index files first: one takes longer than some queues
-    index_files = [tuple(next(answers) for _ in of_node) for of_node in indexes]
-    parts = [tuple(next(answers) for _ in of_node) for of_node in queues]
-    return [_Built(part, files, _names(len(files))) for part, files in zip(parts, index_files, strict=True)]
+    for log, of_node in zip(logs, indexes, strict=True):
+        log.index_files = [next(answers) for _ in of_node]
+    for log, of_log in zip(logs, queues, strict=True):
+        log.built = [next(answers) for _ in of_log]
 
 
 def _build_one(work: IndexWork | QueuesWork) -> str | BuiltQueues:
     return build_index_file(work) if isinstance(work, IndexWork) else build_queues(work)
 
 
-def _names(count: int) -> tuple[str, ...]:
-    """Names for so many index files."""
-    found: list[str] = []
-    new_name = index_names()
-    for _ in range(count):
-        found.append(name_after(new_name(), found[-1] if found else None))
-    return tuple(found)
-
-
 def _check(work: tuple[LogLayout, int, str, Iterable[BuiltQueue]], changes: Mapping[str, str]) -> tuple[Compared, ...]:
     """Beside the files that are there."""
     layout, good_until, out, queues = work
     files = RealFileSystem(descriptor_bound())
-    with settled(layout, changes, good_until) as opened:
+    with recovered(layout.node, changes, good_until) as opened:
         store = empty_store(files, out, layout.settings, opened.store.commit_log)
         for queue in queues:
             size = layout.settings.mapped_file_size_consume_queue
@@ -302,18 +270,21 @@ def _check(work: tuple[LogLayout, int, str, Iterable[BuiltQueue]], changes: Mapp
             rebuilt.close()
 
 
-def _report(log: _Log, built: _Built, out: str, compared: tuple[Compared, ...] | None) -> RebuiltNode:
+def _report(log: _Log, out: str, compared: tuple[Compared, ...] | None) -> RebuiltNode:
     not_built = [
         attrs.evolve(finding, path=out + finding.path.removeprefix(part.directory))
-        for part in built.parts
+        for part in log.built
         for finding in part.damage
     ]
     return RebuiltNode(
         node=log.layout.node.name,
         out=out,
-        records=sum(one.records for one in log.kept),
-        files=(*(file for queue in built.queues for file in queue.files), *(f"{INDEX}/{name}" for name in built.names)),
+        records=sum(one.outcome.records for one in log.kept),
+        files=(
+            *(file for queue in log.queues for file in queue.files),
+            *(f"{INDEX}/{name}" for name in log.index_names),
+        ),
         damage=(*log.damage(), *not_built),
-        notes=log.end.notes,
+        notes=log.notes,
         compared=compared,
     )

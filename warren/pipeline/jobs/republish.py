@@ -10,23 +10,22 @@ at most what was on the way and had not been written down.
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
 from typing import Any
 
 import attrs
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.ledger import Ledger, Whose
-from warren.pipeline.jobs.rows_in import FORMATS, exported_rows, format_of, letter_of, name_of, of_table, rows_of
+from warren.pipeline.jobs.output import check_format
+from warren.pipeline.jobs.rows_in import Rows, answers, exported_rows, format_of, letter_of, name_of, of_table
 from warren.pipeline.jobs.running import load, running
 from warren.pipeline.places import find_nodes
 from warren.salvage.names import Json, as_text, to_text
@@ -87,8 +86,7 @@ def to_json(order: Order, done: Sequence[Republished]) -> dict[str, Json]:
 def run(paths: Sequence[str], order: Order, master: str | None = None) -> list[Republished]:
     """Publish the rows of exports, or the messages of nodes."""
     address = Address.of(order.to)  # says what is wrong with a URL before Spark starts
-    if order.format not in (None, *FORMATS):
-        raise PipelineError(f"--format {order.format}: is not {' or '.join(FORMATS)}")
+    check_format(order.format)
     try:
         os.makedirs(order.ledger, exist_ok=True)
     except OSError as error:
@@ -98,8 +96,7 @@ def run(paths: Sequence[str], order: Order, master: str | None = None) -> list[R
         at_once = order.connections or spark.sparkContext.defaultParallelism
         directory = os.path.abspath(order.ledger)
         publish_all = partial(publish, order=attrs.evolve(order, ledger=directory), shown=str(address))
-        answers = by_queue(rows, at_once).mapInArrow(publish_all, "answer binary").collect()
-        return sorted((pickle.loads(row[0]) for row in answers), key=lambda one: (one.queue, one.node))
+        return sorted(answers(by_queue(rows, at_once), publish_all), key=lambda one: (one.queue, one.node))
 
 
 def by_queue(rows: DataFrame, partitions: int) -> DataFrame:
@@ -124,9 +121,8 @@ def _one_vhost(rows: DataFrame, order: Order) -> DataFrame:
     return rows
 
 
-def publish(batches: Iterable[pa.RecordBatch], order: Order, shown: str) -> Iterator[pa.RecordBatch]:
+def publish(rows: Rows, order: Order, shown: str) -> Iterator[Republished]:
     """What a task does: all rows of some queues, one queue behind the other; answers with each of them."""
-    rows = (row for batch in batches for row in rows_of(batch))
     with ExitStack() as opened:
         destination: BrokerDestination | None = None
         for (vhost, queue, node), of_queue in groupby(rows, key=_whose):
@@ -140,7 +136,7 @@ def publish(batches: Iterable[pa.RecordBatch], order: Order, shown: str) -> Iter
             whose = Whose(node=node, vhost=to_text(name_of(vhost)), queue=to_text(name_of(queue)), to=shown)
             with Ledger.open(order.ledger, whose) as ledger:
                 done = _publish_queue(_QueueRows(whose, ledger, of_queue), destination, order)
-            yield pa.RecordBatch.from_pydict({"answer": [pickle.dumps(done)]})
+            yield done
 
 
 def _publish_queue(source: _QueueRows, destination: BrokerDestination, order: Order) -> Republished:

@@ -12,14 +12,17 @@ import functools
 import glob
 import json
 import os
+import pickle
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import attrs
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from warren.pipeline.arrays import schema_of
 from warren.pipeline.errors import PipelineError
 from warren.queue_index.amqp_tables import Value
 from warren.queue_index.properties import Properties, encode_properties
@@ -27,14 +30,11 @@ from warren.salvage.names import as_text, from_text, to_json
 from warren.shovel.letter import Letter
 from warren.storage.errors import MessageError
 
-COLUMNS: Final = (
+_ARROW: Final = schema_of(
     "node string, vhost string, queue string, priority int, position long, expiry_us long, exchange string, "
     "routing_keys array<string>, properties string, headers string, body binary"
 )
-
-FORMATS: Final = ("parquet", "jsonl")
-
-_NAMES: Final = tuple(column.split()[0] for column in COLUMNS.split(", "))
+_Answer = TypeVar("_Answer")
 _ESCAPED = re.compile(r"\\udc([89a-f][0-9a-f])")
 
 
@@ -42,7 +42,7 @@ def exported_rows(spark: SparkSession, paths: Sequence[str], input_format: str) 
     """The rows of exports; raises :class:`PipelineError` where they are none."""
     if input_format == "jsonl":
         lines = spark.read.text(list(paths), lineSep="\n")
-        return lines.mapInArrow(_parsed, COLUMNS)
+        return lines.mapInArrow(_parsed, from_arrow_schema(_ARROW))
     return of_table(spark.read.parquet(*paths), ", ".join(paths))
 
 
@@ -50,10 +50,10 @@ def of_table(table: DataFrame, what: str) -> DataFrame:
     """The columns that matter, of an export's Parquet or of the table ``messages``."""
     if "priority" not in table.columns:  # an export does not say of which level a message was
         table = table.selectExpr("*", "cast(null as int) as priority")
-    for name in _NAMES:
+    for name in _ARROW.names:
         if name not in table.columns:
             raise PipelineError(f"{what}: no export of queues, it has no column {name}")
-    return table.select(*_NAMES)
+    return table.select(*_ARROW.names)
 
 
 def format_of(paths: Iterable[str]) -> str | None:
@@ -77,23 +77,6 @@ def _parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows = [_row(line) for line in batch.column(0).to_pylist() if line]
         yield pa.RecordBatch.from_pylist(rows, schema=_ARROW)
-
-
-_ARROW: Final = pa.schema(
-    [
-        ("node", pa.string()),
-        ("vhost", pa.string()),
-        ("queue", pa.string()),
-        ("priority", pa.int32()),
-        ("position", pa.int64()),
-        ("expiry_us", pa.int64()),
-        ("exchange", pa.string()),
-        ("routing_keys", pa.list_(pa.field("element", pa.string()))),
-        ("properties", pa.string()),
-        ("headers", pa.string()),
-        ("body", pa.binary()),
-    ]
-)
 
 
 def _row(line: str) -> dict[str, Any]:
@@ -120,10 +103,24 @@ def _row(line: str) -> dict[str, Any]:
         raise PipelineError(f"no line of warren spark export ({said_of_it}): {line[:80]!r}") from error
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterator[Mapping[str, Any]]:
+Rows = Iterator[Mapping[str, Any]]
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Rows:
     """One by one, a few at a time: as Python's objects they are large."""
-    for at in range(0, len(batch), 256):
-        yield from batch.slice(at, 256).to_pylist()
+    for batch in batches:
+        for at in range(0, len(batch), 256):
+            yield from batch.slice(at, 256).to_pylist()
+
+
+def answers(frame: DataFrame, work: Callable[[Rows], Iterable[_Answer]]) -> list[_Answer]:
+    """What tasks say of the rows of their partitions; it can be pickled."""
+
+    def working(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for answer in work(rows_of(batches)):
+            yield pa.RecordBatch.from_pydict({"answer": [pickle.dumps(answer)]})
+
+    return [pickle.loads(row[0]) for row in frame.mapInArrow(working, "answer binary").collect()]
 
 
 # ── one row ──────────────────────────────────────────────────────────────────────────────────────────────────────────

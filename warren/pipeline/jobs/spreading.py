@@ -10,46 +10,86 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+import attrs
 import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
-_WORK: Final = "work binary, weight long"
+from warren.pipeline.arrays import schema_of
+from warren.pipeline.places import Node
+
+_WORK: Final = schema_of("work binary, weight long")
 _TASKS_A_CORE: Final = 3
 
 Batches = Iterator[pa.RecordBatch]
 
 
-class Work(Protocol):
-    """Something to do that can be pickled."""
+@attrs.frozen
+class Numbered:
+    """A node and its number among those that were loaded."""
 
-    @property
-    def weight(self) -> int:
-        """Bytes of files to be read, about."""
+    number: int
+    node: Node
+
+
+def numbered(nodes: Iterable[Node]) -> list[Numbered]:
+    """All of them."""
+    return [Numbered(number, node) for number, node in enumerate(nodes)]
+
+
+@attrs.frozen
+class Work:
+    """Something to do in a node; small, and can be pickled."""
+
+    node: Node
+    place: int
+    """What stands for the part of the node wherever rows are joined."""
+    what: Any
+    weight: int = 0
+    """Bytes of files to be read, about."""
 
 
 @contextmanager
 def planned(
-    spark: SparkSession, items: Sequence[Any], plan: Callable[[Any], Iterable[Work]], partition_bytes: int
+    spark: SparkSession,
+    nodes: Iterable[Node],
+    plan: Callable[[Numbered], Iterable[Work]],
+    do: Callable[[Work], Batches],
+    schema: pa.Schema,
+    *,
+    partition_bytes: int,
 ) -> Iterator[DataFrame]:
-    """What ``plan`` says of each item (all can be pickled), in partitions of about so many bytes; for :func:`done`."""
+    """The rows that ``do`` makes of what ``plan`` says of each node, on the executors' disks.
 
-    def planning(item: Any) -> Batches:
+    Both functions can be pickled. Work comes in partitions of about so many bytes.
+    """
+
+    def planning(item: Numbered) -> Batches:
         for work in plan(item):
             yield _work_row(work, work.weight)
 
-    cores = spark.sparkContext.defaultParallelism
-    given = spark.createDataFrame(pa.Table.from_batches([_work_row(item, 0) for item in items]))
-    with kept(done(_dealt(given, min(len(items), _TASKS_A_CORE * cores)), planning, _WORK)) as works:
+    most = _TASKS_A_CORE * spark.sparkContext.defaultParallelism
+    with kept(parallel_rows(spark, numbered(nodes), planning, _WORK, most)) as works:
         found = works.agg(F.count("*").alias("count"), F.sum("weight").alias("weight")).first()
         count, weight = (0, 0) if found is None else (found["count"], found["weight"] or 0)
-        yield _dealt(works, max(1, min(count, max(_TASKS_A_CORE * cores, -(-weight // partition_bytes)))))
+        dealt = _dealt(works, max(1, min(count, max(most, -(-weight // partition_bytes)))))
+        with kept(_done(dealt, do, schema)) as rows:
+            yield rows
 
 
-def done(works: DataFrame, do: Callable[[Any], Batches], schema: str) -> DataFrame:
+def parallel_rows(
+    spark: SparkSession, items: Sequence[Any], do: Callable[[Any], Batches], schema: pa.Schema, most: int | None = None
+) -> DataFrame:
+    """The rows that ``do`` makes of each item; each item is a parallel task, or there are ``most`` of them."""
+    given = spark.createDataFrame(pa.Table.from_batches([_work_row(item, 0) for item in items]))
+    return _done(_dealt(given, min(len(items), most or len(items))), do, schema)
+
+
+def _done(works: DataFrame, do: Callable[[Any], Batches], schema: pa.Schema) -> DataFrame:
     """The rows that ``do`` makes of each work."""
 
     def doing(batches: Batches) -> Batches:
@@ -57,7 +97,7 @@ def done(works: DataFrame, do: Callable[[Any], Batches], schema: str) -> DataFra
             for work in batch.column(0).to_pylist():
                 yield from do(pickle.loads(work))
 
-    return works.mapInArrow(doing, schema)
+    return works.mapInArrow(doing, from_arrow_schema(schema))
 
 
 @contextmanager
@@ -76,11 +116,4 @@ def _dealt(frame: DataFrame, count: int) -> DataFrame:
 
 
 def _work_row(work: Any, weight: int) -> pa.RecordBatch:
-    row = {"work": pa.array([pickle.dumps(work)], pa.binary()), "weight": pa.array([weight], pa.int64())}
-    return pa.RecordBatch.from_pydict(row)
-
-
-def parallel_rows(spark: SparkSession, items: Sequence[Any], do: Callable[[Any], Batches], schema: str) -> DataFrame:
-    """The rows that ``do`` makes of each item; each item is a parallel task."""
-    given = spark.createDataFrame(pa.Table.from_batches([_work_row(item, 0) for item in items]))
-    return done(_dealt(given, len(items)), do, schema)
+    return pa.RecordBatch.from_pylist([{"work": pickle.dumps(work), "weight": weight}], schema=_WORK)

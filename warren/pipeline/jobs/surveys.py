@@ -10,12 +10,14 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from pyspark.sql import SparkSession
 
-from warren.pipeline.places import Node
-from warren.pipeline.survey import Survey, surveying, to_option
+from warren.pipeline.jobs.parallel import map_parallel
+from warren.pipeline.places import Kind, Node
+from warren.pipeline.survey import Survey, survey, to_option
 
 SURVEYED: Final = frozenset({"records", "entries", "index_items"})
 """Tables that are planned by surveys."""
@@ -25,10 +27,13 @@ _MOST_TEXT_BYTES: Final = 1 << 20
 
 def make_surveys(spark: SparkSession, nodes: Sequence[Node], settings: Mapping[str, str]) -> list[Survey]:
     """A survey of each node that is a topic store, in their order."""
-    numbers = spark.range(0, len(nodes), 1, len(nodes))
-    made = numbers.mapInArrow(surveying(tuple(nodes), settings), "survey string").collect()
-    by_node = {one.node: one for one in (Survey.from_json(row.survey) for row in made)}
-    return [by_node[node.name] for node in nodes if node.name in by_node]
+    found = map_parallel(spark, nodes, partial(survey_node, settings=dict(settings)))
+    return [one for one in found if one is not None]
+
+
+def survey_node(node: Node, settings: Mapping[str, str]) -> Survey | None:
+    """What a task does; ``None``: the node has no topic store."""
+    return survey(node, settings) if Kind.TOPICS in node.contents().kinds else None
 
 
 def survey_option(spark: SparkSession, nodes: Sequence[Node], settings: Mapping[str, str]) -> str:

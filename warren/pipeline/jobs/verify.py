@@ -23,28 +23,18 @@ import attrs
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from warren.pipeline.jobs.output import check_format, write_tables
 from warren.pipeline.jobs.running import running
-from warren.pipeline.jobs.spreading import Batches, done, kept, planned
-from warren.pipeline.jobs.verify_parts import (
-    FINDING,
-    KEY,
-    NOTE,
-    RECORD,
-    REFERENCE,
-    SAID,
-    SAID_NAMES,
-    SCHEMA,
-    TYPES,
-    do,
-    finding_columns,
-    plan,
-)
-from warren.pipeline.jobs.vhost_parts import Numbered, node_number
+from warren.pipeline.jobs.spreading import Batches, kept, planned
+from warren.pipeline.jobs.verify_parts import FINDING, KEY, NOTE, RECORD, REFERENCE, SAID, SCHEMA, do, plan
+from warren.pipeline.jobs.vhost_parts import node_number
 from warren.pipeline.options import DEFAULT_PARTITION_BYTES
 from warren.pipeline.places import Node
 from warren.pipeline.schemas import FINDINGS
+from warren.pipeline.table import Columns, as_batch
+from warren.pipeline.tables.findings import finding_columns
 from warren.salvage.names import as_text
 from warren.salvage.needed_body import (
     Contents,
@@ -70,10 +60,12 @@ def joined(parts: DataFrame) -> DataFrame:
     last = F.struct("age", "offset", "detail", "found_id", "payload_bytes", "persistent")
     bodies = records.where("good").groupBy(*KEY).agg(F.min(first).alias("first"), F.max(last).alias("last"))
     pairs = references.join(bodies, list(KEY), "full_outer")
-    doubtful = pairs.where(_is_suspicious() | _is_orphaned()).mapInArrow(_rows_of(_pair_findings), SAID)
+    doubtful = pairs.where(_is_suspicious() | _is_orphaned()).mapInArrow(
+        _rows_of(_pair_findings), from_arrow_schema(SAID)
+    )
     bad = records.where(~F.col("good")).select(*KEY, "path", "offset")
     copies = bodies.select(*KEY, F.lit(True).alias("has_good_copy"))
-    torn = bad.join(copies, list(KEY), "left").mapInArrow(_rows_of(_bad_findings), SAID)
+    torn = bad.join(copies, list(KEY), "left").mapInArrow(_rows_of(_bad_findings), from_arrow_schema(SAID))
     return doubtful.union(torn)
 
 
@@ -101,8 +93,7 @@ def _rows_of(rule: Any) -> Any:
             said = [(row["place"], finding) for row in batch.to_pylist() for finding in rule(row)]
             if said:
                 columns = {"place": [place for place, _ in said], **finding_columns([one for _, one in said])}
-                arrays = [pa.array(columns[name], TYPES[name]) for name in SAID_NAMES]
-                yield pa.RecordBatch.from_arrays(arrays, names=list(SAID_NAMES))
+                yield as_batch(Columns(len(said), columns), SAID)
 
     return saying
 
@@ -144,20 +135,18 @@ def findings(
     ``settings``: of topic stores, as ``--set`` has them. Within the context the frame may be asked for often: the files
     are read once.
     """
-    every = [Numbered(number, node) for number, node in enumerate(nodes)]
     planning = functools.partial(plan, settings=settings or {}, partition_bytes=partition_bytes)
-    with planned(spark, every, planning, partition_bytes) as works, kept(done(works, do, SCHEMA)) as parts:
-        own = parts.where(F.col("what") == FINDING).select(*SAID_NAMES)
+    with planned(spark, nodes, planning, do, SCHEMA, partition_bytes=partition_bytes) as parts:
+        own = parts.where(F.col("what") == FINDING).select(*SAID.names)
         said = own.union(joined(parts)).withColumn("number", node_number(F.col("place")))
-        with kept(said.join(F.broadcast(_node_names(spark, every)), "number").select(*FINDINGS.names)) as frame:
+        with kept(said.join(F.broadcast(_node_names(spark, nodes)), "number").select(*FINDINGS.names)) as frame:
             notes = frame.where(F.col("severity") == NOTE).select("detail").collect()
             yield frame.where(F.col("severity") != NOTE), [note.detail for note in notes]
 
 
-def _node_names(spark: SparkSession, every: list[Numbered]) -> DataFrame:
-    numbers = pa.array([one.number for one in every], pa.int64())
-    names = pa.array([as_text(one.node.name) for one in every], pa.string())
-    return spark.createDataFrame(pa.table({"number": numbers, "node": names}))
+def _node_names(spark: SparkSession, nodes: list[Node]) -> DataFrame:
+    numbers, names = pa.array(range(len(nodes)), pa.int64()), [as_text(node.name) for node in nodes]
+    return spark.createDataFrame(pa.table({"number": numbers, "node": pa.array(names, pa.string())}))
 
 
 # ── the job ──────────────────────────────────────────────────────────────────────────────────────────────────────────

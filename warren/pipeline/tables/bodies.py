@@ -5,7 +5,9 @@ comes of it (36 bytes a message) is kept from one task to the next, as long as t
 The last few stores that were asked for are kept; a task that needs no body of a store scans none.
 
 Where a file's chain of records is broken and a message is missing, all that the vhost's queues need is looked for in
-such files, once for each store that is kept: only then are the indexes of all queues read.
+such files, once for each store that is kept: only then are the indexes of all queues read. A task that reads one file
+of a store alone needs that too (:func:`hidden_in`): which messages stand behind or within garbage, and whether that is
+no damage, depends on all files of the store and on all queues of the vhost.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Final
 import attrs
 import numpy as np
 
-from warren.msg_store.rdq_format import file_number
+from warren.msg_store.rdq_format import Record, file_number
 from warren.msg_store.store_reader import StoreReader
 from warren.pipeline.places import Node
 from warren.queue_index.record_format import Bools, Octets
@@ -110,6 +112,25 @@ def _vhost_of(node: Node, files: ReadOnlyFileSystem, directory: str) -> Iterator
                 yield vhost
             return
     yield None
+
+
+@attrs.frozen
+class Hidden:
+    """Of one file, whose scan stopped before its end or met a bad record."""
+
+    records: tuple[Record, ...] = ()
+    """Of messages that somebody needs and that no scan reached, in the order of the file."""
+    explains_breaks: bool = False
+    """Whether what breaks the chain is left over: it hides messages, and nothing that is needed is missing."""
+
+
+def hidden_in(node: Node, files: ReadOnlyFileSystem, path: str, *, knows_needs: bool) -> Hidden:
+    """What is hidden in that file, which is broken; ``knows_needs``: as the vhost of its store says it."""
+    directory, name = posixpath.split(path)
+    store = store_at(node, files, directory)
+    has_all = store.has_all_needed()
+    records = tuple(store.hidden(name))
+    return Hidden(records, knows_needs and has_all and bool(records))
 
 
 @attrs.define

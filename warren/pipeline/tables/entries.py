@@ -10,29 +10,23 @@ leaves out rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import Final
 
 import attrs
 import numpy as np
-import pyarrow as pa
 
-from warren.pipeline.arrays import chosen, repeated
+from warren.pipeline.arrays import chosen
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
-from warren.pipeline.packing import counts, packed
+from warren.pipeline.packing import counts, store_groups, store_tasks
 from warren.pipeline.places import Kind, Node, NodeContents
-from warren.pipeline.row_filters import narrowed, within
 from warren.pipeline.schemas import ENTRIES
-from warren.pipeline.survey import QueueExtent, Survey, recovered
+from warren.pipeline.survey import QueueExtent
 from warren.pipeline.survey_memory import survey_of
 from warren.pipeline.table import Columns, Rows, Table, Task
 from warren.queue_index.consume_queue_format import ENTRY_BYTES, Entries, Longs, decode
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
-
-_FIELDS: Final = {"physical_offset": np.int64, "size": np.int32, "tags_code": np.int64}
 
 
 @attrs.frozen(kw_only=True)
@@ -48,25 +42,18 @@ class EntryPart:
     """The queue offset of the first."""
     stop: int
     """The queue offset behind the last."""
+    is_recovered: bool
 
     def between(self, start: int, stop: int) -> EntryPart:
         """Those with these queue offsets."""
         return attrs.evolve(self, start=start, stop=stop)
 
 
-@attrs.frozen
-class EntryWork:
-    """What a task reads."""
-
-    parts: tuple[EntryPart, ...]
-    is_recovered: bool
-    """The files are those that a recovery makes."""
-
-
 def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
     """Tasks of queues that lie on the disk as they are, in order; then one of all others."""
     node = contents.node
     found = survey_of(node, options)
+    file_bytes = found.settings.mapped_file_size_consume_queue
     queues = [
         queue
         for queue in found.queues
@@ -74,53 +61,39 @@ def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterat
     ]
     if options.mode == "failfast":
         for queue in queues:
-            _check_gaps(queue, found)
-    parts = (part for queue in queues if not queue.is_changed for part in _parts(queue, found, wanted))
-    for group in packed(parts, ENTRY_BYTES, options.partition_bytes):
-        yield Task(node, EntryWork(tuple(group), is_recovered=False))
-    changed = tuple(part for queue in queues if queue.is_changed for part in _parts(queue, found, wanted))
-    if changed:
-        yield Task(node, EntryWork(changed, is_recovered=True))
+            for missing in queue.gaps(file_bytes):
+                first = missing // ENTRY_BYTES
+                reason = f"the file with the entries from queue offset {first} on is missing"
+                raise DataError(queue.directory, None, reason)
+    parts = (part for queue in queues for part in _parts(queue, file_bytes, wanted))
+    return store_tasks(node, parts, ENTRY_BYTES, options)
 
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     """The entries of a task's parts."""
-    work: EntryWork = task.work
-    groups = packed(work.parts, ENTRY_BYTES, options.batch_bytes)
     below = task.node.place().files
-    if not work.is_recovered:
-        for group in groups:
-            yield _rows(task.node, group, [part.path for part in group], _entries(below, group), wanted)
-        return
-    with recovered(task.node, options.settings) as opened:
-        for group in groups:
-            shown = [part.path if below.exists(part.path) else None for part in group]
-            yield _rows(task.node, group, shown, _entries(opened.files, group), wanted)
+    for group, opened in store_groups(task, ENTRY_BYTES, options):
+        shown = [part.path if opened is None or below.exists(part.path) else None for part in group]
+        files = below if opened is None else opened.files
+        yield _rows(task.node, group, shown, decode(b"".join(_bytes_of(files, part) for part in group)), wanted)
 
 
-def _check_gaps(queue: QueueExtent, found: Survey) -> None:
-    file_bytes = found.settings.mapped_file_size_consume_queue
-    for before, after in pairwise(queue.bases):
-        if after > before + file_bytes:
-            reason = f"the file with the entries from queue offset {(before + file_bytes) // ENTRY_BYTES} on is missing"
-            raise DataError(queue.directory, None, reason)
-
-
-def _parts(queue: QueueExtent, found: Survey, wanted: Wanted) -> Iterator[EntryPart]:
+def _parts(queue: QueueExtent, file_bytes: int, wanted: Wanted) -> Iterator[EntryPart]:
     """What is wanted of a queue, file by file."""
-    file_bytes = found.settings.mapped_file_size_consume_queue
     for base in queue.bases:
         first = max(base // ENTRY_BYTES, queue.min_offset)
         last = min((base + file_bytes) // ENTRY_BYTES, queue.max_offset)
-        start, stop = narrowed(wanted.of_column("queue_offset"), first, last)
+        start, stop = wanted.of_column("queue_offset").narrowed(first, last)
         if start < stop:
             yield EntryPart(
-                topic=queue.topic, queue_id=queue.queue_id, path=queue.path(base), base=base, start=start, stop=stop
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                path=queue.path(base),
+                base=base,
+                start=start,
+                stop=stop,
+                is_recovered=queue.is_changed,
             )
-
-
-def _entries(files: FileSystem, parts: list[EntryPart]) -> Entries:
-    return decode(b"".join(_bytes_of(files, part) for part in parts))
 
 
 def _bytes_of(files: FileSystem, part: EntryPart) -> bytes:
@@ -136,7 +109,7 @@ def _bytes_of(files: FileSystem, part: EntryPart) -> bytes:
 
 
 def _rows(node: Node, parts: list[EntryPart], shown: Sequence[str | None], entries: Entries, wanted: Wanted) -> Columns:
-    mask = within(wanted.of_column("physical_offset"), entries["physical_offset"])
+    mask = wanted.of_column("physical_offset").within(entries["physical_offset"])
     rows = np.flatnonzero(mask)
     which: Longs = np.repeat(np.arange(len(parts)), counts(parts))[rows]
     offsets: Longs = np.concatenate([np.arange(part.start, part.stop) for part in parts])[rows]
@@ -144,19 +117,17 @@ def _rows(node: Node, parts: list[EntryPart], shown: Sequence[str | None], entri
     return Columns(
         len(rows),
         {
-            "node": lambda: repeated(node.name, len(rows), pa.string()),
+            "node": node.name,
             "topic": lambda: chosen([as_text(part.topic) for part in parts], which),
-            "queue_id": lambda: pa.array(np.array([part.queue_id for part in parts], np.int32)[which]),
-            "queue_offset": lambda: pa.array(offsets),
-            **{name: _field(entries, name, rows) for name in _FIELDS},
-            "file": lambda: pa.array(map(as_text, shown), pa.string()).take(pa.array(which)),
-            "file_offset": lambda: pa.array(offsets * ENTRY_BYTES - bases[which]),
+            "queue_id": lambda: np.array([part.queue_id for part in parts])[which],
+            "queue_offset": offsets,
+            "physical_offset": lambda: entries["physical_offset"][rows],
+            "size": lambda: entries["size"][rows],
+            "tags_code": lambda: entries["tags_code"][rows],
+            "file": lambda: chosen([as_text(path) for path in shown], which),
+            "file_offset": lambda: offsets * ENTRY_BYTES - bases[which],
         },
     )
-
-
-def _field(entries: Entries, name: str, rows: Longs) -> pa.Array:
-    return pa.array(entries[name][rows].astype(_FIELDS[name]))
 
 
 TABLE = Table(name="entries", kinds=Kind.TOPICS, schema=ENTRIES, plan=plan, read=read)

@@ -4,15 +4,15 @@ segments say it together, of a quorum queue as its log does."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from warren.pipeline.arrays import chosen, hexadecimal, known, repeated
+from warren.pipeline.arrays import chosen, hexadecimal, known
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Kind, Node, NodeContents
+from warren.pipeline.places import Kind, Node
 from warren.pipeline.schemas import INDEX
 from warren.pipeline.table import Columns, Rows, Table, Task
 from warren.pipeline.tables.damage import Damage
@@ -21,11 +21,6 @@ from warren.salvage.queue_directory import Finding, IndexColumns
 
 ROW_BYTES: Final = 128
 """Of a row, about, as columns."""
-
-
-def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
-    """Segments together, up to ``partition_bytes``."""
-    return plan_queues(contents, options, wanted)
 
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
@@ -42,35 +37,29 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
 
 
 def _columns(node: Node, part: QueuePart, found: IndexColumns) -> Columns:
-    count = len(found)
     expiries_us = found.expiries_us.view(np.int64)
     return Columns(
-        count,
+        len(found),
         {
-            **queue_columns(node, part, count),
-            "seq_id": lambda: pa.array(found.seq_ids, pa.int64()),
+            **queue_columns(node, part),
+            "seq_id": found.seq_ids,
             "msg_id": lambda: known(hexadecimal(found.msg_ids), found.has_msg_id),
-            "persistent": lambda: pa.array(found.persistent),
-            "delivered": lambda: pa.nulls(count, pa.bool_()) if found.delivered is None else pa.array(found.delivered),
-            "acked": lambda: pa.array(found.acked),
+            "persistent": found.persistent,
+            "delivered": found.delivered,
+            "acked": found.acked,
             "expiry_us": lambda: pa.array(expiries_us, mask=expiries_us == 0),
-            "size": lambda: pa.array(found.sizes, pa.int64()),
-            "embedded": lambda: pa.array(found.embedded),
-            "in_journal": lambda: pa.array(found.in_journal),
+            "size": found.sizes,
+            "embedded": found.embedded,
+            "in_journal": found.in_journal,
             "file": lambda: chosen(found.paths, found.path_of),
-            "file_offset": lambda: pa.array(found.offsets, pa.int64()),
+            "file_offset": found.offsets,
         },
     )
 
 
-def queue_columns(node: Node, part: QueuePart, count: int) -> dict[str, pa.Array]:
+def queue_columns(node: Node, part: QueuePart) -> dict[str, Any]:
     """The columns that say which queue it is."""
-    return {
-        "node": repeated(node.name, count, pa.string()),
-        "vhost": repeated(part.vhost_text, count, pa.string()),
-        "queue": repeated(part.queue_text, count, pa.string()),
-        "priority": repeated(part.priority, count, pa.int32()),
-    }
+    return {"node": node.name, "vhost": part.vhost_text, "queue": part.queue_text, "priority": part.priority}
 
 
-TABLE: Final = Table(name="index", kinds=Kind.QUEUES, schema=INDEX, plan=plan, read=read)
+TABLE: Final = Table(name="index", kinds=Kind.QUEUES, schema=INDEX, plan=plan_queues, read=read)

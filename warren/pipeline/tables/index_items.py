@@ -15,21 +15,19 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from warren.pipeline.arrays import repeated
+from warren.pipeline.arrays import chosen
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
-from warren.pipeline.packing import counts, packed
+from warren.pipeline.packing import counts, store_groups, store_tasks
 from warren.pipeline.places import Kind, Node, NodeContents
-from warren.pipeline.row_filters import within
 from warren.pipeline.schemas import INDEX_ITEMS
-from warren.pipeline.survey import Survey, recovered
+from warren.pipeline.survey import Survey
 from warren.pipeline.survey_memory import survey_of
 from warren.pipeline.table import Columns, Rows, Table, Task
 from warren.queue_index.index_file import IndexFile
 from warren.queue_index.index_file_format import ITEM_BYTES, Items, Layout
 from warren.salvage.names import as_text
 from warren.storage.filesystem import FileSystem
-from warren.storage.topic_settings import TopicSettings
 
 
 @attrs.frozen(kw_only=True)
@@ -40,86 +38,64 @@ class ItemPart:
     """``None``: only a recovery makes the file."""
     number: int
     """Of the file, among those that recovery leaves."""
+    layout: Layout
     begin_timestamp: int
     start: int
     """The number of the first item."""
     stop: int
     """The number behind the last."""
+    is_recovered: bool
 
     def between(self, start: int, stop: int) -> ItemPart:
         """Those with these numbers."""
         return attrs.evolve(self, start=start, stop=stop)
 
 
-@attrs.frozen
-class ItemWork:
-    """What a task reads."""
-
-    parts: tuple[ItemPart, ...]
-    layout: Layout
-    is_recovered: bool
-    """The files are those that a recovery makes."""
-
-
 def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
     """Tasks of files that lie on the disk as they are, oldest first; then one of all others."""
-    node = contents.node
-    found = survey_of(node, options)
-    layout = _layout(found.settings)
-    for group in packed(_parts(found, wanted, is_changed=False), ITEM_BYTES, options.partition_bytes):
-        yield Task(node, ItemWork(tuple(group), layout, is_recovered=False))
-    changed = tuple(_parts(found, wanted, is_changed=True))
-    if changed:
-        yield Task(node, ItemWork(changed, layout, is_recovered=True))
+    parts = _parts(survey_of(contents.node, options), wanted)
+    return store_tasks(contents.node, parts, ITEM_BYTES, options)
 
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     """The items of a task's parts."""
-    work: ItemWork = task.work
-    groups = packed(work.parts, ITEM_BYTES, options.batch_bytes)
     below = task.node.place().files
-    if not work.is_recovered:
-        for group in groups:
-            items = _Items(work.layout, [_items_of(below, part, work.layout) for part in group])
-            yield _rows(task.node, group, items, wanted)
-        return
-    with recovered(task.node, options.settings) as opened:
-        files = opened.store.index.index_files
-        for group in groups:
-            items = _Items(work.layout, [files[part.number].items(part.start, part.stop) for part in group])
-            yield _rows(task.node, group, items, wanted)
+    for group, opened in store_groups(task, ITEM_BYTES, options):
+        files = [] if opened is None else opened.store.index.index_files
+        items = [
+            files[part.number].items(part.start, part.stop) if part.is_recovered else _items_of(below, part)
+            for part in group
+        ]
+        yield _rows(task.node, group, np.concatenate(items), wanted)
 
 
-@attrs.frozen(eq=False)
-class _Items:
-    """Those of some parts, a part each."""
-
-    layout: Layout
-    items: list[Items]
-
-
-def _layout(settings: TopicSettings) -> Layout:
-    return Layout(settings.max_hash_slot_num, settings.max_index_num)
-
-
-def _parts(found: Survey, wanted: Wanted, *, is_changed: bool) -> Iterator[ItemPart]:
+def _parts(found: Survey, wanted: Wanted) -> Iterator[ItemPart]:
+    layout = Layout(found.settings.max_hash_slot_num, found.settings.max_index_num)
     for number, file in enumerate(found.index_files):
         stop = min(file.index_count, found.settings.max_index_num)
         matches = wanted.overlaps("physical_offset", file.begin_physical_offset, file.end_physical_offset)
-        if file.is_changed == is_changed and stop > 1 and matches:
-            yield ItemPart(path=file.path, number=number, begin_timestamp=file.begin_timestamp, start=1, stop=stop)
+        if stop > 1 and matches:
+            yield ItemPart(
+                path=file.path,
+                number=number,
+                layout=layout,
+                begin_timestamp=file.begin_timestamp,
+                start=1,
+                stop=stop,
+                is_recovered=file.is_changed,
+            )
 
 
-def _items_of(files: FileSystem, part: ItemPart, layout: Layout) -> Items:
+def _items_of(files: FileSystem, part: ItemPart) -> Items:
     if part.path is None:
         raise RuntimeError(f"index file {part.number} is on no disk")
-    with closing(IndexFile.load(files, part.path, layout, writable=False)) as file:
+    with closing(IndexFile.load(files, part.path, part.layout, writable=False)) as file:
         return file.items(part.start, part.stop)
 
 
-def _rows(node: Node, parts: list[ItemPart], items: _Items, wanted: Wanted) -> Columns:
-    layout, joined = items.layout, np.concatenate(items.items)
-    rows = np.flatnonzero(within(wanted.of_column("physical_offset"), joined["physical_offset"]))
+def _rows(node: Node, parts: list[ItemPart], joined: Items, wanted: Wanted) -> Columns:
+    layout = parts[0].layout
+    rows = np.flatnonzero(wanted.of_column("physical_offset").within(joined["physical_offset"]))
     which = np.repeat(np.arange(len(parts)), counts(parts))[rows]
     numbers = np.concatenate([np.arange(part.start, part.stop) for part in parts])[rows]
     begins = np.array([part.begin_timestamp for part in parts], np.int64)
@@ -128,16 +104,16 @@ def _rows(node: Node, parts: list[ItemPart], items: _Items, wanted: Wanted) -> C
     return Columns(
         len(rows),
         {
-            "node": lambda: repeated(node.name, len(rows), pa.string()),
+            "node": node.name,
             "slot": lambda: pa.array(hashes % np.int32(layout.slot_count), mask=hashes < 0),
-            "position": lambda: pa.array(numbers.astype(np.int32)),
-            "key_hash": lambda: pa.array(hashes),
-            "physical_offset": lambda: pa.array(joined["physical_offset"][rows].astype(np.int64)),
-            "time_diff": lambda: pa.array(seconds),
-            "timestamp": lambda: pa.array(begins[which] + seconds.astype(np.int64) * 1000),
-            "previous": lambda: pa.array(joined["previous"][rows].astype(np.int32)),
-            "file": lambda: pa.array([as_text(part.path) for part in parts], pa.string()).take(pa.array(which)),
-            "file_offset": lambda: pa.array(layout.item_offset(0) + numbers * ITEM_BYTES),
+            "position": numbers,
+            "key_hash": hashes,
+            "physical_offset": lambda: joined["physical_offset"][rows],
+            "time_diff": seconds,
+            "timestamp": lambda: begins[which] + seconds.astype(np.int64) * 1000,
+            "previous": lambda: joined["previous"][rows],
+            "file": lambda: chosen([as_text(part.path) for part in parts], which),
+            "file_offset": layout.item_offset(0) + numbers * ITEM_BYTES,
         },
     )
 

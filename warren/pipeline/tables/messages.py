@@ -10,12 +10,13 @@ knows of it. So the numbers are the same however the queue is cut into tasks.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from warren.pipeline.filters import Wanted
 from warren.pipeline.message_arrays import message_arrays
 from warren.pipeline.options import ReadOptions
-from warren.pipeline.places import Kind, NodeContents
+from warren.pipeline.places import Kind
 from warren.pipeline.schemas import MESSAGES
 from warren.pipeline.table import Columns, Rows, Table, Task
 from warren.pipeline.tables.counting import count_before, remember
@@ -24,11 +25,6 @@ from warren.pipeline.tables.index import queue_columns
 from warren.pipeline.tables.queue_parts import QueueOpener, plan_queues
 from warren.salvage.message_batches import Batcher
 from warren.salvage.queue_directory import Finding
-
-
-def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
-    """Segments together, with the bodies that they may need, up to ``partition_bytes``."""
-    return plan_queues(contents, options, wanted, messages=True)
 
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
@@ -44,9 +40,10 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
             if isinstance(one, Finding):
                 damage.finding(one)
             else:
-                arrays = message_arrays(one, bodies=bodies)
-                yield Columns(len(one), {**queue_columns(task.node, part, len(one)), **arrays})
+                yield Columns(len(one), {**queue_columns(task.node, part), **message_arrays(one, bodies=bodies)})
         remember(opener, part, batcher.position - first)
 
 
-TABLE: Final = Table(name="messages", kinds=Kind.QUEUES, schema=MESSAGES, plan=plan, read=read)
+TABLE: Final = Table(
+    name="messages", kinds=Kind.QUEUES, schema=MESSAGES, plan=partial(plan_queues, messages=True), read=read
+)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import attrs
-import pyarrow as pa
 
 from warren.actors.engines.topics.store_files import CONFIG
 from warren.pipeline.filters import Wanted
@@ -19,7 +18,7 @@ from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Kind, NodeContents
 from warren.pipeline.schemas import OFFSETS
 from warren.pipeline.survey_memory import survey_of
-from warren.pipeline.table import Columns, Rows, Table, Task
+from warren.pipeline.table import Rows, Table, Task, of_rows
 from warren.queue_index.consumer_offsets import ConsumerOffsets
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
@@ -48,9 +47,7 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
         if all(wanted.allows(name, value) for name, value in said.items()):
             end = ends.get((position.topic, queue_id), 0)
             rows.append((task.node.name, *said.values(), position.offset, end, end - position.offset))
-    kinds = {"queue_id": pa.int32(), "offset": pa.int64(), "max_offset": pa.int64(), "lag": pa.int64()}
-    columns = zip(OFFSETS.names, zip(*rows, strict=True), strict=True) if rows else ()
-    yield Columns(len(rows), {name: pa.array(values, kinds.get(name, pa.string())) for name, values in columns})
+    yield of_rows(rows, OFFSETS)
 
 
 TABLE = Table(name="offsets", kinds=Kind.TOPICS, schema=OFFSETS, plan=plan, read=read)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import takewhile
 from typing import Final
 from zlib import crc32
@@ -24,6 +25,7 @@ import attrs
 
 from warren.msg_store.rdq_format import file_number
 from warren.pipeline.filters import Bounds, Wanted
+from warren.pipeline.intervals import runs
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.places import Node, NodeContents
 from warren.pipeline.table import Task
@@ -36,7 +38,7 @@ from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.quorum_node import QuorumNodes
 from warren.salvage.read_only import below
 from warren.salvage.vhost import PERSISTENT_STORE, Vhost
-from warren.storage.errors import DataError
+from warren.storage.errors import DataError, StorageError
 
 NO_END: Final = sys.maxsize
 """Behind every segment."""
@@ -58,6 +60,12 @@ class QueuePart:
     @property
     def path(self) -> str:
         return self.queue.path
+
+    def joined(self, behind: object) -> QueuePart | None:
+        """Both as one; ``None``: they are not neighbours in a queue."""
+        if not isinstance(behind, QueuePart) or (behind.path, behind.segments.start) != (self.path, self.segments.stop):
+            return None
+        return attrs.evolve(self, segments=range(self.segments.start, behind.segments.stop))
 
     @property
     def vhost_text(self) -> str | None:
@@ -106,7 +114,9 @@ def plan_queues(
     for vhost in contents.opened_vhosts():
         if not wanted.allows("vhost", as_text(to_text(vhost.name))):
             continue
-        cutter = _Cutter(vhost, wanted, cut=not as_stored, spread_over=options.partition_bytes if messages else None)
+        cutter = QueueCutter(
+            vhost, wanted, spread_over=options.partition_bytes if messages else None, cut=not as_stored
+        )
         queues = [[queue] for queue in vhost.queues] if as_stored else [one for _, one in chosen_queues(vhost)]
         chosen = [one for one in queues if wanted.allows("queue", as_text(to_text(split_level(one[0].name)[0])))]
         if options.mode == "failfast":
@@ -124,28 +134,32 @@ def _stop_at_problem(vhost: Vhost, chosen: set[str]) -> None:
 
 
 @attrs.frozen
-class _Piece:
+class Piece:
     """What is never cut, and what it weighs."""
 
     part: QueuePart
     weight: int
 
 
-class _Cutter:
-    """Cuts the queues of a vhost into pieces: its segments, as far as they are wanted."""
+class QueueCutter:
+    """Cuts the queues of a vhost into pieces: its segments, as far as they are wanted.
 
-    def __init__(self, vhost: Vhost, wanted: Wanted, *, cut: bool, spread_over: int | None) -> None:
+    ``spread_over``: a store of more bytes than this is counted to the pieces; ``None``: no store is. ``cut``: a queue
+    is cut at all.
+    """
+
+    def __init__(self, vhost: Vhost, wanted: Wanted, *, spread_over: int | None, cut: bool = True) -> None:
         self._vhost, self._cut = vhost, cut
         self._seq_ids = wanted.of_column("seq_id")
         self._factor = 1.0
         stored = 0 if spread_over is None else _store_bytes(vhost)
         if spread_over is not None and stored > spread_over:
-            extents = [queue.extent() for queue in vhost.queues]
+            extents = [extent_of(queue) for queue in vhost.queues]
             self._factor += stored / max(sum(byte_count(extent) for extent in extents if _may_store(extent)), 1)
 
-    def cut(self, queue: QueueDirectory) -> tuple[QueuePart, list[_Piece]]:
+    def cut(self, queue: QueueDirectory) -> tuple[QueuePart, list[Piece]]:
         """All of a queue as one part, and its pieces in order; one without files of its own is one piece, too."""
-        extent = queue.extent()
+        extent = extent_of(queue)
         whole = QueuePart(
             vhost=self._vhost.name,
             vhost_path=self._vhost.path,
@@ -153,9 +167,9 @@ class _Cutter:
             fingerprint=f"{crc32(repr(extent).encode()):08x}",
             segments=range(NO_END),
         )
-        return whole, list(self._pieces(whole, extent)) if self._cut else [_Piece(whole, byte_count(extent))]
+        return whole, list(self._pieces(whole, extent)) if self._cut else [Piece(whole, byte_count(extent))]
 
-    def _pieces(self, whole: QueuePart, extent: Extent) -> Iterator[_Piece]:
+    def _pieces(self, whole: QueuePart, extent: Extent) -> Iterator[Piece]:
         factor = self._factor if _may_store(extent) else 1.0
         for segments in wanted_segments(self._seq_ids, extent.seq_ids_per_piece):
             inside = sorted(filter(segments.__contains__, extent.pieces)) or [segments.start]
@@ -163,7 +177,7 @@ class _Cutter:
                 inside, [segments.start, *inside[1:]], [*inside[1:], segments.stop], strict=True
             ):
                 weight = extent.pieces.get(number, 0) + (extent.shared_bytes if low == segments.start else 0)
-                yield _Piece(attrs.evolve(whole, segments=range(low, high)), int(weight * factor))
+                yield Piece(attrs.evolve(whole, segments=range(low, high)), int(weight * factor))
 
 
 class _Packing:
@@ -174,7 +188,7 @@ class _Packing:
         self._parts: list[QueuePart] = []
         self._weight = 0
 
-    def add(self, levels: list[tuple[QueuePart, list[_Piece]]]) -> Iterator[Task]:
+    def add(self, levels: list[tuple[QueuePart, list[Piece]]]) -> Iterator[Task]:
         """One queue, or all levels of one, in the order of their messages."""
         pieces = [piece for _, of_level in levels for piece in of_level]
         wholes = [whole for whole, _ in levels]
@@ -185,13 +199,11 @@ class _Packing:
             if self._weight + weight > self._partition_bytes:
                 yield from self.rest()
             goes_on = bool(self._parts) and previous is not None and _follows(part, previous)
-            if goes_on and part.path == self._parts[-1].path:
-                last = self._parts[-1]
-                self._parts[-1] = attrs.evolve(last, segments=range(last.segments.start, part.segments.stop))
-            elif goes_on:
-                self._parts.append(part)
+            joined = self._parts[-1].joined(part) if goes_on else None
+            if joined is not None:
+                self._parts[-1] = joined
             else:
-                self._parts.append(attrs.evolve(part, before=_before(part, wholes)))
+                self._parts.append(part if goes_on else attrs.evolve(part, before=_before(part, wholes)))
             self._weight += weight
             previous = part
 
@@ -225,15 +237,16 @@ def wanted_segments(seq_ids: Bounds, seq_ids_per_piece: int | None) -> list[rang
     high = NO_END if seq_ids.high is None else int(seq_ids.high) // seq_ids_per_piece + 1
     if seq_ids.choice is None:
         return [range(low, high)] if low < high else []
-    numbers = sorted({int(one) // seq_ids_per_piece for one in seq_ids.choice if one >= 0})
-    found: list[range] = []
-    for number in numbers:
-        if low <= number < high:
-            if found and found[-1].stop == number:
-                found[-1] = range(found[-1].start, number + 1)
-            else:
-                found.append(range(number, number + 1))
-    return found
+    numbers = (int(one) // seq_ids_per_piece for one in seq_ids.choice if one >= 0)
+    return [range(first, last + 1) for first, last in runs(number for number in numbers if low <= number < high)]
+
+
+def extent_of(queue: QueueDirectory) -> Extent:
+    """How large a queue is; empty where that cannot be told: the task that reads it says so."""
+    try:
+        return queue.extent()
+    except StorageError:
+        return Extent({}, 0, None)
 
 
 def byte_count(extent: Extent) -> int:
@@ -247,11 +260,9 @@ def _may_store(extent: Extent) -> bool:
 
 
 def _store_bytes(vhost: Vhost) -> int:
-    if not vhost.path:
-        return 0
-    directory = below(vhost.path, PERSISTENT_STORE)
-    return sum(
-        vhost.files.size(below(directory, name))
-        for name in vhost.files.list(directory)
-        if file_number(name) is not None
-    )
+    """Of the persistent store's files, as far as that can be told."""
+    directory, found = below(vhost.path, PERSISTENT_STORE), 0
+    with suppress(StorageError):
+        for name in vhost.files.list(directory) if vhost.path else ():
+            found += vhost.files.size(below(directory, name)) if file_number(name) is not None else 0
+    return found

@@ -12,23 +12,22 @@ it says); ``store_timestamp`` leaves out files whose messages were all stored ea
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from typing import Final
 
-import attrs
 import numpy as np
 
 from warren.msg_store.record_check import Failure
 from warren.msg_store.record_columns import RecordColumns
 from warren.msg_store.record_search import RecordSearch, lookback_bytes
 from warren.pipeline.filters import Wanted
+from warren.pipeline.log_ranges import LogLayout, Range, ranges
 from warren.pipeline.options import ReadOptions
 from warren.pipeline.packing import packed
 from warren.pipeline.places import Kind, Node, NodeContents
 from warren.pipeline.record_rows import RecordRows, Whence
-from warren.pipeline.row_filters import narrowed, within
 from warren.pipeline.schemas import RECORDS
-from warren.pipeline.survey import LogExtent
 from warren.pipeline.survey_memory import survey_of
 from warren.pipeline.table import Rows, Table, Task
 from warren.salvage.names import as_text
@@ -42,115 +41,77 @@ _FIRST_BYTES: Final = 4096
 """Read to learn when a file's first record was stored."""
 
 
-@attrs.frozen(kw_only=True)
-class LogRange:
-    """A part of a CommitLog file: physical offsets."""
-
-    path: str
-    begin: int
-    """Of the file."""
-    end: int
-    """Of the log in it."""
-    file_end: int
-    start: int
-    """The records that begin from here on …"""
-    stop: int
-    """… and ahead of here."""
-    lookback_bytes: int
-
-    def between(self, start: int, stop: int) -> LogRange:
-        """Another part of the file."""
-        return attrs.evolve(self, start=start, stop=stop)
-
-    def search(self, files: FileSystem, window_bytes: int) -> Iterator[RecordColumns | Failure]:
-        """What lies in it."""
-        handle = files.open_read(self.path)
-        try:
-            search = RecordSearch(
-                read=lambda at, size: handle.pread(size, at - self.begin),
-                begin=self.begin,
-                end=self.end,
-                file_end=self.file_end,
-                lookback_bytes=self.lookback_bytes,
-                window_bytes=window_bytes,
-            )
-            yield from search.records(self.start, self.stop)
-        finally:
-            handle.close()
-
-
 def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
     """A task for each ``partition_bytes``; small files share one."""
     node = contents.node
     found = survey_of(node, options)
     log, file_bytes = found.log, found.settings.mapped_file_size_commit_log
     if options.mode == "failfast":
-        _check_gaps(log, file_bytes)
-    ranges = _ranges(log, file_bytes, lookback_bytes(found.settings.max_message_size))
+        for missing in log.gaps(file_bytes):
+            raise DataError(log.directory, None, f"no file holds what followed physical offset {missing}")
+    layout = LogLayout(
+        node=node,
+        directory=found.directory,
+        settings=found.settings,
+        bases=log.bases,
+        end=log.end,
+        was_clean=found.was_clean,
+    )
+    files = ranges(layout, file_bytes)
     if "store_timestamp" in wanted.bounds:
-        stored = _stored(node, ranges)
-        ranges = [one for one in ranges if wanted.overlaps("store_timestamp", *stored[one.begin])]
+        stored = _stored(node, files)
+        files = [one for one in files if wanted.overlaps("store_timestamp", *stored[one.base])]
     offsets = wanted.of_column("physical_offset")
-    ranges = [one.between(*narrowed(offsets, one.start, one.stop)) for one in ranges]
-    for group in packed(ranges, 1, options.partition_bytes):
+    parts = [one.between(*offsets.narrowed(one.start, one.stop)) for one in files]
+    for group in packed(parts, 1, options.partition_bytes):
         yield Task(node, tuple(group))
 
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     """The records of some ranges, a window at a time."""
     files = task.node.place().files
-    for work in task.work:
-        whence = Whence(task.node.name, as_text(work.path), work.begin)
-        for item in work.search(files, options.batch_bytes):
+    for part in task.work:
+        whence = Whence(task.node.name, as_text(part.path), part.base)
+        for item in search(part, files, options.batch_bytes):
             if isinstance(item, RecordColumns):
                 if (rows := _only(item, wanted)) is not None:
                     yield RecordRows(rows, whence, options.bodies)
             elif options.mode == "failfast":
-                raise DataError(work.path, item.physical_offset - work.begin, item.reason)
+                raise DataError(part.path, item.physical_offset - part.base, item.reason)
 
 
-def _ranges(log: LogExtent, file_bytes: int, lookback: int) -> list[LogRange]:
-    """The files, as far as the log fills them."""
-    return [
-        LogRange(
-            path=log.path(base),
-            begin=base,
-            end=end,
-            file_end=base + file_bytes,
-            start=base,
-            stop=end,
-            lookback_bytes=lookback,
+def search(part: Range, files: FileSystem, window_bytes: int) -> Iterator[RecordColumns | Failure]:
+    """What lies in a range, wherever its first record begins."""
+    with closing(files.open_read(part.path)) as handle:
+        search = RecordSearch(
+            read=lambda at, size: handle.pread(size, at - part.base),
+            begin=part.base,
+            end=part.file_stop,
+            file_end=part.file_end,
+            lookback_bytes=lookback_bytes(part.layout.settings.max_message_size),
+            window_bytes=window_bytes,
         )
-        for base in log.bases
-        if (end := min(base + file_bytes, log.end)) > base
-    ]
-
-
-def _check_gaps(log: LogExtent, file_bytes: int) -> None:
-    for before, after in pairwise(log.bases):
-        if after > before + file_bytes:
-            reason = f"no file holds what followed physical offset {before + file_bytes}"
-            raise DataError(log.directory, None, reason)
+        yield from search.records(part.start, part.stop)
 
 
 # ── what is wanted ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _stored(node: Node, ranges: list[LogRange]) -> dict[int, tuple[int | None, int | None]]:
+def _stored(node: Node, whole: list[Range]) -> dict[int, tuple[int | None, int | None]]:
     """Between which times the messages of each file were stored: those of its first record and of the next file's.
 
     Nothing is said where files do not follow each other, or their times do not ascend.
     """
     files, first = node.place().files, {}
-    for one in ranges:
-        item = next(one.between(one.begin, one.begin + 1).search(files, _FIRST_BYTES), None)
-        first[one.begin] = int(item.store_timestamps[0]) if isinstance(item, RecordColumns) else None
+    for one in whole:
+        item = next(search(one.between(one.base, one.base + 1), files, _FIRST_BYTES), None)
+        first[one.base] = int(item.store_timestamps[0]) if isinstance(item, RecordColumns) else None
     times = [time for time in first.values() if time is not None]
     are_known = all(before <= after for before, after in pairwise(times))
     found: dict[int, tuple[int | None, int | None]] = {}
-    for one in ranges:
-        begun, following = first[one.begin], first.get(one.file_end)
-        found[one.begin] = (
+    for one in whole:
+        begun, following = first[one.base], first.get(one.file_end)
+        found[one.base] = (
             begun - _CLOCK_SLACK_MS if are_known and begun is not None else None,
             following + _CLOCK_SLACK_MS if are_known and following is not None else None,
         )
@@ -165,7 +126,7 @@ def _only(columns: RecordColumns, wanted: Wanted) -> RecordColumns | None:
         mask &= np.array(allowed)[columns.topic_of]
     for name in ("queue_id", "queue_offset", "physical_offset", "store_timestamp"):
         if name in wanted.bounds:
-            mask &= within(wanted.of_column(name), getattr(columns, f"{name}s"))
+            mask &= wanted.of_column(name).within(getattr(columns, f"{name}s"))
     if mask.all():
         return columns
     return columns.take(np.flatnonzero(mask)) if mask.any() else None

@@ -1,7 +1,7 @@
 """The table ``store``: a row for each record of each store's files, bad ones too, in order of the files' age.
 
 Behind the records that the scan of a file reached come those that are hidden there between garbage, as far as anybody
-needs them (:mod:`warren.pipeline.tables.hidden`).
+needs them (:mod:`warren.pipeline.tables.bodies`).
 
 Without bodies of messages (``bodies=false``) the messages of long records are not even read.
 """
@@ -18,15 +18,15 @@ import pyarrow as pa
 
 from warren.msg_store.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
 from warren.msg_store.rdq_format import EndReason, Record, ScanEnd, file_name, in_age_order
-from warren.pipeline.arrays import hexadecimal, repeated, slices
+from warren.pipeline.arrays import hexadecimal, slices
 from warren.pipeline.filters import Wanted
 from warren.pipeline.options import ReadOptions
+from warren.pipeline.packing import grouped
 from warren.pipeline.places import Kind, Node, NodeContents
 from warren.pipeline.schemas import STORE
 from warren.pipeline.table import Columns, Rows, Table, Task
-from warren.pipeline.tables.bodies import knows_needs
+from warren.pipeline.tables.bodies import Hidden, hidden_in, knows_needs
 from warren.pipeline.tables.damage import Damage
-from warren.pipeline.tables.hidden import Hidden, hidden_in
 from warren.salvage.names import as_text, to_text
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.vhost import PERSISTENT_STORE, STORES
@@ -50,8 +50,12 @@ class StoreFile:
 
 def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
     """Whole files, small ones together."""
-    packed: list[StoreFile] = []
-    packed_bytes = 0
+    for _, files in grouped(_files(contents, wanted), options.partition_bytes):
+        yield Task(contents.node, tuple(files))
+
+
+def _files(contents: NodeContents, wanted: Wanted) -> Iterator[tuple[int, StoreFile]]:
+    """What is wanted, with its size."""
     for vhost in contents.opened_vhosts():
         if not wanted.allows("vhost", as_text(to_text(vhost.name))):
             continue
@@ -59,16 +63,8 @@ def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterat
             directory = below(vhost.path, store)
             for number in in_age_order(vhost.files.list(directory)):
                 path = below(directory, file_name(number))
-                if not wanted.allows("file", path):
-                    continue
-                size = vhost.files.size(path)
-                if packed and packed_bytes + size > options.partition_bytes:
-                    yield Task(contents.node, tuple(packed))
-                    packed, packed_bytes = [], 0
-                packed.append(StoreFile(vhost.name, store, path))
-                packed_bytes += size
-    if packed:
-        yield Task(contents.node, tuple(packed))
+                if wanted.allows("file", path):
+                    yield vhost.files.size(path), StoreFile(vhost.name, store, path)
 
 
 def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
@@ -147,20 +143,19 @@ def _look_at_end(damage: Damage, one: StoreFile, end: ScanEnd) -> None:
 
 
 def _columns(node: Node, one: StoreFile, found: RdqColumns, *, with_messages: bool) -> Columns:
-    count = len(found)
     is_there = with_messages and found.has_messages
     return Columns(
-        count,
+        len(found),
         {
-            "node": lambda: repeated(node.name, count, pa.string()),
-            "vhost": lambda: repeated(as_text(to_text(one.vhost)), count, pa.string()),
-            "store": lambda: repeated(one.store, count, pa.string()),
+            "node": node.name,
+            "vhost": as_text(to_text(one.vhost)),
+            "store": one.store,
             "msg_id": lambda: hexadecimal(found.msg_ids),
-            "size": lambda: pa.array(found.sizes),
-            "good": lambda: pa.array(found.good),
-            "message": lambda: _messages(found) if is_there else pa.nulls(count, pa.binary()),
-            "file": lambda: repeated(one.path, count, pa.string()),
-            "file_offset": lambda: pa.array(found.offsets),
+            "size": found.sizes,
+            "good": found.good,
+            "message": (lambda: _messages(found)) if is_there else None,
+            "file": one.path,
+            "file_offset": found.offsets,
         },
     )
 
