@@ -165,8 +165,8 @@ def _hexadecimal(rows: Text) -> Text:
 
 
 def _digests(bodies: Text) -> Text:
-    rows: list[bytes] = np.frombuffer(bodies.tobytes(), f"V{bodies.shape[1]}").tolist()
-    digests = b"".join([sha256(row).digest() for row in rows])
+    data, size = bodies.tobytes(), bodies.shape[1]
+    digests = b"".join([sha256(data[at : at + size]).digest() for at in range(0, len(data), size)])
     return np.frombuffer(hexlify(digests), np.uint8).reshape(len(bodies), -1)
 
 
