@@ -538,7 +538,7 @@ def test_a_reader_of_a_foreign_store_changes_nothing(files: MemoryFileSystem) ->
     reader = StoreReader.open(files, DIRECTORY)
     assert len(reader) == 25
     numbers = [24, 3, 3, 17]
-    assert reader.read_many([key(n) for n in numbers]) == [body(n) for n in numbers]
+    assert [reader.read(key(n)) for n in numbers] == [body(n) for n in numbers]
     assert [(name, record.offset) for name, record in reader.records()][9:11] == [("0.rdq", 900), ("1.rdq", 0)]
     assert [(e.path[-5:], e.offset) for e in reader.unreadable] == [("2.rdq", 500)]
     reader.close()
@@ -562,7 +562,7 @@ def test_a_reader_reads_leftovers_on_their_own(files: MemoryFileSystem) -> None:
     files.open_append("/s/0.rdq").append(encode_record(key(1), body(1)) + bytes(200))
     files.open_append("/s/0.rdt").append(encode_record(key(2), body(2)))
     reader = StoreReader.open(files, "/s")
-    assert reader.read_many([key(1), key(2)]) == [body(1), body(2)]
+    assert [reader.read(key(n)) for n in (1, 2)] == [body(1), body(2)]
     assert reader.unreadable == []
 
 

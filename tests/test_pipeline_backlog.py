@@ -98,7 +98,7 @@ def by_hand(spark: SparkSession) -> dict[str, list[Row]]:
     """All tables of the rows above."""
     messages = frame(spark, MESSAGES, tables.MESSAGE_COLUMNS, MESSAGE_ROWS)
     records = frame(spark, RECORDS, tables.RECORD_COLUMNS, RECORD_ROWS)
-    offsets = frame(spark, OFFSETS, tables.OFFSET_COLUMNS, OFFSET_ROWS)
+    offsets = frame(spark, OFFSETS, tuple(OFFSET_ROWS[0]), OFFSET_ROWS)
     now = spark.createDataFrame(pa.table({"node": ["/one", "/two"], "now_ms": [NOW_MS, NOW_MS]}))
     waiting = tables.waiting_messages(messages).unionByName(tables.waiting_records(records)).cache()
     assert tuple(waiting.columns) == tables.WAITING

@@ -119,7 +119,7 @@ def test_the_package_is_of_pure_python_and_says_what_it_needs(package: Packed) -
     with zipfile.ZipFile(package.path) as opened:
         names = opened.namelist()
         opened.testzip()
-    assert {name.partition("/")[0] for name in names} > {"warren", "attr", "erlang.py", "pamqp"}
+    assert {name.partition("/")[0] for name in names} > {"warren", "attr", "pamqp"}
     assert not [name for name in names if name.endswith((".so", ".pyc")) or name.startswith(("pyspark", "/"))]
     for one in OUR_PACKAGES:
         folder = PROJECT / one.rpartition(".")[2]
