@@ -430,6 +430,7 @@ def test_names_may_be_any_bytes() -> None:
         client.send(1, method_of(c.Queue.Declare, queue="q" * 256))
 
 
+@pytest.mark.filterwarnings("ignore:This command is deprecated")  # basic.recover-async
 @pytest.mark.parametrize("kind", c.INDEX_MAPPING.values(), ids=lambda kind: kind.name)
 def test_methods_are_written_as_pamqp_writes_them(kind: type[Method]) -> None:
     """And read back: numbers, bits, strings and tables in every method's places."""
