@@ -26,11 +26,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Generic, TypedDict, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Final, TypedDict
 
 import attrs
 
@@ -48,10 +46,10 @@ from warren.running_node import RunningNode
 from warren.steps import Handle, Reading, Steps, Within, ask
 from warren.storage.errors import DataError, WarrenError
 from warren.topic_lookup import TagFilter, offsets_at, read_taken
-from warren.topic_record import Moment, StoredMessage
+from warren.topic_record import Moment
 
 _LOG = logging.getLogger("warren.topics")
-_BATCH: Final = 256
+BATCH: Final = 256
 """Messages that are taken at a time: what one reader has of them another one does not."""
 _numbers = itertools.count(1)
 
@@ -232,7 +230,7 @@ class ReaderVerbs:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def read(self, max_records: int = _BATCH, timeout: float | None = 0.0) -> Steps[Read]:
+    def read(self, max_records: int = BATCH, timeout: float | None = 0.0) -> Steps[Read]:
         """The next messages; waits up to ``timeout`` seconds (``None``: for ever) where there are none.
 
         With ``auto_commit`` those that the last call brought are done.
@@ -463,127 +461,3 @@ class ReaderHandle(Handle[ReaderVerbs]):
     def positions(self) -> dict[int, int]:
         """Of a broadcast reader: the queue offset that it reads next, by queue."""
         return self._verbs.positions
-
-
-# ── what is read ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@attrs.frozen
-class RecordVerbs:
-    """The verbs of one message that was read."""
-
-    claim: Claim
-    message: StoredMessage
-    after: int
-
-    def commit(self) -> Steps[None]:
-        """It, and all before it in its queue, are done. Raises :class:`QueueLostError` where the queue went to another
-        member meanwhile: that one gets them again."""
-        self.claim.done = max(self.claim.done, self.after)
-        yield from self.claim.reader.commit_up_to([(self.claim, self.after)])
-
-    def retry(self, delay_level: int = 0) -> Steps[None]:
-        """Have it again later, or as a dead letter after the last attempt; for this attempt it is done.
-
-        ``delay_level`` 0: each time later; negative: to the dead letters at once. Comes back when that is safe.
-        """
-        yield from self.claim.reader.send_back(self.message.record, delay_level)
-
-
-class ReadMessage(StoredMessage):
-    """A message, and the claim that it was taken with if it was read for a group."""
-
-    __slots__ = ("_after", "_claim")
-
-    def __init__(self, stored: Record | PackedRecord, claim: Claim | None = None, after: int = 0) -> None:
-        super().__init__(stored)
-        self._claim = claim
-        self._after = after  # the next place in its queue that is anything to this reader
-
-    @property
-    def _verbs(self) -> RecordVerbs:
-        if self._claim is None:
-            raise TopicError("the record was not read for a group")
-        return RecordVerbs(self._claim, self, self._after)
-
-    def _handed_out(self) -> None:
-        if self._claim is not None:
-            self._claim.handed_out = self._after
-
-    def _done(self) -> None:
-        if self._claim is not None and self._claim.done < self._after:
-            self._claim.done = self._after
-
-
-R = TypeVar("R", bound=ReadMessage)
-NewRecord = Callable[[PackedRecord, Claim, int], R]
-
-
-def spread(new: NewRecord[R], read: Read) -> list[R]:
-    """The messages that were read. Those that are not for the reader go with the one before."""
-    records: list[R] = []
-    for claim, found in read:
-        after = [*(record.queue_offset for record in found[1:]), claim.taken.end]
-        records += map(new, found, itertools.repeat(claim), after)
-    return records
-
-
-class Iteration(Generic[R]):
-    """Messages one by one: one is done when the next one is asked for. Ends when the reader is closed.
-
-    A read, or another iteration, takes over what this one has not handed out; if it is asked again, it begins anew.
-    """
-
-    def __init__(self, reader: ReaderVerbs, new: NewRecord[R], max_records: int | None, timeout: float | None) -> None:
-        self._reader = reader
-        self._new = new
-        self._left = sys.maxsize if max_records is None else max_records
-        self._timeout = timeout
-        self._claims: list[Claim] = []
-        self._batch: deque[R] = deque()
-        self._current: R | None = None
-
-    def take_now(self) -> R | None:
-        """The next message of the batch, if there is one."""
-        self.finish()
-        if not self._batch or self._reader.iteration is not self:
-            return None
-        record = self._current = self._batch.popleft()
-        record._handed_out()
-        self._left -= 1
-        return record
-
-    def finish(self) -> None:
-        """The message at hand is done."""
-        record, self._current = self._current, None
-        if record is not None and self._reader.iteration is self:  # else it was handed back
-            record._done()
-
-    def next_batch(self) -> Steps[bool]:
-        """Whether there is one before the time is over."""
-        reader = self._reader
-        self._batch.clear()
-        try:
-            yield from reader.begin()
-            reader.settle()
-            read = (yield from reader.take(min(self._left, _BATCH), self._timeout)) if self._left > 0 else []
-        except MemberError:
-            if reader.closed:
-                return False
-            raise
-        self._claims = [claim for claim, _ in read]
-        for claim in self._claims:
-            claim.is_iterated = True
-        self._batch.extend(spread(self._new, read))
-        reader.iteration = self if read else None
-        return bool(read)
-
-    def leave(self, *, tells: bool = True) -> None:
-        """Ask for no more: what is not done was not read. ``tells``: commit what is, which is not for finalisers."""
-        reader = self._reader
-        if reader.iteration is self:
-            reader.iteration = None
-            for claim in self._claims:
-                claim.handed_out = min(claim.handed_out, claim.done)
-            if tells and reader.auto_commit:
-                reader.tell_done(self._claims)

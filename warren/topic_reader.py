@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from warren.reader_verbs import Iteration, Read, ReaderHandle, ReaderVerbs, ReadMessage, RecordVerbs, spread
+from warren.read_message import Iteration, ReadMessage, RecordVerbs, spread
+from warren.reader_verbs import Read, ReaderHandle, ReaderVerbs
 from warren.steps import blocking, run
 
 

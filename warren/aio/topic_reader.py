@@ -12,7 +12,8 @@ from typing import Self
 
 from warren.aio.bridge import awaited, run
 from warren.aio.consumer import FAIR_SHARE
-from warren.reader_verbs import Iteration, Read, ReaderHandle, ReaderVerbs, ReadMessage, RecordVerbs, spread
+from warren.read_message import Iteration, ReadMessage, RecordVerbs, spread
+from warren.reader_verbs import Read, ReaderHandle, ReaderVerbs
 
 
 class TopicRecord(ReadMessage):
