@@ -320,6 +320,59 @@ def test_an_unknown_method_gets_no_answer(data: bytes) -> None:
     assert (server.data_to_send(), server.state) == (b"", State.TERMINATED)
 
 
+def test_after_a_violation_nothing_that_comes_raises() -> None:
+    _, server = running()
+    server.receive(frame(BODY, 1, b"x"))
+    assert server.state is State.CLOSED
+    assert server.receive(frame(METHOD, 0, b"") + frame(METHOD, 0, b"abc") + PUBLISH + HEADER_OF_5) == []
+    [closed] = server.receive(encode_method(0, c.Connection.CloseOk()))
+    assert isinstance(closed, MethodReceived)
+    assert server.state is State.TERMINATED
+
+
+WHOLE = PUBLISH + HEADER_OF_5 + frame(BODY, 1, b"12345")
+ACK = encode_method(1, c.Basic.Ack(1))
+LOST = WHOLE[:-1] + b"\0"
+
+
+def opening() -> Connection:
+    """A server that waits for ``connection.open``."""
+    server = Connection(Side.SERVER)
+    server.receive(PROTOCOL_HEADER)
+    server.send(0, c.Connection.Start(server_properties={}))
+    server.receive(encode_method(0, c.Connection.StartOk({}, "PLAIN", "")))
+    server.send(0, c.Connection.Tune(2047, 131_072, 0))
+    server.receive(encode_method(0, c.Connection.TuneOk(2047, 131_072, 0)))
+    return server
+
+
+def small() -> Connection:
+    _, server = running()
+    server.max_message_size = 4
+    return server
+
+
+@pytest.mark.parametrize(
+    ("server", "data"),
+    [
+        pytest.param(opening, WHOLE, id="a message before the connection runs"),
+        pytest.param(opening, ACK, id="an ack before the connection runs"),
+        pytest.param(lambda: running()[1], ACK[:1] + b"\0\0" + ACK[3:], id="an ack on channel 0"),
+        pytest.param(lambda: running()[1], WHOLE[:1] + b"\0\0" + WHOLE[3:], id="a message on channel 0"),
+        pytest.param(lambda: running(channels=())[1], LOST, id="a closed channel, and a frame without its end"),
+        pytest.param(small, WHOLE, id="a body that is too large"),
+    ],
+)
+def test_a_violation_is_the_same_in_one_piece_and_byte_by_byte(server: Callable[[], Connection], data: bytes) -> None:
+    found: list[str] = []
+    for pieces in ([data], [bytes((byte,)) for byte in data]):
+        peer = server()
+        [violation] = [event for piece in pieces for event in peer.receive(piece)]
+        assert isinstance(violation, Violation)
+        found.append(str(violation.error))
+    assert found[0] == found[1]
+
+
 def test_a_body_may_not_be_cut_short_by_another_message() -> None:
     _, server = running()
     assert server.receive(PUBLISH + HEADER_OF_5 + frame(BODY, 1, b"123")) == []

@@ -15,7 +15,7 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 import attrs
@@ -88,7 +88,8 @@ def hashed(password: bytes, salt: bytes) -> bytes:
     """What is kept of a password; ``salt``: 4 random bytes."""
     if len(salt) != _SALT_BYTES:
         raise RuntimeError(f"a salt of {len(salt)} bytes")
-    return salt + hashlib.sha256(salt + password).digest()
+    digest: bytes = _HASHES[DEFAULT_HASHING](salt + password).digest()
+    return salt + digest
 
 
 @attrs.define
@@ -104,7 +105,7 @@ class Users:
 
     # ── users ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def __iter__(self) -> Iterable[User]:
+    def __iter__(self) -> Iterator[User]:
         return iter([self._users[name] for name in sorted(self._users)])
 
     def __getitem__(self, name: str) -> User:

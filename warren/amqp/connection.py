@@ -37,7 +37,6 @@ from warren.amqp.framing import (
     HEADER,
     HEARTBEAT,
     METHOD,
-    ContentRun,
     Frame,
     FrameReader,
     Item,
@@ -132,13 +131,17 @@ class Connection:
         try:
             if self._header_due and not self._receive_header(events):
                 return events
-            while (item := self._reader.next()) is not None:
-                self._receive_item(item, events)
-                if self._is_over():
+            while not self._is_over():
+                self._reader.finds_runs = self.state is State.RUNNING
+                if (item := self._reader.next()) is None:
                     break
+                self._receive_item(item, events)
         except ProtocolError as error:
-            self._fail(error)
-            events.append(Violation(error))
+            if self.state in _DEAF:  # it was to be passed over; now not even the answer to our close will be found
+                self.state = State.TERMINATED
+            else:
+                self._fail(error)
+                events.append(Violation(error))
         return events
 
     def _is_over(self) -> bool:
@@ -163,18 +166,16 @@ class Connection:
         elif isinstance(item, Frame):
             self._receive_frame(item, events)
         else:
-            channel = self._open_channel(item)
-            if channel.content is not None:
-                raise _unexpected(channel.content)
+            event: Event
             if isinstance(item, MethodRun):
-                self._check_sender(decode_arguments(item.index, bytes(8) + bytes((item.flags,))))
-                if not channel.is_closing:
-                    events.append(item)
-                return
-            method = decode_arguments(item.index, item.method)
-            self._check_sender(method)
+                channel, event = self._channel_for(item.channel, c.INDEX_MAPPING[item.index]), item
+            else:
+                method = decode_arguments(item.index, item.method)
+                channel = self._channel_for(item.channel, type(method))
+                self._check_size(len(item.bodies[0]), item.index)
+                event = Messages(item.channel, method, item.tags, item.properties, item.bodies)
             if not channel.is_closing:
-                events.append(Messages(item.channel, method, item.tags, item.properties, item.bodies))
+                events.append(event)
 
     def _receive_frame(self, found: Frame, events: list[Event]) -> None:
         kind, number, payload = found.kind, found.channel, found.payload
@@ -198,6 +199,8 @@ class Connection:
     def _pass_over(self, item: Item, events: list[Event]) -> None:
         """We have closed: only what has to do with that counts."""
         if not isinstance(item, Frame) or item.channel or item.kind != METHOD:
+            return
+        if len(item.payload) < _LEAST_BYTES[METHOD]:
             return
         method = decode_method(item.payload)
         if isinstance(method, c.Connection.Close):
@@ -268,25 +271,22 @@ class Connection:
             channel = self._channels[number] = _Channel()
         return channel
 
-    def _open_channel(self, item: MethodRun | ContentRun) -> _Channel:
-        """The channel of messages or acks, which must be open."""
-        if not item.channel or self.state is not State.RUNNING:
-            raise ProtocolError(UNEXPECTED_FRAME, f"a method of channel {item.channel}")
-        channel = self._channel(item.channel)
-        if not channel.is_open:
-            raise ProtocolError(CHANNEL_ERROR, "expected 'channel.open'", item.index)
-        return channel
-
-    def _receive_channel_method(self, number: int, method: Method, events: list[Event]) -> None:
+    def _channel_for(self, number: int, kind: type[Method]) -> _Channel:
+        """The channel that the peer sends a method of this kind on, where it may."""
         channel = self._channel(number)
         if channel.content is not None:
             raise _unexpected(channel.content)
-        if isinstance(method, c.Channel.Open):
+        if kind is c.Channel.Open:
             if channel.is_open:
-                raise ProtocolError(CHANNEL_ERROR, "second 'channel.open' seen", method.index)
-        elif not channel.is_open and not isinstance(method, c.Channel.OpenOk):
-            raise ProtocolError(CHANNEL_ERROR, "expected 'channel.open'", method.index)
-        self._check_sender(method)
+                raise ProtocolError(CHANNEL_ERROR, "second 'channel.open' seen", kind.index)
+        elif not channel.is_open and kind is not c.Channel.OpenOk:
+            raise ProtocolError(CHANNEL_ERROR, "expected 'channel.open'", kind.index)
+        if kind not in SENT_BY[self.side.peer] or kind.index >> 16 == _CONNECTION:
+            raise ProtocolError(COMMAND_INVALID, "unimplemented method", kind.index)
+        return channel
+
+    def _receive_channel_method(self, number: int, method: Method, events: list[Event]) -> None:
+        channel = self._channel_for(number, type(method))
         if method.index in CONTENT_METHODS:
             channel.content = _Content(method)
             return
@@ -304,10 +304,14 @@ class Connection:
             channel.is_open = True
         events.append(MethodReceived(number, method))
 
-    def _check_sender(self, method: Method) -> None:
-        """Whether the peer may send this method on a channel."""
-        if type(method) not in SENT_BY[self.side.peer] or method.index >> 16 == _CONNECTION:
-            raise ProtocolError(COMMAND_INVALID, "unimplemented method", method.index)
+    def _check_size(self, size: int, method_index: int) -> None:
+        """Whether a body of ``size`` bytes is taken at all."""
+        if size > self.max_message_size:
+            raise ProtocolError(
+                FRAME_ERROR,
+                f"content body size {size} exceeds maximum allowed size {self.max_message_size}",
+                method_index,
+            )
 
     def _receive_content(self, number: int, kind: int, payload: bytes, events: list[Event]) -> None:
         channel = self._channel(number)
@@ -326,12 +330,7 @@ class Connection:
                     f"expected content header for class {BASIC}, got one for class {class_id} instead",
                     content.method.index,
                 )
-            if size > self.max_message_size:
-                raise ProtocolError(
-                    FRAME_ERROR,
-                    f"content body size {size} exceeds maximum allowed size {self.max_message_size}",
-                    content.method.index,
-                )
+            self._check_size(size, content.method.index)
             content.properties, content.left = properties, size
         elif kind != BODY:
             raise _unexpected(content)

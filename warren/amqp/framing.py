@@ -97,6 +97,8 @@ class FrameReader:
     def __init__(self, frame_max: int) -> None:
         self.frame_max = frame_max
         """Bytes that the peer's frames may have, overhead included; 0: no limit."""
+        self.finds_runs = False
+        """Else every frame comes as it is: a connection that does not run has to look at each."""
         self._data = b""
         self._at = 0
 
@@ -123,7 +125,7 @@ class FrameReader:
         if found is None:
             return None
         kind, channel, start, stop = found
-        if kind == METHOD and stop - start >= _INDEX.size:
+        if self.finds_runs and channel and kind == METHOD and stop - start >= _INDEX.size:
             (index,) = _INDEX.unpack_from(self._data, start)
             if index in SETTLEMENTS and stop - start == _SETTLEMENT_BYTES:
                 return self._settlements(channel, index, start)
@@ -161,19 +163,18 @@ class FrameReader:
 
     def _contents(self, channel: int, index: int, start: int, stop: int) -> ContentRun | None:
         """The message that begins here and those like it; ``None`` where it is not whole, or in several body frames."""
-        header = self._frame(stop + 1)
-        if header is None or header[0] != HEADER or header[1] != channel or header[3] - header[2] < _CONTENT.size:
+        header_start, header_stop = self._payload(stop + 1, HEADER, channel)
+        if header_stop - header_start < _CONTENT.size:
             return None
-        _, _, header_start, header_stop = header
         class_id, weight, body_bytes = _CONTENT.unpack_from(self._data, header_start)
         if class_id != BASIC or weight:
             return None
         end = body_start = header_stop + 1
         if body_bytes:
-            body = self._frame(header_stop + 1)
-            if body is None or body[0] != BODY or body[1] != channel or body[3] - body[2] != body_bytes:
+            body_start, body_stop = self._payload(header_stop + 1, BODY, channel)
+            if body_stop - body_start != body_bytes:
                 return None
-            body_start, end = body[2], body[3] + 1
+            end = body_stop + 1
         at, length = self._at, end - self._at
         tag_at = self._tag_at(index, start, stop)
         rows = self._rows(length, body_start - at, tag_at)
@@ -187,6 +188,15 @@ class FrameReader:
         )
         self._at += rows * length
         return run
+
+    def _payload(self, at: int, kind: int, channel: int) -> tuple[int, int]:
+        """Where the payload of the frame at this offset begins and ends; nothing where it is not one of these, or not
+        whole, or no frame, which is found out when its turn comes."""
+        try:
+            found = self._frame(at)
+        except LostFramingError:
+            return 0, 0
+        return found[2:] if found is not None and found[:2] == (kind, channel) else (0, 0)
 
     def _tag_at(self, index: int, start: int, stop: int) -> int | None:
         """Where in a row the delivery tag stands; ``None`` where there is none."""
