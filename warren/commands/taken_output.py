@@ -56,11 +56,11 @@ class TakenOutput:
         pause_s = _FIRST_PAUSE_S
         closed = select.poll()
         closed.register(descriptor, select.POLLERR)
-        while (waiting := _waiting_bytes(descriptor)) and not self.is_gone and not is_interrupted():
+        while _waiting_bytes(descriptor) and not self.is_gone and not is_interrupted():
             self.is_gone = bool(closed.poll(0))
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return waiting
+        return _waiting_bytes(descriptor)  # anew: the reader may have taken it just before the interrupt
 
 
 def _pipe_of_stdout() -> int | None:
