@@ -135,7 +135,7 @@ class NodeActor(NodeRegistry):
             self._record.open(self._about())
         context.timer = TimerActor.start(context.pool, context.clock)
         self._start_monitor()
-        self._definitions = Definitions.open(files, self._path)
+        self._definitions = Definitions.open(files, self._path, context.random)
         if not found:  # so that a crash from here on leaves no directory that looks like a broker's
             self._definitions.save()
         for name in found:

@@ -23,6 +23,7 @@ from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.definitions_json import Imported
 from warren.actors.engines.errors import NotFoundError, ResourceLockedError
 from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.users import Users
 from warren.actors.handing_over import QueueDownError, QueueGoneError
 from warren.actors.inbox import Call
 from warren.actors.node_context import NodeContext
@@ -57,6 +58,11 @@ class NodeRegistry(NodePart):
         if self._definitions is None:
             raise RuntimeError("the node is not open")
         return self._definitions
+
+    @property
+    def users(self) -> Users:
+        """Who may log in, and do what. Any thread may ask; they are changed by :meth:`define` alone."""
+        return self.definitions.users
 
     @abstractmethod
     def _open_vhost(self, name: str) -> None:
@@ -140,6 +146,12 @@ class NodeRegistry(NodePart):
             self.definitions.save()
         except StorageError as error:
             raise UnsavedError(f"what is declared could not be written down: {error}") from error
+
+    def define(self, work: Callable[[Definitions], T]) -> T:
+        """Change what is declared and has no actor: users, permissions. On return it is written down."""
+        result = work(self.definitions)
+        self._save()
+        return result
 
     def delete_vhost(self, name: str) -> None:
         """With everything in it."""

@@ -12,9 +12,9 @@ import pytest
 import warren
 from tests.support.node_changes import CHANGES, looked_at, prepare
 from tests.support.runtime_tools import BIG, DATA, HandNode, bodies, hand_node
+from warren.actors.engines.changes import Change
 from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.engines.vhost_definitions import Change
 from warren.steps import run
 from warren.storage.errors import DiskFullError, StorageError, WarrenError
 from warren.storage.memory import MemoryFileSystem
@@ -213,7 +213,7 @@ def test_definitions_with_what_is_no_text_open_and_keep_it() -> None:
     scene = hand_node(files)
     scene.node.queue("old").publish(b"o").wait()
     scene.node.close()
-    definitions = Definitions.open(files, DATA)
+    definitions = Definitions.open(files, DATA, bytes)
     for kind, definition in (
         ("vhost", '{"name": "\\udc80"}'),
         ("vhost", '{"name": "\\ud800"}'),
@@ -222,7 +222,7 @@ def test_definitions_with_what_is_no_text_open_and_keep_it() -> None:
         ("binding", '{"source": "amq.direct", "vhost": "/", "destination": "k", "destination_type": "queue", '
                     '"routing_key": "k", "arguments": {}}'),
     ):  # fmt: skip
-        definitions._changes.append(Change("put", kind, definition))  # type: ignore[arg-type]
+        definitions._notes.changes.append(Change("put", kind, definition))  # type: ignore[arg-type]
     definitions.save()
     for _ in range(2):
         scene = hand_node(files)

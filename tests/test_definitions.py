@@ -26,6 +26,7 @@ from warren.actors.engines.errors import (
     ResourceLockedError,
 )
 from warren.actors.engines.exchanges import BUILTIN_EXCHANGES, Binding, ExchangeDeclaration
+from warren.actors.engines.permissions import Permissions, TopicPermissions
 from warren.actors.engines.vhost_definitions import Removed
 from warren.storage.errors import DataError, DiskFullError, StorageError
 from warren.storage.faults import FaultRules, SimulatedCrash
@@ -301,11 +302,11 @@ def declare_much(definitions: Definitions) -> None:
 
 def test_what_is_durable_comes_back_and_nothing_else() -> None:
     files = MemoryFileSystem()
-    definitions = Definitions.open(files, DIRECTORY)
+    definitions = Definitions.open(files, DIRECTORY, bytes)
     declare_much(definitions)
     definitions.save()
     assert definitions.is_saved
-    again = Definitions.open(files, DIRECTORY)
+    again = Definitions.open(files, DIRECTORY, bytes)
     again.check_invariants()
     assert kept(again) == kept(definitions)
     assert [q.name for q in again.vhost("/").queues()] == ["kept", "amq.gen-kept"]
@@ -316,20 +317,20 @@ def test_what_is_durable_comes_back_and_nothing_else() -> None:
 
 
 def test_real_files_keep_definitions_too(tmp_path: Path) -> None:
-    definitions = Definitions.open(RealFileSystem(), str(tmp_path / "new" / "node"))
+    definitions = Definitions.open(RealFileSystem(), str(tmp_path / "new" / "node"), bytes)
     declare_much(definitions)
     definitions.save()
     definitions.declare_queue(queue("late"))
     definitions.save()
-    assert kept(Definitions.open(RealFileSystem(), str(tmp_path / "new" / "node"))) == kept(definitions)
+    assert kept(Definitions.open(RealFileSystem(), str(tmp_path / "new" / "node"), bytes)) == kept(definitions)
 
 
 def test_opening_and_saving_nothing_durable_writes_nothing() -> None:
     files = MemoryFileSystem()
-    definitions = Definitions.open(files, DIRECTORY)
+    definitions = Definitions.open(files, DIRECTORY, bytes)
     assert files.operations == 0
     definitions.save()
-    again = Definitions.open(files, DIRECTORY)
+    again = Definitions.open(files, DIRECTORY, bytes)
     again.save()
     before = files.contents(), files.operations
     again.declare_queue(queue("passing", durable=False))
@@ -343,7 +344,7 @@ def test_what_a_killed_process_left_is_made_safe_before_anybody_is_told_of_it() 
     """Killed before it synced, its declaration is there; declared again, and saved, it must outlive a power loss."""
     for cut in range(1, 12):
         files = MemoryFileSystem(random.Random(cut))
-        definitions = Definitions.open(files, DIRECTORY)
+        definitions = Definitions.open(files, DIRECTORY, bytes)
         definitions.save()
         definitions.declare_queue(queue("q"))
         files.crash_at(cut)
@@ -353,12 +354,12 @@ def test_what_a_killed_process_left_is_made_safe_before_anybody_is_told_of_it() 
             heir = files.after_process_crash()
         else:
             break
-        again = Definitions.open(heir, DIRECTORY)
+        again = Definitions.open(heir, DIRECTORY, bytes)
         again.declare_queue(queue("q"))
         again.save()
         assert again.is_saved
         for seed in range(5):
-            assert Definitions.open(heir.after_power_loss(random.Random(seed)), DIRECTORY).vhost("/").queue("q")
+            assert Definitions.open(heir.after_power_loss(random.Random(seed)), DIRECTORY, bytes).vhost("/").queue("q")
     assert cut > 3
 
 
@@ -366,7 +367,7 @@ def test_one_more_queue_costs_its_own_bytes(monkeypatch: pytest.MonkeyPatch) -> 
     """Ten thousand queues declared and saved one by one must not write the ten thousand each time."""
     monkeypatch.setattr(definitions_file, "MIN_LOG_BYTES", 1000)
     files = MemoryFileSystem()
-    definitions = Definitions.open(files, DIRECTORY)
+    definitions = Definitions.open(files, DIRECTORY, bytes)
     written = 0
     for number in range(1000):
         before = {path: len(data) for path, data in files.contents().items()}
@@ -375,7 +376,7 @@ def test_one_more_queue_costs_its_own_bytes(monkeypatch: pytest.MonkeyPatch) -> 
         after = {path: len(data) for path, data in files.contents().items()}
         written += after[FILE] if after[FILE] != before.get(FILE) else after[LOG] - before.get(LOG, 0)
     assert written < 6 * (len(files.read(FILE)) + files.size(LOG))
-    assert kept(Definitions.open(files, DIRECTORY)) == kept(definitions)
+    assert kept(Definitions.open(files, DIRECTORY, bytes)) == kept(definitions)
 
 
 STEPS: list[Callable[[Definitions], object]] = [
@@ -390,6 +391,10 @@ STEPS: list[Callable[[Definitions], object]] = [
     lambda d: [d.delete_queue("/", f"q{number}") for number in range(10)],
     lambda d: (d.declare_vhost("shop"), d.declare_queue(queue("q", "shop"))),
     lambda d: d.delete_exchange("/", "x"),
+    lambda d: (d.users.add("bob", b"b", ["management"]), d.grant("bob", "shop", Permissions("", "^b", ".*"))),
+    lambda d: d.grant_topics("bob", "shop", "amq.topic", TopicPermissions("^b", ".*")),
+    lambda d: (d.users.change_password("bob", b"c"), d.users.set_permissions("guest", "/", "", "", "")),
+    lambda d: d.users.delete("bob"),
 ]
 STEPS *= 2
 """Changes, each followed by a save."""
@@ -397,7 +402,7 @@ STEPS *= 2
 
 def run(files: MemoryFileSystem, states: list[list[str]]) -> None:
     """All steps on a disk; ``states`` gets what is kept before each save, whether it returns or not."""
-    definitions = Definitions.open(files, DIRECTORY)
+    definitions = Definitions.open(files, DIRECTORY, bytes)
     for step in STEPS:
         step(definitions)
         states.append(kept(definitions))
@@ -423,13 +428,13 @@ def test_cut_off_at_every_operation(torn: bool, monkeypatch: pytest.MonkeyPatch)
             heirs = [files.after_process_crash()]
             heirs += [files.after_power_loss(random.Random(power)) for power in range(3)]
             for heir in heirs:
-                found = Definitions.open(heir, DIRECTORY)
+                found = Definitions.open(heir, DIRECTORY, bytes)
                 found.check_invariants()
                 assert kept(found) in states[-2:], f"seed {seed}, operation {cut}"
                 found.declare_queue(queue("after the crash"))
                 found.save()
                 after = kept(found)
-                assert kept(Definitions.open(heir.after_power_loss(random.Random(9)), DIRECTORY)) == after
+                assert kept(Definitions.open(heir.after_power_loss(random.Random(9)), DIRECTORY, bytes)) == after
 
 
 @pytest.mark.parametrize("kind", ["append", "sync", "rename", "sync_directory", "create", "delete", "make_directory"])
@@ -439,7 +444,7 @@ def test_a_save_that_failed_is_made_up_for_by_the_next_one(kind: str, monkeypatc
     for skip in range(30):
         files = MemoryFileSystem(random.Random(skip))
         files.fail(kind, skip=skip)
-        definitions = Definitions.open(files, DIRECTORY)
+        definitions = Definitions.open(files, DIRECTORY, bytes)
         saved = kept(definitions)
         for step in STEPS:
             step(definitions)
@@ -448,18 +453,18 @@ def test_a_save_that_failed_is_made_up_for_by_the_next_one(kind: str, monkeypatc
             except StorageError:
                 failures += 1
                 assert not definitions.is_saved
-                survivor = Definitions.open(files, DIRECTORY)
+                survivor = Definitions.open(files, DIRECTORY, bytes)
                 assert kept(survivor) in (saved, kept(definitions))
                 definitions.save()
             saved = kept(definitions)
-            assert kept(Definitions.open(files, DIRECTORY)) == saved
-        assert kept(Definitions.open(files.after_power_loss(random.Random(1)), DIRECTORY)) == saved
+            assert kept(Definitions.open(files, DIRECTORY, bytes)) == saved
+        assert kept(Definitions.open(files.after_power_loss(random.Random(1)), DIRECTORY, bytes)) == saved
     assert failures
 
 
 def test_a_full_disk_loses_nothing_that_was_saved() -> None:
     files = MemoryFileSystem()
-    definitions = Definitions.open(files, DIRECTORY)
+    definitions = Definitions.open(files, DIRECTORY, bytes)
     declare_much(definitions)
     definitions.save()
     saved = kept(definitions)
@@ -468,16 +473,87 @@ def test_a_full_disk_loses_nothing_that_was_saved() -> None:
     for _ in range(2):  # as a record of the log, then as a new file
         with pytest.raises(DiskFullError):
             definitions.save()
-        assert kept(Definitions.open(files, DIRECTORY)) == saved
+        assert kept(Definitions.open(files, DIRECTORY, bytes)) == saved
     files.capacity_bytes = None
     definitions.save()
-    assert kept(Definitions.open(files, DIRECTORY)) == kept(definitions)
+    assert kept(Definitions.open(files, DIRECTORY, bytes)) == kept(definitions)
+
+
+def without_users(files: MemoryFileSystem) -> None:
+    """Let the file be of a warren that knew of no users."""
+    document = json.loads(files.read(FILE))
+    for part in document["definitions"].keys() - definitions_file.FIRST_PARTS:
+        del document["definitions"][part]
+    document["checksum"] = definitions_file._checksum(document["generation"], document["definitions"])
+    replace(files, FILE, json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_there_is_a_first_user_until_somebody_deletes_it(is_new: bool) -> None:
+    files = MemoryFileSystem()
+    if not is_new:
+        earlier = Definitions.open(files, DIRECTORY, bytes)
+        earlier.declare_queue(queue("q"))
+        earlier.save()
+        without_users(files)
+        again = Definitions.open(files, DIRECTORY, bytes)
+        again.declare_queue(queue("of then"))
+        again._notes.changes = again._notes.changes[-1:]  # as an earlier warren would have gone on
+        again.save()
+    definitions = Definitions.open(files, DIRECTORY, bytes)
+    assert definitions.users.authenticate("guest", b"guest").tags == ("administrator",)
+    assert definitions.users.permissions("guest") == {"/": Permissions(".*", ".*", ".*")}
+    definitions.save()
+    definitions = Definitions.open(files, DIRECTORY, bytes)
+    definitions.users.change_password("guest", b"mine")
+    definitions.save()
+    definitions = Definitions.open(files, DIRECTORY, bytes)
+    assert definitions.users.authenticate("guest", b"mine")
+    definitions.users.delete("guest")
+    definitions.save()
+    for _ in range(2):
+        definitions = Definitions.open(files, DIRECTORY, bytes)
+        assert definitions.users.to_json() == {"users": [], "permissions": [], "topic_permissions": []}
+        definitions.declare_queue(queue("more"))
+        definitions.save()
+    assert definitions.vhost("/").queue("more")
+
+
+def test_a_change_of_users_is_taken_back_with_all_that_goes_with_it() -> None:
+    definitions = Definitions.open(MemoryFileSystem(), DIRECTORY, bytes)
+    definitions.declare_vhost("shop")
+    definitions.users.add("bob", b"b")
+    definitions.grant("bob", "shop", Permissions("", "^b", ".*"))
+    definitions.grant_topics("bob", "shop", "amq.topic", TopicPermissions("^b", ".*"))
+    definitions.save()
+    before = kept(definitions)
+    definitions.users.change_password("bob", b"c")
+    definitions.users.add("eve", b"e")
+    definitions.grant("bob", "shop", Permissions("", "", ""))
+    definitions.delete_vhost("shop")
+    assert definitions.users.to_json()["topic_permissions"] == []
+    assert not definitions.users.may_use("bob", "shop")
+    definitions.users.delete("bob")
+    definitions.check_invariants()
+    definitions.undo()
+    assert kept(definitions) == before
+    definitions.check_invariants()
+    assert definitions.is_saved
+
+
+def test_permissions_are_of_somebody_who_is_there_somewhere_that_is_there() -> None:
+    definitions = Definitions()
+    for user, vhost in (("bob", "/"), ("guest", "shop")):
+        with pytest.raises(NotFoundError, match=r"no (user 'bob'|vhost 'shop')"):
+            definitions.grant(user, vhost, Permissions("", "", ""))
+        with pytest.raises(NotFoundError, match=r"no (user 'bob'|vhost 'shop')"):
+            definitions.grant_topics(user, vhost, "amq.topic", TopicPermissions("", ""))
 
 
 def damaged_disk() -> tuple[MemoryFileSystem, list[list[str]]]:
     files = MemoryFileSystem(rules=FaultRules(damage=True))
     states: list[list[str]] = []
-    definitions = Definitions.open(files, DIRECTORY)
+    definitions = Definitions.open(files, DIRECTORY, bytes)
     for step in STEPS[:4]:
         step(definitions)
         definitions.save()
@@ -487,7 +563,7 @@ def damaged_disk() -> tuple[MemoryFileSystem, list[list[str]]]:
 
 def opening(files: MemoryFileSystem) -> list[str] | DataError:
     try:
-        return kept(Definitions.open(files, DIRECTORY))
+        return kept(Definitions.open(files, DIRECTORY, bytes))
     except DataError as error:
         return error
 
@@ -495,7 +571,7 @@ def opening(files: MemoryFileSystem) -> list[str] | DataError:
 def test_a_flipped_bit_anywhere_in_the_file_is_said_and_left_as_it_is() -> None:
     files, _ = damaged_disk()
     whole = files.contents()
-    saved = kept(Definitions.open(files, DIRECTORY))
+    saved = kept(Definitions.open(files, DIRECTORY, bytes))
     unnoticed = 0
     for offset in range(len(whole[FILE])):
         files.flip_bit(FILE, offset, offset % 8)
@@ -520,14 +596,14 @@ def test_a_flipped_bit_in_the_log_is_said_unless_it_may_be_a_torn_end() -> None:
         files.flip_bit(LOG, offset, offset % 8)
         if offset < last - 1:
             with pytest.raises(DataError) as raised:
-                Definitions.open(files, DIRECTORY)
+                Definitions.open(files, DIRECTORY, bytes)
             assert raised.value.path == LOG
             assert raised.value.offset is not None
             assert raised.value.offset <= offset
         elif offset >= last:
-            assert kept(Definitions.open(files, DIRECTORY)) == states[-2]
+            assert kept(Definitions.open(files, DIRECTORY, bytes)) == states[-2]
         files.flip_bit(LOG, offset, offset % 8)
-    assert kept(Definitions.open(files, DIRECTORY)) == states[-1]
+    assert kept(Definitions.open(files, DIRECTORY, bytes)) == states[-1]
 
 
 def test_a_log_cut_anywhere_holds_the_whole_records_before_the_cut() -> None:
@@ -536,7 +612,7 @@ def test_a_log_cut_anywhere_holds_the_whole_records_before_the_cut() -> None:
     for size in range(len(log), -1, -1):
         files.cut(LOG, size)
         whole_saves = max(log[:size].count(b"\n") - 1, 0)
-        found = Definitions.open(files, DIRECTORY)
+        found = Definitions.open(files, DIRECTORY, bytes)
         assert kept(found) == states[whole_saves]
 
 
@@ -561,7 +637,7 @@ def test_files_that_cannot_be_are_said_and_left_as_they_are(
     change(files)
     before = files.contents()
     with pytest.raises(DataError, match=reason) as raised:
-        Definitions.open(files, DIRECTORY)
+        Definitions.open(files, DIRECTORY, bytes)
     assert raised.value.path == FILE
     assert files.contents() == before
 
@@ -582,7 +658,7 @@ def test_a_log_of_a_later_generation_than_its_file_is_damage() -> None:
     document["checksum"] = definitions_file._checksum(0, document["definitions"])
     replace(files, FILE, json.dumps(document).encode())
     with pytest.raises(DataError, match="begins with"):
-        Definitions.open(files, DIRECTORY)
+        Definitions.open(files, DIRECTORY, bytes)
 
 
 NAMES = st.sampled_from("abc")
@@ -601,7 +677,7 @@ CHANGES = st.one_of(
 @given(changes=st.lists(CHANGES, max_size=40))
 def test_the_disk_agrees_with_memory_after_each_save(changes: list[tuple[Any, ...]]) -> None:
     files = MemoryFileSystem()
-    definitions = Definitions.open(files, DIRECTORY)
+    definitions = Definitions.open(files, DIRECTORY, bytes)
     definitions.save()
     saved = kept(definitions)
     for change in changes:
@@ -624,7 +700,7 @@ def test_the_disk_agrees_with_memory_after_each_save(changes: list[tuple[Any, ..
                     saved = kept(definitions)
         except RefusedError:
             pass
-        assert kept(Definitions.open(files, DIRECTORY)) == saved
+        assert kept(Definitions.open(files, DIRECTORY, bytes)) == saved
     definitions.check_invariants()
     again = Definitions()
     again.import_definitions(json.loads(json.dumps(definitions.export_definitions())))

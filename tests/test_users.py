@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import threading
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from warren.actors.engines.errors import (
     NotFoundError,
     PreconditionFailedError,
 )
+from warren.actors.engines.permissions import permissions_of, topic_permissions_of
 from warren.actors.engines.users import Users
 
 
@@ -107,28 +110,40 @@ def test_a_vhost_that_goes_takes_its_permissions_along(users: Users) -> None:
     assert [one["vhost"] for one in users.to_json()["topic_permissions"]] == ["b"]
 
 
-def test_definitions_go_out_and_come_back(users: Users) -> None:
+def put_all(users: Users, parts: dict[str, list[Any]]) -> None:
+    for item in parts.get("users", []):
+        users.put(users.from_json(item))
+    for item in parts.get("permissions", []):
+        users.grant(item["user"], item["vhost"], permissions_of(item))
+    for item in parts.get("topic_permissions", []):
+        users.grant_topics(item["user"], item["vhost"], item["exchange"], topic_permissions_of(item))
+
+
+def test_what_is_written_of_users_is_read_again(users: Users) -> None:
     users.add("alice", b"secret", ["administrator", "custom"])
+    users.set_limits("alice", {"max-connections": 3, "max-channels": -1})
     users.set_permissions("alice", "/", ".*", "^a", "")
     users.set_topic_permissions("alice", "/", "amq.topic", "^x", ".*")
     other = Users(bytes)
-    other.add_from_json(users.to_json())
+    put_all(other, users.to_json())
     assert other.to_json() == users.to_json()
     assert other.authenticate("alice", b"secret").tags == ("administrator", "custom")
+    assert other["alice"].limits == {"max-connections": 3, "max-channels": -1}
 
 
-def test_definitions_of_other_ages_are_read(users: Users) -> None:
+def test_users_of_other_ages_are_read(users: Users) -> None:
     md5 = base64.b64encode(b"salt" + hashlib.md5(b"saltold").digest()).decode()
     sha512 = base64.b64encode(b"salt" + hashlib.sha512(b"saltlong").digest()).decode()
-    users.add_from_json(
+    put_all(
+        users,
         {
             "users": [
-                {"name": "plain", "password": "text", "tags": "administrator,management"},
+                {"name": "plain", "password": "text", "tags": "administrator, management"},
                 {"name": "old", "password_hash": md5, "hashing_algorithm": "rabbit_password_hashing_md5", "tags": ""},
                 {"name": "long", "password_hash": sha512, "hashing_algorithm": "rabbit_password_hashing_sha512"},
-                {"name": "none", "password_hash": ""},
+                {"name": "none", "password_hash": "", "limits": []},
             ]
-        }
+        },
     )
     assert users.authenticate("plain", b"text").tags == ("administrator", "management")
     assert users.authenticate("old", b"old").tags == ()
@@ -137,27 +152,79 @@ def test_definitions_of_other_ages_are_read(users: Users) -> None:
         users.authenticate("none", b"")
 
 
+def test_an_empty_password_is_never_right(users: Users) -> None:
+    users.add("open", b"")
+    with pytest.raises(AccessRefusedError):
+        users.authenticate("open", b"")
+
+
+PERMISSIONS = {"user": "kept", "vhost": "/", "configure": "", "write": "", "read": ""}
+
+
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
         ({"users": [{}]}, "a user without a name"),
         ({"users": ["bob"]}, "a user without a name"),
+        ({"users": [{"name": ""}]}, "cannot be empty"),
+        ({"users": [{"name": "\udc80"}]}, "surrogates"),
         ({"users": [{"name": "b", "password_hash": "?"}]}, "user 'b': password_hash is not base64"),
         ({"users": [{"name": "b", "hashing_algorithm": "rot13"}]}, "user 'b': hashing_algorithm 'rot13' is none of"),
-        (
-            {"permissions": [{"user": "x", "vhost": "/", "configure": "", "write": "", "read": ""}]},
-            "'x', who is no user",
-        ),
-        ({"permissions": [{"user": "kept", "vhost": "/", "configure": "("}]}, "permissions without 'write'"),
-        (
-            {"permissions": [{"user": "kept", "vhost": "/", "configure": "(", "write": "", "read": ""}]},
-            r"no regular expression: '\('",
-        ),
+        ({"users": [{"name": "b", "tags": [1]}]}, "user 'b': tags are a list of strings"),
+        ({"users": [{"name": "b", "limits": [1]}]}, "user 'b': limits are an object"),
+        ({"users": [{"name": "b", "limits": {"max-queues": 1}}]}, "limit 'max-queues' is none of max-connections, max"),
+        ({"users": [{"name": "b", "limits": {"max-channels": "1"}}]}, "max-channels is a number, not '1'"),
+        ({"permissions": [PERMISSIONS | {"user": "x"}]}, "no user 'x'"),
+        ({"permissions": [{"user": "kept", "vhost": "/", "configure": ""}]}, "permissions of 'kept' without 'write'"),
+        ({"permissions": [PERMISSIONS | {"configure": "("}]}, r"no regular expression: '\('"),
+        ({"permissions": [PERMISSIONS | {"read": None}]}, "a pattern is a text"),
+        ({"topic_permissions": [PERMISSIONS | {"exchange": "x", "write": "x" * 1001}]}, "a pattern is a text"),
     ],
 )
-def test_definitions_that_cannot_be_change_nothing(users: Users, parts: dict[str, list[object]], why: str) -> None:
+def test_what_no_user_and_no_permission_can_be_changes_nothing(
+    users: Users, parts: dict[str, list[Any]], why: str
+) -> None:
     users.add("kept", b"")
     before = users.to_json()
-    with pytest.raises(ArgumentsError, match=why):
-        users.add_from_json(parts | {"users": [{"name": "new", "password": "x"}, *parts.get("users", [])]})
+    with pytest.raises((ArgumentsError, NotFoundError), match=why):
+        put_all(users, parts)
     assert users.to_json() == before
+
+
+def test_answers_are_of_the_permissions_of_the_moment(users: Users) -> None:
+    """Asked by several threads while they change: what was allowed before a change is not after it."""
+    users.add("bob", b"")
+    users.set_permissions("bob", "/", ".*", ".*", ".*")
+    ended = threading.Event()
+    wrong: list[str] = []
+
+    def ask() -> None:
+        number = 0
+        while not ended.is_set():
+            number += 1
+            try:
+                users.check("bob", "/", "queue", f"q{number % 10_000}", "read")
+                users.check_topic("bob", "/", "amq.topic", f"k{number % 10_000}", "write")
+            except AccessRefusedError:
+                pass
+            except Exception as error:
+                wrong.append(repr(error))
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(200):
+        for pattern, allowed in (("^x", False), ("^q", True)):
+            users.set_permissions("bob", "/", "", "", pattern)
+            users.set_topic_permissions("bob", "/", "amq.topic", pattern, "")
+            for number in range(5):
+                if allowed:
+                    users.check("bob", "/", "queue", f"q{number}", "read")
+                else:
+                    with pytest.raises(AccessRefusedError):
+                        users.check("bob", "/", "queue", f"q{number}", "read")
+        users.to_json()
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

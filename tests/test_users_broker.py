@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.broker import Broker
 from warren.actors.engines.errors import AccessRefusedError
+from warren.actors.engines.permissions import permissions_of, topic_permissions_of
 from warren.actors.engines.users import Users
 
 pytestmark = pytest.mark.broker
@@ -60,7 +61,12 @@ def test_we_let_in_whom_a_brokers_definitions_name(broker: Broker, tmp_path: Pat
     broker.ctl("export_definitions", str(file))
     exported = json.loads(file.read_text())
     users = Users(os.urandom)
-    users.add_from_json(exported)
+    for item in exported["users"]:
+        users.put(users.from_json(item))
+    for item in exported["permissions"]:
+        users.grant(item["user"], item["vhost"], permissions_of(item))
+    for item in exported["topic_permissions"]:
+        users.grant_topics(item["user"], item["vhost"], item["exchange"], topic_permissions_of(item))
     assert set(users.authenticate("bob", "pässword".encode()).tags) == {"monitoring", "policymaker"}
     assert users.authenticate("guest", b"guest")
     assert not users["silent"].has_password(b"")

@@ -1,4 +1,5 @@
-"""A node's definitions: its vhosts, with their queues, exchanges and bindings; in memory, on disk, in and out.
+"""A node's definitions: its vhosts, with their queues, exchanges and bindings, and its
+users: in memory, on disk, in and out.
 
 The plain owner of all that is declared. It changes what :mod:`warren.actors.engines.vhost_definitions` describes, keeps
 a routing table up to date with it, and writes down what is durable (:mod:`warren.actors.engines.definitions_file`) when
@@ -12,6 +13,9 @@ not; the next save has it all. Or it is taken back (:meth:`Definitions.undo`), e
 
 What an earlier warren has written and this one would refuse, a name or an argument that is no text, is passed over and
 told (:attr:`Definitions.passed_over`), and stays in the files.
+
+Where nothing was ever said of users, by a new directory or one of before there were any, there is one:
+:data:`~warren.actors.engines.users.DEFAULT_USER`. Once that was written down, whoever deletes it has none.
 """
 
 from __future__ import annotations
@@ -24,14 +28,16 @@ from typing import Any, Final
 import attrs
 
 from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.changes import ChangeNotes
 from warren.actors.engines.definitions_file import DefinitionsFile, Snapshot
 from warren.actors.engines.definitions_json import DefinitionsError, Imported, Plan, export_node, export_vhost
 from warren.actors.engines.errors import ArgumentsError, NotFoundError, RefusedError
 from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.permissions import Permissions, TopicPermissions, permissions_of, topic_permissions_of
 from warren.actors.engines.texts import check_short_string, check_utf8, is_text
+from warren.actors.engines.users import Users
 from warren.actors.engines.vhost_definitions import (
     NOTHING_REMOVED,
-    Change,
     Removed,
     VhostDefinitions,
     is_builtin,
@@ -51,47 +57,57 @@ class Definitions:
     """
 
     _file: DefinitionsFile | None = None
+    _random: Callable[[int], bytes] = bytes
+    """Random bytes by their number, for salts; a node with a disk has better ones than these zeros."""
+    _notes: ChangeNotes = attrs.field(init=False, factory=ChangeNotes)
+    """Since the last save that worked; how to take back: since :meth:`begin`, too."""
+    users: Users = attrs.field(init=False)
     _vhosts: dict[str, VhostDefinitions] = attrs.field(init=False, factory=dict)
-    _changes: list[Change] = attrs.field(init=False, factory=list)
-    """Since the last save that worked."""
-    _undo: list[Callable[[], object]] = attrs.field(init=False, factory=list)
-    """How to take back each step since :meth:`begin`, or the last save that worked."""
     _begun_at: int = attrs.field(init=False, default=0)
     """How many changes :meth:`undo` leaves."""
     _passed_over: list[tuple[str, dict[str, Any]]] = attrs.field(init=False, factory=list)
 
     def __attrs_post_init__(self) -> None:
+        self.users = Users(self._random, self._notes)
         snapshot = None if self._file is None else self._file.load()
         if self._file is None or snapshot is None:
             self.declare_vhost(DEFAULT_VHOST)
         else:
             self._restore(snapshot, self._file.path)
+        if snapshot is None or "users" not in snapshot:
+            self.users.add_default(DEFAULT_VHOST if DEFAULT_VHOST in self._vhosts else None)
         self.begin()
 
     @classmethod
-    def open(cls, files: FileSystem, directory: str) -> Definitions:
+    def open(cls, files: FileSystem, directory: str, random: Callable[[int], bytes]) -> Definitions:
         """Those that were saved in a node's data directory; where there are none, the vhost ``/`` and nothing in it.
 
-        Reads only. Raises :class:`DataError` where the files are damaged; they stay as they are.
+        Reads only. ``random``: random bytes by their number, for passwords' salts. Raises :class:`DataError` where the
+        files are damaged; they stay as they are.
         """
-        return cls(DefinitionsFile(files, directory))
+        return cls(DefinitionsFile(files, directory), random)
 
     def _restore(self, snapshot: Snapshot, path: str) -> None:
         declare: dict[str, Callable[[Any], object]] = {
             "vhosts": lambda vhost: self.declare_vhost(vhost["name"], named_by_node=True),
+            "users": lambda user: self.users.put(self.users.from_json(user)),
+            "permissions": lambda item: self.grant(item["user"], item["vhost"], permissions_of(item)),
+            "topic_permissions": lambda item: self.grant_topics(
+                item["user"], item["vhost"], item["exchange"], topic_permissions_of(item)
+            ),
             "exchanges": lambda exchange: self.declare_exchange(ExchangeDeclaration.from_json(exchange)),
             "queues": lambda queue: self.declare_queue(QueueDeclaration.from_json(queue), named_by_node=True),
             "bindings": lambda binding: self.bind(Binding.from_json(binding)),
         }
         for part, declare_one in declare.items():
-            for definition in snapshot[part]:
+            for definition in snapshot.get(part, ()):
                 try:
                     declare_one(definition)
                 except (RefusedError, KeyError, TypeError) as error:
                     if not self._may_pass_over(definition):
                         raise DataError(path, None, f"definitions that contradict each other: {error}") from error
                     self._passed_over.append((part, definition))
-        self._changes.clear()
+        self._notes.changes.clear()
 
     def _may_pass_over(self, definition: Any) -> bool:
         """Whether it has a text that is none, or belongs to something that has."""
@@ -132,9 +148,9 @@ class Definitions:
             return False
         if not named_by_node:
             check_utf8("a vhost's name", name)
-        self._vhosts[name] = VhostDefinitions(name, self._changes, self._undo)
-        self._undo.append(lambda: self._vhosts.pop(name))
-        self._changes.append(Change("put", "vhost", json.dumps({"name": name})))
+        self._vhosts[name] = VhostDefinitions(name, self._notes)
+        self._notes.undo.append(lambda: self._vhosts.pop(name))
+        self._notes.note("put", "vhost", {"name": name})
         return True
 
     def delete_vhost(self, name: str) -> Removed:
@@ -142,10 +158,11 @@ class Definitions:
         vhost = self._vhosts.get(name)
         if vhost is None:
             return NOTHING_REMOVED
+        self.users.forget_vhost(name)
         removed = vhost.delete_all()
         del self._vhosts[name]
-        self._undo.append(lambda: self._vhosts.__setitem__(name, vhost))
-        self._changes.append(Change("drop", "vhost", json.dumps({"name": name})))
+        self._notes.undo.append(lambda: self._vhosts.__setitem__(name, vhost))
+        self._notes.note("drop", "vhost", {"name": name})
         return removed
 
     # ── what is in them: see VhostDefinitions ───────────────────────────────────────────────────────────────────
@@ -174,27 +191,40 @@ class Definitions:
         """Take the binding away, and an exchange that goes with it. One that is not there is fine."""
         return self.vhost(binding.vhost).unbind(binding)
 
+    # ── users: see Users ────────────────────────────────────────────────────────────────────────────────────────
+
+    def grant(self, user: str, vhost: str, permissions: Permissions) -> bool:
+        """Let a user do that in a vhost; returns whether it is news. Raises :class:`NotFoundError`."""
+        return self.users.grant(user, self.vhost(vhost).name, permissions)
+
+    def grant_topics(self, user: str, vhost: str, exchange: str, permissions: TopicPermissions) -> bool:
+        """Confine what a user may do with a topic exchange, which need not be there; returns whether it is news.
+
+        Raises :class:`NotFoundError`.
+        """
+        return self.users.grant_topics(user, self.vhost(vhost).name, exchange, permissions)
+
     # ── on disk ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def is_saved(self) -> bool:
         """Whether all that is durable is on the disk and synced; not for sure when it was just opened."""
-        return not self._changes and (self._file is None or (self._file.is_safe and self._file.is_known))
+        return not self._notes.changes and (self._file is None or (self._file.is_safe and self._file.is_known))
 
     def begin(self) -> None:
         """What comes from here on can be taken back together."""
-        self._undo.clear()
-        self._begun_at = len(self._changes)
+        self._notes.undo.clear()
+        self._begun_at = len(self._notes.changes)
 
     def undo(self) -> None:
         """Take back what was done since :meth:`begin` or the last save that worked, here and on the disk.
 
         Where the disk does not let, the next save does it.
         """
-        steps = self._undo.copy()
+        steps = self._notes.undo.copy()
         for step in reversed(steps):
             step()
-        del self._changes[self._begun_at :]
+        del self._notes.changes[self._begun_at :]
         self.begin()
         if self._file is not None and not self._file.is_known:
             with contextlib.suppress(StorageError):
@@ -203,8 +233,8 @@ class Definitions:
     def save(self) -> None:
         """Write down what has changed; on return it survives a power loss. Raises :class:`StorageError`."""
         if self._file is not None and not self.is_saved:
-            self._file.save(self._changes, self._snapshot)
-        self._changes.clear()
+            self._file.save(self._notes.changes, self._snapshot)
+        self._notes.changes.clear()
         self.begin()
 
     def _snapshot(self) -> Snapshot:
@@ -212,6 +242,7 @@ class Definitions:
         vhosts = self._vhosts.values()
         snapshot: Snapshot = {
             "vhosts": [{"name": vhost.name} for vhost in vhosts],
+            **self.users.to_json(),
             "exchanges": [
                 exchange.to_json()
                 for vhost in vhosts
@@ -258,3 +289,4 @@ class Definitions:
             if vhost.name != name:
                 raise RuntimeError(f"vhost {vhost.name!r} under the name {name!r}")
             vhost.check_invariants()
+        self.users.check_invariants(self._vhosts)

@@ -3,10 +3,11 @@
 ``warren.definitions.json``, replaced as a whole::
 
     {"format": "warren definitions", "version": 1, "generation": 3, "checksum": "1f00ab34",
-     "definitions": {"vhosts": […], "exchanges": […], "queues": […], "bindings": […]}}
+     "definitions": {"vhosts": […], "users": […], …, "exchanges": […], "queues": […], "bindings": […]}}
 
-The definitions are as in a broker's export; the checksum is CRC-32 of ``[generation,definitions]`` as compact JSON with
-sorted keys. ``warren.definitions.log``, appended to; a line is a record, CRC-32 of its JSON, a space, the JSON::
+The definitions are as in a broker's export (:data:`KINDS`; a part that an earlier warren did not know is missing). The
+checksum is CRC-32 of ``[generation,definitions]`` as compact JSON with sorted keys. ``warren.definitions.log``,
+appended to; a line is a record, CRC-32 of its JSON, a space, the JSON::
 
     9c3e0d11 {"generation":3}
     5b70c2f4 [["put","queue",{…}],["drop","binding",{…}]]
@@ -34,7 +35,7 @@ from typing import Any, Final, cast
 
 import attrs
 
-from warren.actors.engines.vhost_definitions import Change
+from warren.actors.engines.changes import Change, Kind
 from warren.storage.errors import DataError, DiskFullError, StorageError
 from warren.storage.filesystem import FileSystem, sync_directories_above, write_beside
 
@@ -44,8 +45,27 @@ FILE_NAME: Final = "warren.definitions.json"
 LOG_NAME: Final = "warren.definitions.log"
 FORMAT: Final = "warren definitions"
 VERSION: Final = 1
-KINDS: Final = {"vhosts": "vhost", "exchanges": "exchange", "queues": "queue", "bindings": "binding"}
+KINDS: Final[dict[str, Kind]] = {
+    "vhosts": "vhost",
+    "users": "user",
+    "permissions": "permission",
+    "topic_permissions": "topic_permission",
+    "exchanges": "exchange",
+    "queues": "queue",
+    "bindings": "binding",
+}
 """Parts of the file, with what a record calls one of them."""
+FIRST_PARTS: Final = frozenset({"vhosts", "exchanges", "queues", "bindings"})
+"""Those that every file has."""
+NAMES: Final[dict[Kind, tuple[str, ...]]] = {
+    "vhost": ("name",),
+    "user": ("name",),
+    "permission": ("user", "vhost"),
+    "topic_permission": ("user", "vhost", "exchange"),
+    "exchange": ("vhost", "name"),
+    "queue": ("vhost", "name"),
+}
+"""What is equal in definitions of one thing; where nothing is said, all of it."""
 
 MIN_LOG_BYTES: Final = 64 * 1024
 """Up to here a log is not worth a new file; above, it may grow as large as the file."""
@@ -79,7 +99,10 @@ class DefinitionsFile:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def load(self) -> Snapshot | None:
-        """What was saved; ``None`` where nothing ever was. Raises :class:`DataError`; changes nothing on the disk."""
+        """What was saved; ``None`` where nothing ever was. Raises :class:`DataError`; changes nothing on the disk.
+
+        A part that is missing was never saved.
+        """
         if not self._files.exists(self.path):
             if self._files.exists(self.log_path):
                 raise DataError(self.path, None, f"missing, though there is its log {LOG_NAME}")
@@ -236,7 +259,7 @@ def _parse_file(data: bytes, path: str) -> tuple[int, Snapshot]:
     generation, snapshot = document.get("generation"), document.get("definitions")
     if not isinstance(generation, int) or _checksum(generation, snapshot) != document.get("checksum"):
         raise DataError(path, 0, "the checksum is wrong: damaged, or edited; definitions are changed by importing them")
-    if not isinstance(snapshot, dict) or snapshot.keys() != KINDS.keys():
+    if not isinstance(snapshot, dict) or not FIRST_PARTS <= snapshot.keys() <= KINDS.keys():
         raise DataError(path, 0, "definitions that lack a part, or have one too many")
     return generation, cast(Snapshot, snapshot)
 
@@ -262,10 +285,12 @@ def _parse_log(data: bytes, path: str) -> tuple[list[tuple[int, Any]], int]:
 def _replay(snapshot: Snapshot, records: list[tuple[int, Any]], path: str) -> Snapshot:
     """What the definitions have become."""
     found = {(KINDS[part], _key(KINDS[part], item)): item for part, items in snapshot.items() for item in items}
+    known = {KINDS[part] for part in snapshot}
     for position, changes in records:
         try:
             for action, kind, definition in changes:
                 goes = {"put": False, "drop": True}[action]
+                known.add(kind)
                 if goes:
                     del found[kind, _key(kind, definition)]
                 else:
@@ -273,14 +298,15 @@ def _replay(snapshot: Snapshot, records: list[tuple[int, Any]], path: str) -> Sn
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(path, position, f"a change of what is not there, or no change: {error!r:.200}") from error
     parts = {kind: part for part, kind in KINDS.items()}
-    replayed: Snapshot = {part: [] for part in KINDS}
+    replayed: Snapshot = {part: [] for part, kind in KINDS.items() if kind in known}
     for (kind, _), definition in found.items():
         replayed[parts[kind]].append(definition)
     return replayed
 
 
-def _key(kind: str, definition: dict[str, Any]) -> str:
+def _key(kind: Kind, definition: dict[str, Any]) -> str:
     """Equal for definitions of one thing."""
-    if kind == "binding":
+    names = NAMES.get(kind)
+    if names is None:
         return json.dumps(definition, sort_keys=True)
-    return json.dumps([definition.get("vhost"), definition["name"]])
+    return json.dumps([definition[name] for name in names])

@@ -22,6 +22,7 @@ from typing import Any, Final
 import attrs
 
 from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.changes import ChangeNotes
 from warren.actors.engines.errors import ArgumentsError, PreconditionFailedError
 from warren.actors.engines.exchanges import DEFAULT_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration
 from warren.actors.engines.texts import check_short_string, check_utf8
@@ -273,7 +274,7 @@ class Plan:
         return self.queues.get((vhost, name))
 
 
-_BUILTIN: Final = {exchange.name: exchange for exchange in VhostDefinitions("", []).exchanges()}
+_BUILTIN: Final = {exchange.name: exchange for exchange in VhostDefinitions("", ChangeNotes()).exchanges()}
 """What a vhost has that is not there yet."""
 
 

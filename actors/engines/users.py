@@ -6,6 +6,9 @@ that is searched for in the name of a queue or exchange; an empty one matches em
 there may be *topic permissions* besides, whose patterns are searched for in the routing key.
 
 Passwords are kept as a salt of 4 bytes and the hash of salt and password, never as themselves.
+
+One thread changes users; any thread may ask for them. Users and permissions are values that are put in the place of
+others, and a pattern's answers are remembered with the permissions that it stands in: no answer outlives them.
 """
 
 from __future__ import annotations
@@ -14,16 +17,15 @@ import base64
 import binascii
 import hashlib
 import hmac
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 import attrs
 
+from warren.actors.engines.changes import ChangeNotes, NotedTable
 from warren.actors.engines.errors import AccessRefusedError, ArgumentsError, NotFoundError, PreconditionFailedError
-
-Right = Literal["configure", "write", "read"]
-Kind = Literal["queue", "exchange"]
+from warren.actors.engines.permissions import Kind, Patterns, Permissions, Right, TopicPermissions
+from warren.actors.engines.texts import check_utf8
 
 _SALT_BYTES: Final = 4
 _HASHES: Final[dict[str, Callable[[bytes], Any]]] = {
@@ -32,10 +34,11 @@ _HASHES: Final[dict[str, Callable[[bytes], Any]]] = {
     "rabbit_password_hashing_md5": hashlib.md5,
 }
 DEFAULT_HASHING: Final = "rabbit_password_hashing_sha256"
+DEFAULT_USER: Final = "guest"
+"""Whom a new node has, with the name for a password, as administrator, with every permission in the vhost ``/``."""
+USER_LIMITS: Final = ("max-connections", "max-channels")
 DEFAULT_EXCHANGE_AS: Final = "amq.default"
 """What patterns see of the exchange whose name is empty."""
-_MAX_PATTERN: Final = 1000
-"""Characters."""
 
 
 @attrs.frozen
@@ -48,6 +51,8 @@ class User:
     hashing_algorithm: str = DEFAULT_HASHING
     tags: tuple[str, ...] = ()
     """``administrator``, ``monitoring``, ``policymaker``, ``management``, ``impersonator``, or any other."""
+    limits: Mapping[str, int] = attrs.Factory(dict)
+    """How many connections and channels it may have at a time (:data:`USER_LIMITS`); below 0: any number."""
 
     def has_password(self, password: bytes) -> bool:
         """Whether this is the user's password."""
@@ -63,25 +68,54 @@ class User:
             "password_hash": base64.b64encode(self.password_hash).decode(),
             "hashing_algorithm": self.hashing_algorithm,
             "tags": list(self.tags),
-            "limits": {},
+            "limits": dict(self.limits),
         }
 
+    @classmethod
+    def from_json(cls, item: Any, salt: Callable[[int], bytes]) -> User:
+        """As in RabbitMQ's definitions, of earlier versions too; ``password`` is hashed. Raises
+        :class:`ArgumentsError`."""
+        if not isinstance(item, Mapping) or not isinstance(name := item.get("name"), str):
+            raise ArgumentsError("a user without a name")
+        tags = item.get("tags", ())
+        if isinstance(tags, str):  # as RabbitMQ wrote them before 3.9
+            tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+        algorithm = item.get("hashing_algorithm", DEFAULT_HASHING)
+        if isinstance(password := item.get("password"), str) and "password_hash" not in item:
+            kept, algorithm = hashed(password.encode(errors="surrogateescape"), salt(_SALT_BYTES)), DEFAULT_HASHING
+        else:
+            try:
+                kept = base64.b64decode(item.get("password_hash", ""), validate=True)
+            except (binascii.Error, TypeError, ValueError):
+                raise ArgumentsError(f"user '{name}': password_hash is not base64") from None
+        return checked_user(cls(name, kept, algorithm, tags, item.get("limits") or {}))
 
-@attrs.frozen
-class Permissions:
-    """What a user may do in a vhost."""
 
-    configure: str
-    write: str
-    read: str
+def checked_user(user: User) -> User:
+    """The user, made of values as they ought to be. Raises :class:`ArgumentsError`."""
+    if not isinstance(user.name, str) or not user.name:
+        raise ArgumentsError("a user's name cannot be empty")
+    check_utf8("a user's name", user.name)
+    if user.hashing_algorithm not in _HASHES:
+        raise ArgumentsError(
+            f"user '{user.name}': hashing_algorithm {user.hashing_algorithm!r} is none of {', '.join(_HASHES)}"
+        )
+    if isinstance(user.tags, str) or not all(isinstance(tag, str) for tag in user.tags):
+        raise ArgumentsError(f"user '{user.name}': tags are a list of strings, not {user.tags!r:.100}")
+    limits = checked_limits(f"user '{user.name}'", user.limits, USER_LIMITS)
+    return attrs.evolve(user, tags=tuple(dict.fromkeys(user.tags)), limits=limits)
 
 
-@attrs.frozen
-class TopicPermissions:
-    """With which routing keys a user may publish to a topic exchange, and bind queues to it."""
-
-    write: str
-    read: str
+def checked_limits(whose: str, limits: Any, known: Iterable[str]) -> dict[str, int]:
+    """Numbers by the names of ``known`` limits. Raises :class:`ArgumentsError`."""
+    if not isinstance(limits, Mapping):
+        raise ArgumentsError(f"{whose}: limits are an object, not {limits!r:.100}")
+    for name, value in limits.items():
+        if name not in known:
+            raise ArgumentsError(f"{whose}: limit {name!r:.100} is none of {', '.join(known)}")
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ArgumentsError(f"{whose}: {name} is a number, not {value!r:.100}")
+    return dict(sorted(limits.items()))
 
 
 def hashed(password: bytes, salt: bytes) -> bytes:
@@ -92,90 +126,164 @@ def hashed(password: bytes, salt: bytes) -> bytes:
     return salt + digest
 
 
-@attrs.define
-class Users:
-    """All users and their permissions. ``random``: random bytes by their number, for salts."""
+@attrs.frozen
+class _GrantedTopics:
+    """Topic permissions, as they are for the user that has them in a vhost."""
 
-    _random: Callable[[int], bytes]
-    _users: dict[str, User] = attrs.Factory(dict)
-    _permissions: dict[tuple[str, str], Permissions] = attrs.Factory(dict)
-    """By user and vhost."""
-    _topic_permissions: dict[tuple[str, str, str], TopicPermissions] = attrs.Factory(dict)
-    """By user, vhost and exchange."""
+    permissions: TopicPermissions
+    patterns: Patterns = attrs.field(eq=False)
+
+
+class Users:
+    """All users and their permissions. One thread changes them, any thread may look.
+
+    ``random``: random bytes by their number, for salts. ``notes``: where is noted what changes.
+    """
+
+    __slots__ = ("_permissions", "_random", "_topic_permissions", "_users")
+
+    def __init__(self, random: Callable[[int], bytes], notes: ChangeNotes | None = None) -> None:
+        told = ChangeNotes() if notes is None else notes
+        self._random = random
+        self._users: NotedTable[str, User] = NotedTable(told, "user", lambda _, user: user.to_json())
+        self._permissions: NotedTable[tuple[str, str], Permissions] = NotedTable(
+            told, "permission", lambda key, kept: {"user": key[0], "vhost": key[1], **kept.to_json()}
+        )
+        """By user and vhost."""
+        self._topic_permissions: NotedTable[tuple[str, str, str], _GrantedTopics] = NotedTable(
+            told,
+            "topic_permission",
+            lambda key, kept: {
+                "user": key[0],
+                "vhost": key[1],
+                "exchange": key[2],
+                **kept.permissions.to_json(),
+            },
+        )
+        """By user, vhost and exchange."""
 
     # ── users ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def __iter__(self) -> Iterator[User]:
-        return iter([self._users[name] for name in sorted(self._users)])
+        """By their names, as they are now."""
+        return iter([user for _, user in self._users])
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._users
 
     def __getitem__(self, name: str) -> User:
         """Raises :class:`NotFoundError`."""
-        try:
-            return self._users[name]
-        except KeyError:
-            raise NotFoundError(f"no user '{name}'") from None
+        user = self._users.get(name)
+        if user is None:
+            raise NotFoundError(f"no user '{name}'")
+        return user
 
     def add(self, name: str, password: bytes, tags: Iterable[str] = ()) -> User:
         """A new user. Raises :class:`PreconditionFailedError` where the name is taken."""
-        if not name:
-            raise ArgumentsError("a user's name cannot be empty")
+        user = checked_user(User(name, self._hashed(password), tags=tuple(tags)))
         if name in self._users:
             raise PreconditionFailedError(f"there is a user '{name}'")
-        user = self._users[name] = User(name, hashed(password, self._random(_SALT_BYTES)), tags=tuple(tags))
+        self._users.put(name, user)
         return user
 
+    def add_default(self, vhost: str | None) -> None:
+        """Add :data:`DEFAULT_USER`, who may do everything in a vhost."""
+        self.add(DEFAULT_USER, DEFAULT_USER.encode(), ["administrator"])
+        if vhost is not None:
+            self.set_permissions(DEFAULT_USER, vhost, ".*", ".*", ".*")
+
+    def put(self, user: User) -> bool:
+        """A user as it is to be, new or in the place of another one; returns whether that is news."""
+        checked = checked_user(user)
+        return self._users.put(checked.name, checked)
+
+    def from_json(self, item: Any) -> User:
+        """A user of RabbitMQ's definitions. Raises :class:`ArgumentsError`. Nobody is added."""
+        return User.from_json(item, self._random)
+
     def delete(self, name: str) -> None:
-        """Remove a user, with all permissions."""
-        del self._users[self[name].name]
-        self._permissions = {key: kept for key, kept in self._permissions.items() if key[0] != name}
-        self._topic_permissions = {key: kept for key, kept in self._topic_permissions.items() if key[0] != name}
+        """Remove a user, with all permissions. Raises :class:`NotFoundError`."""
+        self[name]
+        self._forget(lambda user, _: user == name)
+        self._users.drop(name)
 
     def change_password(self, name: str, password: bytes | None) -> None:
         """``None``: no password is right from now on."""
-        kept = b"" if password is None else hashed(password, self._random(_SALT_BYTES))
-        self._users[name] = attrs.evolve(self[name], password_hash=kept, hashing_algorithm=DEFAULT_HASHING)
+        kept = b"" if password is None else self._hashed(password)
+        self.put(attrs.evolve(self[name], password_hash=kept, hashing_algorithm=DEFAULT_HASHING))
 
     def set_tags(self, name: str, tags: Iterable[str]) -> None:
-        self._users[name] = attrs.evolve(self[name], tags=tuple(tags))
+        self.put(attrs.evolve(self[name], tags=tuple(tags)))
+
+    def set_limits(self, name: str, limits: Mapping[str, int]) -> None:
+        """In the place of those that were there; raises :class:`ArgumentsError` for unknown ones."""
+        self.put(attrs.evolve(self[name], limits=limits))
 
     def authenticate(self, name: str, password: bytes) -> User:
-        """The user. Raises :class:`AccessRefusedError`, which does not tell an unknown name from a wrong password."""
+        """The user. Raises :class:`AccessRefusedError`, which does not tell an unknown name from a wrong password.
+
+        An empty password is never right.
+        """
         user = self._users.get(name)
-        if user is None or not user.has_password(password):
+        if not password or user is None or not user.has_password(password):
             raise AccessRefusedError(f"user '{name}' - invalid credentials")
         return user
+
+    def _hashed(self, password: bytes) -> bytes:
+        return hashed(password, self._random(_SALT_BYTES))
 
     # ── permissions ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def set_permissions(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
         """Raises :class:`ArgumentsError` for what is no pattern."""
-        for pattern in (configure, write, read):
-            _compiled(pattern)
-        self._permissions[self[user].name, vhost] = Permissions(configure, write, read)
+        self.grant(user, vhost, Permissions(configure, write, read))
+
+    def grant(self, user: str, vhost: str, permissions: Permissions) -> bool:
+        """Returns whether that is news. Raises :class:`NotFoundError`."""
+        return self._permissions.put((self[user].name, vhost), permissions)
 
     def clear_permissions(self, user: str, vhost: str) -> None:
-        self._permissions.pop((self[user].name, vhost), None)
+        self._permissions.drop((self[user].name, vhost))
 
     def set_topic_permissions(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
         """Raises :class:`ArgumentsError` for what is no pattern."""
-        for pattern in (write, read):
-            _compiled(pattern)
-        self._topic_permissions[self[user].name, vhost, exchange] = TopicPermissions(write, read)
+        self.grant_topics(user, vhost, exchange, TopicPermissions(write, read))
+
+    def grant_topics(self, user: str, vhost: str, exchange: str, permissions: TopicPermissions) -> bool:
+        """Returns whether that is news. Raises :class:`NotFoundError`."""
+        granted = _GrantedTopics(permissions, permissions.for_user(user, vhost))
+        return self._topic_permissions.put((self[user].name, vhost, exchange), granted)
 
     def clear_topic_permissions(self, user: str, vhost: str, exchange: str | None = None) -> None:
         """Of one exchange, or of all in the vhost."""
         name = self[user].name
-        for key in [key for key in self._topic_permissions if key[:2] == (name, vhost) and exchange in (None, key[2])]:
-            del self._topic_permissions[key]
+        for key, _ in self._topic_permissions:
+            if key[:2] == (name, vhost) and exchange in (None, key[2]):
+                self._topic_permissions.drop(key)
 
     def forget_vhost(self, vhost: str) -> None:
         """The vhost was deleted."""
-        self._permissions = {key: kept for key, kept in self._permissions.items() if key[1] != vhost}
-        self._topic_permissions = {key: kept for key, kept in self._topic_permissions.items() if key[1] != vhost}
+        self._forget(lambda _, where: where == vhost)
+
+    def _forget(self, is_gone: Callable[[str, str], bool]) -> None:
+        for key, _ in self._permissions:
+            if is_gone(*key):
+                self._permissions.drop(key)
+        for topic_key, _ in self._topic_permissions:
+            if is_gone(*topic_key[:2]):
+                self._topic_permissions.drop(topic_key)
 
     def permissions(self, user: str) -> dict[str, Permissions]:
         """Of a user, by vhost."""
-        return {vhost: kept for (name, vhost), kept in sorted(self._permissions.items(), key=_key) if name == user}
+        return {vhost: kept for (name, vhost), kept in self._permissions if name == user}
+
+    def permissions_in(self, vhost: str) -> dict[str, Permissions]:
+        """In a vhost, by user."""
+        return {name: kept for (name, where), kept in self._permissions if where == vhost}
+
+    def topic_permissions(self) -> dict[tuple[str, str, str], TopicPermissions]:
+        """All of them, by user, vhost and exchange."""
+        return {key: kept.permissions for key, kept in self._topic_permissions}
 
     def may_use(self, user: str, vhost: str) -> bool:
         """Whether a user may open a connection to a vhost."""
@@ -185,23 +293,15 @@ class Users:
         """Raises :class:`AccessRefusedError` where the user may not do this to the queue or exchange of that name."""
         seen = DEFAULT_EXCHANGE_AS if kind == "exchange" and not name else name
         kept = self._permissions.get((user, vhost))
-        if kept is None or not _matches(getattr(kept, right), seen):
+        if kept is None or not kept.allow(right, seen):
             raise AccessRefusedError(f"access to {kind} '{seen}' in vhost '{vhost}' refused for user '{user}'")
 
     def check_topic(
         self, user: str, vhost: str, exchange: str, routing_key: str, right: Literal["write", "read"]
     ) -> None:
-        """Raises :class:`AccessRefusedError` where there are topic permissions for the exchange that do not match.
-
-        ``{username}`` and ``{vhost}`` in their patterns stand for the user's and the vhost's names.
-        """
+        """Raises :class:`AccessRefusedError` where there are topic permissions for the exchange that do not match."""
         kept = self._topic_permissions.get((user, vhost, exchange))
-        if kept is None:
-            return
-        pattern: str = getattr(kept, right)
-        for variable, value in (("{username}", user), ("{vhost}", vhost)):
-            pattern = pattern.replace(variable, re.escape(value))
-        if not _matches(pattern, routing_key):
+        if kept is not None and not kept.patterns.match(0 if right == "write" else 1, routing_key):
             raise AccessRefusedError(
                 f"access to topic '{routing_key}' in exchange '{exchange}' in vhost '{vhost}' refused for user '{user}'"
             )
@@ -211,82 +311,14 @@ class Users:
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
         """The parts ``users``, ``permissions`` and ``topic_permissions`` of RabbitMQ's definitions."""
         return {
-            "users": [self._users[name].to_json() for name in sorted(self._users)],
-            "permissions": [
-                {"user": user, "vhost": vhost, **attrs.asdict(kept)}
-                for (user, vhost), kept in sorted(self._permissions.items(), key=_key)
-            ],
-            "topic_permissions": [
-                {"user": user, "vhost": vhost, "exchange": exchange, **attrs.asdict(kept)}
-                for (user, vhost, exchange), kept in sorted(self._topic_permissions.items(), key=_key)
-            ],
+            "users": self._users.to_json(),
+            "permissions": self._permissions.to_json(),
+            "topic_permissions": self._topic_permissions.to_json(),
         }
 
-    def add_from_json(self, parts: Mapping[str, Any]) -> None:
-        """What the parts of :meth:`to_json` say, besides or in place of what is there.
-
-        Raises :class:`ArgumentsError`, and then nothing was changed.
-        """
-        users = dict(self._users)
-        for item in parts.get("users", []):
-            user = self._user_of(item)
-            users[user.name] = user
-        permissions, topic_permissions = dict(self._permissions), dict(self._topic_permissions)
-        try:
-            for item in parts.get("permissions", []):
-                patterns = _patterns(item, ("configure", "write", "read"))
-                permissions[_known(item, users), item["vhost"]] = Permissions(*patterns)
-            for item in parts.get("topic_permissions", []):
-                key = _known(item, users), item["vhost"], item["exchange"]
-                topic_permissions[key] = TopicPermissions(*_patterns(item, ("write", "read")))
-        except (KeyError, TypeError) as error:
-            raise ArgumentsError(f"permissions without {error}") from None
-        self._users, self._permissions, self._topic_permissions = users, permissions, topic_permissions
-
-    def _user_of(self, item: Any) -> User:
-        if not isinstance(item, Mapping) or not isinstance(name := item.get("name"), str) or not name:
-            raise ArgumentsError("a user without a name")
-        tags = item.get("tags", ())
-        if isinstance(tags, str):  # as RabbitMQ wrote them before 3.9
-            tags = [tag for tag in tags.split(",") if tag]
-        algorithm = item.get("hashing_algorithm", DEFAULT_HASHING)
-        if algorithm not in _HASHES:
-            raise ArgumentsError(f"user '{name}': hashing_algorithm {algorithm!r} is none of {', '.join(_HASHES)}")
-        if isinstance(password := item.get("password"), str) and "password_hash" not in item:
-            return User(name, hashed(password.encode(), self._random(_SALT_BYTES)), tags=tuple(tags))
-        try:
-            kept = base64.b64decode(item.get("password_hash", ""), validate=True)
-        except (binascii.Error, TypeError, ValueError):
-            raise ArgumentsError(f"user '{name}': password_hash is not base64") from None
-        return User(name, kept, algorithm, tuple(map(str, tags)))
-
-
-def _key(item: tuple[tuple[str, ...], object]) -> tuple[str, ...]:
-    return item[0]
-
-
-def _known(item: Mapping[str, Any], users: Mapping[str, User]) -> str:
-    name = item["user"]
-    if name not in users:
-        raise ArgumentsError(f"permissions of '{name}', who is no user")
-    return str(name)
-
-
-def _patterns(item: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    found = [item[name] for name in names]
-    for pattern in found:
-        _compiled(pattern)
-    return found
-
-
-def _compiled(pattern: object) -> re.Pattern[str]:
-    if not isinstance(pattern, str) or len(pattern) > _MAX_PATTERN:
-        raise ArgumentsError(f"a pattern is a text of at most {_MAX_PATTERN} characters")
-    try:
-        return re.compile(pattern or "^$")
-    except re.error as error:
-        raise ArgumentsError(f"no regular expression: {pattern!r}: {error}") from None
-
-
-def _matches(pattern: str, name: str) -> bool:
-    return _compiled(pattern).search(name) is not None
+    def check_invariants(self, vhosts: Iterable[str]) -> None:
+        """Raise ``RuntimeError`` where somebody who is not there has permissions, or somewhere that is not there."""
+        known = set(vhosts)
+        for user, vhost, *_ in [*(key for key, _ in self._permissions), *(key for key, _ in self._topic_permissions)]:
+            if user not in self._users or vhost not in known:
+                raise RuntimeError(f"permissions of user '{user}' in vhost '{vhost}'")

@@ -5,22 +5,21 @@ bindings from and to what goes, and an auto-delete exchange that lost the last b
 from there. What went is told in a :class:`Removed`.
 
 Kept over a restart is what is durable: an exchange or a queue that says so (an exclusive queue never), a binding of
-which both ends are. Each change of that is noted as a :class:`Change` for whoever writes it down; an order in which
-they come after each other is the order in which they were made.
+which both ends are. Each change of that is noted (:mod:`warren.actors.engines.changes`) for whoever writes it down.
 
 Invariants: a binding's ends exist; each binding stands with its source, with its destination and in the routing table.
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
-from typing import Final, Literal
+from collections.abc import Hashable, Iterable
+from typing import Final
 
 import attrs
 
 from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.changes import ChangeNotes
 from warren.actors.engines.errors import (
     AccessRefusedError,
     ArgumentsError,
@@ -38,18 +37,6 @@ from warren.actors.engines.exchanges import (
     builtin_exchanges,
 )
 from warren.actors.engines.routing import RoutingTable
-
-Kind = Literal["vhost", "exchange", "queue", "binding"]
-
-
-@attrs.frozen
-class Change:
-    """Something durable that came, or went."""
-
-    action: Literal["put", "drop"]
-    kind: Kind
-    definition: str
-    """Its JSON."""
 
 
 @attrs.frozen
@@ -69,10 +56,8 @@ class VhostDefinitions:
     """One vhost's definitions. One caller at a time; ``routing`` may be read by anybody."""
 
     name: str
-    _changes: list[Change]
-    """Where changes of what is durable are noted."""
-    _undo: list[Callable[[], object]] = attrs.field(factory=list)
-    """Where is noted how to take back each step of what was done, durable or not."""
+    _notes: ChangeNotes
+    """Where is noted what changes of what is durable, and how to take back each step, of what is not, too."""
     routing: RoutingTable = attrs.field(init=False)
     _queues: dict[str, QueueDeclaration] = attrs.field(init=False, factory=dict)
     _exchanges: dict[str, ExchangeDeclaration] = attrs.field(init=False, factory=dict)
@@ -163,7 +148,7 @@ class VhostDefinitions:
         if not named_by_node:
             self._check_name("queue", declaration.name)
         if is_kept(declaration):
-            self._note("put", "queue", declaration)
+            self._notes.note("put", "queue", declaration.to_json())
         self._put_queue(declaration)
         return True
 
@@ -175,18 +160,18 @@ class VhostDefinitions:
         removed = self._unbind_all(self._by_destination.get(("queue", name), {}).values())
         self._drop_queue(declaration)
         if is_kept(declaration):
-            self._note("drop", "queue", declaration)
+            self._notes.note("drop", "queue", declaration.to_json())
         return attrs.evolve(removed, queues=(name,))
 
     def _put_queue(self, declaration: QueueDeclaration) -> None:
         self._queues[declaration.name] = declaration
         self.routing.add_queue(declaration.name)
-        self._undo.append(lambda: self._drop_queue(declaration))
+        self._notes.undo.append(lambda: self._drop_queue(declaration))
 
     def _drop_queue(self, declaration: QueueDeclaration) -> None:
         del self._queues[declaration.name]
         self.routing.remove_queue(declaration.name)
-        self._undo.append(lambda: self._put_queue(declaration))
+        self._notes.undo.append(lambda: self._put_queue(declaration))
 
     # ── exchanges ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -205,7 +190,7 @@ class VhostDefinitions:
             return False
         self._check_name("exchange", declaration.name)
         if declaration.durable:
-            self._note("put", "exchange", declaration)
+            self._notes.note("put", "exchange", declaration.to_json())
         self._put_exchange(declaration)
         return True
 
@@ -213,14 +198,14 @@ class VhostDefinitions:
         self._exchanges[declaration.name] = declaration
         self._by_source[declaration.name] = {}
         self.routing.add_exchange(declaration)
-        self._undo.append(lambda: self._drop_exchange(declaration))
+        self._notes.undo.append(lambda: self._drop_exchange(declaration))
 
     def _drop_exchange(self, declaration: ExchangeDeclaration) -> None:
         """One that is the source of nothing."""
         del self._exchanges[declaration.name]
         del self._by_source[declaration.name]
         self.routing.remove_exchange(declaration.name)
-        self._undo.append(lambda: self._put_exchange(declaration))
+        self._notes.undo.append(lambda: self._put_exchange(declaration))
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> Removed:
         """With the bindings from it and to it, and what goes with these. One that is not there is fine.
@@ -255,7 +240,7 @@ class VhostDefinitions:
         if binding.identity in self._by_source[binding.source]:
             return False
         if self._is_durable(binding):
-            self._note("put", "binding", binding)
+            self._notes.note("put", "binding", binding.to_json())
         self._put_binding(binding)
         return True
 
@@ -264,7 +249,7 @@ class VhostDefinitions:
         to = (binding.destination_type, binding.destination)
         self._by_destination.setdefault(to, {})[binding.identity] = binding
         self.routing.add_binding(binding)
-        self._undo.append(lambda: self._drop_binding(binding))
+        self._notes.undo.append(lambda: self._drop_binding(binding))
 
     def unbind(self, binding: Binding) -> Removed:
         """Take the binding away, and what goes with it. One that is not there is fine.
@@ -293,7 +278,7 @@ class VhostDefinitions:
             declaration = self._exchanges[name]
             self._drop_exchange(declaration)
             if declaration.durable:
-                self._note("drop", "exchange", declaration)
+                self._notes.note("drop", "exchange", declaration.to_json())
         return Removed(exchanges=tuple(doomed), bindings=count)
 
     def _unbind(self, binding: Binding) -> bool:
@@ -301,7 +286,7 @@ class VhostDefinitions:
             return False
         self._drop_binding(binding)
         if self._is_durable(binding):
-            self._note("drop", "binding", binding)
+            self._notes.note("drop", "binding", binding.to_json())
         return True
 
     def _drop_binding(self, binding: Binding) -> None:
@@ -311,7 +296,7 @@ class VhostDefinitions:
         if not self._by_destination[to]:
             del self._by_destination[to]
         self.routing.remove_binding(binding)
-        self._undo.append(lambda: self._put_binding(binding))
+        self._notes.undo.append(lambda: self._put_binding(binding))
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -321,12 +306,12 @@ class VhostDefinitions:
         own = [exchange for exchange in exchanges if not is_builtin(exchange.name)]
         for binding in self.bindings():
             if self._is_durable(binding):
-                self._note("drop", "binding", binding)
+                self._notes.note("drop", "binding", binding.to_json())
         for queue in filter(is_kept, queues):
-            self._note("drop", "queue", queue)
+            self._notes.note("drop", "queue", queue.to_json())
         for exchange in own:
             if exchange.durable:
-                self._note("drop", "exchange", exchange)
+                self._notes.note("drop", "exchange", exchange.to_json())
         for binding in self.bindings():
             self._drop_binding(binding)
         for queue in queues:
@@ -358,18 +343,6 @@ class VhostDefinitions:
     def kept_bindings(self) -> list[Binding]:
         """Those that a restart leaves."""
         return [binding for binding in self.bindings() if self._is_durable(binding)]
-
-    def _note(
-        self,
-        action: Literal["put", "drop"],
-        kind: Kind,
-        subject: QueueDeclaration | ExchangeDeclaration | Binding,
-    ) -> None:
-        try:
-            definition = json.dumps(subject.to_json(), allow_nan=False, separators=(",", ":"))
-        except (TypeError, ValueError) as error:
-            raise ArgumentsError(f"{subject} cannot be written down: {error}") from error
-        self._changes.append(Change(action, kind, definition))
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` where the definitions contradict themselves or the routing table."""

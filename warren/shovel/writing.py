@@ -234,7 +234,7 @@ class DirectoryDestination:
             files = RealFileSystem()
             lock = files.lock(f"{self._directory}/{LOCK_FILE}", f"process {os.getpid()}")
             self._opened.callback(lock.remove)
-            self._definitions = Definitions.open(files, self._directory)
+            self._definitions = Definitions.open(files, self._directory, os.urandom)
         self._definitions.declare_vhost(vhost)
         base, level = split_level(name)
         if level is None:

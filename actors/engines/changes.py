@@ -1,0 +1,96 @@
+"""Changes of what is declared: noted for whoever writes them down, with the step that takes each of them back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+import attrs
+
+from warren.actors.engines.errors import ArgumentsError
+
+Kind = Literal[
+    "vhost", "exchange", "queue", "binding", "user", "permission", "topic_permission", "parameter", "global_parameter"
+]
+
+K = TypeVar("K", str, tuple[str, str], tuple[str, str, str])
+V = TypeVar("V")
+
+
+@attrs.frozen
+class Change:
+    """Something durable that came, or went."""
+
+    action: Literal["put", "drop"]
+    kind: Kind
+    definition: str
+    """Its JSON."""
+
+
+@attrs.define(eq=False)
+class ChangeNotes:
+    """What has changed since it was last written down. Whoever changes something notes it here, and then does it."""
+
+    changes: list[Change] = attrs.Factory(list)
+    """What is durable; the order is that in which it came and went."""
+    undo: list[Callable[[], object]] = attrs.Factory(list)
+    """How to take back each step, of what is durable and what is not."""
+
+    def note(self, action: Literal["put", "drop"], kind: Kind, definition: Mapping[str, Any]) -> None:
+        """Raises :class:`ArgumentsError` for what cannot be written down."""
+        try:
+            text = json.dumps(definition, allow_nan=False, separators=(",", ":"))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ArgumentsError(f"{definition!s:.200} cannot be written down: {error}") from error
+        self.changes.append(Change(action, kind, text))
+
+
+class NotedTable(Generic[K, V]):
+    """The definitions of one kind, all durable, by their names. One writer; any thread may look."""
+
+    __slots__ = ("_items", "_kind", "_notes", "_to_json")
+
+    def __init__(self, notes: ChangeNotes, kind: Kind, to_json: Callable[[K, V], Mapping[str, Any]]) -> None:
+        self._notes = notes
+        self._kind = kind
+        self._to_json: Callable[[K, V], Mapping[str, Any]] = to_json
+        self._items: dict[K, V] = {}
+
+    def put(self, key: K, value: V) -> bool:
+        """Returns whether that is new. Raises :class:`ArgumentsError` for what cannot be written down."""
+        old = self._items.get(key)
+        if old == value:
+            return False
+        self._notes.note("put", self._kind, self._to_json(key, value))
+        self._items[key] = value
+        self._notes.undo.append(lambda: self._items.pop(key) if old is None else self._items.__setitem__(key, old))
+        return True
+
+    def drop(self, key: K) -> bool:
+        """Returns whether it was there."""
+        if key not in self._items:
+            return False
+        value = self._items[key]
+        self._notes.note("drop", self._kind, self._to_json(key, value))
+        del self._items[key]
+        self._notes.undo.append(lambda: self._items.__setitem__(key, value))
+        return True
+
+    def get(self, key: K) -> V | None:
+        return self._items.get(key)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._items
+
+    def __iter__(self) -> Iterator[tuple[K, V]]:
+        """Keys and values, in the keys' order, as they are now."""
+        return iter(sorted(self._items.items(), key=_key))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """All of them, in the keys' order."""
+        return [dict(self._to_json(key, value)) for key, value in self]
+
+
+def _key(item: tuple[Any, object]) -> Any:
+    return item[0]
