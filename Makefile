@@ -7,10 +7,10 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE # tests start a thousand processes, which would compile everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-all lint format demo bench clean
+.PHONY: help install test test-all test-clients lint format demo bench clean
 
 help:  ## say what there is
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 install: $(STAMP)  ## set up .venv with warren and all that its tests need
 
@@ -24,6 +24,9 @@ test: install  ## run the tests that find most mistakes, in five minutes
 
 test-all: install  ## run all tests: with brokers, a Spark cluster, all kills
 	WARREN_EFFORT=full $(BIN)/python -m pytest -n 3
+
+test-clients: install  ## run other people's clients' tests on a real RabbitMQ and on warren serve
+	$(BIN)/python -m tests.clients
 
 lint: install  ## check format, style and types
 	$(BIN)/ruff format --check .

@@ -95,13 +95,20 @@ class Broker:
     ``settings`` are keys of the ``rabbit`` application with their values (``queue_index_max_journal_entries``,
     ``msg_store_file_size_limit``; ``queue_index_segment_entry_count`` counts for virtual hosts made afterwards).
     Integers and truth values are written as such, strings as the Erlang they are. ``raft``: settings of that name in
-    rabbitmq.conf (``wal_max_size_bytes``). Both may be changed between starts.
+    rabbitmq.conf (``wal_max_size_bytes``). Both may be changed between starts. ``conf``: further lines of
+    rabbitmq.conf, by key (``listeners.ssl.1``).
     """
 
-    def __init__(self, base_directory: Path, settings: Mapping[str, int | bool | str] | None = None) -> None:
+    def __init__(
+        self,
+        base_directory: Path,
+        settings: Mapping[str, int | bool | str] | None = None,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
         self.base_directory = base_directory.resolve()
         self.settings = dict(settings or {})
         self.raft: dict[str, int] = {}
+        self.conf = dict(conf or {})
         digest = hashlib.sha256(os.fsencode(self.base_directory)).hexdigest()
         self.node_name = f"warren-{digest[:12]}@localhost"
         self._server = self.base_directory / "server"
@@ -339,6 +346,7 @@ class Broker:
         # A nearly full disk must not block the publishers of a test.
         lines = f"listeners.tcp.1 = 127.0.0.1:{self.amqp_port}\ndisk_free_limit.absolute = 1MB\n"
         lines += "".join(f"raft.{name} = {value}\n" for name, value in self.raft.items())
+        lines += "".join(f"{name} = {value}\n" for name, value in self.conf.items())
         (base / "rabbitmq.conf").write_text(lines)
         terms = ", ".join(f"{{{key}, {_erlang(value)}}}" for key, value in self.settings.items())
         (base / "advanced.config").write_text(f"[{{rabbit, [{terms}]}}].\n")

@@ -1,0 +1,103 @@
+"""The two sides: a real RabbitMQ and ``warren serve``, each on the standard ports of a network of its own."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from tests.support.broker import Broker
+from tests.support.waiting import wait_until
+
+PORT: Final = 5672
+TLS_PORT: Final = 5671
+STOP_DEADLINE_S: Final = 30.0
+
+
+class ServerFailedError(Exception):
+    """A server ended by itself, or did not end when it was asked to; says how, with the end of what it printed."""
+
+
+@contextmanager
+def rabbitmq(directory: Path, certificates: Path) -> Iterator[None]:
+    """A real RabbitMQ, fresh, while the block lasts."""
+    conf = {
+        "listeners.tcp.2": f"127.0.0.1:{PORT}",
+        "listeners.ssl.1": f"127.0.0.1:{TLS_PORT}",
+        "ssl_options.cacertfile": str(certificates / "ca_certificate.pem"),
+        "ssl_options.certfile": str(certificates / "server_certificate.pem"),
+        "ssl_options.keyfile": str(certificates / "server_key.pem"),
+        "ssl_options.verify": "verify_peer",
+        "ssl_options.fail_if_no_peer_cert": "false",
+    }
+    with Broker(directory, conf=conf) as broker:
+        broker.start()
+        yield
+        if broker.pid is None:
+            raise ServerFailedError("RabbitMQ ended by itself")
+
+
+@contextmanager
+def warren(directory: Path, certificates: Path) -> Iterator[None]:
+    """``warren serve`` on a fresh directory, while the block lasts."""
+    directory.mkdir(parents=True)
+    command = [sys.executable, "-m", "warren", "serve", str(directory / "data"), "--port", str(PORT)]
+    command += ["--tls-port", str(TLS_PORT), "--cacertfile", str(certificates / "ca_certificate.pem")]
+    command += ["--certfile", str(certificates / "server_certificate.pem")]
+    command += ["--keyfile", str(certificates / "server_key.pem")]
+    log = directory / "server.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        wait_until(lambda: _listens(PORT), f"warren serve listens; see {log}", process=process)
+        yield
+        if process.poll() is not None:
+            raise ServerFailedError(f"warren serve ended by itself with status {process.returncode}{_end_of(log)}")
+        process.send_signal(signal.SIGTERM)
+        try:
+            status = process.wait(STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise ServerFailedError(f"warren serve did not stop within {STOP_DEADLINE_S} s{_end_of(log)}") from None
+        if status:
+            raise ServerFailedError(f"warren serve stopped with status {status}{_end_of(log)}")
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def redis(directory: Path) -> Iterator[None]:
+    """A Redis on its standard port, which keeps nothing, while the block lasts."""
+    directory.mkdir(parents=True)
+    process = subprocess.Popen(
+        ["redis-server", "--port", "6379", "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: _listens(6379), "redis-server listens", process=process)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+SERVERS: Final[Mapping[str, Callable[[Path, Path], AbstractContextManager[None]]]] = {
+    "rabbitmq": rabbitmq,
+    "warren": warren,
+}
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+        return True
+    return False
+
+
+def _end_of(log: Path) -> str:
+    return "\n".join(["; its log ends:", *log.read_text(errors="replace").splitlines()[-40:]])

@@ -1,0 +1,147 @@
+"""Where the suites come from, and the environments they run in: fetched once, kept in a cache directory.
+
+Three places, all public: a source distribution of the package index, by pip; a tag of the project's git repository, for
+projects whose source distribution has no tests; what is installed on this machine, for clients that Debian packages.
+A place that cannot be reached makes a suite *absent*, with the reason; it is no failure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+
+FETCH_DEADLINE_S = 900.0
+
+
+class AbsentError(Exception):
+    """A suite cannot be had on this machine; says why."""
+
+
+def cache_directory() -> Path:
+    """Where fetched suites and their environments lie; they can be deleted at any time."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "warren-clients"
+
+
+class Source(Protocol):
+    """Where a suite's files come from."""
+
+    @property
+    def what(self) -> str:
+        """For the table: what it is, and its version."""
+
+    def fetch(self, directory: Path) -> None:
+        """Lay the files into ``directory``, which is not there yet. Raises :class:`AbsentError`."""
+
+
+@attrs.frozen
+class Sdist:
+    """A source distribution of the package index."""
+
+    name: str
+    version: str
+
+    @property
+    def what(self) -> str:
+        return f"{self.name} {self.version}"
+
+    def fetch(self, directory: Path) -> None:
+        downloads = directory.with_name(f"{directory.name}-download")
+        shutil.rmtree(downloads, ignore_errors=True)
+        pip = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:")
+        run((*pip, "--dest", str(downloads), f"{self.name}=={self.version}"))
+        (archive,) = downloads.glob("*.tar.gz")
+        with tarfile.open(archive) as packed:
+            packed.extractall(downloads / "unpacked", filter="data")
+        (unpacked,) = (downloads / "unpacked").iterdir()
+        unpacked.rename(directory)
+        shutil.rmtree(downloads)
+
+
+@attrs.frozen
+class GitTag:
+    """A tag of a project's repository."""
+
+    url: str
+    tag: str
+
+    @property
+    def what(self) -> str:
+        return f"{self.url.rsplit('/', 1)[1]} {self.tag.removeprefix('v')}, from its repository"
+
+    def fetch(self, directory: Path) -> None:
+        run(("git", "clone", "--quiet", "--depth", "1", "--branch", self.tag, self.url, str(directory)))
+
+
+@attrs.frozen
+class Installed:
+    """Programs and files that Debian's packages bring; ``package`` says which to install where one is missing."""
+
+    package: str
+    programs: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    copied: str | None = None
+    """A directory among them that the suite runs in, as a copy."""
+
+    @property
+    def what(self) -> str:
+        first = self.package.split()[0]
+        shown = subprocess.run(
+            ["dpkg-query", "--show", "--showformat=${Version}", first], capture_output=True, text=True, check=False
+        )
+        return f"{first} {shown.stdout or 'not installed'}, Debian's"
+
+    def fetch(self, directory: Path) -> None:
+        missing = [name for name in self.programs if shutil.which(name) is None]
+        missing += [name for name in self.files if not Path(name).exists()]
+        if missing:
+            raise AbsentError(f"no {', '.join(missing)} here (Debian: apt-get install {self.package})")
+        if self.copied is None:
+            directory.mkdir(parents=True)
+        else:
+            shutil.copytree(self.copied, directory)
+
+
+def prepared(name: str, source: Source, requirements: Sequence[str] | None) -> Path:
+    """The directory of suite ``name``: ``source/`` and, where there are ``requirements``, an environment ``venv/``.
+
+    Made when it is not there, or was made from something else. Raises :class:`AbsentError`.
+    """
+    recipe = hashlib.sha256(repr((source, requirements, sys.version_info[:2])).encode()).hexdigest()
+    directory = cache_directory() / name
+    stamp = directory / "recipe"
+    if stamp.exists() and stamp.read_text() == recipe:
+        return directory
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    source.fetch(directory / "source")
+    if requirements is not None:
+        _make_environment(directory / "venv", directory / "source", requirements)
+    stamp.write_text(recipe)
+    return directory
+
+
+def run(command: Sequence[str], runner: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) -> None:
+    """Run a program that fetches something. Raises :class:`AbsentError` with the end of what it said."""
+    try:
+        done = runner(command, capture_output=True, text=True, timeout=FETCH_DEADLINE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise AbsentError(f"{command[0]}: {error}") from None
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise AbsentError(f"{' '.join(command[:4])}: {said[-1] if said else done.returncode}")
+
+
+def _make_environment(venv: Path, source: Path, requirements: Sequence[str]) -> None:
+    run((sys.executable, "-m", "venv", str(venv)))
+    pip = (str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    run((*pip, *[one.replace("{source}", str(source)) for one in requirements]))
