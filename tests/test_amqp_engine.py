@@ -191,6 +191,19 @@ def test_what_comes_for_a_channel_that_we_close_is_passed_over() -> None:
     assert single(server_heard) == [(1, "Channel.Open", {"out_of_band": "0"})]
 
 
+def test_a_channel_may_be_closed_before_its_opening_was_answered() -> None:
+    client, server = running(channels=())
+    client.send(1, c.Channel.Open())
+    client.send(1, c.Channel.Close(200, "", 0, 0))
+    server.receive(client.data_to_send())
+    server.send(1, c.Channel.OpenOk())
+    server.send(1, c.Channel.CloseOk())
+    [closed] = client.receive(server.data_to_send())
+    assert isinstance(closed, MethodReceived)
+    assert isinstance(closed.method, c.Channel.CloseOk)
+    client.send(1, c.Channel.Open())
+
+
 def test_two_sides_that_close_a_channel_at_once_agree() -> None:
     client, server = running()
     client.send(1, c.Channel.Close(200, "", 0, 0))

@@ -298,10 +298,11 @@ class Connection:
                 return
             if isinstance(method, c.Channel.CloseOk):
                 del self._channels[number]
-        elif channel.is_closing:
-            return
-        elif isinstance(method, c.Channel.Open | c.Channel.OpenOk):
-            channel.is_open = True
+        else:
+            if isinstance(method, c.Channel.Open | c.Channel.OpenOk):
+                channel.is_open = True
+            if channel.is_closing:
+                return
         events.append(MethodReceived(number, method))
 
     def _check_size(self, size: int, method_index: int) -> None:

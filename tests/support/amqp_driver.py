@@ -1,0 +1,411 @@
+"""Runs a program of AMQP 0-9-1 against a server and writes down all that comes: a *transcript*.
+
+After each step the driver goes round until nothing more comes: it asks every channel for an answer, and every queue for
+its length, each on a channel of its own. What a channel was asked to do has reached the queues when it answers, and
+what a queue has sent has reached the channels when it answers; what a queue sends to another takes one more round. So
+a transcript says the same each time, but for what a server may choose. That is put in one form:
+
+- names that the server makes are those of the steps that asked for them;
+- of confirms it counts which messages they are of, not how many stand in one;
+- deliveries on one channel are told consumer by consumer: queues send on their own, and so their order, and with it who
+  has which delivery tag, is nobody's business;
+- times of dead lettering are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+from pamqp.base import Frame as Method
+
+from tests.support.amqp_link import KINDS, Link, LinkChannel, Record
+from tests.support.amqp_program import REPLY_TO
+from tests.support.differential_program import Program, Step, named
+from warren.amqp.methods import method_of
+from warren.queue_index.properties import Properties, encode_properties
+
+PREFIX: Final = "warren-"
+INCAPABLE: Final = 2
+"""The connection whose client says nothing of what it can do."""
+PROBE: Final = -1
+"""The connection that is nobody's."""
+PATIENCE_S: Final = 5.0
+"""For what has to come."""
+DROPPED_S: Final = 0.1
+"""So long a server may take to see that a client has gone."""
+
+_PROBE_CHANNELS: Final = 1000
+_RESERVED: Final = (
+    (re.compile(r"amq\.gen-[\w-]{22}"), "amq.gen-*"),
+    (re.compile(r"amq\.ctag-[\w-]{22}"), "amq.ctag-*"),
+    (re.compile(rf"{re.escape(REPLY_TO)}\.[-\w+/=.]+"), f"{REPLY_TO}.*"),
+)
+_REPLY_ADDRESS: Final = re.compile(rf"{re.escape(REPLY_TO)}\.[-\w+/=.]+".encode())
+_TIME: Final = re.compile(rb"(\x04timeT).{8}", re.DOTALL)
+
+Transcript = list[Mapping[str, Any]]
+"""For each step what came, by connection and channel, and what was seen of each queue."""
+
+
+@attrs.define
+class _Channel:
+    """What a program has to know of a channel, besides what came."""
+
+    unsettled: list[tuple[int, int]] = attrs.Factory(list)
+    """Delivery tags, each with the step it came after, in the transcript's order."""
+    in_transaction: list[tuple[int, int]] = attrs.Factory(list)
+    """Those that were settled and may come back."""
+
+
+class Driver:
+    """Runs one program."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._links: dict[int, Link] = {PROBE: Link(port)}
+        self._notes: dict[tuple[int, int], _Channel] = defaultdict(_Channel)
+        self._number = 0
+        self._resolved: dict[str, str] = {}
+        """What stands in braces, and what it is."""
+        self._canonical: dict[str, str] = {}
+        self._queues: dict[str, int] = {}
+        """Queues that may be there, and a connection that may see them."""
+        self._seen: dict[str, Any] = {}
+        self._exchanges: set[str] = set()
+        self._declared: set[str] = set()
+
+    def run(self, program: Program) -> Transcript:
+        """Do all steps; leaves nothing behind on the server."""
+        told = [self._told(step) for step in program]
+        self._clean_up()
+        return told
+
+    # ── a step ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _told(self, step: Step) -> Mapping[str, Any]:
+        self._number = step.number
+        self._do(step)
+        late = self._settle()
+        found: dict[str, Any] = {}
+        for number, link in sorted(self._links.items()):
+            if number == PROBE:
+                continue
+            if link.came:
+                found[f"{number}"], link.came = link.came, []
+            for channel in link.channels.values():
+                if channel.number < _PROBE_CHANNELS:
+                    self._take(found, number, channel, step)
+        if late:
+            found["late"] = late
+        found["queues"] = dict(sorted(self._seen.items()))
+        return self._in_one_form(found)
+
+    def _do(self, step: Step) -> None:
+        arguments = self._with_names(dict(step.arguments))
+        number, at = self._place(arguments)
+        link = self._links.get(number)
+        if link is None or not link.is_open:
+            link = self._links[number] = Link(self._port, capable=number != INCAPABLE)
+            for which in [which for which in self._notes if which[0] == number]:
+                del self._notes[which]
+        if step.verb == "drop":
+            link.close()
+            time.sleep(DROPPED_S)
+            return
+        if step.verb.startswith("connection."):
+            link.ask_to_close()
+            return
+        if at not in link.channels or not link.channels[at].is_open:
+            self._notes.pop((number, at), None)
+        channel = link.open_channel(at)
+        inner = arguments["steps"] if step.verb == "pipeline" else [{"verb": step.verb, **arguments}]
+        data = [self._encoded(number, link, channel, dict(one)) for one in inner]
+        link.write(b"".join(data))
+
+    def _place(self, arguments: dict[str, Any]) -> tuple[int, int]:
+        """Where a step is sent. What settles goes where something is to be settled."""
+        place = arguments.pop("connection"), arguments.pop("channel")
+        if "delivery" in arguments and not self._notes[place].unsettled:
+            return next((other for other, notes in sorted(self._notes.items()) if notes.unsettled), place)
+        return place
+
+    def _encoded(self, number: int, link: Link, channel: LinkChannel, arguments: dict[str, Any]) -> bytes:
+        verb = arguments.pop("verb")
+        arguments.pop("connection", None)
+        arguments.pop("channel", None)
+        content = None
+        if verb == "basic.publish":
+            properties, body = arguments.pop("properties"), arguments.pop("body").encode()
+            content = encode_properties(Properties(**properties)), [body] * arguments.pop("count")
+        if "delivery" in arguments:
+            tag = self._tag(number, channel, arguments.pop("delivery"), arguments.get("multiple", False))
+            if tag is None:
+                return b""
+            arguments["delivery_tag"] = tag
+        method: Method = method_of(KINDS[verb], **arguments)  # type: ignore[type-var]
+        if verb == "queue.declare" and not arguments.get("passive"):
+            self._declared.add(arguments["queue"])
+            self._queues.setdefault(arguments["queue"], number)
+        elif verb == "exchange.declare":
+            self._exchanges.add(arguments["exchange"])
+        return link.encoded(channel, method, content)
+
+    def _tag(self, number: int, channel: LinkChannel, index: int, multiple: bool) -> int | None:
+        """The delivery tag to settle, which is noted as settled. Up to and with several: all of a step at once."""
+        notes = self._notes[number, channel.number]
+        if not notes.unsettled:
+            return None
+        chosen = notes.unsettled[min(index, len(notes.unsettled) - 1)]
+        settled = [chosen]
+        if multiple:
+            last = max(tag for tag, step in notes.unsettled if step == chosen[1])
+            settled = [one for one in notes.unsettled if one[0] <= last]
+            chosen = last, chosen[1]
+        notes.unsettled = [one for one in notes.unsettled if one not in settled]
+        notes.in_transaction += settled
+        return chosen[0]
+
+    def _with_names(self, value: Any) -> Any:
+        def put(value: Any) -> Any:
+            match value:
+                case str():
+                    for symbol, name in self._resolved.items():
+                        value = value.replace(symbol, name)
+                    return value
+                case dict():
+                    return {name: put(one) for name, one in value.items()}
+                case list():
+                    return [put(one) for one in value]
+                case _:
+                    return value
+
+        return put(named(value, PREFIX))
+
+    # ── until nothing more comes ────────────────────────────────────────────────────────────────────────────────
+
+    def _settle(self) -> str:
+        """Go round until two rounds brought nothing new; gives what did not come in time."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        quiet = 0
+        while quiet < 2:
+            before = self._size(), dict(self._seen)
+            lost = self._round()
+            waiting = lost or self._unconfirmed()
+            same = before == (self._size(), self._seen)
+            quiet = quiet + 1 if same and not waiting else 0
+            if time.monotonic() > deadline_s:
+                return f"waited in vain for {waiting or 'silence'}"
+            if same and waiting:
+                time.sleep(0.002)
+        return ""
+
+    def _size(self) -> int:
+        """How much has come."""
+        program = [link for number, link in self._links.items() if number != PROBE]
+        return sum(
+            len(link.came) + sum(len(one.came) for at, one in link.channels.items() if at < _PROBE_CHANNELS)
+            for link in program
+        )
+
+    def _unconfirmed(self) -> str:
+        for number, link in self._links.items():
+            for channel in link.channels.values():
+                self._count_confirms(channel)
+                if link.is_open and channel.is_open and channel.unconfirmed:
+                    return f"confirms of {sorted(channel.unconfirmed)} on {number}.{channel.number}"
+        return ""
+
+    def _count_confirms(self, channel: LinkChannel) -> None:
+        for name, arguments in channel.came:
+            if name in ("basic.ack", "basic.nack"):
+                channel.unconfirmed -= set(_tags_of(arguments, channel.unconfirmed))
+
+    def _round(self) -> str:
+        """Ask every channel, then every queue; gives a queue that somebody has whom nobody is."""
+        for number, link in self._links.items():
+            if link.is_open and not link.is_closing and number != PROBE:
+                for channel in list(link.channels.values()):
+                    if channel.is_open and channel.number < _PROBE_CHANNELS and not channel.is_closing:
+                        link.probe(channel)
+        self._wait(lambda channel: bool(channel.flows) or channel.is_closing)
+        asked = {name: self._ask(name, at) for at, name in enumerate(self._queues)}
+        self._wait(lambda channel: channel.number >= _PROBE_CHANNELS and not channel.came)
+        hidden = [name for name, (number, channel) in asked.items() if self._answered(name, number, channel)]
+        return f"{hidden} to be gone" if hidden else ""
+
+    def _ask(self, queue: str, at: int) -> tuple[int, LinkChannel]:
+        number = self._queues[queue]
+        link = self._links.get(number)
+        if link is None or not link.is_open or link.is_closing:
+            number, link = PROBE, self._links[PROBE]
+        channel = link.open_channel(_PROBE_CHANNELS + at)
+        channel.came.clear()
+        declare = method_of(KINDS["queue.declare"], queue=queue, passive=True)  # type: ignore[type-var]
+        link.write(link.encoded(channel, declare, None))
+        return number, channel
+
+    def _answered(self, queue: str, number: int, channel: LinkChannel) -> bool:
+        """Note what is seen of a queue; whether it is somebody else's."""
+        if not channel.came:  # the connection is gone
+            return True
+        [(name, found)] = channel.came[:1]
+        if name == "queue.declare_ok":
+            self._seen[queue] = found["message_count"], found["consumer_count"]
+            self._queues[queue] = number
+            return False
+        if found["reply_code"] == 404:
+            self._seen.pop(queue, None)
+            if queue in self._queues:
+                del self._queues[queue]
+            return False
+        self._seen[queue] = found["reply_text"]
+        if found["reply_code"] != 405:
+            return False
+        others = [one for one, link in sorted(self._links.items()) if link.is_open]
+        self._queues[queue] = others[(others.index(number) + 1) % len(others)] if number in others else PROBE
+        return True
+
+    def _wait(self, missing: Any) -> None:
+        """Read until there is no open channel of which ``missing`` holds, and no connection is half closed."""
+        deadline_s = time.monotonic() + PATIENCE_S
+
+        def waits(link: Link) -> bool:
+            return link.is_open and (
+                link.is_closing or any(one.is_open and missing(one) for one in link.channels.values())
+            )
+
+        while waiting := [link for link in self._links.values() if waits(link)]:
+            ready, _, _ = select.select([link.socket for link in waiting], [], [], 0.5)
+            for link in waiting:
+                if link.socket in ready:
+                    link.read()
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"no answer after step {self._number}")
+
+    # ── in one form ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take(self, found: dict[str, Any], number: int, channel: LinkChannel, step: Step) -> None:
+        """What came on a channel, told so that it is the same each time."""
+        if not channel.came:
+            return
+        came, channel.came = channel.came, []
+        where = f"{number}.{channel.number}"
+        answers: list[Record] = []
+        given: dict[str, list[Record]] = defaultdict(list)
+        to_settle: dict[str, list[int]] = defaultdict(list)
+        tags: list[int] = []
+        confirmed: list[tuple[str, int]] = []
+        for name, arguments in came:
+            if name in ("basic.ack", "basic.nack"):
+                confirmed += [(name, tag) for tag in _tags_of(arguments, range(1, channel.published + 1))]
+                continue
+            told = dict(arguments)
+            consumer = told.pop("consumer_tag", "") if name == "basic.deliver" else ""
+            if name == "basic.get_empty":
+                channel.gets.popleft()
+            tag = told.pop("delivery_tag", None)
+            if tag is not None:
+                tags.append(tag)
+                if not (channel.gets.popleft() if name == "basic.get_ok" else consumer in channel.needs_no_ack):
+                    to_settle[self._symbolic(consumer)].append(tag)
+            if name == "basic.return" and confirmed:
+                answers.append(("returned after a confirm", {}))
+            if name == "basic.deliver":
+                given[self._symbolic(consumer)].append((name, told))
+            else:
+                answers.append((name, told))
+            self._note(number, channel, step, name, arguments)
+        found[where] = answers
+        for consumer, deliveries in sorted(given.items()):
+            found[f"{where} to {consumer}"] = deliveries
+        if tags:
+            notes = self._notes[number, channel.number]
+            notes.unsettled += [(tag, step.number) for _, some in sorted(to_settle.items()) for tag in some]
+            found[f"{where} delivery tags"] = sorted(tags)
+        if confirmed:
+            found[f"{where} confirms"] = sorted(set(confirmed), key=lambda one: one[1])
+
+    def _note(self, number: int, channel: LinkChannel, step: Step, name: str, arguments: Mapping[str, Any]) -> None:
+        """What follows for the next steps."""
+        notes = self._notes[number, channel.number]
+        match name:
+            case "queue.declare_ok" if step.verb == "queue.declare" and not step.arguments["queue"]:
+                self._name("queue", step, arguments["queue"])
+                if not step.arguments.get("passive"):
+                    self._queues.setdefault(arguments["queue"], number)
+                    self._declared.add(arguments["queue"])
+            case "basic.consume_ok" if not step.arguments.get("consumer_tag", "-"):
+                self._name("tag", step, arguments["consumer_tag"])
+                if step.arguments["no_ack"]:
+                    channel.needs_no_ack.add(arguments["consumer_tag"])
+            case "tx.commit_ok" | "tx.select_ok":
+                notes.in_transaction.clear()
+            case "tx.rollback_ok":
+                notes.unsettled = sorted({*notes.unsettled, *notes.in_transaction})
+                notes.in_transaction.clear()
+            case "basic.recover_ok" | "channel.close" | "channel.close_ok":
+                notes.unsettled.clear()
+        if found := _REPLY_ADDRESS.search(arguments.get("properties", b"")):
+            self._resolved["{reply}"] = found[0].decode()
+
+    def _name(self, what: str, step: Step, name: str) -> None:
+        symbol = f"{{{what} {step.number}}}"
+        self._resolved[symbol] = name
+        self._canonical.setdefault(name, symbol)
+
+    def _symbolic(self, text: str) -> str:
+        for name, symbol in self._canonical.items():
+            text = text.replace(name, symbol)
+        text = text.replace(PREFIX, "@")
+        for pattern, symbol in _RESERVED:
+            text = pattern.sub(symbol, text)
+        return text
+
+    def _in_one_form(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self._symbolic(value)
+            case bytes():
+                text = self._symbolic(_TIME.sub(rb"\1" + bytes(8), value).decode("latin-1"))
+                return text if len(text) < 500 else f"{text[:30]} … {len(text)}"
+            case dict():
+                return {self._in_one_form(name): self._in_one_form(one) for name, one in value.items()}
+            case list() | tuple():
+                return [self._in_one_form(one) for one in value]
+            case _:
+                return value
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _clean_up(self) -> None:
+        for number, link in self._links.items():
+            if number != PROBE and link.is_open:
+                if not link.is_closing:
+                    link.ask_to_close()
+                link.socket.settimeout(PATIENCE_S)
+                while link.is_open:
+                    link.read()
+        probe = self._links[PROBE]
+        for verb, names in (("queue", self._declared), ("exchange", self._exchanges)):
+            for name in sorted(names):
+                plain = name.replace("\n", "")
+                if not plain:
+                    continue
+                channel = probe.open_channel(1)
+                channel.came.clear()
+                delete = method_of(KINDS[f"{verb}.delete"], **{verb: plain})  # type: ignore[type-var]
+                probe.write(probe.encoded(channel, delete, None))
+                while not channel.came and probe.is_open:
+                    probe.read()
+        probe.close()
+
+
+def _tags_of(confirm: Mapping[str, Any], of: Any) -> list[int]:
+    tag = confirm["delivery_tag"]
+    return [one for one in of if one <= tag] if confirm["multiple"] else [tag]

@@ -1,0 +1,209 @@
+"""A client's connection for a test: the engine's client side on a blocking socket, which tells all that comes.
+
+It answers what a client must answer (``close``), and sends what a client must not send where a test wants it.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import attrs
+from pamqp import commands as c
+from pamqp.base import Frame as Method
+
+from warren.amqp.connection import Connection
+from warren.amqp.framing import PUBLISH, MethodRun, contents
+from warren.amqp.methods import dotted_name, encode_arguments, encode_method, method_of
+from warren.amqp.received import Event, Messages, MethodReceived, Violation
+from warren.amqp.states import Side, State
+
+PATIENCE_S: Final = 30.0
+CAPABILITIES: Final = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "authentication_failure_close": True,
+}
+KINDS: Final[Mapping[str, type[Method]]] = {dotted_name(kind): kind for kind in c.INDEX_MAPPING.values()}
+"""By RabbitMQ's names: ``basic.recover_async``."""
+
+Record = tuple[str, Mapping[str, Any]]
+"""What came: the method's name, and its arguments with ``properties`` and ``body`` where it has content."""
+
+
+@attrs.define
+class LinkChannel:
+    """A channel as its client knows it."""
+
+    number: int
+    came: list[Record] = attrs.Factory(list)
+    """What has come and was not taken."""
+    is_open: bool = True
+    is_closing: bool = False
+    """Whether the client has asked for its end."""
+    gets: deque[bool] = attrs.Factory(deque)
+    """For each ``basic.get`` that has to be answered, whether it wants no ack."""
+    needs_no_ack: set[str] = attrs.Factory(set)
+    """Tags of consumers that want no ack."""
+    flows: deque[bool] = attrs.Factory(deque)
+    """For each ``channel.flow-ok`` that has to come, whether it is to be told."""
+    confirms: bool = False
+    published: int = 0
+    unconfirmed: set[int] = attrs.Factory(set)
+
+
+class Link:
+    """One connection."""
+
+    def __init__(self, port: int, *, capable: bool = True, login: str = "\0guest\0guest", vhost: str = "/") -> None:
+        """``capable``: whether the client says that it can do what 0-9-1 itself does not have."""
+        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connection = Connection(Side.CLIENT)
+        self.channels: dict[int, LinkChannel] = {}
+        self.came: list[Record] = []
+        """What has come on channel 0, ``eof`` at the end."""
+        self.is_open = True
+        self.is_closing = False
+        """Whether one side has asked for the end, and only that has to come."""
+        self._login(login, {"capabilities": CAPABILITIES} if capable else {}, vhost)
+
+    def _login(self, login: str, client_properties: Mapping[str, Any], vhost: str) -> None:
+        self.flush()
+        while self.connection.state is not State.RUNNING and self.is_open:
+            self.read()
+            match self.connection.state:
+                case State.STARTING:
+                    self.connection.send(0, c.Connection.StartOk(dict(client_properties), "PLAIN", login))
+                case State.TUNING:
+                    limits = self.connection.channel_max, self.connection.frame_max
+                    self.connection.send(0, c.Connection.TuneOk(*limits, 0))
+                    self.connection.send(0, c.Connection.Open(vhost))
+            self.flush()
+        self.came = [one for one in self.came if one[0] in ("connection.close", "eof")]
+
+    # ── sending ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def flush(self) -> None:
+        self.write(self.connection.data_to_send())
+
+    def write(self, data: bytes) -> None:
+        """Bytes as they are; the other end may have hung up."""
+        with suppress(OSError):  # what it had to say is read as ever
+            self.socket.sendall(data)
+
+    def open_channel(self, number: int) -> LinkChannel:
+        """That channel, opened where it is not open."""
+        channel = self.channels.get(number)
+        if channel is None or not channel.is_open:
+            came = [] if channel is None else channel.came
+            channel = self.channels[number] = LinkChannel(number, came)
+            self.connection.send(number, c.Channel.Open())
+            self.flush()
+        return channel
+
+    def encoded(self, channel: LinkChannel, method: Method, content: tuple[bytes, list[bytes]] | None) -> bytes:
+        """The bytes of a method, with ``content`` (properties and bodies) one for each message; and what it means."""
+        if isinstance(method, c.Channel.Flow):
+            channel.flows.append(True)
+        elif isinstance(method, c.Confirm.Select):
+            channel.confirms = True
+        elif isinstance(method, c.Basic.Get):
+            channel.gets.append(method.no_ack)
+        elif isinstance(method, c.Basic.Consume) and method.no_ack:
+            channel.needs_no_ack.add(method.consumer_tag)
+        elif isinstance(method, c.Channel.Close):
+            channel.is_closing = True
+            self.connection.send(channel.number, method)
+            return self.connection.data_to_send()
+        if content is None:
+            return encode_method(channel.number, method)
+        properties, bodies = content
+        if channel.confirms:
+            first = channel.published + 1
+            channel.published += len(bodies)
+            channel.unconfirmed |= set(range(first, first + len(bodies)))
+        arguments, limit = encode_arguments(method), self.connection.frame_max
+        return contents(channel.number, PUBLISH, (arguments, b""), properties, bodies, frame_max=limit)
+
+    def ask_to_close(self) -> None:
+        """Say goodbye; its answer and the end have to come."""
+        self.is_closing = True
+        self.connection.send(0, method_of(c.Connection.Close, reply_code=200, reply_text="bye"))
+        self.flush()
+
+    def probe(self, channel: LinkChannel) -> None:
+        """Ask for an answer that changes nothing."""
+        channel.flows.append(False)
+        self.write(encode_method(channel.number, c.Channel.Flow(True)))
+
+    def close(self) -> None:
+        """Hang up."""
+        self.is_open = False
+        self.socket.close()
+
+    # ── what comes ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def read(self) -> None:
+        """Take what comes next; blocks."""
+        try:
+            data = self.socket.recv(1 << 20)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self.came.append(("eof", {}))
+            self.close()
+            return
+        for event in self.connection.receive(data):
+            self._take(event)
+        if self.is_open:
+            self.flush()
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Messages():
+                told = _arguments(event.method)
+                tags: list[int | None] = [*event.tags] or [None] * len(event.bodies)
+                for tag, body in zip(tags, event.bodies, strict=True):
+                    content = {"properties": event.properties, "body": body}
+                    which = {} if tag is None else {"delivery_tag": tag}
+                    self.channels[event.channel].came.append((dotted_name(event.method), told | which | content))
+            case MethodRun():
+                for tag in event.tags:
+                    method = c.Basic.Ack if event.index == c.Basic.Ack.index else c.Basic.Nack
+                    flags = {"multiple": bool(event.flags & 1)}
+                    self.channels[event.channel].came.append((dotted_name(method), {"delivery_tag": tag} | flags))
+            case MethodReceived(0, method):
+                self.came.append((dotted_name(method), _arguments(method)))
+                if isinstance(method, c.Connection.CloseOk):  # now it is the client that hangs up
+                    self.close()
+                elif isinstance(method, c.Connection.Close):
+                    self.is_closing = True
+                    self.connection.send(0, c.Connection.CloseOk())
+            case MethodReceived():
+                self._take_method(self.channels[event.channel], event.method)
+            case Violation():
+                raise AssertionError(f"the server broke the protocol: {event.error}")
+
+    def _take_method(self, channel: LinkChannel, method: Method) -> None:
+        match method:
+            case c.Channel.OpenOk():
+                return
+            case c.Channel.FlowOk() if not channel.flows.popleft():
+                return
+            case c.Channel.Close():
+                channel.is_open = False
+                self.connection.send(channel.number, c.Channel.CloseOk())
+            case c.Channel.CloseOk():
+                channel.is_open = False
+        channel.came.append((dotted_name(method), _arguments(method)))
+
+
+def _arguments(method: Method) -> dict[str, Any]:
+    return {name: getattr(method, name) for name in method.attributes()}

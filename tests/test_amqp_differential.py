@@ -1,0 +1,39 @@
+"""Random AMQP programs on real servers: what comes is the same, frame by frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.amqp_differential import first_difference, real_server, report
+from tests.support.amqp_program import program_of
+from tests.support.broker import requires_broker
+from tests.support.differential_program import Step
+
+SAME_TWICE = range(4)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with real_server(tmp_path_factory.mktemp("broker")) as port:
+        yield port
+
+
+@requires_broker
+def test_a_broker_says_the_same_twice(real: int) -> None:
+    assert not [text for seed in SAME_TWICE if (text := report(real, real, seed))]
+
+
+def test_a_seed_gives_the_same_program_each_time() -> None:
+    assert program_of(7) == program_of(7)
+    assert program_of(7) != program_of(8)
+
+
+def test_the_first_step_that_differs_is_found() -> None:
+    program = tuple(Step(number, "basic.get", {}) for number in range(3))
+    told = [{"0.1": [["basic.get_empty", {}]]}, {"queues": {}}, {}]
+    found = first_difference(program, told, [told[0], {"queues": {"@q0": [1, 0]}}, {}])
+    assert found is not None
+    assert (found.step, found.what, found.there) == (program[1], "queues", {"@q0": [1, 0]})
+    assert first_difference(program, told, list(told)) is None
