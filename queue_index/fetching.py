@@ -14,7 +14,7 @@ import attrs
 from warren.queue_index.message_format import Message, decode_message
 from warren.queue_index.paging import load_from_delta, room_for_load
 from warren.queue_index.recovering import recover_all
-from warren.queue_index.run import DELIVERED, Run
+from warren.queue_index.run import DELIVERED, Run, UnencodedTerms
 from warren.queue_index.run_queue import RunQueue
 from warren.queue_index.state import QueueState
 from warren.queue_index.terms import bodies_of
@@ -55,6 +55,15 @@ class Fetched:
     def terms(self) -> list[bytes]:
         """The encoded messages."""
         return self._run.terms() if self._terms is None else list(self._terms)
+
+    @property
+    def unencoded(self) -> UnencodedTerms | None:
+        """The messages as one publisher handed them over, where they still are so."""
+        run = self._run
+        terms = run.batch.terms
+        if self._terms is not None or not isinstance(terms, UnencodedTerms):
+            return None
+        return terms if run.count == len(terms) else terms.part(run.low, run.high)
 
     def term(self, index: int) -> bytes:
         """The ``index``-th encoded message."""

@@ -298,6 +298,30 @@ def locate_parts(term: bytes) -> Parts | None:
     )  # fmt: skip
 
 
+class Addresses(NamedTuple):
+    """A term of the plain shape but for its id: where it was sent, with what, and where its body stands."""
+
+    exchange: bytes
+    routing_key: bytes
+    properties: bytes
+    body_at: int
+    body_end: int
+
+
+def locate_addresses(term: bytes) -> Addresses | None:
+    """``None``: the term is not of the plain shape."""
+    plain = _locate(term)
+    if plain is None:
+        return None
+    return Addresses(
+        term[plain.exchange : plain.exchange_end],
+        term[plain.routing_key : plain.routing_key_end],
+        term[plain.properties : plain.properties_end],
+        plain.body,
+        plain.body_end,
+    )
+
+
 def message_facts(term: bytes) -> tuple[bytes, bool]:
     """The msg_id (empty: it has none) and whether it is persistent, without decoding where the end says it.
 

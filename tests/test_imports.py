@@ -42,6 +42,7 @@ EXTRAS = {
     "sim": ("warren.simulation", "warren.recording", "warren.parquet_log"),
     "kombu": ("warren.kombu",),
     "prometheus": ("warren.metrics",),
+    "server": ("warren.server",),
 }
 """Optional dependencies, and who may import them."""
 

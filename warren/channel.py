@@ -56,13 +56,14 @@ class Channel:
 
     def settle_many(self, outcome: str, tags: list[int]) -> None:
         """Settle deliveries in one message."""
-        self._settle(outcome, tag_ranges(tags))
+        self.settle_ranges(outcome, tag_ranges(tags))
 
     def settle_all(self, outcome: str, tags: range) -> None:
         """Settle a whole batch."""
-        self._settle(outcome, (tags,))
+        self.settle_ranges(outcome, (tags,))
 
-    def _settle(self, outcome: str, tags: Sequence[range]) -> None:
+    def settle_ranges(self, outcome: str, tags: Sequence[range]) -> None:
+        """Settle stretches of deliveries in one message."""
         actor, name = self.actor, self.name  # not the channel itself, which closes when nobody has it any more
         actor.actor_ref.tell(Call(lambda: actor.queue_turn.settle(name, outcome, tags)))
 

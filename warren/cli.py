@@ -66,6 +66,11 @@ COMMANDS: Final = (
         "Print vhosts, queues, exchanges and bindings as RabbitMQ's definitions JSON, or declare those of a file.",
     ),
     ListedCommand(
+        "serve",
+        "warren.commands.serve:serve",
+        "Serve a node's directory to AMQP 0-9-1 clients, as a RabbitMQ would. SIGINT or SIGTERM ends it.",
+    ),
+    ListedCommand(
         "demo",
         "warren.commands.demo:demo",
         "Salvage a stopped RabbitMQ's directory that ships with warren, and compare with what that broker delivered.",

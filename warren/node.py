@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
+
+import attrs
 
 from warren import open_nodes
 from warren.actors.clock import SystemClock
@@ -30,6 +32,9 @@ from warren.topic import Topic
 from warren.transaction import Transaction
 from warren.transaction_verbs import TransactionVerbs
 from warren.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
+
+if TYPE_CHECKING:
+    from warren.server import Server, ServerSettings
 
 
 class Vhost(VhostHandle):
@@ -103,6 +108,19 @@ class Node(Vhost):
 
     memory = blocking(NodeVerbs.memory)
     stats = blocking(NodeVerbs.stats)
+
+    def serve(self, settings: ServerSettings | None = None, *, port: int | None = None) -> Server:
+        """Let AMQP 0-9-1 clients in, beside this program, until :meth:`Server.stop` or the node's end.
+
+        ``port``: in place of the settings' own. Raises :class:`~warren.server.server.ListenError` where it cannot
+        listen there.
+        """
+        from warren.server import Server, ServerSettings  # noqa: PLC0415 - most programs serve nobody
+
+        chosen = ServerSettings() if settings is None else settings
+        server = Server(self._running, chosen if port is None else attrs.evolve(chosen, port=port))
+        server.start()
+        return server
 
     def close(self) -> None:
         """Wait for what was published to be safe, write everything down, and give the directory free.

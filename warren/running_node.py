@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import attrs
 
@@ -55,6 +55,15 @@ class ClosedError(WarrenError):
     """The node was closed."""
 
 
+class Hosted(Protocol):
+    """What runs over a node and ends before it does: a server."""
+
+    def stop(self) -> None: ...
+
+    def forget(self) -> None:
+        """In a forked child: it is the parent's."""
+
+
 class RunningNode:
     """A node's actor, and what handles need of it."""
 
@@ -80,6 +89,8 @@ class RunningNode:
         self._clock = clock
         self._forked: WrongProcessError | None = None
         self._closed = False
+        self.hosted: list[Hosted] = []
+        """What runs over it."""
         self._ended = Future()
         self._context = NodeContext(
             files=files,
@@ -249,6 +260,8 @@ class RunningNode:
             self._ended.settled()
             return
         self.check_process()
+        for hosted in list(self.hosted):
+            hosted.stop()
         self._closed = True
         try:
             if self._status is not None:
@@ -267,6 +280,8 @@ class RunningNode:
             f"{self.path} was opened by the process that this one was forked from; open it anew"
         )
         self.pool.forget(self._forked)
+        for hosted in self.hosted:
+            hosted.forget()
         if self._status is not None:
             self._status.forget()
         self.actor.forget(self._forked)

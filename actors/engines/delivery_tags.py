@@ -10,7 +10,7 @@ Invariants: runs are not empty, stand in the order of their tags, and do not ove
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Generic, TypeVar
 
@@ -83,6 +83,12 @@ class DeliveryTags(Generic[Owner]):
         self._runs.append(TagRun(first, count, level, seq_ids.start, owner))
         return first
 
+    def pass_by(self, count: int) -> int:
+        """Number messages that nobody will settle; the first one's tag."""
+        first = self._next
+        self._next += count
+        return first
+
     def take(self, tags: Sequence[range]) -> list[TagRun[Owner]]:
         """Settle tags; the runs they had. Raises :class:`UnknownTagError`, and settles none, where one is not there."""
         parts = [part for part in tags if part]
@@ -102,6 +108,12 @@ class DeliveryTags(Generic[Owner]):
         if not self._covers(range(tag, tag + 1)):
             raise UnknownTagError(f"unknown delivery tag {tag}: not given to this channel, or settled already")
         return self._cut(0, tag + 1)
+
+    def put_back(self, runs: Iterable[TagRun[Owner]]) -> None:
+        """Have runs again that were taken."""
+        self._runs += runs
+        self._runs.sort(key=_first)
+        self._count = sum(run.count for run in self._runs)
 
     def take_all(self) -> list[TagRun[Owner]]:
         """Settle everything."""

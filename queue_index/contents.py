@@ -1,0 +1,65 @@
+"""Contents: fetched messages as AMQP carries them, in runs that differ in nothing but their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from warren.queue_index.fetching import Fetched
+from warren.queue_index.message_format import decode_message, locate_addresses
+from warren.queue_index.properties import encode_properties
+from warren.storage.errors import MessageError
+
+
+@attrs.define
+class Content:
+    """Consecutive messages of one exchange, routing key and properties."""
+
+    exchange: bytes
+    routing_key: bytes
+    properties: bytes
+    """Flags and list, as in a content header."""
+    bodies: Sequence[bytes]
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(len, self.bodies))
+
+
+def contents_of(fetched: Fetched) -> Iterator[Content | None]:
+    """The messages in their order; ``None`` for one whose bytes on disk are no message."""
+    if (unencoded := fetched.unencoded) is not None:
+        envelope = unencoded.envelope
+        yield Content(envelope.exchange, envelope.routing_keys[0], envelope.properties, unencoded.bodies)
+        return
+    content: Content | None = None
+    bodies: list[bytes] = []
+    head, head_bytes, term_bytes, body_end = b"", 0, -1, 0
+    for term in fetched.terms:
+        if content is not None and len(term) == term_bytes and term.startswith(head):
+            bodies.append(term[head_bytes:body_end])
+            continue
+        if content is not None:
+            yield content
+        content, bodies, term_bytes = None, [], -1
+        found = locate_addresses(term)
+        if found is not None:
+            body_end = found.body_end
+            head_bytes, term_bytes = found.body_at, len(term)
+            head = term[:head_bytes]
+            bodies.append(term[head_bytes:body_end])
+            content = Content(found.exchange, found.routing_key, found.properties, bodies)
+        else:
+            try:
+                content = _decoded(term)
+            except MessageError:
+                yield None
+    if content is not None:
+        yield content
+
+
+def _decoded(term: bytes) -> Content:
+    message = decode_message(term)
+    properties = message.encoded_properties or encode_properties(message.properties)
+    return Content(message.exchange, message.routing_keys[0], properties, [message.body])

@@ -1,0 +1,63 @@
+"""The command ``warren serve``: a node, and an AMQP 0-9-1 server over it, until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from typing import Annotated
+
+import typer
+
+from warren.commands.opening import check_directory
+from warren.commands.options import AdoptOption, NodePath
+from warren.commands.output import print_json
+from warren.node import open as open_node
+from warren.server.settings import DEFAULT_PORT, DEFAULT_TLS_PORT, ServerSettings, TlsSettings
+
+
+def serve(
+    path: NodePath,
+    *,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: a free one.")] = DEFAULT_PORT,
+    tls_port: Annotated[int, typer.Option(help="For connections by TLS; with --certfile.")] = DEFAULT_TLS_PORT,
+    certfile: Annotated[str | None, typer.Option(help="The server's certificate, PEM.")] = None,
+    keyfile: Annotated[str | None, typer.Option(help="Its key, PEM.")] = None,
+    cacertfile: Annotated[str | None, typer.Option(help="Whose certificates clients may show, PEM.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Clients have to show a certificate.")] = False,
+    quorum_as_classic: Annotated[
+        bool, typer.Option("--quorum-as-classic", help="A quorum queue that is declared is a durable classic one.")
+    ] = False,
+    config: Annotated[str | None, typer.Option(help="The node's settings, a TOML file.")] = None,
+    adopt: AdoptOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Say where it listens as JSON, on one line.")] = False,
+) -> None:
+    """Serve a node's directory to AMQP 0-9-1 clients, as a RabbitMQ would. SIGINT or SIGTERM ends it.
+
+    The directory is made where it is missing. Without --host only this machine reaches it.
+    """
+    tls = None
+    if certfile is not None and keyfile is not None:
+        tls = TlsSettings(certfile=certfile, keyfile=keyfile, cacertfile=cacertfile, verify=verify)
+    settings = ServerSettings(
+        host=host,
+        port=port,
+        tls_port=None if tls is None else tls_port,
+        tls=tls,
+        default_queue_type_for_quorum="classic" if quorum_as_classic else None,
+    )
+    check_directory(path, adopt=adopt, make=True)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s [%(levelname)s] %(message)s")
+    ends = {signal.SIGINT, signal.SIGTERM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # of the threads that are started from here on, too
+    try:
+        with open_node(path, config, adopt=adopt) as node:
+            server = node.serve(settings)
+            if as_json:
+                print_json({"path": node.path, "addresses": [list(one) for one in server.addresses]})
+            else:
+                shown = ", ".join(f"{one[0]}:{one[1]}" for one in server.addresses)
+                print(f"{node.path} listens on {shown}", flush=True)
+            signal.sigwait(ends)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

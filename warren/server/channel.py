@@ -1,0 +1,295 @@
+"""ServerChannel: one channel of a client's connection.
+
+What comes on it is done in order. What can be done at once is (publishes, acks); a method that has to wait for an actor
+is a coroutine, and what comes meanwhile stands in line behind it. A refusal closes the channel, and drops the line.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pamqp import commands as c
+from pamqp.base import Frame as Method
+
+from warren.actors.engines.permissions import Kind, Right
+from warren.actors.node_actor import NodeActor
+from warren.aio import bridge
+from warren.amqp.errors import COMMAND_INVALID, ProtocolError
+from warren.amqp.framing import ACK, NACK, MethodRun
+from warren.amqp.received import Messages, MethodReceived
+from warren.server import topology
+from warren.server.consuming import ChannelConsumers
+from warren.server.publishing import ChannelPublisher
+from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
+
+if TYPE_CHECKING:
+    from warren.server.connection import ClientConnection
+
+Work = Coroutine[Any, Any, None] | None
+"""What is left to wait for."""
+ChannelEvent = Messages | MethodRun | MethodReceived
+
+
+class ServerChannel:
+    """One channel."""
+
+    def __init__(self, connection: ClientConnection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.node = connection.node
+        self.vhost = connection.vhost
+        self.user = connection.user
+        self.transactional = False
+        self.last_queue = ""
+        """The queue that was declared last: what an empty name means."""
+        self.publisher: ChannelPublisher = ChannelPublisher(self)
+        self.consumers: ChannelConsumers = ChannelConsumers(self)
+        self.closed = False
+        self._busy = False
+        self._waiting: deque[ChannelEvent] = deque()
+        self._idle: list[Any] = []
+
+    # ── what comes ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def handle(self, event: ChannelEvent) -> None:
+        """Do what came, or let it stand in line."""
+        if self.closed:
+            return
+        if self._busy:
+            self._waiting.append(event)
+            if len(self._waiting) > MAX_WAITING_EVENTS:
+                self.connection.hold(self)
+            return
+        work = self._try(event)
+        if work is not None:
+            self._busy = True
+            self.connection.start(self._work_off(event, work))
+
+    def _try(self, event: ChannelEvent) -> Work:
+        try:
+            return self._do(event)
+        except Exception as error:
+            self._fail(event, error)
+            return None
+
+    def _do(self, event: ChannelEvent) -> Work:
+        match event:
+            case Messages():
+                return self.publisher.publish(event)
+            case MethodRun():
+                self._settle(event)
+                return None
+            case MethodReceived(_, method):
+                handler = METHODS.get(type(method))
+                if handler is None:
+                    raise ProtocolError(COMMAND_INVALID, "unimplemented method", method.index)
+                return handler(self, method)
+
+    def _settle(self, run: MethodRun) -> None:
+        if run.index == ACK:
+            self.consumers.settle("ack", run.tags, multiple=bool(run.flags & 1))
+        elif run.index == NACK:
+            self.consumers.settle("requeue" if run.flags & 2 else "reject", run.tags, multiple=bool(run.flags & 1))
+        else:
+            self.consumers.settle("requeue" if run.flags & 1 else "reject", run.tags, multiple=False)
+
+    async def _work_off(self, event: ChannelEvent, work: Work) -> None:
+        """Wait for what a method waits for, then do what came meanwhile."""
+        while True:
+            if work is not None:
+                try:
+                    await work
+                except Exception as error:
+                    self._fail(event, error)
+                if self.closed or not self._waiting:
+                    break
+            elif self.closed or not self._waiting:
+                break
+            event = self._waiting.popleft()
+            if len(self._waiting) <= MAX_WAITING_EVENTS // 2:
+                self.connection.release(self)
+            work = self._try(event)
+        self._busy = False
+        self.connection.release(self)
+        idle, self._idle = self._idle, []
+        for waiter in idle:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.connection.flush_soon()
+
+    def _fail(self, event: ChannelEvent, error: Exception) -> None:
+        if self.closed:
+            return
+        match event:
+            case Messages():
+                index = event.method.index
+            case MethodRun():
+                index = event.index
+            case _:
+                index = event.method.index
+        self.abandon()
+        self.connection.failed(self.number, error, index)
+
+    def abandon(self) -> None:
+        """Nothing more is done here; what it holds goes back."""
+        if not self.closed:
+            self.closed = True
+            self._waiting.clear()
+            self.connection.start(self.consumers.release())
+
+    async def finish(self) -> None:
+        """Do what has come, then give everything back."""
+        if self._busy:
+            waiter = self.connection.server.loop.create_future()
+            self._idle.append(waiter)
+            await waiter
+        if not self.closed:
+            self.closed = True
+            await self.consumers.release()
+
+    # ── for those who work for it ───────────────────────────────────────────────────────────────────────────────
+
+    def send(self, method: Method) -> None:
+        """Answer, or tell; nothing where the channel is closed."""
+        if not self.closed:
+            self.connection.engine.send(self.number, method)
+            self.connection.flush_soon()
+
+    def check(self, kind: Kind, name: str, right: Right) -> None:
+        """Raises :class:`AccessRefusedError` where the user may not."""
+        self.node.actor.users.check(self.user, self.vhost, kind, name, right)
+
+    def check_topic(self, exchange: str, routing_key: str, right: Literal["write", "read"]) -> None:
+        """Raises :class:`AccessRefusedError` where the user may not use this key with a topic exchange."""
+        if self.node.vhost(self.vhost).definitions.exchange(exchange).type == "topic":
+            self.node.actor.users.check_topic(self.user, self.vhost, exchange, routing_key, right)
+
+    async def change(self, work: Callable[[NodeActor], Any]) -> Any:
+        """Do something in the node's actor."""
+        return await bridge.run(self.node.change(work))
+
+    def queue_name(self, name: str) -> str:
+        """The name that is meant: of the queue that was declared last, where it is empty."""
+        if name:
+            return name
+        if not self.last_queue:
+            raise Refusal(404, "no previously declared queue")
+        return self.last_queue
+
+    def info(self) -> dict[str, Any]:
+        """What RabbitMQ's management shows of a channel."""
+        connection, consumers = self.connection, self.consumers
+        return {
+            "name": f"{connection.name} ({self.number})",
+            "number": self.number,
+            "node": connection.server.cluster_name,
+            "user": self.user,
+            "vhost": self.vhost,
+            "state": "running",
+            "transactional": self.transactional,
+            "confirm": self.publisher.confirms is not None,
+            "consumer_count": len(consumers.by_tag),
+            "messages_unacknowledged": len(consumers.unacked),
+            "messages_unconfirmed": 0 if self.publisher.confirms is None else self.publisher.confirms.open,
+            "messages_uncommitted": len(self.publisher.uncommitted),
+            "acks_uncommitted": len(consumers.uncommitted),
+            "prefetch_count": consumers.prefetch,
+            "global_prefetch_count": consumers.global_prefetch,
+            "connection_details": {
+                "name": connection.name,
+                "peer_host": connection.info()["peer_host"],
+                "peer_port": connection.info()["peer_port"],
+            },
+        }
+
+
+MAX_WAITING_EVENTS: Final = 256
+"""So many events may stand in line behind a method that waits; then the socket is read no more."""
+
+
+# ── methods ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _close(channel: ServerChannel, _: c.Channel.Close) -> None:
+    channel.closed = True
+    await channel.consumers.release()
+    connection = channel.connection
+    connection.channels.pop(channel.number, None)
+    connection.engine.send(channel.number, c.Channel.CloseOk())
+    connection.flush_soon()
+
+
+def _flow(channel: ServerChannel, method: c.Channel.Flow) -> Work:
+    if not method.active:
+        raise ProtocolError(NOT_IMPLEMENTED, "active=false", method.index)
+    channel.send(c.Channel.FlowOk(True))
+    return None
+
+
+def _confirm_select(channel: ServerChannel, method: c.Confirm.Select) -> Work:
+    if channel.transactional:
+        raise Refusal(PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
+    channel.publisher.select_confirms()
+    if not method.nowait:
+        channel.send(c.Confirm.SelectOk())
+    return None
+
+
+def _tx_select(channel: ServerChannel, _: c.Tx.Select) -> Work:
+    if channel.publisher.confirms is not None:
+        raise Refusal(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+    channel.transactional = True
+    channel.send(c.Tx.SelectOk())
+    return None
+
+
+def _check_transactional(channel: ServerChannel) -> None:
+    if not channel.transactional:
+        raise Refusal(PRECONDITION_FAILED, "channel is not transactional")
+
+
+def _tx_commit(channel: ServerChannel, _: c.Tx.Commit) -> Work:
+    _check_transactional(channel)
+    return _commit(channel)
+
+
+async def _commit(channel: ServerChannel) -> None:
+    await channel.publisher.commit()
+    channel.consumers.commit()
+    channel.send(c.Tx.CommitOk())
+
+
+def _tx_rollback(channel: ServerChannel, _: c.Tx.Rollback) -> Work:
+    _check_transactional(channel)
+    channel.publisher.uncommitted.clear()
+    channel.consumers.roll_back()
+    channel.send(c.Tx.RollbackOk())
+    return None
+
+
+METHODS: Final[dict[type[Method], Callable[[ServerChannel, Any], Work]]] = {
+    c.Channel.Close: _close,
+    c.Channel.Flow: _flow,
+    c.Confirm.Select: _confirm_select,
+    c.Tx.Select: _tx_select,
+    c.Tx.Commit: _tx_commit,
+    c.Tx.Rollback: _tx_rollback,
+    c.Exchange.Declare: topology.declare_exchange,
+    c.Exchange.Delete: topology.delete_exchange,
+    c.Exchange.Bind: topology.bind_exchange,
+    c.Exchange.Unbind: topology.unbind_exchange,
+    c.Queue.Declare: topology.declare_queue,
+    c.Queue.Delete: topology.delete_queue,
+    c.Queue.Purge: topology.purge_queue,
+    c.Queue.Bind: topology.bind_queue,
+    c.Queue.Unbind: topology.unbind_queue,
+    c.Basic.Qos: lambda channel, method: channel.consumers.set_qos(method),
+    c.Basic.Consume: lambda channel, method: channel.consumers.consume(method),
+    c.Basic.Cancel: lambda channel, method: channel.consumers.cancel(method),
+    c.Basic.CancelOk: lambda channel, method: None,
+    c.Basic.Get: lambda channel, method: channel.consumers.get(method),
+    c.Basic.Recover: lambda channel, method: channel.consumers.recover(method, answer=True),
+    c.Basic.RecoverAsync: lambda channel, method: channel.consumers.recover(method, answer=False),
+}

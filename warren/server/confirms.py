@@ -1,0 +1,101 @@
+"""Confirms: which of a channel's messages are safe, told with as few frames as can be. A plain object.
+
+Messages are numbered from 1 on as they are published. What is settled is told once, acks before nacks: everything below
+the first that is still open by one ``multiple``, the rest one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import attrs
+
+
+class Settled(NamedTuple):
+    """An ``ack`` (or a nack) to be sent."""
+
+    ack: bool
+    tag: int
+    multiple: bool
+
+
+@attrs.define(eq=False)
+class _Run:
+    first: int
+    count: int
+    ack: bool | None = None
+    """``None``: open."""
+    told: bool = False
+
+
+@attrs.define(eq=False)
+class Confirms:
+    """One channel's."""
+
+    _next: int = 1
+    _runs: dict[int, _Run] = attrs.Factory(dict)
+    """By their first message, in order; those that are told and stand behind an open one too."""
+    _settled: list[_Run] = attrs.Factory(list)
+    open: int = 0
+    """Messages that are not settled."""
+
+    def publish(self, count: int) -> int:
+        """Number messages that were published together; the first one's number."""
+        first = self._next
+        self._next += count
+        self._runs[first] = _Run(first, count)
+        self.open += count
+        return first
+
+    def split(self, first: int) -> None:
+        """The messages that :meth:`publish` numbered from ``first`` on, the last ones there are, are settled one by
+        one."""
+        run = self._runs.pop(first)
+        for number in range(first, first + run.count):
+            self._runs[number] = _Run(number, 1)
+
+    def settle(self, first: int, *, ack: bool) -> None:
+        """The messages that :meth:`publish` numbered from ``first`` on are safe, or (no ``ack``) never will be."""
+        run = self._runs[first]
+        run.ack = ack
+        self.open -= run.count
+        self._settled.append(run)
+
+    def take(self) -> list[Settled]:
+        """What is to be told now."""
+        if not self._settled:
+            return []
+        below: list[_Run] = []
+        for run in self._runs.values():
+            if run.ack is None:
+                break
+            below.append(run)
+        for run in below:
+            del self._runs[run.first]
+        found = list(self._below(below))
+        for run in self._settled:
+            if not run.told:
+                run.told = True
+                found += [Settled(bool(run.ack), run.first + index, False) for index in range(run.count)]
+        self._settled.clear()
+        return found
+
+    @staticmethod
+    def _below(runs: list[_Run]) -> Iterator[Settled]:
+        """Runs below the first open one: stretches of acks as one, nacks one by one (an ack would cover them)."""
+        at = 0
+        while at < len(runs):
+            run = runs[at]
+            at += 1
+            if run.told:
+                continue
+            run.told = True
+            if not run.ack:
+                yield from (Settled(False, run.first + index, False) for index in range(run.count))
+                continue
+            while at < len(runs) and runs[at].ack:
+                run = runs[at]
+                run.told = True
+                at += 1
+            yield Settled(True, run.first + run.count - 1, True)

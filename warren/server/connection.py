@@ -1,0 +1,415 @@
+"""ClientConnection: one client's connection, from the first byte to the last.
+
+Bytes go through the protocol engine (:mod:`warren.amqp`); here is what it does not know: who may log in, to which
+vhost, heartbeats, and when the socket is read. What happens on channels is :mod:`warren.server.channel`.
+
+All of it runs in the server's event loop. Nothing here waits for a disk: a method that has to wait for an actor is a
+coroutine of its channel, and what else comes on that channel stands in line behind it. A publish that the node does
+not let in stops the reading of the socket, as with RabbitMQ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pamqp import commands as c
+from pamqp.base import Frame as Method
+
+from warren.actors.engines.errors import AccessRefusedError, NotFoundError
+from warren.aio import bridge
+from warren.amqp.connection import Connection
+from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError
+from warren.amqp.framing import MethodRun
+from warren.amqp.methods import method_of
+from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
+from warren.amqp.states import Side, State
+from warren.server.channel import ServerChannel
+from warren.server.replies import ACCESS_REFUSED, CONNECTION_FORCED, NOT_ALLOWED, closes_channel, reply_of
+from warren.server.sasl import SaslError, credentials, mechanisms
+from warren.server.server_properties import server_properties
+
+if TYPE_CHECKING:
+    from warren.server.peer import Peer
+    from warren.server.server import Server
+
+_LOG = logging.getLogger("warren.server")
+
+CLOSE_TIMEOUT_S: Final = 3.0
+"""How long a client that broke the protocol, or was refused, is waited for."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """One client's connection. Its ``info`` is what RabbitMQ's management shows of it."""
+
+    def __init__(self, server: Server, describe: Callable[[asyncio.Transport], Peer]) -> None:
+        self.server = server
+        self.node = server.node
+        self._describe = describe
+        settings = server.settings
+        self.engine = Connection(
+            Side.SERVER,
+            channel_max=settings.channel_max,
+            frame_max=settings.frame_max,
+            max_message_size=settings.max_message_size,
+        )
+        self.name = ""
+        self.user = ""
+        self.vhost = ""
+        self.auth_mechanism = ""
+        self.client_properties: dict[str, Any] = {}
+        self.capabilities: dict[str, Any] = {}
+        self.channels: dict[int, ServerChannel] = {}
+        self.connected_at = time.time()
+        self.received_bytes = self.sent_bytes = 0
+        self.writable = True
+        """Whether the client takes what it is sent."""
+        self._when_writable: list[Callable[[], None]] = []
+        self._transport: asyncio.Transport | None = None
+        self._peer: Peer | None = None
+        self._flushing = False
+        self._heard = self._spoke = 0.0
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._holding: set[object] = set()
+        """What keeps the socket from being read."""
+        self._blocked_told = False
+        self._over = False
+
+    # ── the socket ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._peer = self._describe(self._transport)
+        self.name = self._peer.name
+        loop = self.server.loop
+        self._heard = self._spoke = loop.time()
+        if not self.server.admit(self):
+            self._transport.abort()
+            return
+        self._deadline = loop.call_later(self.server.settings.handshake_timeout, self._too_slow)
+
+    def _too_slow(self) -> None:
+        _LOG.warning("%s: the handshake took too long", self.name)
+        self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self.server.loop.time()
+        self.received_bytes += len(data)
+        for event in self.engine.receive(data):
+            self._handle(event)
+        self.flush()
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        waiting, self._when_writable = self._when_writable, []
+        for work in waiting:
+            work()
+        self.flush()
+
+    def when_writable(self, work: Callable[[], None]) -> None:
+        """Do ``work`` once the client takes what it is sent again."""
+        self._when_writable.append(work)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._over:
+            return
+        self._over = True
+        for timer in (self._heartbeat, self._deadline):
+            if timer is not None:
+                timer.cancel()
+        self._when_writable.clear()
+        self.start(self._released())
+
+    async def _released(self) -> None:
+        """Give everything back that the client held, once what it sent has been done."""
+        try:
+            await self._release_channels()
+            if self.vhost:
+                await bridge.run(self.node.change(lambda actor: actor.release(self)))
+        except Exception as error:
+            _LOG.info("%s: %s", self.name, error)
+        finally:
+            self.server.discard(self)
+
+    async def _release_channels(self) -> None:
+        for channel in list(self.channels.values()):
+            await channel.finish()
+        self.channels.clear()
+
+    def flush(self) -> None:
+        """Send what is to be sent."""
+        self._flushing = False
+        data = self.engine.data_to_send()
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._spoke = self.server.loop.time()
+            self.sent_bytes += len(data)
+            self._transport.write(data)
+        if self.engine.state is State.TERMINATED and self._transport is not None:
+            self._transport.close()
+
+    def flush_soon(self) -> None:
+        """Send, at the end of this round of the loop, what is to be sent then."""
+        if not self._flushing:
+            self._flushing = True
+            self.server.flush_later(self)
+
+    def fileno(self) -> int:
+        """The socket's; -1 where it is closed."""
+        opened = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if opened is None else int(opened.fileno())
+
+    def abort(self) -> None:
+        """Drop the connection without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ── holding the socket ──────────────────────────────────────────────────────────────────────────────────────
+
+    def hold(self, reason: object) -> None:
+        """Read the socket no more, until :meth:`release` for the same reason."""
+        if not self._holding and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._holding.add(reason)
+
+    def release(self, reason: object) -> None:
+        if reason not in self._holding:
+            return
+        self._holding.discard(reason)
+        if not self._holding and self._transport is not None and not self._transport.is_closing():
+            self._heard = self.server.loop.time()
+            self._transport.resume_reading()
+
+    def tell_blocked(self) -> None:
+        """A publish waits for an alarm to go."""
+        reasons = self.node.gate.reasons
+        if reasons and not self._blocked_told and self.capabilities.get("connection.blocked"):
+            self._blocked_told = True
+            self.engine.send(0, c.Connection.Blocked(f"low on {' & '.join(sorted(reasons, reverse=True))}"))
+            self.flush_soon()
+
+    def tell_unblocked(self) -> None:
+        if self._blocked_told and not self.node.gate.reasons:
+            self._blocked_told = False
+            if self.engine.state is State.RUNNING:
+                self.engine.send(0, c.Connection.Unblocked())
+                self.flush_soon()
+
+    # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Messages() | MethodRun():
+                if (channel := self.channels.get(event.channel)) is not None:
+                    channel.handle(event)
+            case MethodReceived(0, method):
+                self._handle_connection_method(method)
+            case MethodReceived(number, c.Channel.Open()):
+                self.channels[number] = ServerChannel(self, number)
+                self.engine.send(number, c.Channel.OpenOk())
+            case MethodReceived(number, c.Channel.CloseOk()):
+                self.channels.pop(number, None)
+            case MethodReceived(number):
+                if (channel := self.channels.get(number)) is not None:
+                    channel.handle(event)
+            case HeaderReceived():
+                if not event.refused:
+                    self._start()
+            case Violation():
+                self._violated(event.error)
+            case Heartbeat():
+                pass
+
+    def _handle_connection_method(self, method: Method) -> None:
+        match method:
+            case c.Connection.StartOk():
+                self._started(method)
+            case c.Connection.TuneOk():
+                if method.heartbeat:
+                    self._beat(method.heartbeat / 2)
+            case c.Connection.Open():
+                self._open(method.virtual_host)
+            case c.Connection.UpdateSecret():
+                self.engine.send(0, c.Connection.UpdateSecretOk())
+            case c.Connection.Close():
+                self.start(self._closed())
+            case c.Connection.CloseOk():
+                pass
+
+    def _start(self) -> None:
+        offered = mechanisms(self._peer.certificate_name if self._peer else None)
+        properties = server_properties(self.server.cluster_name)
+        self.engine.send(
+            0,
+            method_of(
+                c.Connection.Start,
+                server_properties=properties,
+                mechanisms=" ".join(offered),
+                locales="en_US",
+            ),
+        )
+
+    def _started(self, method: c.Connection.StartOk) -> None:
+        peer, mechanism = self._peer, method.mechanism
+        self.client_properties = dict(method.client_properties or {})
+        found = self.client_properties.get("capabilities")
+        self.capabilities = dict(found) if isinstance(found, dict) else {}
+        try:
+            said = credentials(
+                mechanism, method.response.encode(errors="surrogateescape"), peer.certificate_name if peer else None
+            )
+            users = self.node.actor.users
+            user = users[said.user] if said.password is None else users.authenticate(said.user, said.password)
+            self._check_loopback(user.name)
+        except (AccessRefusedError, NotFoundError, SaslError) as error:
+            _LOG.warning("%s: %s login refused: %s", self.name, mechanism, error)
+            self._refuse_login(mechanism)
+            return
+        self.user, self.auth_mechanism = user.name, mechanism
+        settings = self.server.settings
+        self.engine.send(0, c.Connection.Tune(settings.channel_max, settings.frame_max, settings.heartbeat))
+
+    def _check_loopback(self, user: str) -> None:
+        if self._peer is not None and not self._peer.is_loopback and user in self.server.settings.loopback_users:
+            raise AccessRefusedError(f"user '{user}' can only connect via localhost")
+
+    def _refuse_login(self, mechanism: str) -> None:
+        if self.capabilities.get("authentication_failure_close"):
+            text = (
+                f"{NAMES[ACCESS_REFUSED]} - Login was refused using authentication mechanism {mechanism}. "
+                "For details see the broker logfile."
+            )
+            self.engine.send(0, c.Connection.Close(ACCESS_REFUSED, text, 0, 0))
+            self._wait_for_close()
+        else:
+            self.server.loop.call_later(CLOSE_TIMEOUT_S, self.abort)
+            self.hold("refused")
+
+    def _open(self, vhost: str) -> None:
+        method_index = c.Connection.Open.index
+        if vhost not in self.node.actor.vhosts:
+            self._fail(NOT_ALLOWED, f"NOT_ALLOWED - vhost {vhost} not found", method_index)
+        elif not self.node.actor.users.may_use(self.user, vhost):
+            text = f"NOT_ALLOWED - access to vhost '{vhost}' refused for user '{self.user}'"
+            self._fail(NOT_ALLOWED, text, method_index)
+        else:
+            self.vhost = vhost
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self.engine.send(0, c.Connection.OpenOk())
+
+    async def _closed(self) -> None:
+        await self._release_channels()
+        await bridge.run(self.node.change(lambda actor: actor.release(self)))
+        if self.engine.state is State.CLOSING:
+            self.engine.send(0, c.Connection.CloseOk())
+        self.flush()
+
+    # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _violated(self, error: ProtocolError) -> None:
+        _LOG.warning("%s: %s", self.name, error)
+        if self.engine.state is not State.TERMINATED:  # else the socket is closed once the reason is sent
+            self._wait_for_close()
+
+    def failed(self, number: int, error: Exception, method_index: int) -> None:
+        """Something that came on a channel cannot be: close the channel, or the connection."""
+        code, text = reply_of(error)
+        if isinstance(error, ProtocolError) and error.method_index:
+            method_index = error.method_index
+        channel = self.channels.get(number)
+        if not closes_channel(code) or channel is None:
+            if code == INTERNAL_ERROR:
+                _LOG.error("%s: %s", self.name, error, exc_info=error)
+            self._fail(code, text, method_index)
+            return
+        _LOG.info("%s, channel %d: %s", self.name, number, text)
+        if self.engine.state is State.RUNNING:
+            class_id, method_id = divmod(method_index, 1 << 16)
+            self.engine.send(number, method_of(c.Channel.Close, reply_code=code, reply_text=text, class_id=class_id,
+                                               method_id=method_id))  # fmt: skip
+            self.flush_soon()
+
+    def close(self, reason: str) -> None:
+        """Close it, as an operator does."""
+        self._fail(CONNECTION_FORCED, f"CONNECTION_FORCED - {reason}", 0)
+        self.flush()
+
+    def _fail(self, code: int, text: str, method_index: int) -> None:
+        if self.engine.state in (State.CLOSED, State.CLOSING, State.TERMINATED):
+            return
+        _LOG.warning("%s: closed with %d %s", self.name, code, text)
+        class_id, method_id = divmod(method_index, 1 << 16)
+        close = method_of(c.Connection.Close, reply_code=code, reply_text=text, class_id=class_id, method_id=method_id)
+        self.engine.send(0, close)
+        for channel in self.channels.values():
+            channel.abandon()
+        self._wait_for_close()
+        self.flush_soon()
+
+    def _wait_for_close(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._holding.clear()
+        self._deadline = self.server.loop.call_later(CLOSE_TIMEOUT_S, self.abort)
+
+    # ── heartbeats ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _beat(self, half_s: float) -> None:
+        """Send a heartbeat where nothing was sent for half of the interval; end it where none came for two."""
+        now = self.server.loop.time()
+        if not self._holding and now - self._heard > 4 * half_s:
+            _LOG.warning("%s: missed heartbeats from client, timeout: %ds", self.name, round(2 * half_s))
+            self.abort()
+            return
+        if now - self._spoke >= half_s and self.engine.state is State.RUNNING:
+            self.engine.send_heartbeat()
+            self.flush()
+        self._heartbeat = self.server.loop.call_later(half_s, functools.partial(self._beat, half_s))
+
+    # ── tasks, and what is told of it ───────────────────────────────────────────────────────────────────────────
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work`` as a task that nobody else holds on to."""
+        task = self.server.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def info(self) -> dict[str, Any]:
+        """What RabbitMQ's management shows of a connection."""
+        peer = self._peer
+        return {
+            "name": self.name,
+            "node": self.server.cluster_name,
+            "user": self.user,
+            "vhost": self.vhost,
+            "state": "blocked" if self._blocked_told else self.engine.state.value,
+            "protocol": "AMQP 0-9-1",
+            "type": "network",
+            "auth_mechanism": self.auth_mechanism,
+            "channels": len(self.channels),
+            "channel_max": self.engine.channel_max,
+            "frame_max": self.engine.frame_max,
+            "timeout": self.engine.heartbeat,
+            "client_properties": self.client_properties,
+            "connected_at": round(self.connected_at * 1000),
+            "recv_oct": self.received_bytes,
+            "send_oct": self.sent_bytes,
+            "host": peer.host if peer else "",
+            "port": peer.port if peer else 0,
+            "peer_host": peer.peer_host if peer else "",
+            "peer_port": peer.peer_port if peer else 0,
+            "ssl": bool(peer and peer.ssl),
+        }

@@ -1,0 +1,354 @@
+"""ChannelConsumers: what a client gets on a channel, and what it settles.
+
+Delivery tags are the channel's; each stands for a tag that a queue has given (:class:`~warren.channel.Channel`). They
+are kept as runs, so an ack of many is a few ranges for each queue.
+
+A consumer is given what its queue has for it, as far as the client takes it: where the socket is full nothing more is
+taken from the queue. Without a prefetch, too, only so many messages wait here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+from pamqp import commands as c
+
+from warren.actors import messages as m
+from warren.actors.deliveries import Deliveries
+from warren.actors.engines.consumers import Consumer
+from warren.actors.engines.delivery_tags import DeliveryTags, TagRun
+from warren.actors.engines.effects import Delivered
+from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
+from warren.actors.future import Future
+from warren.actors.queue_actor import QueueActor
+from warren.aio import bridge
+from warren.amqp.errors import ProtocolError
+from warren.amqp.methods import method_of
+from warren.channel import Channel
+from warren.queue_index.acking import tag_ranges
+from warren.queue_index.contents import contents_of
+from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
+from warren.server.topology import find_queue
+from warren.steps import ask, call
+from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.server.channel import ServerChannel, Work
+
+_BATCHES_AT_A_TIME: Final = 16
+"""So many batches go to one consumer before others get their turn."""
+
+Unacked = TagRun["Channel"]
+
+
+@attrs.define(eq=False)
+class ServerConsumer:
+    """A consumer of a client."""
+
+    tag: str
+    queue: str
+    no_ack: bool
+    exclusive: bool
+    prefetch: int
+    arguments: dict[str, Any]
+    through: Channel
+    """What the queue has it under."""
+    name: str
+    """By which the queue knows it."""
+    deliveries: Deliveries
+    arrival: Future | None = None
+    gone: bool = False
+
+    def info(self) -> dict[str, Any]:
+        """What RabbitMQ's management shows of a consumer."""
+        return {
+            "consumer_tag": self.tag,
+            "queue": self.queue,
+            "ack_required": not self.no_ack,
+            "exclusive": self.exclusive,
+            "prefetch_count": self.prefetch,
+            "arguments": self.arguments,
+            "active": True,
+            "activity_status": "up",
+        }
+
+
+class ChannelConsumers:
+    """The consumer's half of a channel."""
+
+    def __init__(self, channel: ServerChannel) -> None:
+        self._channel = channel
+        self.by_tag: dict[str, ServerConsumer] = {}
+        self.unacked: DeliveryTags[Channel] = DeliveryTags()
+        self.uncommitted: list[tuple[str, list[Unacked]]] = []
+        """What a transaction holds back: outcomes, and what they are for."""
+        self.prefetch = 0
+        self.global_prefetch = 0
+        self._through: dict[QueueActor, Channel] = {}
+
+    # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, method: c.Basic.Get) -> None:
+        channel = self._channel
+        name = channel.queue_name(method.queue)
+        channel.check("queue", name, "read")
+        actor = find_queue(channel, name).actor
+        through, required = self._through_for(actor), not method.no_ack
+        batches, ready = await bridge.answer(
+            call(actor, lambda: (actor.queue_turn.get_many(through.name, 1, ack_required=required), len(actor.process)))
+        )
+        for delivered in batches:
+            tag = self._number(through, delivered)
+            for content in contents_of(delivered.fetched):
+                if content is not None:
+                    answer = method_of(
+                        c.Basic.GetOk,
+                        delivery_tag=tag,
+                        redelivered=delivered.fetched.redelivered,
+                        exchange=_text(content.exchange),
+                        routing_key=_text(content.routing_key),
+                        message_count=ready,
+                    )
+                    engine = channel.connection.engine
+                    engine.send_message(channel.number, answer, content.properties, content.bodies[0])
+                    channel.connection.flush_soon()
+                    return
+        channel.send(c.Basic.GetEmpty())
+
+    def _through_for(self, actor: QueueActor) -> Channel:
+        """What this channel's deliveries of a queue go through."""
+        found = self._through.get(actor)
+        if found is None or not found.alive:
+            name = f"{self._channel.connection.name} ({self._channel.number})"
+            found = self._through[actor] = Channel(actor, name)
+        return found
+
+    def _number(self, through: Channel, delivered: Delivered) -> int:
+        """The channel's tag for the first of these messages."""
+        if delivered.first_tag:
+            return self.unacked.give(0, delivered.tags, through)
+        return self.unacked.pass_by(delivered.count)
+
+    # ── consuming ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def consume(self, method: c.Basic.Consume) -> None:
+        channel = self._channel
+        name = channel.queue_name(method.queue)
+        tag = method.consumer_tag or channel.node.new_queue_name().replace("amq.gen", "amq.ctag", 1)
+        channel.check("queue", name, "read")
+        if tag in self.by_tag:
+            raise ProtocolError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", method.index)
+        entry = find_queue(channel, name)
+        arguments = dict(method.arguments or {})
+        actor = entry.actor
+        through = self._through_for(actor)
+        known_as = f"{channel.connection.name}.{channel.number}.{tag}"
+        declaration = Consumer(
+            channel=through.name,
+            tag=known_as,
+            prefetch=0 if method.no_ack else self._prefetch,
+            acks_unseen=method.no_ack,
+            exclusive=method.exclusive,
+            priority=_priority(arguments),
+            arguments=arguments,
+        )
+        deliveries = Deliveries(through.name, actor)
+        try:
+            await bridge.answer(ask(actor, m.Subscribe(declaration, deliveries)))
+        except AccessRefusedError:
+            raise Refusal(ACCESS_REFUSED, f"{entry.declaration} in exclusive use") from None
+        consumer = ServerConsumer(
+            tag=tag,
+            queue=entry.declaration.name,
+            no_ack=method.no_ack,
+            exclusive=method.exclusive,
+            prefetch=self._prefetch,
+            arguments=arguments,
+            through=through,
+            name=known_as,
+            deliveries=deliveries,
+        )
+        self.by_tag[tag] = consumer
+        if not method.nowait:
+            channel.send(c.Basic.ConsumeOk(tag))
+        self._pump(consumer)
+
+    @property
+    def _prefetch(self) -> int:
+        limits = [limit for limit in (self.prefetch, self.global_prefetch) if limit]
+        return min(limits, default=0)
+
+    def _pump(self, consumer: ServerConsumer) -> None:
+        """Send what there is for a consumer, as far as the client takes it."""
+        connection = self._channel.connection
+        consumer.arrival = None
+        for _ in range(_BATCHES_AT_A_TIME):
+            if consumer.gone or self._channel.closed:
+                return
+            if not connection.writable:
+                connection.when_writable(functools.partial(self._pump, consumer))
+                return
+            try:
+                delivered = consumer.deliveries.take_now()
+            except WarrenError:
+                self._lost(consumer)
+                return
+            if delivered is None:
+                break
+            self._deliver(consumer, delivered)
+            connection.flush()
+        else:
+            connection.server.post(functools.partial(self._pump, consumer))
+            return
+        arrival = consumer.deliveries.arrival()
+        consumer.arrival = arrival
+        arrival.on_done(functools.partial(self._arrived, consumer))
+
+    def _arrived(self, consumer: ServerConsumer, _: Future) -> None:
+        """In any thread."""
+        self._channel.connection.server.post(functools.partial(self._pump, consumer))
+
+    def _deliver(self, consumer: ServerConsumer, delivered: Delivered) -> None:
+        channel = self._channel
+        acked = consumer.no_ack
+        if acked and delivered.first_tag:
+            consumer.through.settle_all("ack", delivered.tags)
+        tag = self.unacked.pass_by(delivered.count) if acked else self._number(consumer.through, delivered)
+        for content in contents_of(delivered.fetched):
+            if content is None:  # it stays unacked with the channel, and is named in the log when it is read
+                tag += 1
+                continue
+            method = method_of(
+                c.Basic.Deliver,
+                consumer_tag=consumer.tag,
+                redelivered=delivered.fetched.redelivered,
+                exchange=_text(content.exchange),
+                routing_key=_text(content.routing_key),
+            )
+            end = tag + len(content.bodies)
+            channel.connection.engine.deliver(
+                channel.number, method, range(tag, end), content.properties, content.bodies
+            )
+            tag = end
+
+    def _lost(self, consumer: ServerConsumer) -> None:
+        """The queue is gone, or has failed."""
+        consumer.gone = True
+        self.by_tag.pop(consumer.tag, None)
+        if self._channel.connection.capabilities.get("consumer_cancel_notify"):
+            self._channel.send(c.Basic.Cancel(consumer.tag, True))
+
+    async def cancel(self, method: c.Basic.Cancel) -> None:
+        consumer = self.by_tag.pop(method.consumer_tag or "", None)
+        if consumer is not None:
+            consumer.gone = True
+            if consumer.through.alive:
+                actor = consumer.through.actor
+                await bridge.answer(call(actor, lambda: actor.cancel_consumer(consumer.name)))
+            self._give_back(consumer)
+        if not method.nowait:
+            self._channel.send(c.Basic.CancelOk(method.consumer_tag))
+
+    def _give_back(self, consumer: ServerConsumer) -> None:
+        """What lay here for a consumer that is gone goes back to its queue."""
+        for delivered in consumer.deliveries.drain():
+            if delivered.first_tag and consumer.through.alive:
+                consumer.through.settle_all("requeue", delivered.tags)
+
+    def set_qos(self, method: c.Basic.Qos) -> Work:
+        if method.prefetch_size:
+            raise ProtocolError(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})", method.index)
+        if method.global_:
+            self.global_prefetch = method.prefetch_count
+            for consumer in self.by_tag.values():
+                if not consumer.no_ack and consumer.through.alive:
+                    consumer.through.actor.call_soon(
+                        functools.partial(consumer.through.actor.set_prefetch, consumer.name, self._prefetch)
+                    )
+        else:
+            self.prefetch = method.prefetch_count
+        self._channel.send(c.Basic.QosOk())
+        return None
+
+    # ── settling ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def settle(self, outcome: str, tags: Sequence[int], *, multiple: bool) -> None:
+        """Settle deliveries by their tags. Raises :class:`Refusal` for one that is not known."""
+        if multiple:
+            for tag in tags:
+                self._settle(outcome, self._take_up_to(tag))
+            return
+        try:
+            self._settle(outcome, self.unacked.take(tag_ranges(list(tags))))
+        except UnknownTagError:
+            for tag in tags:  # those before the wrong one count
+                self._settle(outcome, self._take_one(tag))
+
+    def _take_one(self, tag: int) -> list[Unacked]:
+        try:
+            return self.unacked.take([range(tag, tag + 1)])
+        except UnknownTagError:
+            raise Refusal(PRECONDITION_FAILED, f"unknown delivery tag {tag}") from None
+
+    def _take_up_to(self, tag: int) -> list[Unacked]:
+        try:
+            return self.unacked.take_up_to(tag)
+        except UnknownTagError:
+            raise Refusal(PRECONDITION_FAILED, f"unknown delivery tag {tag}") from None
+
+    def _settle(self, outcome: str, runs: list[Unacked]) -> None:
+        if self._channel.transactional:
+            self.uncommitted.append((outcome, runs))
+        else:
+            _settle_runs(outcome, runs)
+
+    def commit(self) -> None:
+        """Settle what the transaction held back."""
+        held, self.uncommitted = self.uncommitted, []
+        for outcome, runs in held:
+            _settle_runs(outcome, runs)
+
+    def roll_back(self) -> None:
+        """Forget what was held back: it is unacked again."""
+        held, self.uncommitted = self.uncommitted, []
+        self.unacked.put_back([run for _, runs in held for run in runs])
+
+    def recover(self, method: c.Basic.Recover | c.Basic.RecoverAsync, *, answer: bool) -> Work:
+        if not method.requeue:
+            raise ProtocolError(NOT_IMPLEMENTED, "recover{requeue=false}", method.index)
+        _settle_runs("requeue", self.unacked.take_all())
+        if answer:
+            self._channel.send(c.Basic.RecoverOk())
+        return None
+
+    async def release(self) -> None:
+        """The channel is over: everything goes back to its queue."""
+        for consumer in self.by_tag.values():
+            consumer.gone = True
+            consumer.deliveries.drain()
+        self.by_tag.clear()
+        through, self._through = self._through, {}
+        for one in through.values():
+            await bridge.run(one.shut())
+
+
+def _settle_runs(outcome: str, runs: Sequence[Unacked]) -> None:
+    """Each queue gets what is its own, in one message; one that is gone has it already."""
+    parts: dict[Channel, list[range]] = {}
+    for run in runs:
+        parts.setdefault(run.owner, []).append(run.seq_ids)
+    for through, ranges in parts.items():
+        if through.alive:
+            through.settle_ranges(outcome, ranges)
+
+
+def _priority(arguments: dict[str, Any]) -> int:
+    priority = arguments.get("x-priority", 0)
+    return priority if isinstance(priority, int) and not isinstance(priority, bool) else 0
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

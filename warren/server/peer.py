@@ -1,0 +1,75 @@
+"""Peer: who is at the other end of a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Iterable
+from typing import Any, Final
+
+import attrs
+
+_SHORT: Final = {
+    "commonName": "CN",
+    "countryName": "C",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+
+
+@attrs.frozen(kw_only=True)
+class Peer:
+    """Both ends of a connection."""
+
+    host: str
+    port: int
+    peer_host: str
+    peer_port: int
+    ssl: bool = False
+    certificate_name: str | None = None
+    """What the certificate that it has shown calls it."""
+
+    @property
+    def name(self) -> str:
+        """As RabbitMQ names connections."""
+        return f"{_shown(self.peer_host)}:{self.peer_port} -> {_shown(self.host)}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is on this machine."""
+        try:
+            address = ipaddress.ip_address(self.peer_host.partition("%")[0])
+        except ValueError:
+            return False
+        mapped = getattr(address, "ipv4_mapped", None)
+        return address.is_loopback or (mapped is not None and mapped.is_loopback)
+
+    @classmethod
+    def of(cls, transport: asyncio.Transport, login_from: str = "distinguished_name") -> Peer:
+        """Who a TCP socket, with or without TLS, leads to."""
+        here = transport.get_extra_info("sockname") or ("", 0)
+        there = transport.get_extra_info("peername") or ("", 0)
+        certificate = transport.get_extra_info("peercert")
+        return cls(
+            host=here[0],
+            port=here[1],
+            peer_host=there[0],
+            peer_port=there[1],
+            ssl=transport.get_extra_info("ssl_object") is not None,
+            certificate_name=_name_in(certificate["subject"], login_from) if certificate else None,
+        )
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _name_in(subject: Iterable[Iterable[tuple[str, Any]]], login_from: str) -> str | None:
+    parts = [pair for relative in subject for pair in relative]
+    if login_from == "common_name":
+        return next((str(value) for name, value in parts if name == "commonName"), None)
+    return ",".join(f"{_SHORT.get(name, name)}={value}" for name, value in reversed(parts))

@@ -1,0 +1,290 @@
+"""ChannelPublisher: what a client publishes on a channel.
+
+Messages that came together and differ in nothing but their bodies are one batch on their way to the queues. Where they
+go is looked up once a batch. A client in confirm mode is told of what is safe in few frames
+(:mod:`warren.server.confirms`); whoever waits for that has the queue sync at once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+from pamqp import commands as c
+
+from warren.actors.admission import BackpressureWait
+from warren.actors.engines.exchanges import ExchangeDeclaration
+from warren.actors.engines.routing import carbon_copies
+from warren.actors.future import Confirm, Future
+from warren.actors.handing_over import PublishKey
+from warren.actors.queue_actor import QueueActor
+from warren.aio import bridge
+from warren.amqp.errors import ProtocolError
+from warren.amqp.methods import method_of
+from warren.amqp.received import Messages
+from warren.publishing import publishing
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.properties import Properties, decode_properties, encode_properties
+from warren.server.confirms import Confirms
+from warren.server.replies import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
+from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.server.channel import ServerChannel, Work
+
+NO_ROUTE: Final = 312
+MAX_EXPIRATION_MS: Final = 315_360_000_000
+_CACHED_ENVELOPES: Final = 256
+_CACHED_PROPERTIES_BYTES: Final = 512
+
+
+@attrs.frozen(eq=False)
+class _Addressed:
+    """What goes around messages to one exchange and key, and the keys that they are routed by."""
+
+    key: PublishKey
+    routing_keys: tuple[str, ...]
+    headers: dict[str, Any] | None
+    checked: ExchangeDeclaration
+    """The exchange as it was when the user's right was looked at."""
+
+
+class ChannelPublisher:
+    """The publisher's half of a channel."""
+
+    def __init__(self, channel: ServerChannel) -> None:
+        self._channel = channel
+        self.confirms: Confirms | None = None
+        self.uncommitted: list[Messages] = []
+        """What a transaction holds back."""
+        self._addressed: dict[tuple[str, str, bytes], _Addressed] = {}
+        self._telling = False
+
+    def select_confirms(self) -> None:
+        """Tell the client what is safe from now on."""
+        if self.confirms is None:
+            self.confirms = Confirms()
+
+    def publish(self, event: Messages) -> Work:
+        """Take messages; what is returned waits until they are let in."""
+        method: c.Basic.Publish = event.method  # type: ignore[assignment]
+        if method.immediate:
+            raise ProtocolError(NOT_IMPLEMENTED, "immediate=true", method.index)
+        addressed = self._address(method.exchange, method.routing_key, event.properties)
+        if self._channel.transactional:
+            self.uncommitted.append(event)
+            return None
+        numbered = None if self.confirms is None else self.confirms.publish(len(event.bodies))
+        return self._hand_over(addressed, event, numbered)
+
+    def _hand_over(self, addressed: _Addressed, event: Messages, numbered: int | None) -> Work:
+        actors = self._route(addressed, event)
+        if not actors:
+            self._unroutable(event)
+            self._settle(numbered, None)
+            return None
+        if len(event.bodies) > 1 and not all(actor.coalesces for actor in actors):
+            return self._one_by_one(addressed, event, numbered)
+        return self._admit(addressed, event.bodies, numbered, actors)
+
+    def _admit(
+        self, addressed: _Addressed, bodies: list[bytes], numbered: int | None, actors: Sequence[QueueActor]
+    ) -> Work:
+        admission = publishing(self._channel.node, lambda: actors, addressed.key, bodies)
+        try:
+            found = admission.attempt(actors, False)
+        except WarrenError as error:  # a queue that is down, or going
+            self._settle(numbered, error)
+            return None
+        if isinstance(found, BackpressureWait):
+            actors[0].gate.withdraw(found.future)
+            return self._wait(addressed, bodies, numbered, actors)
+        self._when_safe(found, numbered)
+        return None
+
+    async def _wait(
+        self, addressed: _Addressed, bodies: list[bytes], numbered: int | None, actors: Sequence[QueueActor]
+    ) -> None:
+        """Wait to be let in; meanwhile the socket is not read."""
+        connection = self._channel.connection
+        connection.hold(self)
+        connection.tell_blocked()
+        try:
+            confirm = await bridge.admitted(publishing(self._channel.node, lambda: actors, addressed.key, bodies))
+        except WarrenError as error:
+            self._settle(numbered, error)
+        else:
+            self._when_safe(confirm, numbered)
+        finally:
+            connection.release(self)
+            connection.tell_unblocked()
+
+    async def _one_by_one(self, addressed: _Addressed, event: Messages, numbered: int | None) -> None:
+        """Messages of which one may be refused and the next not."""
+        if numbered is not None and self.confirms is not None:
+            self.confirms.split(numbered)
+        for index, body in enumerate(event.bodies):
+            actors = self._route(addressed, event)
+            work = self._admit(addressed, [body], None if numbered is None else numbered + index, actors)
+            if work is not None:
+                await work
+
+    def _when_safe(self, confirm: Confirm | None, numbered: int | None) -> None:
+        if numbered is None:
+            return
+        if confirm is None or confirm.done:
+            self._settle(numbered, None if confirm is None else confirm.error)
+            return
+        confirm.on_done(functools.partial(self._safe, numbered))
+        if not confirm.done:
+            confirm.hurry()
+
+    def _safe(self, numbered: int, confirm: Future) -> None:
+        """In any thread."""
+        self._channel.connection.server.post(functools.partial(self._settle, numbered, confirm.error))
+
+    def _settle(self, numbered: int | None, error: BaseException | None) -> None:
+        if numbered is None or self.confirms is None:
+            return
+        self.confirms.settle(numbered, ack=error is None)
+        if not self._telling:
+            self._telling = True
+            self._channel.connection.server.before_flush(self._tell)
+
+    def _tell(self) -> None:
+        """Tell the client what is settled."""
+        self._telling = False
+        if self.confirms is None or self._channel.closed:
+            return
+        for settled in self.confirms.take():
+            kind = c.Basic.Ack if settled.ack else c.Basic.Nack
+            self._channel.send(method_of(kind, delivery_tag=settled.tag, multiple=settled.multiple, requeue=False))
+
+    # ── where to ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _address(self, exchange: str, routing_key: str, properties: bytes) -> _Addressed:
+        """Raises what keeps the user from publishing so."""
+        known = self._addressed.get((exchange, routing_key, properties))
+        declaration = self._channel.node.vhost(self._channel.vhost).definitions.exchange(exchange)
+        if known is None or known.checked is not declaration:
+            known = self._new_address(exchange, routing_key, properties, declaration)
+            if len(properties) <= _CACHED_PROPERTIES_BYTES:
+                if len(self._addressed) >= _CACHED_ENVELOPES:
+                    self._addressed.clear()
+                self._addressed[exchange, routing_key, properties] = known
+        return known
+
+    def _new_address(
+        self, exchange: str, routing_key: str, encoded: bytes, declaration: ExchangeDeclaration
+    ) -> _Addressed:
+        channel = self._channel
+        channel.check("exchange", exchange, "write")
+        if declaration.internal:
+            raise Refusal(
+                ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange}' in vhost '{channel.vhost}'"
+            )
+        if declaration.type == "topic":
+            channel.check_topic(exchange, routing_key, "write")
+        properties = decode_properties(encoded)
+        if properties.user_id is not None and properties.user_id != channel.user:
+            raise Refusal(
+                PRECONDITION_FAILED,
+                f"user_id property set to '{_text(properties.user_id)}' but authenticated user was '{channel.user}'",
+            )
+        expiration_ms = None if properties.expiration is None else _milliseconds(properties.expiration)
+        headers = None if properties.headers is None else dict(properties.headers)
+        copies = carbon_copies(headers) if headers else ()
+        if headers and "BCC" in headers:  # a blind copy is blind: the header goes
+            shown = {name: value for name, value in headers.items() if name != "BCC"}
+            encoded = encode_properties(attrs.evolve(properties, headers=shown))
+        return _Addressed(
+            self._key(exchange, (routing_key, *copies), encoded, properties, expiration_ms),
+            (routing_key, *copies),
+            headers,
+            declaration,
+        )
+
+    def _key(
+        self, exchange: str, keys: tuple[str, ...], encoded: bytes, properties: Properties, expiration_ms: int | None
+    ) -> PublishKey:
+        envelope = Envelope(
+            _bytes(self._channel.vhost),
+            _bytes(exchange),
+            tuple(map(_bytes, keys)),
+            encoded,
+            properties.delivery_mode == 2,
+        )
+        return PublishKey(envelope, expiration_ms, properties.priority or 0)
+
+    def _route(self, addressed: _Addressed, event: Messages) -> list[QueueActor]:
+        vhost = self._channel.node.vhost(self._channel.vhost)
+        names = vhost.definitions.routing.route_all(addressed.checked.name, addressed.routing_keys, addressed.headers)
+        return [
+            actor for name in names if (entry := vhost.queues.get(name)) is not None
+            and (actor := entry.running) is not None
+        ]  # fmt: skip
+
+    def _unroutable(self, event: Messages) -> None:
+        """Messages that no queue gets: back, where the client wants to know."""
+        method: c.Basic.Publish = event.method  # type: ignore[assignment]
+        if not method.mandatory:
+            return
+        returned = method_of(
+            c.Basic.Return,
+            reply_code=NO_ROUTE,
+            reply_text="NO_ROUTE",
+            exchange=method.exchange,
+            routing_key=method.routing_key,
+        )
+        channel = self._channel
+        for body in event.bodies:
+            channel.connection.engine.send_message(channel.number, returned, event.properties, body)
+        channel.connection.flush_soon()
+
+    # ── transactions ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def commit(self) -> None:
+        """Publish what was held back, and wait until it is safe."""
+        held, self.uncommitted = self.uncommitted, []
+        confirms: list[Confirm] = []
+        for event in held:
+            method: c.Basic.Publish = event.method  # type: ignore[assignment]
+            addressed = self._address(method.exchange, method.routing_key, event.properties)
+            actors = self._route(addressed, event)
+            if not actors:
+                self._unroutable(event)
+                continue
+            found = await bridge.admitted(
+                publishing(self._channel.node, functools.partial(list, actors), addressed.key, event.bodies)
+            )
+            if found is not None:
+                confirms.append(found)
+        for confirm in confirms:
+            await bridge.safe(confirm)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode(errors="surrogateescape")
+
+
+def _milliseconds(expiration: str | bytes) -> int:
+    """Raises :class:`Refusal` for what is no number of milliseconds."""
+    text = _text(expiration)
+    try:
+        value = int(text) if text.lstrip("+-").isascii() and text.lstrip("+-").isdigit() else None
+    except ValueError:
+        value = None
+    if value is None:
+        reason = "no_integer" if not text[:1].isdigit() else f"{{leftover_string,{text.lstrip('0123456789')!r}}}"
+        raise Refusal(PRECONDITION_FAILED, f"invalid expiration '{text}': {reason}")
+    if value < 0:
+        raise Refusal(PRECONDITION_FAILED, f"invalid expiration '{text}': {{value_negative,{value}}}")
+    if value > MAX_EXPIRATION_MS:
+        raise Refusal(PRECONDITION_FAILED, f"invalid expiration '{text}': {{value_too_big,{value}}}")
+    return value

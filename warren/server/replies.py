@@ -1,0 +1,61 @@
+"""Replies: with which number and text a refusal goes to a client, and what it closes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from warren.actors.engines.errors import RefusedError
+from warren.actors.node_errors import VhostDownError
+from warren.actors.pool import ActorStoppedError
+from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError
+from warren.storage.errors import MessageError, WarrenError
+
+CONNECTION_FORCED: Final = 320
+ACCESS_REFUSED: Final = 403
+NOT_FOUND: Final = 404
+PRECONDITION_FAILED: Final = 406
+COMMAND_INVALID: Final = 503
+NOT_ALLOWED: Final = 530
+NOT_IMPLEMENTED: Final = 540
+
+_SOFT: Final = frozenset((311, 312, 313, 403, 404, 405, 406))
+"""These close the channel; the others close the connection."""
+_MAX_TEXT_BYTES: Final = 255
+
+
+class Refusal(WarrenError):
+    """What a client asked for is refused; its channel, or its connection, is closed with this."""
+
+    def __init__(self, reply_code: int, text: str) -> None:
+        super().__init__(text)
+        self.reply_code = reply_code
+
+
+def reply_of(error: Exception) -> tuple[int, str]:
+    """Reply code and text: AMQP's for what the node refuses, ``INTERNAL_ERROR`` for what is nobody's fault outside."""
+    match error:
+        case ProtocolError():
+            return error.reply_code, error.reply_text
+        case RefusedError() | Refusal():
+            return error.reply_code, _text(error.reply_code, str(error))
+        case MessageError():
+            return PRECONDITION_FAILED, _text(PRECONDITION_FAILED, str(error))
+        case ActorStoppedError() | VhostDownError():
+            return NOT_FOUND, _text(NOT_FOUND, str(error))
+        case WarrenError():
+            return INTERNAL_ERROR, _text(INTERNAL_ERROR, str(error))
+        case _:
+            return INTERNAL_ERROR, NAMES[INTERNAL_ERROR]
+
+
+def closes_channel(reply_code: int) -> bool:
+    """Whether a refusal closes the channel only."""
+    return reply_code in _SOFT
+
+
+def _text(reply_code: int, text: str) -> str:
+    whole = f"{NAMES[reply_code]} - {text}" if text else NAMES[reply_code]
+    data = whole.encode(errors="surrogateescape")
+    if len(data) <= _MAX_TEXT_BYTES:
+        return whole
+    return data[: _MAX_TEXT_BYTES - 3].decode(errors="ignore") + "..."

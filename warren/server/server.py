@@ -1,0 +1,196 @@
+"""Server: listens, and hosts its clients' connections in one event loop, in one thread beside the actors' pool."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable
+
+from warren.actors.loop_thread import LoopThread
+from warren.running_node import RunningNode
+from warren.server.connection import ClientConnection
+from warren.server.peer import Peer
+from warren.server.settings import ServerSettings, TlsSettings
+from warren.storage.errors import StorageError, WarrenError
+
+_LOG = logging.getLogger("warren.server")
+
+STOP_TIMEOUT_S = 5.0
+"""How long clients have to say that they have seen the end."""
+
+
+class ListenError(StorageError):
+    """The server cannot listen where it was told to."""
+
+
+class Server:
+    """An AMQP 0-9-1 server over a running node. It ends before its node does."""
+
+    def __init__(self, node: RunningNode, settings: ServerSettings | None = None) -> None:
+        self.node = node
+        self.settings = ServerSettings() if settings is None else settings
+        self.cluster_name = f"warren@{socket.gethostname()}"
+        self.connections: dict[str, ClientConnection] = {}
+        """By name; changed in the loop's thread alone."""
+        self.addresses: list[tuple[str, int]] = []
+        """Where it listens: hosts and ports, those of TLS behind the others."""
+        self.thread: LoopThread | None = None
+        self._listening: list[asyncio.Server] = []
+        self._idle: asyncio.Event | None = None
+        self._to_flush: set[ClientConnection] = set()
+        self._before_flush: list[Callable[[], None]] = []
+        self._flushing = False
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """In which everything here is done."""
+        return self._running.loop
+
+    @property
+    def _running(self) -> LoopThread:
+        if self.thread is None:
+            raise RuntimeError("the server does not run")
+        return self.thread
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Do ``work`` in the loop, soon; for any thread."""
+        self._running.post(work)
+
+    # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Listen. Raises :class:`ListenError`."""
+        self.thread = LoopThread("warren-server", _new_loop)
+        self.thread.start()
+        try:
+            self.thread.run(self._listen())
+        except BaseException:
+            self.thread.stop()
+            self.thread = None
+            raise
+        self.node.hosted.append(self)
+        for host, port in self.addresses:
+            if not _is_loopback(host):
+                _LOG.warning("listening on %s:%d, which other machines reach", host, port)
+
+    async def _listen(self) -> None:
+        settings = self.settings
+        self._idle = asyncio.Event()
+        self._idle.set()
+        if settings.port is not None:
+            await self._listen_on(settings.port, None)
+        if settings.tls_port is not None and settings.tls is not None:
+            await self._listen_on(settings.tls_port, settings.tls)
+
+    async def _listen_on(self, port: int, tls: TlsSettings | None) -> None:
+        login_from = "distinguished_name" if tls is None else tls.login_from
+        make = functools.partial(ClientConnection, self, functools.partial(Peer.of, login_from=login_from))
+        try:
+            listening = await self.loop.create_server(
+                make, self.settings.host, port, ssl=None if tls is None else _context(tls), backlog=1024
+            )
+        except (OSError, ssl.SSLError) as error:
+            raise ListenError(f"{self.settings.host}:{port}: {error.strerror or error}") from error
+        self._listening.append(listening)
+        self.addresses += [one.getsockname()[:2] for one in listening.sockets]
+
+    def stop(self, reason: str = "broker forced connection closure with reason 'shutdown'") -> None:
+        """Close every connection, as RabbitMQ does when it is stopped, and listen no more."""
+        if self.thread is None:
+            return
+        self.thread.run(self._stop(reason))
+        self.thread.stop()
+        self.thread = None
+        self.node.hosted.remove(self)
+
+    async def _stop(self, reason: str) -> None:
+        for listening in self._listening:
+            listening.close()
+        for connection in list(self.connections.values()):
+            connection.close(reason)
+        if self._idle is not None and self.connections:
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), STOP_TIMEOUT_S)
+
+    def forget(self) -> None:
+        """In a forked child: the sockets are the parent's, and open for as long as anybody has them."""
+        sockets = [one.fileno() for listening in self._listening for one in listening.sockets]
+        for number in sockets + [connection.fileno() for connection in self.connections.values()]:
+            with contextlib.suppress(OSError):
+                os.close(number)
+        self.thread = None
+
+    # ── connections ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def admit(self, connection: ClientConnection) -> bool:
+        """Whether there is room for one more."""
+        most = self.settings.connection_max
+        if most is not None and len(self.connections) >= most:
+            _LOG.warning("%s: refused, there are %d connections", connection.name, most)
+            return False
+        self.connections[connection.name] = connection
+        return True
+
+    def discard(self, connection: ClientConnection) -> None:
+        """A connection is over."""
+        if self.connections.get(connection.name) is connection:
+            del self.connections[connection.name]
+        if not self.connections and self._idle is not None:
+            self._idle.set()
+
+    # ── flushing ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def flush_later(self, connection: ClientConnection) -> None:
+        """Let a connection send what it has, once this round of the loop is done."""
+        self._to_flush.add(connection)
+        self._soon()
+
+    def before_flush(self, work: Callable[[], None]) -> None:
+        """Do ``work`` once this round of the loop is done."""
+        self._before_flush.append(work)
+        self._soon()
+
+    def _soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        works, self._before_flush = self._before_flush, []
+        for work in works:
+            work()
+        connections, self._to_flush = self._to_flush, set()
+        for connection in connections:
+            try:
+                connection.flush()
+            except WarrenError:
+                _LOG.exception("%s", connection.name)
+                connection.abort()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's, where it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415 - an extra
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def _context(tls: TlsSettings) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls.cacertfile)
+    context.load_cert_chain(tls.certfile, tls.keyfile)
+    context.verify_mode = ssl.CERT_REQUIRED if tls.verify else ssl.CERT_NONE
+    return context
+
+
+def _is_loopback(host: str) -> bool:
+    return host.startswith("127.") or host in ("::1", "localhost")

@@ -1,0 +1,34 @@
+"""What a server says of itself in ``connection.start``. Clients choose their ways by it, so it says what it is like."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any, Final
+
+PRODUCT: Final = "RabbitMQ"
+VERSION: Final = "3.10.8"
+"""The broker whose behaviour this is: clients ask for it by name and version."""
+
+CAPABILITIES: Final = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": True,
+}
+
+
+def server_properties(cluster_name: str) -> dict[str, Any]:
+    return {
+        "capabilities": CAPABILITIES,
+        "cluster_name": cluster_name,
+        "copyright": "the developers of warren",
+        "information": "warren: RabbitMQ's classic queues, embedded",
+        "platform": f"Python {platform.python_version()}",
+        "product": PRODUCT,
+        "version": VERSION,
+    }

@@ -1,0 +1,217 @@
+"""Topology: what clients declare, bind and delete. Each is a coroutine of its channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pamqp import commands as c
+
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.exchanges import ALTERNATE_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration
+from warren.actors.node_actor import NodeActor
+from warren.actors.queue_entry import QueueEntry
+from warren.aio import bridge
+from warren.amqp.methods import method_of
+from warren.server.replies import ACCESS_REFUSED, COMMAND_INVALID, PRECONDITION_FAILED, Refusal
+from warren.steps import call
+
+if TYPE_CHECKING:
+    from warren.server.channel import ServerChannel
+
+Change = Callable[[NodeActor, Binding, object], None]
+
+
+def find_queue(channel: ServerChannel, name: str) -> QueueEntry:
+    """A queue that this connection may use. Raises :class:`NotFoundError`, :class:`ResourceLockedError`."""
+    return channel.node.actor.find_queue(channel.vhost, name, channel.connection)
+
+
+def _no_line_breaks(name: str) -> str:
+    return name.replace("\r", "").replace("\n", "")
+
+
+# ── exchanges ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def declare_exchange(channel: ServerChannel, method: c.Exchange.Declare) -> None:
+    name = _no_line_breaks(method.exchange)
+    definitions = channel.node.vhost(channel.vhost).definitions
+    if method.passive:
+        _refuse_default(name)
+        definitions.exchange(name)
+    else:
+        if method.exchange_type not in ("direct", "fanout", "headers", "topic"):
+            raise Refusal(COMMAND_INVALID, f"unknown exchange type '{method.exchange_type}'")
+        _refuse_default(name)
+        channel.check("exchange", name, "configure")
+        arguments = method.arguments or {}
+        if not definitions.has("exchange", name) and (alternate := arguments.get(ALTERNATE_EXCHANGE)) is not None:
+            channel.check("exchange", name, "read")
+            channel.check("exchange", str(alternate), "write")
+        declaration = ExchangeDeclaration(
+            vhost=channel.vhost,
+            name=name,
+            type=method.exchange_type,  # type: ignore[arg-type]  # checked above
+            durable=method.durable,
+            auto_delete=method.auto_delete,
+            internal=method.internal,
+            arguments=arguments,
+        )
+        await channel.change(lambda actor: actor.declare_exchange(declaration))
+    if not method.nowait:
+        channel.send(c.Exchange.DeclareOk())
+
+
+def _refuse_default(name: str) -> None:
+    if not name:
+        raise Refusal(ACCESS_REFUSED, "operation not permitted on the default exchange")
+
+
+async def delete_exchange(channel: ServerChannel, method: c.Exchange.Delete) -> None:
+    name = _no_line_breaks(method.exchange)
+    _refuse_default(name)
+    channel.check("exchange", name, "configure")
+    await channel.change(lambda actor: actor.delete_exchange(channel.vhost, name, if_unused=method.if_unused))
+    if not method.nowait:
+        channel.send(c.Exchange.DeleteOk())
+
+
+async def bind_exchange(channel: ServerChannel, method: c.Exchange.Bind) -> None:
+    await _bind_exchange(channel, method, NodeActor.bind)
+    if not method.nowait:
+        channel.send(c.Exchange.BindOk())
+
+
+async def unbind_exchange(channel: ServerChannel, method: c.Exchange.Unbind) -> None:
+    await _bind_exchange(channel, method, NodeActor.unbind)
+    if not method.nowait:
+        channel.send(c.Exchange.UnbindOk())
+
+
+async def _bind_exchange(channel: ServerChannel, method: c.Exchange.Bind | c.Exchange.Unbind, change: Change) -> None:
+    destination = _no_line_breaks(method.destination)
+    _refuse_default(destination)
+    channel.check("exchange", destination, "write")
+    binding = Binding(
+        vhost=channel.vhost,
+        source=_no_line_breaks(method.source),
+        destination=destination,
+        destination_type="exchange",
+        routing_key=method.routing_key,
+        arguments=method.arguments or {},
+    )
+    await _change_binding(channel, binding, change)
+
+
+async def _change_binding(channel: ServerChannel, binding: Binding, change: Change) -> None:
+    source = binding.source
+    _refuse_default(source)
+    channel.check("exchange", source, "read")
+    if channel.node.vhost(channel.vhost).definitions.has("exchange", source):
+        channel.check_topic(source, binding.routing_key, "read")
+    await channel.change(lambda actor: change(actor, binding, channel.connection))
+
+
+# ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def declare_queue(channel: ServerChannel, method: c.Queue.Declare) -> None:
+    name = _no_line_breaks(method.queue)
+    if method.passive:
+        entry = find_queue(channel, channel.queue_name(name))
+    else:
+        if not name:
+            name = channel.node.new_queue_name()
+        elif name.startswith(RESERVED_PREFIX) and not _exists(channel, name):
+            raise Refusal(
+                ACCESS_REFUSED,
+                f"queue name '{name}' contains reserved prefix 'amq.*'",
+            )
+        channel.check("queue", name, "configure")
+        entry = await _declare(channel, name, method)
+    channel.last_queue = entry.declaration.name
+    ready, consumers = await bridge.answer(call(entry.actor, lambda: _counts(entry)))
+    if not method.nowait:
+        channel.send(
+            method_of(c.Queue.DeclareOk, queue=entry.declaration.name, message_count=ready, consumer_count=consumers)
+        )
+
+
+def _exists(channel: ServerChannel, name: str) -> bool:
+    return name in channel.node.vhost(channel.vhost).queues
+
+
+def _counts(entry: QueueEntry) -> tuple[int, int]:
+    process = entry.actor.process
+    return len(process), process.consumer_count
+
+
+async def _declare(channel: ServerChannel, name: str, method: c.Queue.Declare) -> QueueEntry:
+    arguments = dict(method.arguments or {})
+    kind, durable = arguments.get("x-queue-type"), method.durable
+    if kind == "quorum" and channel.connection.server.settings.default_queue_type_for_quorum == "classic":
+        arguments, durable = {**arguments, "x-queue-type": "classic"}, True
+    elif kind in ("quorum", "stream"):
+        raise Refusal(
+            PRECONDITION_FAILED, f"queue '{name}' in vhost '{channel.vhost}': there are no {kind} queues here"
+        )
+    declaration = QueueDeclaration(
+        vhost=channel.vhost,
+        name=name,
+        durable=durable,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+        arguments=arguments,
+    )
+    if not _exists(channel, name) and declaration.dead_letter_exchange is not None:
+        channel.check("queue", name, "read")
+        channel.check("exchange", declaration.dead_letter_exchange, "write")
+    entry: QueueEntry = await channel.change(lambda actor: actor.declare_queue(declaration, channel.connection))
+    return entry
+
+
+async def delete_queue(channel: ServerChannel, method: c.Queue.Delete) -> None:
+    name = channel.queue_name(_no_line_breaks(method.queue))
+    channel.check("queue", name, "configure")
+    deleted: int = await channel.change(
+        lambda actor: actor.delete_queue(
+            channel.vhost, name, owner=channel.connection, if_empty=method.if_empty, if_unused=method.if_unused
+        )
+    )
+    if not method.nowait:
+        channel.send(method_of(c.Queue.DeleteOk, message_count=deleted))
+
+
+async def purge_queue(channel: ServerChannel, method: c.Queue.Purge) -> None:
+    name = channel.queue_name(_no_line_breaks(method.queue))
+    channel.check("queue", name, "read")
+    actor = find_queue(channel, name).actor
+    purged: int = await bridge.answer(call(actor, actor.purge))
+    if not method.nowait:
+        channel.send(method_of(c.Queue.PurgeOk, message_count=purged))
+
+
+async def bind_queue(channel: ServerChannel, method: c.Queue.Bind) -> None:
+    await _bind_queue(channel, method, NodeActor.bind)
+    if not method.nowait:
+        channel.send(c.Queue.BindOk())
+
+
+async def unbind_queue(channel: ServerChannel, method: c.Queue.Unbind) -> None:
+    await _bind_queue(channel, method, NodeActor.unbind)
+    channel.send(c.Queue.UnbindOk())
+
+
+async def _bind_queue(channel: ServerChannel, method: c.Queue.Bind | c.Queue.Unbind, change: Change) -> None:
+    asked = _no_line_breaks(method.queue)
+    name = channel.queue_name(asked)
+    channel.check("queue", name, "write")
+    binding = Binding(
+        vhost=channel.vhost,
+        source=_no_line_breaks(method.exchange),
+        destination=name,
+        routing_key=method.routing_key if asked or method.routing_key else name,
+        arguments=method.arguments or {},
+    )
+    await _change_binding(channel, binding, change)
