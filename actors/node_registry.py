@@ -23,6 +23,7 @@ from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.definitions_json import Imported
 from warren.actors.engines.errors import NotFoundError, ResourceLockedError
 from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.policies import Policy, PolicyKind
 from warren.actors.engines.users import Users
 from warren.actors.handing_over import QueueDownError, QueueGoneError
 from warren.actors.inbox import Call
@@ -289,6 +290,24 @@ class NodeRegistry(NodePart):
         if entry is not None and binding.destination_type == "queue":
             _check_owner(entry, owner)
 
+    def set_policy(self, policy: Policy) -> None:
+        """See that a policy, or an operator policy, is there; queues are told of it."""
+        self.vhost(policy.vhost)
+        if self.definitions.set_policy(policy):
+            self._save()
+            self.vhost(policy.vhost).apply_policies()
+
+    def clear_policy(self, kind: PolicyKind, vhost: str, name: str) -> None:
+        """See that it is not; raises :class:`NotFoundError` where it was not."""
+        running = self.vhost(vhost)
+        self.definitions.clear_policy(kind, vhost, name)
+        self._save()
+        running.apply_policies()
+
+    def policies(self, kind: PolicyKind, vhost: str) -> list[dict[str, Any]]:
+        """As RabbitMQ's JSON."""
+        return [policy.to_json() for policy in self.vhost(vhost).definitions.policies.all(kind)]
+
     def export_definitions(self, vhost: str | None) -> dict[str, Any]:
         """As RabbitMQ's JSON."""
         return self.definitions.export_definitions(vhost)
@@ -300,6 +319,8 @@ class NodeRegistry(NodePart):
         for name in into.difference(imported.vhosts):
             self.vhost(name)  # it may be down: then nothing is imported
         self._add_vhosts(imported.vhosts)
+        for name in {policy.vhost for policy in imported.policies} & self.vhosts.keys():
+            self.vhosts[name].apply_policies()
         for declaration in imported.queues:
             running = self.vhost(declaration.vhost)
             if declaration.name not in running.queues:

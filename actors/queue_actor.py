@@ -20,6 +20,7 @@ import attrs
 from warren.actors import messages as m
 from warren.actors.deliveries import Deliveries
 from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.engines.queue_turn import QueueTurn
 from warren.actors.front_end import PublishBatch
@@ -59,6 +60,7 @@ class QueueActor(QueueOutput):
         "_open_process",
         "_recovered",
         "_recovering_armed",
+        "policies",
     )
 
     def __init__(
@@ -68,9 +70,12 @@ class QueueActor(QueueOutput):
         *,
         open_process: Callable[[QueueActor], OpenedQueue],
         dispatch: Dispatch,
+        policies: AppliedPolicies = NO_POLICIES,
     ) -> None:
         super().__init__(context, declaration, dispatch)
         self._open_process = open_process
+        self.policies = policies
+        """Those that it was last told to have; the node's actor changes them."""
         self._has_files = False
         """Whether something was published to it since it was started."""
         self._recovering_armed = False
@@ -300,6 +305,10 @@ class QueueActor(QueueOutput):
         """It was declared again: x-expires begins anew."""
         self.queue_turn.worked = True
         self.process.touch()
+
+    def set_policies(self, policies: AppliedPolicies) -> None:
+        """Other policies hold from now on."""
+        self.queue_turn.set_policies(policies)
 
     def set_mode(self, mode: Mode) -> None:
         self.queue_turn.worked = True

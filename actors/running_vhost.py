@@ -137,12 +137,24 @@ class RunningVhost:
     def start_queue(self, entry: QueueEntry) -> None:
         """Start an actor for a queue, new or with files."""
         ref = QueueActor.start(
-            self._context, entry.declaration, open_process=self._open_process, dispatch=self.dispatch
+            self._context,
+            entry.declaration,
+            open_process=self._open_process,
+            dispatch=self.dispatch,
+            policies=self.definitions.policies.of("queue", entry.declaration.name),
         )
         actor = ref.actor_inbox.owner if isinstance(ref.actor_inbox, Inbox) else None
         if not isinstance(actor, QueueActor):
             raise RuntimeError("an inbox without its actor")  # noqa: TRY004
         entry.start(actor)
+
+    def apply_policies(self) -> None:
+        """Tell queues for which other policies hold now."""
+        for name, entry in self.queues.items():
+            actor, policies = entry.running, self.definitions.policies.of("queue", name)
+            if actor is not None and actor.policies != policies:
+                actor.policies = policies
+                actor.call_soon(functools.partial(actor.set_policies, policies))
 
     def _directory_of(self, stored: bytes) -> str:
         return self.directory.entry(stored)
@@ -199,6 +211,7 @@ class RunningVhost:
             declaration,
             backing,
             wall_clock=context.clock.wall_us,
+            policies=actor.policies,
             counts=Counts() if context.counting else None,
         )
         return OpenedQueue(process, clients, lambda: self._tell_counted(counted))

@@ -353,6 +353,7 @@ def test_definitions_go_out_and_in_again(data: Path, tmp_path: Path) -> None:
     with runtime.open(data) as node:
         node.exchange("logs", "topic")
         node.bind("orders", "logs", "a.*")
+        node.set_policy("short", "^c", {"max-length": 5})
         node.vhost("shop").queue("carts", arguments={"x-max-priority": 5})
     out = tmp_path / "definitions.json"
     assert done("definitions", data, "--export", out) == ""
@@ -360,11 +361,13 @@ def test_definitions_go_out_and_in_again(data: Path, tmp_path: Path) -> None:
     assert exported == json.loads(out.read_bytes())
     counts = json.loads(done("definitions", tmp_path / "copy", "--import", out, "--json"))
     assert counts == {
-        "vhosts": counts["vhosts"], "exchanges": 1, "queues": 2, "bindings": 1, "skipped": [],
+        "vhosts": counts["vhosts"], "policies": 1, "exchanges": 1, "queues": 2, "bindings": 1, "skipped": [],
         "ignored": counts["ignored"],
     }  # fmt: skip
     assert json.loads(done("definitions", tmp_path / "copy")) == exported
-    assert done("definitions", data, "--import", "-", stdin=out.read_bytes()).startswith("new: 0 vhosts, 0 exchanges")
+    assert done("definitions", data, "--import", "-", stdin=out.read_bytes()).startswith(
+        "new: 0 vhosts, 0 policies, 0 exchanges"
+    )
     assert [one["name"] for one in json.loads(done("definitions", data, "--vhost", "shop"))["queues"]] == ["carts"]
 
 

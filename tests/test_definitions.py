@@ -27,6 +27,7 @@ from warren.actors.engines.errors import (
 )
 from warren.actors.engines.exchanges import BUILTIN_EXCHANGES, Binding, ExchangeDeclaration
 from warren.actors.engines.permissions import Permissions, TopicPermissions
+from warren.actors.engines.policies import Policy, PolicyKind
 from warren.actors.engines.vhost_definitions import Removed
 from warren.storage.errors import DataError, DiskFullError, StorageError
 from warren.storage.faults import FaultRules, SimulatedCrash
@@ -57,6 +58,11 @@ def binding(source: str, destination: str, key: str = "", arguments: Any = None,
         routing_key=key,
         arguments=arguments or {},
     )
+
+
+def policy(name: str, definition: dict[str, Any], operator: bool = False) -> Policy:
+    kind: PolicyKind = "operator_policy" if operator else "policy"
+    return Policy(kind=kind, vhost="/", name=name, pattern="^q", definition=definition)
 
 
 def kept(definitions: Definitions) -> list[str]:
@@ -395,6 +401,9 @@ STEPS: list[Callable[[Definitions], object]] = [
     lambda d: d.grant_topics("bob", "shop", "amq.topic", TopicPermissions("^b", ".*")),
     lambda d: (d.users.change_password("bob", b"c"), d.users.set_permissions("guest", "/", "", "", "")),
     lambda d: d.users.delete("bob"),
+    lambda d: d.set_policy(policy("p", {"max-length": 1})),
+    lambda d: (d.set_policy(policy("p", {"max-length": 2})), d.set_policy(policy("o", {"expires": 1}, True))),
+    lambda d: d.clear_policy("policy", "/", "p"),
 ]
 STEPS *= 2
 """Changes, each followed by a save."""
@@ -722,7 +731,8 @@ def test_a_brokers_export_is_imported_and_routes() -> None:
     assert {q.name for q in done.queues} == {"errors", "all", "passing", "orders"}
     assert {x.name for x in done.exchanges} == {"logs", "unrouted", "by-headers", "orders"}
     assert len(done.bindings) == 5
-    assert done.ignored == {"users": 1, "permissions": 2, "policies": 1}
+    assert done.ignored == {"users": 1, "permissions": 2}
+    assert [policy.name for policy in done.policies] == [one["name"] for one in exported()["policies"]] != []
     assert [text for text in done.skipped if "'inner'" in text] == list(done.skipped) != []  # the broker left it out
     route = definitions.vhost("/").routing.route
     assert route("logs", "db.error.disk") == ("errors",)

@@ -366,7 +366,7 @@ def test_a_crash_while_something_is_changed_leaves_it_done_or_not(change: str, p
         again.run()
         found = looked_at(again)
         where = f"{change}: operation {operation} of {total}"
-        for part in ("vhosts", "exchanges", "bindings"):
+        for part in ("vhosts", "policies", "exchanges", "bindings"):
             assert found[part] in (before[part], after[part]), where
         for key in before["queues"].keys() & after["queues"].keys():
             assert found["queues"][key] == before["queues"][key], where
@@ -377,7 +377,9 @@ def test_a_crash_while_something_is_changed_leaves_it_done_or_not(change: str, p
             work(again.node)
         again.run()
         done = looked_at(again)
-        assert done["bindings"] == after["bindings"], where
+        assert [done[part] for part in ("policies", "bindings")] == [
+            after[part] for part in ("policies", "bindings")
+        ], where
         assert done["queues"].keys() == after["queues"].keys(), where
         again.node.close()
         forget_actors(again.pool)

@@ -65,6 +65,13 @@ class Vhost(VhostHandle):
     delete_exchange = blocking(VhostVerbs.delete_exchange)
     bind = blocking(VhostVerbs.bind)
     unbind = blocking(VhostVerbs.unbind)
+
+    set_policy = blocking(VhostVerbs.set_policy)
+    clear_policy = blocking(VhostVerbs.clear_policy)
+    policies = blocking(VhostVerbs.policies)
+    set_operator_policy = blocking(VhostVerbs.set_operator_policy)
+    clear_operator_policy = blocking(VhostVerbs.clear_operator_policy)
+    operator_policies = blocking(VhostVerbs.operator_policies)
     publish_to = blocking(VhostVerbs.publish_to)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.definitions_json import Imported
 from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.policies import ApplyTo, Policy, PolicyKind
 from warren.actors.engines.topics.names import check_user_topic
 from warren.actors.future import Confirm
 from warren.actors.node_actor import NodeActor
@@ -161,6 +162,72 @@ class VhostVerbs:
             routing_key=routing_key,
             arguments=arguments or {},
         )
+
+    # ── policies ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def set_policy(
+        self,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, Any],
+        *,
+        priority: int = 0,
+        apply_to: ApplyTo = "all",
+    ) -> Steps[None]:
+        """Set a policy, in place of one of that name: for queues and exchanges in whose names ``pattern`` is found.
+
+        ``definition``: queue arguments without their ``x-``, and ``alternate-exchange``. ``apply_to``: "queues",
+        "exchanges" or "all". Raises :class:`ArgumentsError` for a policy that cannot be.
+        """
+        yield from self._set_policy("policy", name, pattern, definition, priority, apply_to)
+
+    def clear_policy(self, name: str) -> Steps[None]:
+        """Take a policy away; raises :class:`NotFoundError` where there is none of that name."""
+        yield from self.node.change(lambda actor: actor.clear_policy("policy", self.name, name))
+
+    def policies(self) -> Steps[list[dict[str, Any]]]:
+        """The policies, under RabbitMQ's names; those with a higher priority last."""
+        return (yield from self.node.change(lambda actor: actor.policies("policy", self.name)))
+
+    def set_operator_policy(
+        self,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, Any],
+        *,
+        priority: int = 0,
+        apply_to: ApplyTo = "all",
+    ) -> Steps[None]:
+        """As :meth:`set_policy`, of the numbers and times that users' policies and arguments are not to exceed."""
+        yield from self._set_policy("operator_policy", name, pattern, definition, priority, apply_to)
+
+    def clear_operator_policy(self, name: str) -> Steps[None]:
+        """Take an operator policy away; raises :class:`NotFoundError` where there is none of that name."""
+        yield from self.node.change(lambda actor: actor.clear_policy("operator_policy", self.name, name))
+
+    def operator_policies(self) -> Steps[list[dict[str, Any]]]:
+        """As :meth:`policies`."""
+        return (yield from self.node.change(lambda actor: actor.policies("operator_policy", self.name)))
+
+    def _set_policy(  # noqa: PLR0917
+        self,
+        kind: PolicyKind,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, Any],
+        priority: int,
+        apply_to: ApplyTo,
+    ) -> Steps[None]:
+        policy = Policy(
+            kind=kind,
+            vhost=self.name,
+            name=name,
+            pattern=pattern,
+            definition=definition,
+            priority=priority,
+            apply_to=apply_to,
+        )
+        yield from self.node.change(lambda actor: actor.set_policy(policy))
 
     def publish_to(
         self,

@@ -2,8 +2,8 @@
 
 A declaration is a value. Arguments are those of RabbitMQ's classic queues, under their names; what is known is checked
 when the declaration is made (:class:`~warren.actors.engines.errors.ArgumentsError`), what belongs to other kinds of
-queue is refused, and what nobody knows is kept and means nothing. The views (:attr:`QueueDeclaration.message_ttl_ms`
-and so on) say what an engine has to know of them.
+queue is refused, and what nobody knows is kept and means nothing. What an engine has to know of them
+:class:`~warren.actors.engines.queue_arguments.QueueArguments` say.
 
 Two declarations of one queue are *equivalent* where durable, auto_delete, exclusive and every argument that a classic
 queue knows are the same; arguments that nobody knows do not count.
@@ -15,17 +15,13 @@ import copy
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any, Final, Literal, cast
+from typing import Any, Final
 
 import attrs
 
 from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.queue_arguments import MAX_PERIOD_MS, QueueArguments
 from warren.actors.engines.texts import MAX_SHORT_STRING_BYTES, check_short_string, check_texts
-
-Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
-
-MAX_PERIOD_MS: Final = 315_360_000_000
-"""Ten years: the longest that a TTL, an expiration or ``x-expires`` may be."""
 
 MAX_PRIORITY: Final = 255
 """Levels are one byte in the name under which they are stored."""
@@ -110,7 +106,7 @@ def _frozen(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @attrs.frozen
-class QueueDeclaration:
+class QueueDeclaration(QueueArguments):
     """One queue as it was declared. Raises :class:`ArgumentsError` where an argument cannot be."""
 
     vhost: str
@@ -139,57 +135,6 @@ class QueueDeclaration:
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost}'"
-
-    # ── views ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def message_ttl_ms(self) -> int | None:
-        """How long a message may wait for a consumer."""
-        return self.arguments.get("x-message-ttl")
-
-    @property
-    def expires_ms(self) -> int | None:
-        """How long the queue may be without a user."""
-        return self.arguments.get("x-expires")
-
-    @property
-    def max_length(self) -> int | None:
-        """How many messages may be ready."""
-        return self.arguments.get("x-max-length")
-
-    @property
-    def max_length_bytes(self) -> int | None:
-        """How many bytes the bodies of ready messages may have."""
-        return self.arguments.get("x-max-length-bytes")
-
-    @property
-    def overflow(self) -> Overflow:
-        """What becomes of a message too many."""
-        return cast(Overflow, self.arguments.get("x-overflow", "drop-head"))
-
-    @property
-    def dead_letter_exchange(self) -> str | None:
-        """Where messages go that die here; "" is the default exchange, ``None``: they go nowhere."""
-        return self.arguments.get("x-dead-letter-exchange")
-
-    @property
-    def dead_letter_routing_key(self) -> str | None:
-        """With this key; ``None``: with their own."""
-        return self.arguments.get("x-dead-letter-routing-key")
-
-    @property
-    def queue_mode(self) -> Literal["default", "lazy"]:
-        return cast(Literal["default", "lazy"], self.arguments.get("x-queue-mode", "default"))
-
-    @property
-    def max_priority(self) -> int | None:
-        """The highest of the levels 0 … of a priority queue; ``None``: none."""
-        return self.arguments.get("x-max-priority")
-
-    @property
-    def single_active_consumer(self) -> bool:
-        """Only one of the consumers gets messages; another one when it goes."""
-        return bool(self.arguments.get("x-single-active-consumer", False))
 
     # ── again, and in files ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,17 @@ import attrs
 from warren.actors.engines.errors import ArgumentsError
 
 Kind = Literal[
-    "vhost", "exchange", "queue", "binding", "user", "permission", "topic_permission", "parameter", "global_parameter"
+    "vhost",
+    "user",
+    "permission",
+    "topic_permission",
+    "parameter",
+    "global_parameter",
+    "policy",
+    "operator_policy",
+    "exchange",
+    "queue",
+    "binding",
 ]
 
 K = TypeVar("K", str, tuple[str, str], tuple[str, str, str])

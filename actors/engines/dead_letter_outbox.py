@@ -12,10 +12,10 @@ from typing import Final
 
 import attrs
 
-from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.backing import Backing
 from warren.actors.engines.dead_letters import DeadLetterBuilder, Reason
 from warren.actors.engines.effects import DeadLetterBatch
+from warren.actors.engines.queue_arguments import QueueArguments
 from warren.queue_index.message_format import Envelope, Message, decode_message
 from warren.queue_index.properties import decode_properties
 from warren.storage.errors import MessageError
@@ -35,7 +35,7 @@ Held = list[tuple[int, range]]
 class DeadLetterOutbox:
     """What a queue with a dead-letter exchange has on its way there. Truth value: whether there is any."""
 
-    _declaration: QueueDeclaration
+    arguments: QueueArguments
     _backing: Backing
     _send: Callable[[DeadLetterBatch], None]
     _held: dict[int, Held] = attrs.Factory(dict)
@@ -73,11 +73,11 @@ class DeadLetterOutbox:
     def _send_letters(
         self, messages: Iterable[Message], reason: Reason, held: Held, now_us: int, *, lazy: bool
     ) -> None:
-        declaration = self._declaration
+        arguments = self.arguments
         builder = DeadLetterBuilder(
-            queue=declaration.name,
-            exchange=declaration.dead_letter_exchange or "",
-            routing_key=declaration.dead_letter_routing_key,
+            queue=arguments.name,
+            exchange=arguments.dead_letter_exchange or "",
+            routing_key=arguments.dead_letter_routing_key,
             reason=reason,
             time_s=now_us // 1_000_000,
             tells_expiration=not lazy,

@@ -1,5 +1,5 @@
-"""A node's definitions: its vhosts, with their queues, exchanges and bindings, and its
-users: in memory, on disk, in and out.
+"""A node's definitions: its vhosts, with their queues, exchanges, bindings and policies, and its users; in memory, on
+disk, in and out.
 
 The plain owner of all that is declared. It changes what :mod:`warren.actors.engines.vhost_definitions` describes, keeps
 a routing table up to date with it, and writes down what is durable (:mod:`warren.actors.engines.definitions_file`) when
@@ -34,6 +34,7 @@ from warren.actors.engines.definitions_json import DefinitionsError, Imported, P
 from warren.actors.engines.errors import ArgumentsError, NotFoundError, RefusedError
 from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
 from warren.actors.engines.permissions import Permissions, TopicPermissions, permissions_of, topic_permissions_of
+from warren.actors.engines.policies import Policy, PolicyKind
 from warren.actors.engines.texts import check_short_string, check_utf8, is_text
 from warren.actors.engines.users import Users
 from warren.actors.engines.vhost_definitions import (
@@ -95,6 +96,8 @@ class Definitions:
             "topic_permissions": lambda item: self.grant_topics(
                 item["user"], item["vhost"], item["exchange"], topic_permissions_of(item)
             ),
+            "policies": lambda policy: self.set_policy(Policy.from_json("policy", policy)),
+            "operator_policies": lambda policy: self.set_policy(Policy.from_json("operator_policy", policy)),
             "exchanges": lambda exchange: self.declare_exchange(ExchangeDeclaration.from_json(exchange)),
             "queues": lambda queue: self.declare_queue(QueueDeclaration.from_json(queue), named_by_node=True),
             "bindings": lambda binding: self.bind(Binding.from_json(binding)),
@@ -204,6 +207,16 @@ class Definitions:
         """
         return self.users.grant_topics(user, self.vhost(vhost).name, exchange, permissions)
 
+    # ── policies: see VhostPolicies ─────────────────────────────────────────────────────────────────────────────
+
+    def set_policy(self, policy: Policy) -> bool:
+        """See that the policy, or operator policy, is there; returns whether that changed anything."""
+        return self.vhost(policy.vhost).policies.put(policy)
+
+    def clear_policy(self, kind: PolicyKind, vhost: str, name: str) -> None:
+        """Raises :class:`NotFoundError` where there is none."""
+        self.vhost(vhost).policies.clear(kind, name)
+
     # ── on disk ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -243,6 +256,10 @@ class Definitions:
         snapshot: Snapshot = {
             "vhosts": [{"name": vhost.name} for vhost in vhosts],
             **self.users.to_json(),
+            "policies": [policy.to_json() for vhost in vhosts for policy in vhost.policies.all("policy")],
+            "operator_policies": [
+                policy.to_json() for vhost in vhosts for policy in vhost.policies.all("operator_policy")
+            ],
             "exchanges": [
                 exchange.to_json()
                 for vhost in vhosts
@@ -276,6 +293,7 @@ class Definitions:
             self.declare_vhost(name)
         return Imported(
             vhosts=tuple(plan.vhosts),
+            policies=tuple(policy for policy in plan.policies if self.set_policy(policy)),
             exchanges=tuple(exchange for exchange in plan.exchanges.values() if self.declare_exchange(exchange)),
             queues=tuple(queue for queue in plan.queues.values() if self.declare_queue(queue)),
             bindings=tuple(binding for binding in plan.bindings if self.bind(binding)),

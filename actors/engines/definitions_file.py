@@ -50,6 +50,8 @@ KINDS: Final[dict[str, Kind]] = {
     "users": "user",
     "permissions": "permission",
     "topic_permissions": "topic_permission",
+    "policies": "policy",
+    "operator_policies": "operator_policy",
     "exchanges": "exchange",
     "queues": "queue",
     "bindings": "binding",
@@ -62,6 +64,8 @@ NAMES: Final[dict[Kind, tuple[str, ...]]] = {
     "user": ("name",),
     "permission": ("user", "vhost"),
     "topic_permission": ("user", "vhost", "exchange"),
+    "policy": ("vhost", "name"),
+    "operator_policy": ("vhost", "name"),
     "exchange": ("vhost", "name"),
     "queue": ("vhost", "name"),
 }

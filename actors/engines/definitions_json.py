@@ -3,10 +3,10 @@
 Two shapes. A *whole node's* has ``vhosts``, and each queue, exchange and binding says whose it is. A *single vhost's*
 says no vhost anywhere: whoever imports it says into which.
 
-Of what a broker exports only vhosts (their names), exchanges, queues and bindings mean something here. Users and
-permissions do not: a library has no users. Nor do policies and parameters, which change queues from outside: what a
-queue is to do stands in its arguments. How many there were of what was ignored is told, so that nobody believes it
-was taken over.
+Of what a broker exports only vhosts (their names), policies, exchanges, queues and bindings mean something here. Users
+and permissions do not: a library has no users. Nor do parameters, but for those of the component ``operator_policy``,
+which is where a broker has its operator policies. How many there were of what was ignored is told, so that nobody
+believes it was taken over.
 
 *Skipped*, as by a broker: queues and exchanges whose names begin with ``amq.``, and bindings of which an end is
 missing. (A broker's own exports have such bindings: it leaves internal exchanges out, not what is bound to them.)
@@ -25,6 +25,7 @@ from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.changes import ChangeNotes
 from warren.actors.engines.errors import ArgumentsError, PreconditionFailedError
 from warren.actors.engines.exchanges import DEFAULT_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration
+from warren.actors.engines.policies import Policy
 from warren.actors.engines.texts import check_short_string, check_utf8
 from warren.actors.engines.vhost_definitions import VhostDefinitions, is_builtin
 from warren.queue_index.amqp_tables import table_to_json
@@ -32,7 +33,7 @@ from warren.queue_index.amqp_tables import table_to_json
 BROKER_VERSION: Final = "3.10.8"
 """In an export: whose definitions these could be. A broker takes the shape of some parts from it."""
 
-OWN_PARTS: Final = frozenset({"vhosts", "exchanges", "queues", "bindings"})
+OWN_PARTS: Final = frozenset({"vhosts", "policies", "parameters", "exchanges", "queues", "bindings"})
 
 
 class DefinitionsError(PreconditionFailedError):
@@ -51,13 +52,15 @@ class Imported:
     """What an import did: what is new, and what was left out."""
 
     vhosts: tuple[str, ...]
+    policies: tuple[Policy, ...]
+    """Operator policies too."""
     exchanges: tuple[ExchangeDeclaration, ...]
     queues: tuple[QueueDeclaration, ...]
     bindings: tuple[Binding, ...]
     skipped: tuple[str, ...]
     """A sentence for each queue or exchange with a name of the node's own, and each binding that lacks an end."""
     ignored: Mapping[str, int]
-    """How many there were of what means nothing here: ``{"users": 1, "policies": 3}``."""
+    """How many there were of what means nothing here: ``{"users": 1, "permissions": 3}``."""
 
 
 # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -73,9 +76,9 @@ def export_node(vhosts: Iterable[VhostDefinitions]) -> dict[str, Any]:
         "vhosts": [{"name": vhost.name} for vhost in known],
         "permissions": [],
         "topic_permissions": [],
-        "parameters": [],
+        "parameters": [item for vhost in known for item in _parameters(vhost)],
         "global_parameters": [],
-        "policies": [],
+        "policies": [item for vhost in known for item in _policies(vhost)],
         "queues": [item for vhost in known for item in _queues(vhost)],
         "exchanges": [item for vhost in known for item in _exchanges(vhost)],
         "bindings": [item for vhost in known for item in _bindings(vhost)],
@@ -84,11 +87,25 @@ def export_node(vhosts: Iterable[VhostDefinitions]) -> dict[str, Any]:
 
 def export_vhost(vhost: VhostDefinitions) -> dict[str, Any]:
     """A single vhost's definitions; nothing in them says which it is."""
-    parts = {"queues": _queues(vhost), "exchanges": _exchanges(vhost), "bindings": _bindings(vhost)}
+    parts = {
+        "parameters": _parameters(vhost),
+        "policies": _policies(vhost),
+        "queues": _queues(vhost),
+        "exchanges": _exchanges(vhost),
+        "bindings": _bindings(vhost),
+    }
     for items in parts.values():
         for item in items:
             del item["vhost"]
-    return {"rabbit_version": BROKER_VERSION, "parameters": [], "policies": [], **parts}
+    return {"rabbit_version": BROKER_VERSION, **parts}
+
+
+def _parameters(vhost: VhostDefinitions) -> list[dict[str, Any]]:
+    return [policy.to_parameter() for policy in vhost.policies.all("operator_policy")]
+
+
+def _policies(vhost: VhostDefinitions) -> list[dict[str, Any]]:
+    return [policy.to_json() for policy in vhost.policies.all("policy")]
 
 
 def _queues(vhost: VhostDefinitions) -> list[dict[str, Any]]:
@@ -139,6 +156,7 @@ class Plan:
     _vhost: str | None
     """Where everything goes; ``None``: where it says."""
     vhosts: dict[str, None] = attrs.field(init=False, factory=dict)
+    policies: list[Policy] = attrs.field(init=False, factory=list)
     exchanges: dict[tuple[str, str], ExchangeDeclaration] = attrs.field(init=False, factory=dict)
     queues: dict[tuple[str, str], QueueDeclaration] = attrs.field(init=False, factory=dict)
     bindings: dict[Binding, None] = attrs.field(init=False, factory=dict)
@@ -167,6 +185,13 @@ class Plan:
         elif self._vhost not in self._present:
             self.problems.append(f"no vhost '{self._vhost}'")
             return
+        for item in self._items(document, "policies"):
+            self._attempt(item, self._plan_policy)
+        for item in self._items(document, "parameters"):
+            if isinstance(item, Mapping) and item.get("component") == "operator_policy":
+                self._attempt(item, self._plan_parameter)
+            else:
+                self.ignored["parameters"] = self.ignored.get("parameters", 0) + 1
         for item in self._items(document, "exchanges"):
             self._attempt(item, self._plan_exchange)
         for item in self._items(document, "queues"):
@@ -204,6 +229,17 @@ class Plan:
         if name not in self._present:
             check_utf8("a vhost's name", name)
             self.vhosts[str(name)] = None
+
+    def _plan_policy(self, definition: dict[str, Any]) -> None:
+        self._take_policy(Policy.from_json("policy", definition))
+
+    def _plan_parameter(self, definition: dict[str, Any]) -> None:
+        self._take_policy(Policy.from_parameter(definition))
+
+    def _take_policy(self, policy: Policy) -> None:
+        if not self._has_vhost(policy.vhost):
+            self.problems.append(f"{policy}: there is no such vhost")
+        self.policies.append(policy)
 
     def _plan_exchange(self, definition: dict[str, Any]) -> None:
         exchange = ExchangeDeclaration.from_json(definition)

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.backing import Backing
 from warren.actors.engines.dead_letter_outbox import BATCH_MESSAGES, DeadLetterOutbox, Held
 from warren.actors.engines.dead_letters import Reason
 from warren.actors.engines.effects import DeadLetterBatch
 from warren.actors.engines.limits import Limits
+from warren.actors.engines.queue_arguments import QueueArguments
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.variable_queue import VariableQueue
 
@@ -33,7 +33,7 @@ WallClock = Callable[[], int]
 class Expiry:
     """Which messages of one queue die. ``send``: takes dead letters that are to be published."""
 
-    _declaration: QueueDeclaration
+    _arguments: QueueArguments
     _backing: Backing
     _wall_clock: WallClock
     _send: Callable[[DeadLetterBatch], None]
@@ -46,11 +46,33 @@ class Expiry:
     """While the queue is asleep: when the message at the head expires; 0: nobody has looked."""
 
     def __attrs_post_init__(self) -> None:
-        ttl_ms = self._declaration.message_ttl_ms
-        self.limits = Limits.of(self._declaration)
-        self.ttl_us = None if ttl_ms is None else ttl_ms * 1000
+        self._take_limits()
         self.expiring = len(self._backing) > 0 or self._backing.recovering
         self._deadline_us = 0 if self.expiring else None
+
+    def _take_limits(self) -> None:
+        ttl_ms = self._arguments.message_ttl_ms
+        self.limits = Limits.of(self._arguments)
+        self.ttl_us = None if ttl_ms is None else ttl_ms * 1000
+
+    def set_arguments(self, arguments: QueueArguments) -> None:
+        """Other arguments hold from now on; what they make one too many dies.
+
+        As in a broker, which puts the new limits in force before the new overflow: under ``drop-head`` before or after,
+        what is too many goes from the head. What waits keeps the expiry that it came with.
+        """
+        overflow = self._arguments.overflow
+        self._arguments = arguments
+        self._take_limits()
+        if self._outbox is not None:
+            self._outbox.arguments = arguments
+        limits = self.limits
+        if limits is not None and limits.refuses and overflow == "drop-head":
+            self.limits = attrs.evolve(limits, overflow=overflow)
+            self.shed()
+            self.limits = limits
+        self.shed()
+        self.expire()
 
     @property
     def idle(self) -> bool:
@@ -159,6 +181,8 @@ class Expiry:
 
     def _open_outbox(self) -> DeadLetterOutbox | None:
         """Where the dead go; ``None``: the queue has no exchange for them, and they are gone."""
-        if self._outbox is None and self._declaration.dead_letter_exchange is not None:
-            self._outbox = DeadLetterOutbox(self._declaration, self._backing, self._send)
+        if self._arguments.dead_letter_exchange is None:
+            return None
+        if self._outbox is None:
+            self._outbox = DeadLetterOutbox(self._arguments, self._backing, self._send)
         return self._outbox

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from warren.actors.engines.arguments import Overflow, QueueDeclaration
 from warren.actors.engines.backing import Backing
+from warren.actors.engines.queue_arguments import Overflow, QueueArguments
 
 
 @attrs.frozen
@@ -24,10 +24,10 @@ class Limits:
     overflow: Overflow
 
     @classmethod
-    def of(cls, declaration: QueueDeclaration) -> Limits | None:
-        """What a declaration says; ``None``: there are no limits."""
-        messages, size = declaration.max_length, declaration.max_length_bytes
-        return None if messages is None and size is None else cls(messages, size, declaration.overflow)
+    def of(cls, arguments: QueueArguments) -> Limits | None:
+        """What arguments say; ``None``: there are no limits."""
+        messages, size = arguments.max_length, arguments.max_length_bytes
+        return None if messages is None and size is None else cls(messages, size, arguments.overflow)
 
     @property
     def refuses(self) -> bool:

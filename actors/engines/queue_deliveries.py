@@ -18,6 +18,8 @@ from warren.actors.engines.counts import Counts
 from warren.actors.engines.effects import DeadLetterBatch, Delivered, Effects
 from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.expiry import Expiry, WallClock
+from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
+from warren.actors.engines.queue_arguments import QueueArguments, effective
 from warren.queue_index.fetching import Fetched
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.run import IN_RAM, Batch, UnencodedTerms
@@ -37,6 +39,9 @@ class QueueDeliveries:
     _wall_clock: WallClock = attrs.field(kw_only=True)
     counts: Counts | None = attrs.field(default=None, kw_only=True)
     """What has happened since somebody took them; ``None``: nobody counts."""
+    policies: AppliedPolicies = attrs.field(default=NO_POLICIES, kw_only=True)
+    arguments: QueueArguments = attrs.field(init=False)
+    """What the declaration and the policies come to."""
     _consumers: Consumers = attrs.field(init=False)
     _effects: Effects | None = attrs.field(init=False, default=None)
     _expiry: Expiry = attrs.field(init=False)
@@ -44,7 +49,8 @@ class QueueDeliveries:
 
     def __attrs_post_init__(self) -> None:
         self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
-        self._expiry = Expiry(self.declaration, self.backing, self._wall_clock, self._send_dead_letters)
+        self.arguments = effective(self.declaration, self.policies.definition)
+        self._expiry = Expiry(self.arguments, self.backing, self._wall_clock, self._send_dead_letters)
         self._used_at_us = self._wall_clock()
 
     @property

@@ -29,6 +29,8 @@ from warren.actors.engines.consumers import Consumer, Consumers
 from warren.actors.engines.effects import Effects
 from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.pending_confirms import PendingConfirms
+from warren.actors.engines.policies import AppliedPolicies
+from warren.actors.engines.queue_arguments import effective
 from warren.actors.engines.queue_deliveries import QueueDeliveries
 from warren.actors.engines.queue_stats import queue_stats
 from warren.queue_index.message_format import Envelope
@@ -52,9 +54,26 @@ class QueueProcess(QueueDeliveries):
 
     def __attrs_post_init__(self) -> None:
         QueueDeliveries.__attrs_post_init__(self)
+        self._note_arguments()
+
+    def _note_arguments(self) -> None:
         self._plain = self._expiry.ttl_us is None and self._expiry.limits is None and self.backing.levels is None
-        if self.backing.mode != self.declaration.queue_mode:
-            self.backing.set_mode(self.declaration.queue_mode)
+        mode = self.arguments.set_queue_mode
+        if mode is not None and self.backing.mode != mode:
+            self.backing.set_mode(mode)
+
+    def set_policies(self, policies: AppliedPolicies) -> None:
+        """Other policies hold from now on: what they make one too many dies, and ``expires`` begins anew.
+
+        As in a broker, a queue that a policy made lazy stays so when the policy goes, until the queue is started again.
+        """
+        self.policies = policies
+        self._used_at_us = self._wall_clock()
+        arguments = effective(self.declaration, policies.definition)
+        if arguments != self.arguments:
+            self.arguments = arguments
+            self._expiry.set_arguments(arguments)
+            self._note_arguments()
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,7 +220,7 @@ class QueueProcess(QueueDeliveries):
 
     def expires_at_us(self) -> int | None:
         """When the queue itself is to be deleted, if nobody uses it until then."""
-        expires_ms = self.declaration.expires_ms
+        expires_ms = self.arguments.expires_ms
         if expires_ms is None or len(self._consumers):
             return None
         return self._used_at_us + expires_ms * 1000
@@ -316,7 +335,7 @@ class QueueProcess(QueueDeliveries):
 
     def stats(self) -> dict[str, Any]:
         """All there is to say, under RabbitMQ's names; wakes nothing."""
-        return queue_stats(self.declaration, self.backing, self._consumers)
+        return queue_stats(self.declaration, self.policies, self.backing, self._consumers)
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` where the queue contradicts itself."""

@@ -7,9 +7,12 @@ from typing import Any
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.backing import Backing
 from warren.actors.engines.consumers import Consumers
+from warren.actors.engines.policies import AppliedPolicies
 
 
-def queue_stats(declaration: QueueDeclaration, backing: Backing, consumers: Consumers) -> dict[str, Any]:
+def queue_stats(
+    declaration: QueueDeclaration, policies: AppliedPolicies, backing: Backing, consumers: Consumers
+) -> dict[str, Any]:
     """All there is to say. Wakes nothing.
 
     ``messages_dead_lettering`` is warren's own: dead letters that are not safe yet where they went.
@@ -26,6 +29,7 @@ def queue_stats(declaration: QueueDeclaration, backing: Backing, consumers: Cons
         "auto_delete": declaration.auto_delete,
         "exclusive": declaration.exclusive,
         "arguments": dict(declaration.arguments),
+        **policies.to_json(),
         "state": "hibernated" if backing.asleep else "running",
         "messages": ready + unacked,
         "messages_ready": ready,

@@ -38,6 +38,7 @@ from warren.actors.engines.consumers import Consumer
 from warren.actors.engines.effects import Delivered, Effects
 from warren.actors.engines.full_disk import FullDisk
 from warren.actors.engines.node_settings import NodeSettings
+from warren.actors.engines.policies import AppliedPolicies
 from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.engines.queue_turn_host import Clock, QueueStore, QueueTurnHost, Receiver
 from warren.actors.engines.sync_group import SyncGroup
@@ -138,6 +139,11 @@ class QueueTurn:
         """Remove every ready message; returns how many there were."""
         self.worked = self.settled = True
         return self.process.purge()
+
+    def set_policies(self, policies: AppliedPolicies) -> None:
+        """Other policies hold from now on."""
+        self.worked = self.settled = True
+        self.process.set_policies(policies)
 
     def dead_letters_safe(self, number: int) -> None:
         """A batch of dead letters is safe where it went."""
@@ -356,8 +362,8 @@ class QueueTurn:
         self._arm_deadline(self._next_deadline_us())
 
     def _next_deadline_us(self) -> int | None:
-        of_message, declaration = self.process.next_deadline_us(), self.process.declaration
-        if of_message == 0 and declaration.message_ttl_ms is None and declaration.dead_letter_exchange is None:
+        of_message, arguments = self.process.next_deadline_us(), self.process.arguments
+        if of_message == 0 and arguments.message_ttl_ms is None and arguments.dead_letter_exchange is None:
             of_message = None  # it has not been opened yet, and for a message that is only dropped it need not be
         of_queue = self.process.expires_at_us()
         if of_message is None or of_queue is None:

@@ -40,10 +40,12 @@ _NOWHERE: Final[tuple[str, ...]] = ()
 
 @attrs.frozen(eq=False)
 class Exchange:
-    """An exchange that routes: what it was declared as, and its bindings."""
+    """An exchange that routes: what it was declared as, its bindings, and where else it sends."""
 
     declaration: ExchangeDeclaration
     matcher: Matcher
+    alternate: str | None
+    """The exchange that gets what this one has no destination for."""
 
 
 class RoutingTable:
@@ -106,8 +108,8 @@ class RoutingTable:
             if found:
                 queues |= dict.fromkeys(bound.name for bound in found if bound.is_queue)
                 further = [bound.name for bound in found if not bound.is_queue]
-            elif (alternate := exchange.declaration.alternate_exchange) is not None:
-                further = [alternate]
+            elif exchange.alternate is not None:
+                further = [exchange.alternate]
             for destination in further:
                 if destination not in seen and (following := self._exchanges.get(destination)) is not None:
                     waiting.append(following)
@@ -128,9 +130,16 @@ class RoutingTable:
         """Its bindings are removed one by one."""
         del self._queues[name]
 
-    def add_exchange(self, declaration: ExchangeDeclaration) -> None:
+    def add_exchange(self, declaration: ExchangeDeclaration, alternate: str | None) -> None:
         if declaration.name != DEFAULT_EXCHANGE:  # which has no bindings, not even as an alternate exchange
-            self._exchanges[declaration.name] = Exchange(declaration, MATCHERS[declaration.type]())
+            self._exchanges[declaration.name] = Exchange(declaration, MATCHERS[declaration.type](), alternate)
+            self._cache = {}
+
+    def set_alternate(self, name: str, alternate: str | None) -> None:
+        """A policy gives an exchange another alternate exchange, or takes it away."""
+        exchange = self._exchanges.get(name)
+        if exchange is not None and exchange.alternate != alternate:
+            self._exchanges[name] = attrs.evolve(exchange, alternate=alternate)
             self._cache = {}
 
     def remove_exchange(self, name: str) -> None:

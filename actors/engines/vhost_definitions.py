@@ -1,11 +1,12 @@
-"""What one vhost has: its queues, exchanges and bindings, and how one of them goes with another.
+"""What one vhost has: its queues, exchanges, bindings and policies, and how one of them goes with another.
 
 *Declaring* again what is there, as it is, does nothing; as something else, it is refused. *Deleting* takes along the
 bindings from and to what goes, and an auto-delete exchange that lost the last binding it was the source of; and so on
 from there. What went is told in a :class:`Removed`.
 
 Kept over a restart is what is durable: an exchange or a queue that says so (an exclusive queue never), a binding of
-which both ends are. Each change of that is noted (:mod:`warren.actors.engines.changes`) for whoever writes it down.
+which both ends are, every policy. Each change of that is noted (:mod:`warren.actors.engines.changes`) for whoever
+writes it down.
 
 Invariants: a binding's ends exist; each binding stands with its source, with its destination and in the routing table.
 """
@@ -28,6 +29,7 @@ from warren.actors.engines.errors import (
     ResourceLockedError,
 )
 from warren.actors.engines.exchanges import (
+    ALTERNATE_EXCHANGE,
     BUILTIN_EXCHANGES,
     DEFAULT_EXCHANGE,
     RESERVED_PREFIX,
@@ -37,6 +39,7 @@ from warren.actors.engines.exchanges import (
     builtin_exchanges,
 )
 from warren.actors.engines.routing import RoutingTable
+from warren.actors.engines.vhost_policies import VhostPolicies
 
 
 @attrs.frozen
@@ -59,6 +62,7 @@ class VhostDefinitions:
     _notes: ChangeNotes
     """Where is noted what changes of what is durable, and how to take back each step, of what is not, too."""
     routing: RoutingTable = attrs.field(init=False)
+    policies: VhostPolicies = attrs.field(init=False)
     _queues: dict[str, QueueDeclaration] = attrs.field(init=False, factory=dict)
     _exchanges: dict[str, ExchangeDeclaration] = attrs.field(init=False, factory=dict)
     _by_source: dict[str, dict[Hashable, Binding]] = attrs.field(init=False, factory=dict)
@@ -67,6 +71,7 @@ class VhostDefinitions:
 
     def __attrs_post_init__(self) -> None:
         self.routing = RoutingTable(self.name)
+        self.policies = VhostPolicies(self._notes, self._policies_changed)
         for exchange in builtin_exchanges(self.name):
             self._put_exchange(exchange)
 
@@ -197,8 +202,17 @@ class VhostDefinitions:
     def _put_exchange(self, declaration: ExchangeDeclaration) -> None:
         self._exchanges[declaration.name] = declaration
         self._by_source[declaration.name] = {}
-        self.routing.add_exchange(declaration)
+        self.routing.add_exchange(declaration, self._alternate_of(declaration))
         self._notes.undo.append(lambda: self._drop_exchange(declaration))
+
+    def _alternate_of(self, exchange: ExchangeDeclaration) -> str | None:
+        """What the exchange was declared with, or what a policy gives it."""
+        own = exchange.alternate_exchange
+        return self.policies.of("exchange", exchange.name).definition.get(ALTERNATE_EXCHANGE) if own is None else own
+
+    def _policies_changed(self) -> None:
+        for exchange in self._exchanges.values():
+            self.routing.set_alternate(exchange.name, self._alternate_of(exchange))
 
     def _drop_exchange(self, declaration: ExchangeDeclaration) -> None:
         """One that is the source of nothing."""
@@ -318,6 +332,7 @@ class VhostDefinitions:
             self._drop_queue(queue)
         for exchange in exchanges:
             self._drop_exchange(exchange)
+        self.policies.clear_all()
         return Removed(tuple(queue.name for queue in queues), tuple(exchange.name for exchange in own), count)
 
     # ── how ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -18,6 +18,7 @@ def prepare(scene: HandNode) -> None:
     node.queue("doomed").publish_many([b"d", BIG]).wait()
     node.exchange("doomed exchange", "topic")
     node.bind("doomed", "old exchange", "doomed key")
+    node.set_policy("doomed policy", "^old$", {"max-length": 90})
     node.vhost("doomed vhost").queue("in it").publish_many([b"v", BIG]).wait()
     scene.run()
 
@@ -30,6 +31,10 @@ CHANGES: dict[str, Callable[[warren.Node], Any]] = {
     "delete an exchange": lambda node: node.delete_exchange("doomed exchange"),
     "bind": lambda node: node.bind("old", "old exchange", "new key"),
     "unbind": lambda node: node.unbind("doomed", "old exchange", "doomed key"),
+    "set a policy": lambda node: node.set_policy("new", "^old", {"max-length": 99}),
+    "set an operator policy": lambda node: node.set_operator_policy("new", "^old", {"max-length": 99}),
+    "change a policy": lambda node: node.set_policy("doomed policy", "^old$", {"max-length": 99}),
+    "clear a policy": lambda node: node.clear_policy("doomed policy"),
     "declare a vhost": lambda node: node.vhost("new vhost").queue("q").publish(b"n").wait(),
     "delete a vhost": lambda node: node.delete_vhost("doomed vhost"),
 }
@@ -49,6 +54,7 @@ def looked_at(scene: HandNode) -> dict[str, Any]:
             for vhost in sorted(node.vhosts())
             for queue in node.vhost(vhost).queues()
         },
+        "policies": [document["policies"], document["parameters"]],
         "exchanges": sorted((one["vhost"], one["name"], one["type"]) for one in document["exchanges"]),
         "bindings": sorted((one["source"], one["destination"], one["routing_key"]) for one in document["bindings"]),
     }

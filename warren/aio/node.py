@@ -53,6 +53,13 @@ class Vhost(VhostHandle):
     delete_exchange = awaited(VhostVerbs.delete_exchange)
     bind = awaited(VhostVerbs.bind)
     unbind = awaited(VhostVerbs.unbind)
+
+    set_policy = awaited(VhostVerbs.set_policy)
+    clear_policy = awaited(VhostVerbs.clear_policy)
+    policies = awaited(VhostVerbs.policies)
+    set_operator_policy = awaited(VhostVerbs.set_operator_policy)
+    clear_operator_policy = awaited(VhostVerbs.clear_operator_policy)
+    operator_policies = awaited(VhostVerbs.operator_policies)
     publish_to = awaited_safe(VhostVerbs.publish_to)
 
 

@@ -86,7 +86,7 @@ def _read(source: str) -> dict[str, Any]:
 
 
 def _say(imported: Imported, *, as_json: bool) -> None:
-    counts = {name: len(getattr(imported, name)) for name in ("vhosts", "exchanges", "queues", "bindings")}
+    counts = {name: len(getattr(imported, name)) for name in ("vhosts", "policies", "exchanges", "queues", "bindings")}
     if as_json:
         print_json({**counts, "skipped": list(imported.skipped), "ignored": dict(imported.ignored)})
         return
