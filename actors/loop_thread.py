@@ -42,9 +42,13 @@ class LoopThread:
         if not self._told:
             self._told = True
             with contextlib.suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(self._work)
+                if self._thread is threading.current_thread():
+                    self.loop.call_soon(self.work_off)
+                else:
+                    self.loop.call_soon_threadsafe(self.work_off)
 
-    def _work(self) -> None:
+    def work_off(self) -> None:
+        """Do what was posted, now. In the loop."""
         self._told = False  # first: what is posted from now on tells the loop again
         for _ in range(len(self._posted)):
             self._posted.popleft()()

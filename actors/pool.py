@@ -15,11 +15,14 @@ gets it, :meth:`PooledActor.on_error` is called, and everything that still waits
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 from _queue import SimpleQueue  # the C module: a user's own queue.py does not stand in front of it
 from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final, Protocol
 
 import pykka
@@ -80,6 +83,9 @@ class PooledRef(ActorRef[Any]):
 class Pool(Protocol):
     """Who runs the turns."""
 
+    def holding(self) -> AbstractContextManager[None]:
+        """Let no other thread begin what this one brings about, until the block ends."""
+
     def submit(self, actor: PooledActor) -> None:
         """Let ``actor`` have a turn soon."""
 
@@ -98,6 +104,7 @@ class ThreadPool:
 
     def __init__(self, threads: int, name: str = "warren") -> None:
         self._line: SimpleQueue[PooledActor | None] = SimpleQueue()
+        self._held = _Held()
         self._first: deque[PooledActor] = deque()
         self._error: WarrenError | None = None
         self._threads = [
@@ -107,9 +114,27 @@ class ThreadPool:
             thread.start()
 
     def submit(self, actor: PooledActor) -> None:
+        if (held := self._held.actors) is not None:
+            held.append(actor)
+            return
         if actor.goes_first:
             self._first.append(actor)
         self._line.put(actor)
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Let no thread be woken by what this one does until the block ends: whoever is then finds more at once.
+
+        To be used by a thread that waits for nothing meanwhile.
+        """
+        held: list[PooledActor] = []
+        self._held.actors = held
+        try:
+            yield
+        finally:
+            self._held.actors = None
+            for actor in held:
+                self.submit(actor)
 
     def help(self, future: Future) -> None:
         """Nothing: the threads do it."""
@@ -151,6 +176,9 @@ class HandPool:
     def __init__(self) -> None:
         self._line: deque[PooledActor] = deque()
 
+    def holding(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def submit(self, actor: PooledActor) -> None:
         self._line.append(actor)
 
@@ -176,6 +204,12 @@ class HandPool:
 
     def forget(self, error: WarrenError) -> None:
         self._line.clear()
+
+
+class _Held(threading.local):
+    """What a thread holds back."""
+
+    actors: list[PooledActor] | None = None
 
 
 class _Flag:

@@ -233,6 +233,7 @@ class QueueTurn:
             process.deliver()
         if self._sync_now:
             hurry, self._sync_now = True, False
+            self._hand_over_deliveries(process.effects)  # a consumer waits for no sync
         if hurry and self._host.has_more():
             self._sync_now = True  # what somebody waits for may still be in the inbox
         if self.waiting or self.settled or (hurry and self._is_store_full):
@@ -308,10 +309,7 @@ class QueueTurn:
     def tell(self, effects: Effects) -> None:
         """The second step: tell everybody what the turn has brought about."""
         host = self._host
-        for delivered in effects.deliveries:
-            receiver = self.receivers.get(delivered.consumer or "")
-            if receiver is not None:
-                receiver.put(delivered)
+        self._hand_over_deliveries(effects)
         for token in effects.confirmed:
             self.waiting.pop(token, None)
             host.confirmed(token)
@@ -330,6 +328,13 @@ class QueueTurn:
         if self.process.backing.wants_bump and not self._bump_told:
             self._bump_told = True
             host.call_soon(self.resume)
+
+    def _hand_over_deliveries(self, effects: Effects) -> None:
+        for delivered in effects.deliveries:
+            receiver = self.receivers.get(delivered.consumer or "")
+            if receiver is not None:
+                receiver.put(delivered)
+        effects.deliveries.clear()
 
     def finish(self) -> None:
         """The third step: set the timers and account for memory, if the turn had something to do."""

@@ -101,9 +101,10 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard = self.server.loop.time()
         self.received_bytes += len(data)
-        for event in self.engine.receive(data):
-            self._handle(event)
-        self.flush()
+        with self.node.pool.holding():
+            for event in self.engine.receive(data):
+                self._handle(event)
+            self.server.end_round(self)
 
     def pause_writing(self) -> None:
         self.writable = False

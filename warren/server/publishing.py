@@ -94,7 +94,7 @@ class ChannelPublisher:
     ) -> Work:
         admission = publishing(self._channel.node, lambda: actors, addressed.key, bodies)
         try:
-            found = admission.attempt(actors, False)
+            found = admission.attempt(actors, True)
         except WarrenError as error:  # a queue that is down, or going
             self._settle(numbered, error)
             return None

@@ -161,6 +161,12 @@ class Server:
             self._flushing = True
             self.loop.call_soon(self._flush)
 
+    def end_round(self, connection: ClientConnection) -> None:
+        """Do what a connection's bytes have brought about here, and let it send."""
+        self._running.work_off()
+        self._to_flush.add(connection)
+        self._flush()
+
     def _flush(self) -> None:
         self._flushing = False
         works, self._before_flush = self._before_flush, []
