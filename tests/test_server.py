@@ -210,6 +210,32 @@ def test_a_transaction_publishes_and_acks_at_its_commit(here: Served) -> None:
         assert (method.redelivered, body) == (True, b"held")
 
 
+def test_a_reply_goes_straight_to_who_asked(here: Served) -> None:
+    with here.connection() as asking, here.connection() as answering:
+        asker, answerer = asking.channel(), answering.channel()
+        answerer.queue_declare("requests")
+        replies: list[tuple[str, bytes]] = []
+        asker.basic_consume(
+            "amq.rabbitmq.reply-to",
+            lambda channel, method, properties, body: replies.append((properties.correlation_id, body)),
+            auto_ack=True,
+        )
+        asker.basic_publish(
+            "", "requests", b"2 + 2", pika.BasicProperties(reply_to="amq.rabbitmq.reply-to", correlation_id="7")
+        )
+        asker.queue_declare("requests", passive=True)
+        _, request, _ = answerer.basic_get("requests", auto_ack=True)
+        assert request.reply_to.startswith("amq.rabbitmq.reply-to.")
+        assert answerer.queue_declare(request.reply_to, passive=True).method.consumer_count == 1
+        answerer.basic_publish("", request.reply_to, b"4", pika.BasicProperties(correlation_id=request.correlation_id))
+        while not replies:
+            asking.process_data_events(time_limit=5)
+        assert replies == [("7", b"4")]
+        answerer.basic_publish("", "requests", b"", pika.BasicProperties(reply_to="amq.rabbitmq.reply-to"))
+        with pytest.raises(ChannelClosedByBroker, match="fast reply consumer does not exist"):
+            answerer.queue_declare("requests", passive=True)
+
+
 # ── who may ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

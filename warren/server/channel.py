@@ -21,6 +21,7 @@ from warren.amqp.framing import ACK, NACK, MethodRun
 from warren.amqp.received import Messages, MethodReceived
 from warren.server import topology
 from warren.server.consuming import ChannelConsumers
+from warren.server.direct_reply import ReplyConsumer
 from warren.server.publishing import ChannelPublisher
 from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 
@@ -46,6 +47,7 @@ class ServerChannel:
         """The queue that was declared last: what an empty name means."""
         self.publisher: ChannelPublisher = ChannelPublisher(self)
         self.consumers: ChannelConsumers = ChannelConsumers(self)
+        self.replies = ReplyConsumer(self)
         self.closed = False
         self._busy = False
         self._waiting: deque[ChannelEvent] = deque()

@@ -30,6 +30,7 @@ from warren.amqp.methods import method_of
 from warren.channel import Channel
 from warren.queue_index.acking import tag_ranges
 from warren.queue_index.contents import contents_of
+from warren.server.direct_reply import REPLY_TO
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.topology import find_queue
 from warren.steps import ask, call
@@ -132,15 +133,24 @@ class ChannelConsumers:
             return self.unacked.give(0, delivered.tags, through)
         return self.unacked.pass_by(delivered.count)
 
+    def pass_by(self, count: int) -> int:
+        """Number deliveries that nobody settles; the first one's tag."""
+        return self.unacked.pass_by(count)
+
     # ── consuming ───────────────────────────────────────────────────────────────────────────────────────────────
 
     async def consume(self, method: c.Basic.Consume) -> None:
         channel = self._channel
         name = channel.queue_name(method.queue)
         tag = method.consumer_tag or channel.node.new_queue_name().replace("amq.gen", "amq.ctag", 1)
-        channel.check("queue", name, "read")
         if tag in self.by_tag:
             raise ProtocolError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", method.index)
+        if name == REPLY_TO:
+            channel.replies.begin(method, tag)
+            if not method.nowait:
+                channel.send(c.Basic.ConsumeOk(tag))
+            return
+        channel.check("queue", name, "read")
         entry = find_queue(channel, name)
         arguments = dict(method.arguments or {})
         actor = entry.actor
@@ -216,7 +226,7 @@ class ChannelConsumers:
         acked = consumer.no_ack
         if acked and delivered.first_tag:
             consumer.through.settle_all("ack", delivered.tags)
-        tag = self.unacked.pass_by(delivered.count) if acked else self._number(consumer.through, delivered)
+        tag = self.pass_by(delivered.count) if acked else self._number(consumer.through, delivered)
         for content in contents_of(delivered.fetched):
             if content is None:  # it stays unacked with the channel, and is named in the log when it is read
                 tag += 1
@@ -249,6 +259,8 @@ class ChannelConsumers:
                 actor = consumer.through.actor
                 await bridge.answer(call(actor, lambda: actor.cancel_consumer(consumer.name)))
             self._give_back(consumer)
+        else:
+            self._channel.replies.end(method.consumer_tag)
         if not method.nowait:
             self._channel.send(c.Basic.CancelOk(method.consumer_tag))
 
@@ -330,6 +342,7 @@ class ChannelConsumers:
             consumer.gone = True
             consumer.deliveries.drain()
         self.by_tag.clear()
+        self._channel.replies.end()
         through, self._through = self._through, {}
         for one in through.values():
             await bridge.run(one.shut())

@@ -28,6 +28,7 @@ from warren.publishing import publishing
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.properties import Properties, decode_properties, encode_properties
 from warren.server.confirms import Confirms
+from warren.server.direct_reply import REPLY_TO, is_address
 from warren.server.replies import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.storage.errors import WarrenError
 
@@ -49,6 +50,8 @@ class _Addressed:
     headers: dict[str, Any] | None
     checked: ExchangeDeclaration
     """The exchange as it was when the user's right was looked at."""
+    asks: bool = False
+    """Whether the answer is to come directly."""
 
 
 class ChannelPublisher:
@@ -61,6 +64,8 @@ class ChannelPublisher:
         """What a transaction holds back."""
         self._addressed: dict[tuple[str, str, bytes], _Addressed] = {}
         self._telling = False
+        self._committing: list[Confirm] | None = None
+        """What a commit waits for."""
 
     def select_confirms(self) -> None:
         """Tell the client what is safe from now on."""
@@ -80,9 +85,10 @@ class ChannelPublisher:
         return self._hand_over(addressed, event, numbered)
 
     def _hand_over(self, addressed: _Addressed, event: Messages, numbered: int | None) -> Work:
-        actors = self._route(addressed, event)
+        actors = self._route(addressed)
         if not actors:
-            self._unroutable(event)
+            if not self._reply(addressed, event):
+                self._unroutable(event)
             self._settle(numbered, None)
             return None
         if len(event.bodies) > 1 and not all(actor.coalesces for actor in actors):
@@ -126,12 +132,14 @@ class ChannelPublisher:
         if numbered is not None and self.confirms is not None:
             self.confirms.split(numbered)
         for index, body in enumerate(event.bodies):
-            actors = self._route(addressed, event)
+            actors = self._route(addressed)
             work = self._admit(addressed, [body], None if numbered is None else numbered + index, actors)
             if work is not None:
                 await work
 
     def _when_safe(self, confirm: Confirm | None, numbered: int | None) -> None:
+        if self._committing is not None and confirm is not None:
+            self._committing.append(confirm)
         if numbered is None:
             return
         if confirm is None or confirm.done:
@@ -170,7 +178,7 @@ class ChannelPublisher:
         declaration = self._channel.node.vhost(self._channel.vhost).definitions.exchange(exchange)
         if known is None or known.checked is not declaration:
             known = self._new_address(exchange, routing_key, properties, declaration)
-            if len(properties) <= _CACHED_PROPERTIES_BYTES:
+            if len(properties) <= _CACHED_PROPERTIES_BYTES and not known.asks:
                 if len(self._addressed) >= _CACHED_ENVELOPES:
                     self._addressed.clear()
                 self._addressed[exchange, routing_key, properties] = known
@@ -194,6 +202,9 @@ class ChannelPublisher:
                 f"user_id property set to '{_text(properties.user_id)}' but authenticated user was '{channel.user}'",
             )
         expiration_ms = None if properties.expiration is None else _milliseconds(properties.expiration)
+        if asks := properties.reply_to == REPLY_TO:
+            properties = attrs.evolve(properties, reply_to=channel.replies.address_for_request())
+            encoded = encode_properties(properties)
         headers = None if properties.headers is None else dict(properties.headers)
         copies = carbon_copies(headers) if headers else ()
         if headers and "BCC" in headers:  # a blind copy is blind: the header goes
@@ -204,6 +215,7 @@ class ChannelPublisher:
             (routing_key, *copies),
             headers,
             declaration,
+            asks,
         )
 
     def _key(
@@ -218,13 +230,24 @@ class ChannelPublisher:
         )
         return PublishKey(envelope, expiration_ms, properties.priority or 0)
 
-    def _route(self, addressed: _Addressed, event: Messages) -> list[QueueActor]:
+    def _route(self, addressed: _Addressed) -> list[QueueActor]:
         vhost = self._channel.node.vhost(self._channel.vhost)
         names = vhost.definitions.routing.route_all(addressed.checked.name, addressed.routing_keys, addressed.headers)
         return [
             actor for name in names if (entry := vhost.queues.get(name)) is not None
             and (actor := entry.running) is not None
         ]  # fmt: skip
+
+    def _reply(self, addressed: _Addressed, event: Messages) -> bool:
+        """Give messages to a channel that waits for replies; whether there is one."""
+        routing_key = addressed.routing_keys[0]
+        if addressed.checked.name or not is_address(routing_key):
+            return False
+        asker = self._channel.connection.server.replies.find(routing_key)
+        if asker is None:
+            return False
+        asker.replies.deliver(routing_key, event.properties, event.bodies, asker.consumers.pass_by(len(event.bodies)))
+        return True
 
     def _unroutable(self, event: Messages) -> None:
         """Messages that no queue gets: back, where the client wants to know."""
@@ -249,18 +272,15 @@ class ChannelPublisher:
         """Publish what was held back, and wait until it is safe."""
         held, self.uncommitted = self.uncommitted, []
         confirms: list[Confirm] = []
-        for event in held:
-            method: c.Basic.Publish = event.method  # type: ignore[assignment]
-            addressed = self._address(method.exchange, method.routing_key, event.properties)
-            actors = self._route(addressed, event)
-            if not actors:
-                self._unroutable(event)
-                continue
-            found = await bridge.admitted(
-                publishing(self._channel.node, functools.partial(list, actors), addressed.key, event.bodies)
-            )
-            if found is not None:
-                confirms.append(found)
+        self._committing = confirms
+        try:
+            for event in held:
+                method: c.Basic.Publish = event.method  # type: ignore[assignment]
+                addressed = self._address(method.exchange, method.routing_key, event.properties)
+                if (work := self._hand_over(addressed, event, None)) is not None:
+                    await work
+        finally:
+            self._committing = None
         for confirm in confirms:
             await bridge.safe(confirm)
 

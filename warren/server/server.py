@@ -14,6 +14,7 @@ from collections.abc import Callable
 from warren.actors.loop_thread import LoopThread
 from warren.running_node import RunningNode
 from warren.server.connection import ClientConnection
+from warren.server.direct_reply import ReplyAddresses
 from warren.server.peer import Peer
 from warren.server.settings import ServerSettings, TlsSettings
 from warren.storage.errors import StorageError, WarrenError
@@ -37,6 +38,8 @@ class Server:
         self.cluster_name = f"warren@{socket.gethostname()}"
         self.connections: dict[str, ClientConnection] = {}
         """By name; changed in the loop's thread alone."""
+        self.replies = ReplyAddresses()
+        """Who waits for direct replies."""
         self.addresses: list[tuple[str, int]] = []
         """Where it listens: hosts and ports, those of TLS behind the others."""
         self.thread: LoopThread | None = None

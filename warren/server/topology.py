@@ -13,6 +13,7 @@ from warren.actors.node_actor import NodeActor
 from warren.actors.queue_entry import QueueEntry
 from warren.aio import bridge
 from warren.amqp.methods import method_of
+from warren.server.direct_reply import check_declared, is_reply_queue
 from warren.server.replies import ACCESS_REFUSED, COMMAND_INVALID, PRECONDITION_FAILED, Refusal
 from warren.steps import call
 
@@ -118,6 +119,11 @@ async def _change_binding(channel: ServerChannel, binding: Binding, change: Chan
 
 async def declare_queue(channel: ServerChannel, method: c.Queue.Declare) -> None:
     name = _no_line_breaks(method.queue)
+    if is_reply_queue(name):
+        check_declared(channel, name)
+        if not method.nowait:
+            channel.send(method_of(c.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
+        return
     if method.passive:
         entry = find_queue(channel, channel.queue_name(name))
     else:

@@ -1,0 +1,99 @@
+"""Direct reply-to: answers that go straight from one client to another, past any queue.
+
+A client consumes from the pseudo-queue :data:`REPLY_TO` and publishes its requests with ``reply_to`` set to it. What is
+published carries an address of that channel; who publishes to the default exchange with this address as the routing key
+reaches the channel itself. What nobody waits for any more is dropped.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import attrs
+from pamqp import commands as c
+
+from warren.amqp.methods import method_of
+from warren.server.replies import NOT_FOUND, PRECONDITION_FAILED, Refusal
+
+if TYPE_CHECKING:
+    from warren.server.channel import ServerChannel
+
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+_ADDRESS: Final = f"{REPLY_TO}."
+
+
+@attrs.define
+class ReplyAddresses:
+    """The channels of a server that wait for replies, by their addresses."""
+
+    _channels: dict[str, ServerChannel] = attrs.Factory(dict)
+
+    def find(self, routing_key: str) -> ServerChannel | None:
+        return self._channels.get(routing_key)
+
+    def add(self, channel: ServerChannel) -> str:
+        """A new address."""
+        address = f"{_ADDRESS}{secrets.token_urlsafe(24)}"
+        self._channels[address] = channel
+        return address
+
+    def remove(self, address: str) -> None:
+        self._channels.pop(address, None)
+
+
+def is_reply_queue(name: str) -> bool:
+    """Whether it is the pseudo-queue, or an address."""
+    return name == REPLY_TO or name.startswith(_ADDRESS)
+
+
+def is_address(routing_key: str) -> bool:
+    return routing_key.startswith(_ADDRESS)
+
+
+class ReplyConsumer:
+    """A channel's, while it consumes from the pseudo-queue."""
+
+    def __init__(self, channel: ServerChannel) -> None:
+        self._channel = channel
+        self._tag = ""
+        self.address = ""
+        """"": nobody consumes."""
+
+    def begin(self, method: c.Basic.Consume, tag: str) -> None:
+        """Raises :class:`Refusal`."""
+        if not method.no_ack:
+            raise Refusal(PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+        if self.address:
+            raise Refusal(PRECONDITION_FAILED, "reply consumer already set")
+        self._tag = tag
+        self.address = self._channel.connection.server.replies.add(self._channel)
+
+    def end(self, tag: str | None = None) -> bool:
+        """Whether there was one of that tag (``None``: any)."""
+        if not self.address or tag not in (None, self._tag):
+            return False
+        self._channel.connection.server.replies.remove(self.address)
+        self.address = ""
+        return True
+
+    def address_for_request(self) -> str:
+        """What a request's ``reply_to`` becomes. Raises :class:`Refusal` where nobody consumes."""
+        if not self.address:
+            raise Refusal(PRECONDITION_FAILED, "fast reply consumer does not exist")
+        return self.address
+
+    def deliver(self, routing_key: str, properties: bytes, bodies: Sequence[bytes], first_tag: int) -> None:
+        """Replies have come."""
+        channel = self._channel
+        method = method_of(c.Basic.Deliver, consumer_tag=self._tag, exchange="", routing_key=routing_key)
+        tags = range(first_tag, first_tag + len(bodies))
+        channel.connection.engine.deliver(channel.number, method, tags, properties, bodies)
+        channel.connection.flush_soon()
+
+
+def check_declared(channel: ServerChannel, name: str) -> None:
+    """A declaration asks whether somebody waits for replies. Raises :class:`Refusal` where nobody does."""
+    if name != REPLY_TO and channel.connection.server.replies.find(name) is None:
+        raise Refusal(NOT_FOUND, f"no queue '{name}' in vhost '{channel.vhost}'")
