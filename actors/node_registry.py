@@ -21,8 +21,9 @@ from typing import Any, TypeVar
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.definitions_json import Imported
-from warren.actors.engines.errors import NotFoundError, ResourceLockedError
+from warren.actors.engines.errors import NotFoundError, PreconditionFailedError, ResourceLockedError
 from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.parameters import Parameters
 from warren.actors.engines.policies import Policy, PolicyKind
 from warren.actors.engines.users import Users
 from warren.actors.handing_over import QueueDownError, QueueGoneError
@@ -64,6 +65,11 @@ class NodeRegistry(NodePart):
     def users(self) -> Users:
         """Who may log in, and do what. Any thread may ask; they are changed by :meth:`define` alone."""
         return self.definitions.users
+
+    @property
+    def parameters(self) -> Parameters:
+        """Limits of vhosts, and what is kept; read and changed as :attr:`users`."""
+        return self.definitions.parameters
 
     @abstractmethod
     def _open_vhost(self, name: str) -> None:
@@ -184,6 +190,8 @@ class NodeRegistry(NodePart):
         entry = vhost.queues.get(declaration.name)
         if entry is not None:
             _check_owner(entry, owner)
+        else:
+            self._check_queue_limit(vhost, declaration)
         if self.definitions.declare_queue(declaration, named_by_node=declaration.name.startswith("amq.gen-")):
             self._save()
             entry = vhost.queues[declaration.name] = QueueEntry(declaration, owner if declaration.exclusive else None)
@@ -193,6 +201,13 @@ class NodeRegistry(NodePart):
         elif (actor := entry.running) is not None:
             actor.call_soon(actor.touch)
         return entry
+
+    def _check_queue_limit(self, vhost: RunningVhost, declaration: QueueDeclaration) -> None:
+        limit = self.parameters.vhost_limits(vhost.name).get("max-queues", -1)
+        if 0 <= limit <= len(vhost.queues):
+            raise PreconditionFailedError(
+                f"cannot declare queue '{declaration.name}': queue limit in vhost '{vhost.name}' ({limit}) is reached"
+            )
 
     def release(self, owner: object) -> None:
         """Delete the exclusive queues of an owner that goes."""

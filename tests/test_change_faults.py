@@ -104,7 +104,7 @@ def test_a_change_that_fails_at_any_operation_is_taken_back(change: str) -> None
             where += str(refusal)
         scene.run()
         found = seen(scene)
-        for part in ("vhosts", "exchanges", "bindings", "topics"):
+        for part in ("vhosts", "exchanges", "bindings", "users", "permissions", "topics"):
             assert found[part] in (before[part], after[part]), where
         assert found["queues"].keys() in (before["queues"].keys(), after["queues"].keys()), where
         for key, messages in found["queues"].items():

@@ -355,18 +355,25 @@ def test_definitions_go_out_and_in_again(data: Path, tmp_path: Path) -> None:
         node.bind("orders", "logs", "a.*")
         node.set_policy("short", "^c", {"max-length": 5})
         node.vhost("shop").queue("carts", arguments={"x-max-priority": 5})
+        node.add_user("bob", "secret", ["management"])
+        node.set_permissions("bob", "", ".*", "^bob", vhost="shop")
+        node.set_parameter("shovel", "mine", {"src-uri": "amqp://"})
     out = tmp_path / "definitions.json"
     assert done("definitions", data, "--export", out) == ""
     exported = json.loads(done("definitions", data))
     assert exported == json.loads(out.read_bytes())
     counts = json.loads(done("definitions", tmp_path / "copy", "--import", out, "--json"))
     assert counts == {
-        "vhosts": counts["vhosts"], "policies": 1, "exchanges": 1, "queues": 2, "bindings": 1, "skipped": [],
-        "ignored": counts["ignored"],
+        "vhosts": counts["vhosts"], "policies": 1, "exchanges": 1, "queues": 2, "bindings": 1, "users": 2,
+        "permissions": 1, "topic_permissions": 0, "parameters": 1, "global_parameters": 0, "skipped": [],
+        "kept": {"parameters": 1}, "ignored": {},
     }  # fmt: skip
     assert json.loads(done("definitions", tmp_path / "copy")) == exported
-    assert done("definitions", data, "--import", "-", stdin=out.read_bytes()).startswith(
-        "new: 0 vhosts, 0 policies, 0 exchanges"
+    with runtime.open(tmp_path / "copy") as node:
+        assert node.authenticate("bob", "secret") == {"name": "bob", "tags": ["management"]}
+    assert done("definitions", data, "--import", "-", stdin=out.read_bytes()) == (
+        "new: 0 vhosts, 0 policies, 0 exchanges, 0 queues, 0 bindings\n"
+        "means nothing here, and is kept for an export: 1 parameters\n"
     )
     assert [one["name"] for one in json.loads(done("definitions", data, "--vhost", "shop"))["queues"]] == ["carts"]
 

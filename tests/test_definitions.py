@@ -29,6 +29,7 @@ from warren.actors.engines.exchanges import BUILTIN_EXCHANGES, Binding, Exchange
 from warren.actors.engines.permissions import Permissions, TopicPermissions
 from warren.actors.engines.policies import Policy, PolicyKind
 from warren.actors.engines.vhost_definitions import Removed
+from warren.actors.engines.vhost_metadata import VhostMetadata
 from warren.storage.errors import DataError, DiskFullError, StorageError
 from warren.storage.faults import FaultRules, SimulatedCrash
 from warren.storage.filesystem import RealFileSystem
@@ -400,7 +401,12 @@ STEPS: list[Callable[[Definitions], object]] = [
     lambda d: (d.users.add("bob", b"b", ["management"]), d.grant("bob", "shop", Permissions("", "^b", ".*"))),
     lambda d: d.grant_topics("bob", "shop", "amq.topic", TopicPermissions("^b", ".*")),
     lambda d: (d.users.change_password("bob", b"c"), d.users.set_permissions("guest", "/", "", "", "")),
-    lambda d: d.users.delete("bob"),
+    lambda d: (
+        d.set_parameter("shop", "vhost-limits", "limits", {"max-queues": 9}),
+        d.parameters.set_global("g", None),
+    ),
+    lambda d: (d.describe_vhost("shop", VhostMetadata(tags=("a",))), d.parameters.set_global("g", [1, {"a": "b"}])),
+    lambda d: (d.users.delete("bob"), d.parameters.clear_global("g")),
     lambda d: d.set_policy(policy("p", {"max-length": 1})),
     lambda d: (d.set_policy(policy("p", {"max-length": 2})), d.set_policy(policy("o", {"expires": 1}, True))),
     lambda d: d.clear_policy("policy", "/", "p"),
@@ -731,7 +737,9 @@ def test_a_brokers_export_is_imported_and_routes() -> None:
     assert {q.name for q in done.queues} == {"errors", "all", "passing", "orders"}
     assert {x.name for x in done.exchanges} == {"logs", "unrouted", "by-headers", "orders"}
     assert len(done.bindings) == 5
-    assert done.ignored == {"users": 1, "permissions": 2}
+    assert done.ignored == {}
+    assert (done.users, done.permissions) == (("guest",), (("guest", "shop"),))
+    assert definitions.users.may_use("guest", "shop")
     assert [policy.name for policy in done.policies] == [one["name"] for one in exported()["policies"]] != []
     assert [text for text in done.skipped if "'inner'" in text] == list(done.skipped) != []  # the broker left it out
     route = definitions.vhost("/").routing.route
@@ -751,6 +759,7 @@ def test_importing_again_adds_nothing() -> None:
     before = definitions.export_definitions()
     done = definitions.import_definitions(exported())
     assert (done.vhosts, done.queues, done.exchanges, done.bindings) == ((), (), (), ())
+    assert (done.users, done.permissions, done.parameters) == ((), (), ())
     assert definitions.export_definitions() == before
 
 
@@ -844,25 +853,20 @@ def test_what_is_no_definitions_is_refused(document: Any) -> None:
         Definitions().import_definitions(document)
 
 
+JSON_WORDS = ["", "/", "q", "direct", "queue", "classic", "guest", "vhost-limits", "limits"]
+JSON_NAMES = [
+    "name", "vhost", "type", "durable", "arguments", "source", "destination_type", "x-match", "metadata", "tags",
+    "limits", "password_hash", "hashing_algorithm", "user", "configure", "write", "read", "component", "value",
+    "max-queues",
+]  # fmt: skip
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "/", "q", "direct", "queue", "classic"]),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["name", "vhost", "type", "durable", "arguments", "source", "destination_type", "x-match"]),
-            inner,
-            max_size=6,
-        )
-    ),
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(JSON_WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(JSON_NAMES), inner, max_size=6),
     max_leaves=12,
 )
 
 
-@given(
-    document=st.dictionaries(
-        st.sampled_from(["vhosts", "queues", "exchanges", "bindings", "users"]), JSON | st.lists(JSON)
-    )
-)
+@given(document=st.dictionaries(st.sampled_from([*definitions_file.KINDS, "policies"]), JSON | st.lists(JSON)))
 def test_an_import_of_anything_works_or_is_refused(document: dict[str, Any]) -> None:
     definitions = Definitions()
     try:
@@ -870,6 +874,93 @@ def test_an_import_of_anything_works_or_is_refused(document: dict[str, Any]) -> 
     except DefinitionsError:
         assert definitions.export_definitions() == Definitions().export_definitions()
     definitions.check_invariants()
+
+
+ACCESS: dict[str, Any] = {
+    "vhosts": [
+        {"name": "shop", "metadata": {"description": "sells", "tags": ["a", "b"], "default_queue_type": "classic"}},
+        {"name": "old", "tags": "x, y"},
+        {"name": "plain", "metadata": {"description": "", "tags": ""}},
+    ],
+    "users": [{"name": "bob", "password": "secret", "tags": ["management"], "limits": {"max-channels": 5}}],
+    "permissions": [{"user": "bob", "vhost": "shop", "configure": "^bob", "write": ".*", "read": ""}],
+    "topic_permissions": [{"user": "bob", "vhost": "shop", "exchange": "amq.topic", "write": "^b", "read": ".*"}],
+    "parameters": [
+        {"vhost": "shop", "component": "vhost-limits", "name": "limits", "value": {"max-queues": 7}},
+        {"vhost": "/", "component": "shovel", "name": "s", "value": {"src-uri": "amqp://", "prefetch": 5}},
+    ],
+    "global_parameters": [{"name": "cluster_name", "value": "rabbit"}, {"name": "pairs", "value": [["a", 1]]}],
+}
+
+
+def test_users_permissions_and_parameters_go_in_and_out() -> None:
+    definitions = Definitions()
+    done = definitions.import_definitions(ACCESS)
+    assert done.users == ("bob",)
+    assert done.permissions == (("bob", "shop"),)
+    assert done.topic_permissions == (("bob", "shop", "amq.topic"),)
+    assert done.parameters == (("shop", "vhost-limits", "limits"), ("/", "shovel", "s"))
+    assert done.global_parameters == ("cluster_name", "pairs")
+    assert (done.kept, done.ignored) == ({"parameters": 1, "global_parameters": 2}, {})
+    out = definitions.export_definitions()
+    assert {one["name"]: (one["limits"], one["metadata"]) for one in out["vhosts"]} == {
+        "/": ([], {"description": "Default virtual host", "tags": []}),
+        "shop": (
+            [["max-queues", 7]],
+            {"description": "sells", "tags": ["a", "b"], "default_queue_type": "classic"},
+        ),
+        "old": ([], {"description": "", "tags": ["x", "y"]}),
+        "plain": ([], {"description": "", "tags": []}),
+    }
+    for part in ("permissions", "topic_permissions", "parameters", "global_parameters"):
+        assert all(item in out[part] for item in ACCESS[part]), part
+    assert definitions.users.authenticate("bob", b"secret").limits == {"max-channels": 5}
+    again = Definitions()
+    again.import_definitions(json.loads(json.dumps(out)))
+    assert again.export_definitions() == out
+
+
+def test_a_single_vhosts_import_has_parameters_and_nothing_of_the_node() -> None:
+    definitions = Definitions()
+    definitions.import_definitions(ACCESS)
+    document = definitions.export_definitions("shop")
+    assert document["parameters"] == [{"component": "vhost-limits", "name": "limits", "value": {"max-queues": 7}}]
+    other = Definitions()
+    done = other.import_definitions(ACCESS | document, "/")
+    assert done.ignored == {"users": 1, "permissions": 1, "topic_permissions": 1, "global_parameters": 2}
+    assert other.parameters.vhost_limits("/") == {"max-queues": 7}
+    assert "bob" not in other.users
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ({"permissions": ACCESS["permissions"]}, "permissions of 'bob', who is no user"),
+        (
+            {"users": ACCESS["users"], "permissions": ACCESS["permissions"]},
+            "in vhost 'shop': there is no such",
+        ),
+        (
+            {"parameters": ACCESS["parameters"][:1]},
+            "parameter 'vhost-limits' 'limits' in vhost 'shop'",
+        ),
+        ({"parameters": [ACCESS["parameters"][1] | {"component": "vhost-limits"}]}, "has one parameter, limits"),
+        (
+            {"parameters": [{"vhost": "/", "component": "vhost-limits", "name": "limits", "value": {"max-size": 1}}]},
+            "limit 'max-size' is none of max-connections, max-queues",
+        ),
+        ({"global_parameters": [{"value": 1}]}, "a parameter's name cannot be None"),
+        ({"vhosts": [{"name": "v", "metadata": [1]}]}, "metadata are an object"),
+        ({"vhosts": [{"name": "v", "tags": [1]}]}, "a vhost's tags cannot be"),
+        ({"users": [{"name": "b", "password_hash": "?"}]}, "not base64"),
+    ],
+)
+def test_users_that_cannot_be_are_in_the_way_of_an_import(document: dict[str, Any], problem: str) -> None:
+    definitions = Definitions()
+    before = definitions.export_definitions()
+    with pytest.raises(DefinitionsError, match=problem):
+        definitions.import_definitions({"users": [{"name": "new", "password": "x"}]} | document)
+    assert definitions.export_definitions() == before
 
 
 def unordered(items: Any) -> Any:

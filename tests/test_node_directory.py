@@ -14,6 +14,7 @@ import warren
 import warren.aio
 from tests.support.node_changes import CHANGES, looked_at, prepare
 from tests.support.runtime_tools import BIG, DATA, HandNode, bodies, forget_actors, hand_node, queue_path, store_path
+from warren.actors.engines.errors import NotFoundError, PreconditionFailedError
 from warren.actors.handing_over import QueueDownError
 from warren.actors.node_errors import ForeignDirectoryError, VhostDownError
 from warren.queue_index import directory as names
@@ -366,20 +367,19 @@ def test_a_crash_while_something_is_changed_leaves_it_done_or_not(change: str, p
         again.run()
         found = looked_at(again)
         where = f"{change}: operation {operation} of {total}"
-        for part in ("vhosts", "policies", "exchanges", "bindings"):
+        for part in ("vhosts", "policies", "exchanges", "bindings", "users", "permissions"):
             assert found[part] in (before[part], after[part]), where
         for key in before["queues"].keys() & after["queues"].keys():
             assert found["queues"][key] == before["queues"][key], where
         for key, messages in found["queues"].items():
             whole = before["queues"].get(key) or after["queues"].get(key)
             assert messages in (whole, []), f"{where}: {key} is half there"
-        with contextlib.suppress(warren.errors.NotFoundError):  # and it can be done again, where it was not
+        with contextlib.suppress(NotFoundError, PreconditionFailedError):  # and it can be done again, where it was not
             work(again.node)
         again.run()
         done = looked_at(again)
-        assert [done[part] for part in ("policies", "bindings")] == [
-            after[part] for part in ("policies", "bindings")
-        ], where
+        for part in ("policies", "bindings", "users", "permissions"):
+            assert done[part] == after[part], where
         assert done["queues"].keys() == after["queues"].keys(), where
         again.node.close()
         forget_actors(again.pool)

@@ -63,7 +63,7 @@ COMMANDS: Final = (
     ListedCommand(
         "definitions",
         "warren.commands.definitions:definitions",
-        "Print vhosts, queues, exchanges and bindings as RabbitMQ's definitions JSON, or declare those of a file.",
+        "Print queues, exchanges, bindings, users and all as RabbitMQ's definitions JSON, or declare those of a file.",
     ),
     ListedCommand(
         "serve",

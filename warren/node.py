@@ -22,6 +22,7 @@ from warren.actors.pool import ThreadPool
 from warren.config import Config
 from warren.data_directory import refuse_part
 from warren.exchange import Exchange
+from warren.node_users import NodeUsers
 from warren.queue import Queue
 from warren.running_broker import refuse_running_broker
 from warren.running_node import RunningNode
@@ -82,7 +83,7 @@ def _transactions(found: list[TransactionVerbs]) -> list[Transaction]:
 _delete_queue = blocking(NodeVerbs.delete_queue)
 
 
-class Node(Vhost):
+class Node(NodeUsers, Vhost):
     """A running node. Made by :func:`warren.open`; close it, or use it in a ``with``."""
 
     _verbs: NodeVerbs

@@ -20,6 +20,7 @@ from warren.running_node import RunningNode, failed_queues
 from warren.steps import Handle, Steps
 from warren.topic_verbs import TopicVerbs
 from warren.transaction_verbs import TransactionVerbs, pending_transactions
+from warren.user_verbs import UserVerbs
 
 
 class VhostVerbs:
@@ -254,7 +255,7 @@ class VhostVerbs:
         return settled_confirm() if sent is None else sent
 
 
-class NodeVerbs(VhostVerbs):
+class NodeVerbs(UserVerbs, VhostVerbs):
     """The verbs of a node, and of its vhost ``/``."""
 
     def __init__(self, node: RunningNode) -> None:
@@ -292,7 +293,7 @@ class NodeVerbs(VhostVerbs):
         return self._delete_queue(where, name, if_empty=if_empty, if_unused=if_unused, force=force)
 
     def definitions(self, vhost: str | None = None) -> Steps[dict[str, Any]]:
-        """What is declared, of the whole node or of one vhost, as RabbitMQ's definitions JSON."""
+        """What is declared, of the whole node (users, too) or of one vhost, as RabbitMQ's definitions JSON."""
         return self.node.definitions(vhost)
 
     def import_definitions(self, document: Mapping[str, Any], vhost: str | None = None) -> Steps[Imported]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Literal, TypeVar
@@ -69,12 +70,15 @@ class NotedTable(Generic[K, V]):
 
     def put(self, key: K, value: V) -> bool:
         """Returns whether that is new. Raises :class:`ArgumentsError` for what cannot be written down."""
-        old = self._items.get(key)
-        if old == value:
+        if key not in self._items:
+            undo: Callable[[], object] = functools.partial(self._items.pop, key)
+        elif (old := self._items[key]) == value:
             return False
+        else:
+            undo = functools.partial(self._items.__setitem__, key, old)
         self._notes.note("put", self._kind, self._to_json(key, value))
         self._items[key] = value
-        self._notes.undo.append(lambda: self._items.pop(key) if old is None else self._items.__setitem__(key, old))
+        self._notes.undo.append(undo)
         return True
 
     def drop(self, key: K) -> bool:

@@ -28,11 +28,12 @@ from typing import Any, Final
 import attrs
 
 from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.changes import ChangeNotes
+from warren.actors.engines.changes import ChangeNotes, NotedTable
 from warren.actors.engines.definitions_file import DefinitionsFile, Snapshot
 from warren.actors.engines.definitions_json import DefinitionsError, Imported, Plan, export_node, export_vhost
 from warren.actors.engines.errors import ArgumentsError, NotFoundError, RefusedError
 from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.parameters import Parameters
 from warren.actors.engines.permissions import Permissions, TopicPermissions, permissions_of, topic_permissions_of
 from warren.actors.engines.policies import Policy, PolicyKind
 from warren.actors.engines.texts import check_short_string, check_utf8, is_text
@@ -44,6 +45,7 @@ from warren.actors.engines.vhost_definitions import (
     is_builtin,
     is_kept,
 )
+from warren.actors.engines.vhost_metadata import VhostMetadata
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import FileSystem
 
@@ -63,6 +65,8 @@ class Definitions:
     _notes: ChangeNotes = attrs.field(init=False, factory=ChangeNotes)
     """Since the last save that worked; how to take back: since :meth:`begin`, too."""
     users: Users = attrs.field(init=False)
+    parameters: Parameters = attrs.field(init=False)
+    _metadata: NotedTable[str, VhostMetadata] = attrs.field(init=False)
     _vhosts: dict[str, VhostDefinitions] = attrs.field(init=False, factory=dict)
     _begun_at: int = attrs.field(init=False, default=0)
     """How many changes :meth:`undo` leaves."""
@@ -70,9 +74,11 @@ class Definitions:
 
     def __attrs_post_init__(self) -> None:
         self.users = Users(self._random, self._notes)
+        self.parameters = Parameters(self._notes)
+        self._metadata = NotedTable(self._notes, "vhost", lambda name, said: {"name": name} | said.in_file())
         snapshot = None if self._file is None else self._file.load()
         if self._file is None or snapshot is None:
-            self.declare_vhost(DEFAULT_VHOST)
+            self.declare_vhost(DEFAULT_VHOST, VhostMetadata(description="Default virtual host"))
         else:
             self._restore(snapshot, self._file.path)
         if snapshot is None or "users" not in snapshot:
@@ -90,7 +96,9 @@ class Definitions:
 
     def _restore(self, snapshot: Snapshot, path: str) -> None:
         declare: dict[str, Callable[[Any], object]] = {
-            "vhosts": lambda vhost: self.declare_vhost(vhost["name"], named_by_node=True),
+            "vhosts": lambda vhost: self.declare_vhost(
+                vhost["name"], VhostMetadata.from_json(vhost), named_by_node=True
+            ),
             "users": lambda user: self.users.put(self.users.from_json(user)),
             "permissions": lambda item: self.grant(item["user"], item["vhost"], permissions_of(item)),
             "topic_permissions": lambda item: self.grant_topics(
@@ -98,6 +106,10 @@ class Definitions:
             ),
             "policies": lambda policy: self.set_policy(Policy.from_json("policy", policy)),
             "operator_policies": lambda policy: self.set_policy(Policy.from_json("operator_policy", policy)),
+            "parameters": lambda item: self.set_parameter(
+                item["vhost"], item["component"], item["name"], item["value"]
+            ),
+            "global_parameters": lambda item: self.parameters.set_global(item["name"], item["value"]),
             "exchanges": lambda exchange: self.declare_exchange(ExchangeDeclaration.from_json(exchange)),
             "queues": lambda queue: self.declare_queue(QueueDeclaration.from_json(queue), named_by_node=True),
             "bindings": lambda binding: self.bind(Binding.from_json(binding)),
@@ -139,10 +151,10 @@ class Definitions:
             raise NotFoundError(f"no vhost '{name}'")
         return found
 
-    def declare_vhost(self, name: str, *, named_by_node: bool = False) -> bool:
+    def declare_vhost(self, name: str, metadata: VhostMetadata | None = None, *, named_by_node: bool = False) -> bool:
         """See that the vhost is there; returns whether it is new. ``named_by_node``: by bytes that are no UTF-8, even.
 
-        (A directory on the disk may be that vhost's.)
+        (A directory on the disk may be that vhost's.) ``metadata``: of a vhost that is new.
         """
         check_short_string("a vhost's name", name)
         if not name:
@@ -151,21 +163,30 @@ class Definitions:
             return False
         if not named_by_node:
             check_utf8("a vhost's name", name)
+        self._metadata.put(name, VhostMetadata() if metadata is None else metadata)
         self._vhosts[name] = VhostDefinitions(name, self._notes)
         self._notes.undo.append(lambda: self._vhosts.pop(name))
-        self._notes.note("put", "vhost", {"name": name})
         return True
 
+    def metadata(self, vhost: str) -> VhostMetadata:
+        """What is said of a vhost. Raises :class:`NotFoundError`."""
+        return self._metadata.get(self.vhost(vhost).name) or VhostMetadata()
+
+    def describe_vhost(self, vhost: str, metadata: VhostMetadata) -> None:
+        """Say that of a vhost from now on. Raises :class:`NotFoundError`."""
+        self._metadata.put(self.vhost(vhost).name, metadata)
+
     def delete_vhost(self, name: str) -> Removed:
-        """With everything in it. One that is not there is fine."""
+        """With everything in it, permissions and parameters included. One that is not there is fine."""
         vhost = self._vhosts.get(name)
         if vhost is None:
             return NOTHING_REMOVED
         self.users.forget_vhost(name)
+        self.parameters.forget_vhost(name)
         removed = vhost.delete_all()
         del self._vhosts[name]
         self._notes.undo.append(lambda: self._vhosts.__setitem__(name, vhost))
-        self._notes.note("drop", "vhost", {"name": name})
+        self._metadata.drop(name)
         return removed
 
     # ── what is in them: see VhostDefinitions ───────────────────────────────────────────────────────────────────
@@ -194,7 +215,7 @@ class Definitions:
         """Take the binding away, and an exchange that goes with it. One that is not there is fine."""
         return self.vhost(binding.vhost).unbind(binding)
 
-    # ── users: see Users ────────────────────────────────────────────────────────────────────────────────────────
+    # ── users and parameters: see Users, Parameters ─────────────────────────────────────────────────────────────
 
     def grant(self, user: str, vhost: str, permissions: Permissions) -> bool:
         """Let a user do that in a vhost; returns whether it is news. Raises :class:`NotFoundError`."""
@@ -206,6 +227,10 @@ class Definitions:
         Raises :class:`NotFoundError`.
         """
         return self.users.grant_topics(user, self.vhost(vhost).name, exchange, permissions)
+
+    def set_parameter(self, vhost: str, component: str, name: str, value: Any) -> bool:
+        """Returns whether it is news. Raises :class:`NotFoundError` where there is no such vhost."""
+        return self.parameters.set(self.vhost(vhost).name, component, name, value)
 
     # ── policies: see VhostPolicies ─────────────────────────────────────────────────────────────────────────────
 
@@ -254,12 +279,13 @@ class Definitions:
         """All that is durable."""
         vhosts = self._vhosts.values()
         snapshot: Snapshot = {
-            "vhosts": [{"name": vhost.name} for vhost in vhosts],
+            "vhosts": [{"name": vhost.name} | self.metadata(vhost.name).in_file() for vhost in vhosts],
             **self.users.to_json(),
             "policies": [policy.to_json() for vhost in vhosts for policy in vhost.policies.all("policy")],
             "operator_policies": [
                 policy.to_json() for vhost in vhosts for policy in vhost.policies.all("operator_policy")
             ],
+            **self.parameters.to_json(),
             "exchanges": [
                 exchange.to_json()
                 for vhost in vhosts
@@ -277,7 +303,9 @@ class Definitions:
 
     def export_definitions(self, vhost: str | None = None) -> dict[str, Any]:
         """All of them, or one vhost's, as RabbitMQ's definitions JSON, which a broker imports."""
-        return export_node(self._vhosts.values()) if vhost is None else export_vhost(self.vhost(vhost))
+        if vhost is not None:
+            return export_vhost(self.vhost(vhost), self.parameters)
+        return export_node(self._vhosts.values(), self.metadata, self.users, self.parameters)
 
     def import_definitions(self, document: Mapping[str, Any], vhost: str | None = None) -> Imported:
         """Add what RabbitMQ's definitions JSON has to what there is; where a vhost is said, into that one.
@@ -285,19 +313,32 @@ class Definitions:
         All or nothing: raises :class:`DefinitionsError`, which lists everything that is in the way: a queue or an
         exchange that is there as another one, a queue that is not classic, a binding without its ends.
         """
-        plan = Plan(self._vhosts, vhost)
+        plan = Plan(self._vhosts, vhost, self.users)
         plan.read(document)
         if plan.problems:
             raise DefinitionsError(plan.problems)
-        for name in plan.vhosts:
-            self.declare_vhost(name)
+        new_vhosts = [name for name in plan.vhosts if self.declare_vhost(name)]
+        for name, metadata in plan.vhosts.items():
+            if metadata is not None:
+                self.describe_vhost(name, metadata)
+        access = plan.access
         return Imported(
-            vhosts=tuple(plan.vhosts),
+            vhosts=tuple(new_vhosts),
+            users=tuple(name for name, user in access.users.items() if self.users.put(user)),
+            permissions=tuple(key for key, granted in access.permissions.items() if self.grant(*key, granted)),
+            topic_permissions=tuple(
+                key for key, granted in access.topic_permissions.items() if self.grant_topics(*key, granted)
+            ),
+            parameters=tuple(key for key, value in access.parameters.items() if self.set_parameter(*key, value)),
+            global_parameters=tuple(
+                name for name, value in access.global_parameters.items() if self.parameters.set_global(name, value)
+            ),
             policies=tuple(policy for policy in plan.policies if self.set_policy(policy)),
             exchanges=tuple(exchange for exchange in plan.exchanges.values() if self.declare_exchange(exchange)),
             queues=tuple(queue for queue in plan.queues.values() if self.declare_queue(queue)),
             bindings=tuple(binding for binding in plan.bindings if self.bind(binding)),
             skipped=tuple(plan.skipped),
+            kept=access.kept,
             ignored=plan.ignored,
         )
 
@@ -308,3 +349,4 @@ class Definitions:
                 raise RuntimeError(f"vhost {vhost.name!r} under the name {name!r}")
             vhost.check_invariants()
         self.users.check_invariants(self._vhosts)
+        self.parameters.check_invariants(self._vhosts)

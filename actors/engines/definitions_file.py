@@ -52,6 +52,8 @@ KINDS: Final[dict[str, Kind]] = {
     "topic_permissions": "topic_permission",
     "policies": "policy",
     "operator_policies": "operator_policy",
+    "parameters": "parameter",
+    "global_parameters": "global_parameter",
     "exchanges": "exchange",
     "queues": "queue",
     "bindings": "binding",
@@ -66,6 +68,8 @@ NAMES: Final[dict[Kind, tuple[str, ...]]] = {
     "topic_permission": ("user", "vhost", "exchange"),
     "policy": ("vhost", "name"),
     "operator_policy": ("vhost", "name"),
+    "parameter": ("vhost", "component", "name"),
+    "global_parameter": ("name",),
     "exchange": ("vhost", "name"),
     "queue": ("vhost", "name"),
 }

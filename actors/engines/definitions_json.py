@@ -3,10 +3,10 @@
 Two shapes. A *whole node's* has ``vhosts``, and each queue, exchange and binding says whose it is. A *single vhost's*
 says no vhost anywhere: whoever imports it says into which.
 
-Of what a broker exports only vhosts (their names), policies, exchanges, queues and bindings mean something here. Users
-and permissions do not: a library has no users. Nor do parameters, but for those of the component ``operator_policy``,
-which is where a broker has its operator policies. How many there were of what was ignored is told, so that nobody
-believes it was taken over.
+Of what a broker exports vhosts, users, permissions, policies, exchanges, queues and bindings mean something here; of
+its parameters the limits of vhosts, and those of the component ``operator_policy``, which is where a broker has its
+operator policies. Other parameters are *kept*, and go out again. How many there were of what was kept, or of what
+nobody knows, is told, so that nobody believes that something comes of it.
 
 *Skipped*, as by a broker: queues and exchanges whose names begin with ``amq.``, and bindings of which an end is
 missing. (A broker's own exports have such bindings: it leaves internal exchanges out, not what is bound to them.)
@@ -21,19 +21,25 @@ from typing import Any, Final
 
 import attrs
 
+from warren.actors.engines.access_plan import AccessPlan
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.changes import ChangeNotes
-from warren.actors.engines.errors import ArgumentsError, PreconditionFailedError
+from warren.actors.engines.errors import ArgumentsError, PreconditionFailedError, RefusedError
 from warren.actors.engines.exchanges import DEFAULT_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration
+from warren.actors.engines.parameters import Parameters
 from warren.actors.engines.policies import Policy
 from warren.actors.engines.texts import check_short_string, check_utf8
+from warren.actors.engines.users import Users
 from warren.actors.engines.vhost_definitions import VhostDefinitions, is_builtin
+from warren.actors.engines.vhost_metadata import VhostMetadata
 from warren.queue_index.amqp_tables import table_to_json
 
 BROKER_VERSION: Final = "3.10.8"
 """In an export: whose definitions these could be. A broker takes the shape of some parts from it."""
 
-OWN_PARTS: Final = frozenset({"vhosts", "policies", "parameters", "exchanges", "queues", "bindings"})
+NODE_PARTS: Final = frozenset({"vhosts", "users", "permissions", "topic_permissions", "global_parameters"})
+"""What only a whole node's definitions have."""
+OWN_PARTS: Final = NODE_PARTS | {"policies", "parameters", "exchanges", "queues", "bindings"}
 
 
 class DefinitionsError(PreconditionFailedError):
@@ -52,6 +58,15 @@ class Imported:
     """What an import did: what is new, and what was left out."""
 
     vhosts: tuple[str, ...]
+    users: tuple[str, ...]
+    """New ones, and those with another password, other tags or limits than before; so of all behind it."""
+    permissions: tuple[tuple[str, str], ...]
+    """Of which user in which vhost."""
+    topic_permissions: tuple[tuple[str, str, str], ...]
+    """Of which user in which vhost for which exchange."""
+    parameters: tuple[tuple[str, str, str], ...]
+    """In which vhost, of which component, of which name."""
+    global_parameters: tuple[str, ...]
     policies: tuple[Policy, ...]
     """Operator policies too."""
     exchanges: tuple[ExchangeDeclaration, ...]
@@ -59,25 +74,37 @@ class Imported:
     bindings: tuple[Binding, ...]
     skipped: tuple[str, ...]
     """A sentence for each queue or exchange with a name of the node's own, and each binding that lacks an end."""
+    kept: Mapping[str, int]
+    """How many there are of what means nothing here, and goes out again: ``{"parameters": 2}``."""
     ignored: Mapping[str, int]
-    """How many there were of what means nothing here: ``{"users": 1, "permissions": 3}``."""
+    """How many there were of what nobody knows here: ``{"topics": 3}``."""
 
 
 # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def export_node(vhosts: Iterable[VhostDefinitions]) -> dict[str, Any]:
+def export_node(
+    vhosts: Iterable[VhostDefinitions],
+    metadata: Callable[[str], VhostMetadata],
+    users: Users,
+    parameters: Parameters,
+) -> dict[str, Any]:
     """A whole node's definitions, without exclusive queues, which no import could bring back."""
     known = list(vhosts)
     return {
         "rabbit_version": BROKER_VERSION,
         "rabbitmq_version": BROKER_VERSION,
-        "users": [],
-        "vhosts": [{"name": vhost.name} for vhost in known],
-        "permissions": [],
-        "topic_permissions": [],
-        "parameters": [item for vhost in known for item in _parameters(vhost)],
-        "global_parameters": [],
+        **users.to_json(),
+        "vhosts": [
+            {
+                "name": vhost.name,
+                "limits": [list(limit) for limit in parameters.vhost_limits(vhost.name).items()],
+                "metadata": metadata(vhost.name).to_json(),
+            }
+            for vhost in known
+        ],
+        "parameters": parameters.in_vhost() + [item for vhost in known for item in _operator_policies(vhost)],
+        "global_parameters": parameters.of_node(),
         "policies": [item for vhost in known for item in _policies(vhost)],
         "queues": [item for vhost in known for item in _queues(vhost)],
         "exchanges": [item for vhost in known for item in _exchanges(vhost)],
@@ -85,10 +112,10 @@ def export_node(vhosts: Iterable[VhostDefinitions]) -> dict[str, Any]:
     }
 
 
-def export_vhost(vhost: VhostDefinitions) -> dict[str, Any]:
+def export_vhost(vhost: VhostDefinitions, parameters: Parameters) -> dict[str, Any]:
     """A single vhost's definitions; nothing in them says which it is."""
     parts = {
-        "parameters": _parameters(vhost),
+        "parameters": parameters.in_vhost(vhost.name) + _operator_policies(vhost),
         "policies": _policies(vhost),
         "queues": _queues(vhost),
         "exchanges": _exchanges(vhost),
@@ -100,7 +127,7 @@ def export_vhost(vhost: VhostDefinitions) -> dict[str, Any]:
     return {"rabbit_version": BROKER_VERSION, **parts}
 
 
-def _parameters(vhost: VhostDefinitions) -> list[dict[str, Any]]:
+def _operator_policies(vhost: VhostDefinitions) -> list[dict[str, Any]]:
     return [policy.to_parameter() for policy in vhost.policies.all("operator_policy")]
 
 
@@ -155,7 +182,10 @@ class Plan:
     _present: Mapping[str, VhostDefinitions]
     _vhost: str | None
     """Where everything goes; ``None``: where it says."""
-    vhosts: dict[str, None] = attrs.field(init=False, factory=dict)
+    _users: Users
+    vhosts: dict[str, VhostMetadata | None] = attrs.field(init=False, factory=dict)
+    """With what is said of them; those that are there, too."""
+    access: AccessPlan = attrs.field(init=False)
     policies: list[Policy] = attrs.field(init=False, factory=list)
     exchanges: dict[tuple[str, str], ExchangeDeclaration] = attrs.field(init=False, factory=dict)
     queues: dict[tuple[str, str], QueueDeclaration] = attrs.field(init=False, factory=dict)
@@ -163,6 +193,9 @@ class Plan:
     problems: list[str] = attrs.field(init=False, factory=list)
     skipped: list[str] = attrs.field(init=False, factory=list)
     ignored: dict[str, int] = attrs.field(init=False, factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.access = AccessPlan(self._users, self._has_vhost)
 
     def read(self, document: Any) -> None:
         """Go through a whole document."""
@@ -174,30 +207,29 @@ class Plan:
         except (TypeError, ValueError, RecursionError) as error:
             self.problems.append(f"definitions that are no JSON: {error}")
             return
+        wanted = OWN_PARTS if self._vhost is None else OWN_PARTS - NODE_PARTS
         self.ignored = {
             part: len(items)
             for part, items in document.items()
-            if part not in OWN_PARTS and isinstance(items, list | dict) and items
+            if part not in wanted and part != "vhosts" and isinstance(items, list | dict) and items
         }
-        if self._vhost is None:
-            for item in self._items(document, "vhosts"):
-                self._attempt(item, self._plan_vhost)
-        elif self._vhost not in self._present:
+        if self._vhost is not None and self._vhost not in self._present:
             self.problems.append(f"no vhost '{self._vhost}'")
             return
-        for item in self._items(document, "policies"):
-            self._attempt(item, self._plan_policy)
-        for item in self._items(document, "parameters"):
-            if isinstance(item, Mapping) and item.get("component") == "operator_policy":
-                self._attempt(item, self._plan_parameter)
-            else:
-                self.ignored["parameters"] = self.ignored.get("parameters", 0) + 1
-        for item in self._items(document, "exchanges"):
-            self._attempt(item, self._plan_exchange)
-        for item in self._items(document, "queues"):
-            self._attempt(item, self._plan_queue)
-        for item in self._items(document, "bindings"):
-            self._attempt(item, self._plan_binding)
+        for part, plan, has_vhost in (
+            ("vhosts", self._plan_vhost, False),
+            ("users", self.access.plan_user, False),
+            ("permissions", self.access.plan_permission, True),
+            ("topic_permissions", self.access.plan_topic_permission, True),
+            ("policies", self._plan_policy, True),
+            ("parameters", self._plan_parameter, True),
+            ("global_parameters", self.access.plan_global_parameter, False),
+            ("exchanges", self._plan_exchange, True),
+            ("queues", self._plan_queue, True),
+            ("bindings", self._plan_binding, True),
+        ):
+            for item in self._items(document, part) if part in wanted else ():
+                self._attempt(item, plan, has_vhost=has_vhost)
 
     def _items(self, document: Mapping[str, Any], part: str) -> list[Any]:
         items = document.get(part, [])
@@ -206,19 +238,19 @@ class Plan:
             return []
         return items
 
-    def _attempt(self, item: Any, plan: Callable[[dict[str, Any]], None]) -> None:
+    def _attempt(self, item: Any, plan: Callable[[dict[str, Any]], None], *, has_vhost: bool) -> None:
         if not isinstance(item, Mapping):
             self.problems.append(f"a definition is a JSON object, not {item!r:.100}")
             return
         definition = dict(item)
         if self._vhost is not None:
             definition["vhost"] = self._vhost
-        elif plan != self._plan_vhost and "vhost" not in definition:
+        elif has_vhost and "vhost" not in definition:
             self.problems.append(f"{_called(definition)} says no vhost: import it into one")
             return
         try:
             plan(definition)
-        except ArgumentsError as error:
+        except RefusedError as error:
             self.problems.append(str(error))
 
     def _plan_vhost(self, definition: dict[str, Any]) -> None:
@@ -228,13 +260,16 @@ class Plan:
             raise ArgumentsError("a vhost needs a name")
         if name not in self._present:
             check_utf8("a vhost's name", name)
-            self.vhosts[str(name)] = None
+        self.vhosts[str(name)] = VhostMetadata.from_json(definition)
+
+    def _plan_parameter(self, definition: dict[str, Any]) -> None:
+        if definition.get("component") == "operator_policy":
+            self._take_policy(Policy.from_parameter(definition))
+        else:
+            self.access.plan_parameter(definition)
 
     def _plan_policy(self, definition: dict[str, Any]) -> None:
         self._take_policy(Policy.from_json("policy", definition))
-
-    def _plan_parameter(self, definition: dict[str, Any]) -> None:
-        self._take_policy(Policy.from_parameter(definition))
 
     def _take_policy(self, policy: Policy) -> None:
         if not self._has_vhost(policy.vhost):
@@ -296,7 +331,7 @@ class Plan:
 
     def _exchange(self, vhost: str, name: str) -> ExchangeDeclaration | None:
         planned = self.exchanges.get((vhost, name))
-        if planned is None and is_builtin(name) and vhost in self.vhosts:
+        if planned is None and is_builtin(name) and vhost not in self._present and vhost in self.vhosts:
             return _BUILTIN.get(name)
         present = self._present.get(vhost)
         if planned is None and present is not None and present.has("exchange", name):

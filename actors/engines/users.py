@@ -25,7 +25,7 @@ import attrs
 from warren.actors.engines.changes import ChangeNotes, NotedTable
 from warren.actors.engines.errors import AccessRefusedError, ArgumentsError, NotFoundError, PreconditionFailedError
 from warren.actors.engines.permissions import Kind, Patterns, Permissions, Right, TopicPermissions
-from warren.actors.engines.texts import check_utf8
+from warren.actors.engines.texts import check_texts, check_utf8
 
 _SALT_BYTES: Final = 4
 _HASHES: Final[dict[str, Callable[[bytes], Any]]] = {
@@ -79,7 +79,7 @@ class User:
             raise ArgumentsError("a user without a name")
         tags = item.get("tags", ())
         if isinstance(tags, str):  # as RabbitMQ wrote them before 3.9
-            tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+            tags = tuple(tag.strip() for tag in tags.split(",") if tag.strip())
         algorithm = item.get("hashing_algorithm", DEFAULT_HASHING)
         if isinstance(password := item.get("password"), str) and "password_hash" not in item:
             kept, algorithm = hashed(password.encode(errors="surrogateescape"), salt(_SALT_BYTES)), DEFAULT_HASHING
@@ -96,12 +96,13 @@ def checked_user(user: User) -> User:
     if not isinstance(user.name, str) or not user.name:
         raise ArgumentsError("a user's name cannot be empty")
     check_utf8("a user's name", user.name)
-    if user.hashing_algorithm not in _HASHES:
+    if not isinstance(user.hashing_algorithm, str) or user.hashing_algorithm not in _HASHES:
         raise ArgumentsError(
             f"user '{user.name}': hashing_algorithm {user.hashing_algorithm!r} is none of {', '.join(_HASHES)}"
         )
-    if isinstance(user.tags, str) or not all(isinstance(tag, str) for tag in user.tags):
+    if not isinstance(user.tags, list | tuple) or not all(isinstance(tag, str) for tag in user.tags):
         raise ArgumentsError(f"user '{user.name}': tags are a list of strings, not {user.tags!r:.100}")
+    check_texts(f"user '{user.name}': a tag", user.tags)
     limits = checked_limits(f"user '{user.name}'", user.limits, USER_LIMITS)
     return attrs.evolve(user, tags=tuple(dict.fromkeys(user.tags)), limits=limits)
 

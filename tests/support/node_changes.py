@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import warren
 import warren.aio
 from tests.support.runtime_tools import BIG, HandNode, bodies
+from warren.errors import AccessRefusedError
 
 
 def prepare(scene: HandNode) -> None:
@@ -20,6 +22,8 @@ def prepare(scene: HandNode) -> None:
     node.bind("doomed", "old exchange", "doomed key")
     node.set_policy("doomed policy", "^old$", {"max-length": 90})
     node.vhost("doomed vhost").queue("in it").publish_many([b"v", BIG]).wait()
+    node.add_user("old user", "old")
+    node.set_permissions("old user", "", "", ".*", vhost="doomed vhost")
     scene.run()
 
 
@@ -37,6 +41,10 @@ CHANGES: dict[str, Callable[[warren.Node], Any]] = {
     "clear a policy": lambda node: node.clear_policy("doomed policy"),
     "declare a vhost": lambda node: node.vhost("new vhost").queue("q").publish(b"n").wait(),
     "delete a vhost": lambda node: node.delete_vhost("doomed vhost"),
+    "add a user": lambda node: node.add_user("new user", "new"),
+    "change a password": lambda node: node.change_password("old user", "new"),
+    "let a user use a vhost": lambda node: node.set_permissions("old user", "", "^old", ".*"),
+    "delete a user": lambda node: node.delete_user("old user"),
 }
 
 
@@ -56,5 +64,15 @@ def looked_at(scene: HandNode) -> dict[str, Any]:
         },
         "policies": [document["policies"], document["parameters"]],
         "exchanges": sorted((one["vhost"], one["name"], one["type"]) for one in document["exchanges"]),
+        "users": {one["name"]: _password(node, one["name"]) for one in document["users"]},
+        "permissions": document["permissions"],
         "bindings": sorted((one["source"], one["destination"], one["routing_key"]) for one in document["bindings"]),
     }
+
+
+def _password(node: warren.Node, user: str) -> str | None:
+    for password in ("old", "new", user):
+        with contextlib.suppress(AccessRefusedError):
+            node.authenticate(user, password)
+            return password
+    return None

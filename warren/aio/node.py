@@ -17,6 +17,7 @@ from typing import Any, Self, Unpack
 from warren import node
 from warren.aio.bridge import awaited, awaited_safe, in_thread
 from warren.aio.exchange import Exchange
+from warren.aio.node_users import NodeUsers
 from warren.aio.queue import Queue
 from warren.aio.topic import Topic
 from warren.aio.transaction import Transaction
@@ -70,7 +71,7 @@ def _transactions(found: list[TransactionVerbs]) -> list[Transaction]:
 _delete_queue = awaited(NodeVerbs.delete_queue)
 
 
-class Node(Vhost):
+class Node(NodeUsers, Vhost):
     """A running node, in the vhost ``/``. Made by :func:`warren.aio.open`, or around a node that is open already."""
 
     _verbs: NodeVerbs

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,6 +16,10 @@ from warren.commands.output import print_json, report_error
 from warren.node import Node
 from warren.salvage.names import printable
 from warren.storage.errors import StorageError
+
+_ALWAYS: Final = ("vhosts", "policies", "exchanges", "queues", "bindings")
+_SOMETIMES: Final = ("users", "permissions", "topic_permissions", "parameters", "global_parameters")
+"""What is new, and said of an import; the latter where there was some."""
 
 
 def definitions(
@@ -34,7 +39,7 @@ def definitions(
         bool, typer.Option("--json", help="Say in JSON what was imported. An export is JSON anyway.")
     ] = False,
 ) -> None:
-    """Print vhosts, queues, exchanges and bindings as RabbitMQ's definitions JSON, or declare those of a file.
+    """Print queues, exchanges, bindings, users and all as RabbitMQ's definitions JSON, or declare those of a file.
 
     An export works on a running node, too; an import makes the directory where it is not there yet.
     """
@@ -86,12 +91,19 @@ def _read(source: str) -> dict[str, Any]:
 
 
 def _say(imported: Imported, *, as_json: bool) -> None:
-    counts = {name: len(getattr(imported, name)) for name in ("vhosts", "policies", "exchanges", "queues", "bindings")}
+    counts = {name: len(getattr(imported, name)) for name in (*_ALWAYS, *_SOMETIMES)}
     if as_json:
-        print_json({**counts, "skipped": list(imported.skipped), "ignored": dict(imported.ignored)})
+        kept, ignored = dict(imported.kept), dict(imported.ignored)
+        print_json({**counts, "skipped": list(imported.skipped), "kept": kept, "ignored": ignored})
         return
-    print("new: " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+    print("new: " + _listed({name: count for name, count in counts.items() if count or name in _ALWAYS}))
     for sentence in imported.skipped:
         report_error(f"skipped: {printable(sentence)}")
+    if imported.kept:
+        print(f"means nothing here, and is kept for an export: {_listed(imported.kept)}")
     if imported.ignored:
-        print("means nothing here: " + ", ".join(f"{count:,} {name}" for name, count in imported.ignored.items()))
+        print(f"means nothing here: {_listed(imported.ignored)}")
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
