@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import attrs
 
@@ -10,6 +11,8 @@ from warren.queue_index.fetching import Fetched
 from warren.queue_index.message_format import decode_message, locate_addresses
 from warren.queue_index.properties import encode_properties
 from warren.storage.errors import MessageError
+
+PIECE_BYTES: Final = 1 << 18
 
 
 @attrs.define
@@ -57,6 +60,17 @@ def contents_of(fetched: Fetched) -> Iterator[Content | None]:
                 yield None
     if content is not None:
         yield content
+
+
+def pieces(contents: Iterable[Content | None], at_most_bytes: int = PIECE_BYTES) -> Iterator[Content | None]:
+    """The same, none of them much larger than ``at_most_bytes``."""
+    for content in contents:
+        if content is None or len(content.bodies) == 1:
+            yield content
+            continue
+        step = max(1, at_most_bytes * len(content.bodies) // (content.bytes + 1))
+        for low in range(0, len(content.bodies), step):
+            yield attrs.evolve(content, bodies=content.bodies[low : low + step])
 
 
 def _decoded(term: bytes) -> Content:

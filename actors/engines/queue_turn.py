@@ -48,6 +48,9 @@ from warren.storage.errors import NoRoomError, WarrenError
 BUFFER: Final = 1000
 """Messages that a consumer without a prefetch holds at most and has not taken: its memory is bounded all the same."""
 
+BUFFER_BYTES: Final = 1 << 20
+"""The same, in bytes of their bodies, by what the queue's messages have on average."""
+
 _MS_NS: Final = 1_000_000
 
 
@@ -76,6 +79,8 @@ class QueueTurn:
     """How many turns had something to do."""
     resting: bool = False
     _sync_now: bool = False
+    _handed_over: int = 0
+    """Of the deliveries that have collected, how many their consumers have."""
     _is_store_full: bool = False
     _sync_armed: bool = False
     _report_armed: bool = False
@@ -228,17 +233,25 @@ class QueueTurn:
         """The first step. ``hurry``: somebody waits for a confirm."""
         process = self.process
         if self.receivers:
-            for tag in self._unbounded:
-                process.set_room(tag, max(BUFFER - self.receivers[tag].buffered, 0))
+            if self._unbounded:
+                most = self._most_buffered()
+                for tag in self._unbounded:
+                    process.set_room(tag, max(most - self.receivers[tag].buffered, 0))
             process.deliver()
+            self._hand_over_deliveries(process.effects)  # a consumer waits for no sync
         if self._sync_now:
             hurry, self._sync_now = True, False
-            self._hand_over_deliveries(process.effects)  # a consumer waits for no sync
         if hurry and self._host.has_more():
             self._sync_now = True  # what somebody waits for may still be in the inbox
         if self.waiting or self.settled or (hurry and self._is_store_full):
             self._sync(hurry=hurry)
         return process.drain_effects()
+
+    def _most_buffered(self) -> int:
+        """How many messages such as those that are ready a consumer without a prefetch may hold."""
+        backing = self.process.backing
+        size_bytes = backing.ready_bytes
+        return BUFFER if size_bytes <= BUFFER_BYTES else max(min(BUFFER, BUFFER_BYTES * len(backing) // size_bytes), 1)
 
     def _sync(self, *, hurry: bool) -> None:
         """Sync what publishers wait for, and what was settled: now, or when the timer says so."""
@@ -310,6 +323,7 @@ class QueueTurn:
         """The second step: tell everybody what the turn has brought about."""
         host = self._host
         self._hand_over_deliveries(effects)
+        self._handed_over = 0
         for token in effects.confirmed:
             self.waiting.pop(token, None)
             host.confirmed(token)
@@ -330,11 +344,12 @@ class QueueTurn:
             host.call_soon(self.resume)
 
     def _hand_over_deliveries(self, effects: Effects) -> None:
-        for delivered in effects.deliveries:
+        """Give consumers what has collected for them since the last call."""
+        for delivered in effects.deliveries[self._handed_over :]:
             receiver = self.receivers.get(delivered.consumer or "")
             if receiver is not None:
                 receiver.put(delivered)
-        effects.deliveries.clear()
+        self._handed_over = len(effects.deliveries)
 
     def finish(self) -> None:
         """The third step: set the timers and account for memory, if the turn had something to do."""

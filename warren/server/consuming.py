@@ -10,7 +10,7 @@ taken from the queue. Without a prefetch, too, only so many messages wait here.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -29,7 +29,7 @@ from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of
 from warren.channel import Channel
 from warren.queue_index.acking import tag_ranges
-from warren.queue_index.contents import contents_of
+from warren.queue_index.contents import Content, contents_of, pieces
 from warren.server.direct_reply import REPLY_TO
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.topology import find_queue
@@ -39,8 +39,8 @@ from warren.storage.errors import WarrenError
 if TYPE_CHECKING:
     from warren.server.channel import ServerChannel, Work
 
-_BATCHES_AT_A_TIME: Final = 16
-"""So many batches go to one consumer before others get their turn."""
+_PIECES_AT_A_TIME: Final = 16
+"""So many go to one consumer before others get their turn."""
 
 Unacked = TagRun["Channel"]
 
@@ -61,6 +61,11 @@ class ServerConsumer:
     """By which the queue knows it."""
     deliveries: Deliveries
     arrival: Future | None = None
+    sending: Iterator[Content | None] | None = None
+    """What is left of a batch that is being sent."""
+    unsent: range = range(0)
+    """The queue's tags of that."""
+    redelivered: bool = False
     gone: bool = False
 
     def info(self) -> dict[str, Any]:
@@ -195,12 +200,18 @@ class ChannelConsumers:
         """Send what there is for a consumer, as far as the client takes it."""
         connection = self._channel.connection
         consumer.arrival = None
-        for _ in range(_BATCHES_AT_A_TIME):
+        for _ in range(_PIECES_AT_A_TIME):
             if consumer.gone or self._channel.closed:
                 return
             if not connection.writable:
                 connection.when_writable(functools.partial(self._pump, consumer))
                 return
+            piece = None if consumer.sending is None else next(consumer.sending, None)
+            if piece is not None:
+                self._deliver(consumer, piece)
+                connection.flush()
+                continue
+            consumer.sending = None
             try:
                 delivered = consumer.deliveries.take_now()
             except WarrenError:
@@ -208,8 +219,11 @@ class ChannelConsumers:
                 return
             if delivered is None:
                 break
-            self._deliver(consumer, delivered)
-            connection.flush()
+            if consumer.no_ack and delivered.first_tag:
+                consumer.through.settle_all("ack", delivered.tags)
+            consumer.unsent = range(0) if consumer.no_ack else delivered.tags
+            consumer.redelivered = delivered.fetched.redelivered
+            consumer.sending = pieces(contents_of(delivered.fetched))
         else:
             connection.server.post(functools.partial(self._pump, consumer))
             return
@@ -221,28 +235,26 @@ class ChannelConsumers:
         """In any thread."""
         self._channel.connection.server.post(functools.partial(self._pump, consumer))
 
-    def _deliver(self, consumer: ServerConsumer, delivered: Delivered) -> None:
+    def _deliver(self, consumer: ServerConsumer, piece: Content | None) -> None:
+        """Send messages; ``None``: one that cannot be read, which stays unacked with the channel."""
         channel = self._channel
-        acked = consumer.no_ack
-        if acked and delivered.first_tag:
-            consumer.through.settle_all("ack", delivered.tags)
-        tag = self.pass_by(delivered.count) if acked else self._number(consumer.through, delivered)
-        for content in contents_of(delivered.fetched):
-            if content is None:  # it stays unacked with the channel, and is named in the log when it is read
-                tag += 1
-                continue
-            method = method_of(
-                c.Basic.Deliver,
-                consumer_tag=consumer.tag,
-                redelivered=delivered.fetched.redelivered,
-                exchange=_text(content.exchange),
-                routing_key=_text(content.routing_key),
-            )
-            end = tag + len(content.bodies)
-            channel.connection.engine.deliver(
-                channel.number, method, range(tag, end), content.properties, content.bodies
-            )
-            tag = end
+        count = 1 if piece is None else len(piece.bodies)
+        if consumer.no_ack:
+            tag = self.pass_by(count)
+        else:
+            sent, consumer.unsent = consumer.unsent[:count], consumer.unsent[count:]
+            tag = self.unacked.give(0, sent, consumer.through)
+        if piece is None:
+            return
+        method = method_of(
+            c.Basic.Deliver,
+            consumer_tag=consumer.tag,
+            redelivered=consumer.redelivered,
+            exchange=_text(piece.exchange),
+            routing_key=_text(piece.routing_key),
+        )
+        tags = range(tag, tag + count)
+        channel.connection.engine.deliver(channel.number, method, tags, piece.properties, piece.bodies)
 
     def _lost(self, consumer: ServerConsumer) -> None:
         """The queue is gone, or has failed."""
@@ -266,9 +278,9 @@ class ChannelConsumers:
 
     def _give_back(self, consumer: ServerConsumer) -> None:
         """What lay here for a consumer that is gone goes back to its queue."""
-        for delivered in consumer.deliveries.drain():
-            if delivered.first_tag and consumer.through.alive:
-                consumer.through.settle_all("requeue", delivered.tags)
+        tags = [consumer.unsent, *(delivered.tags for delivered in consumer.deliveries.drain())]
+        if any(tags) and consumer.through.alive:
+            consumer.through.settle_ranges("requeue", [some for some in tags if some])
 
     def set_qos(self, method: c.Basic.Qos) -> Work:
         if method.prefetch_size:

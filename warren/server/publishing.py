@@ -98,9 +98,9 @@ class ChannelPublisher:
     def _admit(
         self, addressed: _Addressed, bodies: list[bytes], numbered: int | None, actors: Sequence[QueueActor]
     ) -> Work:
-        admission = publishing(self._channel.node, lambda: actors, addressed.key, bodies)
+        admission = publishing(self._channel.node, lambda: actors, addressed.key, bodies, straight=True)
         try:
-            found = admission.attempt(actors, True)
+            found = admission.attempt(actors, False)
         except WarrenError as error:  # a queue that is down, or going
             self._settle(numbered, error)
             return None

@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from typing import Final
 
 from warren.actors.loop_thread import LoopThread
 from warren.running_node import RunningNode
@@ -21,7 +22,7 @@ from warren.storage.errors import StorageError, WarrenError
 
 _LOG = logging.getLogger("warren.server")
 
-STOP_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S: Final = 1.0
 """How long clients have to say that they have seen the end."""
 
 
@@ -118,6 +119,10 @@ class Server:
             connection.close(reason)
         if self._idle is not None and self.connections:
             self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), STOP_TIMEOUT_S)
+            for connection in list(self.connections.values()):
+                connection.abort()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), STOP_TIMEOUT_S)
 

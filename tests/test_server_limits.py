@@ -1,0 +1,173 @@
+"""What keeps clients of the AMQP server from taking more than their share, and from hanging on for ever."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+import trustme
+from pamqp import commands as c
+from pika.exceptions import AMQPConnectionError, AMQPHeartbeatTimeout, ChannelClosedByBroker, StreamLostError
+
+from benchmarks.amqp_client import Client
+from tests.support.server_tools import GUEST, Served, served
+from warren.amqp.methods import method_of
+from warren.server import ServerSettings
+from warren.server.settings import TlsSettings
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path / "node") as found:
+        yield found
+
+
+def test_consumers_that_do_not_read_are_given_a_bounded_number_of_messages(here: Served) -> None:
+    queue = here.node.queue("large")
+    queue.publish_many([bytes(16_384)] * 4000).wait()
+    readers = [Client(here.port) for _ in range(5)]
+    for reader in readers:
+        reader.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        reader.consume("large")
+    for reader in readers:  # the server has come to every one of them
+        assert reader.socket.recv(1) != b""
+    stats = queue.stats()
+    assert stats["messages_unacknowledged"] <= 5 * 256  # the kernel's buffers have room for most of them
+    for reader in readers:
+        reader.socket.close()
+    other = here.node.queue("large")
+    assert len(other.get_many(10)) == 10
+
+
+def test_a_slow_reader_gets_everything_in_the_end(here: Served) -> None:
+    bodies = [b"%d" % number * 1000 for number in range(2000)]
+    here.node.queue("slow").publish_many(bodies).wait()
+    with Client(here.port) as reader:
+        reader.consume("slow", no_ack=True)
+        got: list[bytes] = []
+        for run in reader.deliveries():
+            got += run.bodies
+            if len(got) == len(bodies):
+                break
+        assert got == bodies
+
+
+def test_a_client_that_says_nothing_is_dropped(tmp_path: Path) -> None:
+    with (
+        served(tmp_path / "node", ServerSettings(handshake_timeout=0.2)) as here,
+        socket.create_connection(("127.0.0.1", here.port), timeout=20) as client,
+    ):
+        assert client.recv(1) == b""  # fmt: skip
+
+
+def test_a_client_that_stops_beating_is_dropped(here: Served) -> None:
+    with here.connection(heartbeat=1) as connection:
+        connection._impl._heartbeat_checker.stop()
+        begun = time.monotonic()
+        with pytest.raises((StreamLostError, AMQPHeartbeatTimeout, AMQPConnectionError)):
+            connection.process_data_events(time_limit=20)
+        assert time.monotonic() - begun < 15
+
+
+def test_a_client_is_beaten_to(here: Served) -> None:
+    with here.connection(heartbeat=1) as connection:
+        connection.process_data_events(time_limit=2.5)
+        assert connection.is_open
+        assert connection._impl._heartbeat_checker.bytes_received_on_connection > 0
+
+
+def test_no_more_connections_than_are_allowed(tmp_path: Path) -> None:
+    with (
+        served(tmp_path / "node", ServerSettings(connection_max=1)) as here,
+        here.connection(),
+        pytest.raises(AMQPConnectionError),
+        here.connection(),
+    ):
+        pass  # fmt: skip
+
+
+def test_a_message_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    with served(tmp_path / "node", ServerSettings(max_message_size=1000)) as here, here.connection() as connection:
+        channel = connection.channel()
+        channel.queue_declare("q")
+        channel.basic_publish("", "q", bytes(1001))
+        with pytest.raises((ChannelClosedByBroker, AMQPConnectionError), match=r"larger than|exceeds"):
+            channel.queue_declare("q")
+
+
+def test_publishers_are_held_and_told_while_an_alarm_is_set(here: Served) -> None:
+    gate = here.node._running.gate
+    told: list[str] = []
+    with here.connection() as connection:
+        connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
+        connection.add_on_connection_unblocked_callback(lambda _, frame: told.append("unblocked"))
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True)
+        gate.set(frozenset({"disk"}))
+        channel.basic_publish("", "q", b"held", PERSISTENT)
+        while not told:
+            connection.process_data_events(time_limit=10)
+        assert told == ["low on disk"]
+        assert len(here.node.queue("q")) == 0
+        with here.channel() as other:  # who publishes nothing goes on
+            assert other.queue_declare("q", passive=True).method.message_count == 0
+        gate.set(frozenset())
+        while len(told) < 2:
+            connection.process_data_events(time_limit=10)
+        assert told[1] == "unblocked"
+        assert channel.queue_declare("q", passive=True).method.message_count == 1
+
+
+def test_a_publisher_that_waits_and_goes_leaves_nothing_behind(here: Served) -> None:
+    gate = here.node._running.gate
+    here.node.queue("q")
+    gate.set(frozenset({"memory"}))
+    client = Client(here.port)
+    client.send(Client.window("q", [b"x"] * 10))
+    client.socket.close()
+    gate.set(frozenset())
+    with here.channel() as channel:
+        assert channel.queue_declare("q", passive=True).method.message_count in (0, 10)
+
+
+def test_two_thousand_channels_and_no_more(here: Served) -> None:
+    with Client(here.port) as client:
+        for number in range(2, 2048):
+            client._engine.send(number, c.Channel.Open())
+        client._flush()
+        opened = 0
+        while opened < 2046:
+            opened += len(client.events())
+        client.call(method_of(c.Queue.Declare, queue="q"), c.Queue.DeclareOk)
+
+
+def test_tls_and_a_name_by_certificate(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    authority.issue_cert(common_name="bob").private_key_and_cert_chain_pem.write_to_path(tmp_path / "bob.pem")
+    server, ca = str(tmp_path / "server.pem"), str(tmp_path / "ca.pem")
+    tls = TlsSettings(certfile=server, keyfile=server, cacertfile=ca, verify=True, login_from="common_name")
+    with served(tmp_path / "node", ServerSettings(tls_port=0, tls=tls)) as here:
+        here.node.add_user("bob", "")
+        here.node.set_permissions("bob", ".*", ".*", ".*")
+        context = ssl.create_default_context(cafile=ca)
+        context.load_cert_chain(tmp_path / "bob.pem")
+        port = here.server.addresses[1][1]
+        for credentials in (GUEST, pika.credentials.ExternalCredentials()):
+            parameters = pika.ConnectionParameters(
+                "localhost", port, credentials=credentials, ssl_options=pika.SSLOptions(context, "localhost")
+            )
+            with pika.BlockingConnection(parameters) as connection:
+                connection.channel().queue_declare("q")
+        bare = pika.SSLOptions(ssl.create_default_context(cafile=ca), "localhost")
+        with pytest.raises((AMQPConnectionError, ssl.SSLError, OSError)):
+            pika.BlockingConnection(pika.ConnectionParameters("localhost", port, ssl_options=bare))
