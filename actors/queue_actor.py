@@ -20,6 +20,7 @@ import attrs
 from warren.actors import messages as m
 from warren.actors.deliveries import Deliveries
 from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.counts import Counts
 from warren.actors.engines.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.queue_process import QueueProcess
 from warren.actors.engines.queue_turn import QueueTurn
@@ -314,6 +315,11 @@ class QueueActor(QueueOutput):
         self.queue_turn.worked = True
         self.process.backing.set_mode(mode)
 
+    def count(self) -> None:
+        """Count what happens from now on."""
+        if self.process.counts is None:
+            self.process.counts = Counts()
+
     def stats(self) -> dict[str, Any]:
         stats = self.process.stats()
         return stats | {"state": "hibernated"} if self.rest_number else stats
@@ -323,7 +329,7 @@ class QueueActor(QueueOutput):
     def has_changed(self, turns: int) -> bool:
         """Whether it did anything since it had had so many turns. Any thread may ask."""
         counts = None if self._process is None else self._process.counts
-        return self.turns != turns or (counts is not None and counts.published > 0)  # past the queue: without a turn
+        return self.turns != turns or (counts is not None and counts.any)  # past the queue: without a turn
 
     def _on_sample(self, message: m.SampleQueue) -> None:
         self._sample(message.step)

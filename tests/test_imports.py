@@ -42,7 +42,7 @@ EXTRAS = {
     "sim": ("warren.simulation", "warren.recording", "warren.parquet_log"),
     "kombu": ("warren.kombu",),
     "prometheus": ("warren.metrics",),
-    "server": ("warren.server",),
+    "server": ("warren.server", "warren.management"),
 }
 """Optional dependencies, and who may import them."""
 

@@ -10,8 +10,8 @@ Needs ``pip install "warrenmq[prometheus]"``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
@@ -97,10 +97,7 @@ class NodeCollector:
             stats = self._node.stats()
         except WarrenError:
             return
-        yield from _of_node(stats["memory"])
-        yield from _of_vhosts(stats["vhosts"])
-        if stats["topics"] is not None:
-            yield from _of_topics(stats["topics"])
+        yield from metrics_of(stats)
 
     def unregister(self) -> None:
         """Take it out of its registry; again is fine."""
@@ -134,6 +131,57 @@ def register(node: Node, registry: CollectorRegistry | None = None) -> NodeColle
     return collector
 
 
+@attrs.frozen
+class Series:
+    """A metric that somebody else has read: its samples by the values of its labels."""
+
+    kind: Literal["counter", "gauge"]
+    name: str
+    """Of a counter without ``_total``."""
+    text: str
+    samples: Mapping[tuple[str, ...], float]
+    labels: tuple[str, ...] = ()
+
+
+def exposition(stats: Mapping[str, Any], further: Iterable[Series], *, per_object: bool) -> tuple[bytes, str]:
+    """All metrics as a scrape gets them, and their content type. Raises :class:`MissingLibraryError`."""
+    try:
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingLibraryError('metrics need prometheus_client: pip install "warrenmq[server]"') from error
+    found = [*metrics_of(stats, per_object=per_object), *map(_family, further)]
+    return bytes(generate_latest(_Collected(found))), CONTENT_TYPE_LATEST
+
+
+@attrs.frozen
+class _Collected:
+    """What a scrape gives, as a registry of prometheus_client's."""
+
+    metrics: list[Metric]
+
+    def collect(self) -> list[Metric]:
+        """All of them."""
+        return self.metrics
+
+
+def _family(series: Series) -> Metric:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
+
+    made = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+    family = made(series.name, series.text, labels=series.labels)
+    for labels, value in series.samples.items():
+        family.add_metric(list(labels), value)
+    return family
+
+
+def metrics_of(stats: Mapping[str, Any], *, per_object: bool = True) -> Iterator[Metric]:
+    """The metrics of a node's stats. Without ``per_object`` those of queues are sums of all, without labels."""
+    yield from _of_node(stats["memory"])
+    yield from _of_vhosts(stats["vhosts"], per_object=per_object)
+    if stats["topics"] is not None:
+        yield from _of_topics(stats["topics"])
+
+
 def _of_node(memory: Mapping[str, Any]) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
 
@@ -144,7 +192,7 @@ def _of_node(memory: Mapping[str, Any]) -> Iterator[Metric]:
         yield GaugeMetricFamily(name, text, value=float(alarm in memory["alarms"]))
 
 
-def _of_vhosts(vhosts: Mapping[str, Any]) -> Iterator[Metric]:
+def _of_vhosts(vhosts: Mapping[str, Any], *, per_object: bool) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
 
     queues = [([vhost, name], stats) for vhost, part in vhosts.items() for name, stats in part["queues"].items()]
@@ -155,8 +203,11 @@ def _of_vhosts(vhosts: Mapping[str, Any]) -> Iterator[Metric]:
     for vhost, part in vhosts.items():
         down.add_metric([vhost], len(part["down"]))
     yield down
+    if not per_object:
+        queues = [([], _summed([stats for _, stats in queues]))]
+    queue_labels = _QUEUE_LABELS if per_object else ()
     for families, found, labels in (
-        (_QUEUE_GAUGES, queues, _QUEUE_LABELS),
+        (_QUEUE_GAUGES, queues, queue_labels),
         (_STORE_GAUGES, stores, _STORE_LABELS),
     ):
         for name, key, text in families:
@@ -165,10 +216,14 @@ def _of_vhosts(vhosts: Mapping[str, Any]) -> Iterator[Metric]:
                 gauge.add_metric(values, numbers[key])
             yield gauge
     for name, key, text in _QUEUE_COUNTERS:
-        counter = CounterMetricFamily(name, text, labels=_QUEUE_LABELS)
+        counter = CounterMetricFamily(name, text, labels=queue_labels)
         for values, numbers in queues:
             counter.add_metric(values, numbers[key])
         yield counter
+
+
+def _summed(stats: list[dict[str, Any]]) -> dict[str, Any]:
+    return {key: sum(one[key] for one in stats) for _, key, _ in (*_QUEUE_GAUGES, *_QUEUE_COUNTERS)}
 
 
 def _of_topics(stats: Mapping[str, Any]) -> Iterator[Metric]:

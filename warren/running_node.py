@@ -36,6 +36,7 @@ from warren.actors.node_actor import NodeActor, Probes
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import TopicsDownError
 from warren.actors.pool import Pool, WrongProcessError
+from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
 from warren.actors.running_topics import RunningTopics
 from warren.actors.running_vhost import RunningVhost
@@ -220,6 +221,18 @@ class RunningNode:
         self.check_process()
         found: dict[str, Any] = yield Reading(lambda: self._context.monitor.ask(m.GetMemory()))
         return found
+
+    def count(self) -> None:
+        """Have queues count what happens to them from now on, those that come later too."""
+        self._context.counting = True
+        for running in list(self.actor.vhosts.values()):
+            for entry in list(running.queues.values()):
+                if (actor := entry.running) is not None:
+                    actor.call_soon(actor.count)
+
+    def allocated_bytes(self, actor: QueueActor) -> int:
+        """What a queue accounts for in memory."""
+        return self._context.allocated.by_owner.get(actor.actor_urn, 0)
 
     def stats(self) -> Steps[dict[str, Any]]:
         """Of every vhost the queues' :meth:`Queue.stats`, those that failed, and the stores; :meth:`memory`; and the

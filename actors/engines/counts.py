@@ -1,7 +1,7 @@
-"""Counts: what has happened to a queue since somebody last asked, in messages.
+"""Counts: what has happened to a queue since it is counted, in messages.
 
-Kept only where a node is recorded (:mod:`warren.actors.recorder_actor`): each call of a queue adds once, whatever the
-number of its messages.
+Kept only where somebody asks for them: where a node is recorded (:mod:`warren.actors.recorder_actor`), or managed. Each
+call of a queue adds once, whatever the number of its messages. A recorder takes what has come since it last did.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from warren.actors.engines.consumers import Run
 
 @attrs.define(eq=False)
 class Counts:
-    """One queue's; its actor writes, and takes them when they are asked for."""
+    """One queue's; its actor writes."""
 
     published: int = 0
     """Handed over, those that were refused too."""
@@ -27,6 +27,8 @@ class Counts:
     delivered: int = 0
     delivered_no_ack: int = 0
     """Of those delivered: gone as they went, nobody acks them."""
+    got: int = 0
+    """Of those delivered that are to be acked: asked for, not consumed."""
     redelivered: int = 0
     """Of those delivered."""
     acked: int = 0
@@ -37,6 +39,7 @@ class Counts:
     """Given up by consumers, dead letters among them."""
     dead_lettered: int = 0
     purged: int = 0
+    _taken: dict[str, int] = attrs.Factory(dict)
 
     # By position, for they are called with every batch.
 
@@ -62,16 +65,19 @@ class Counts:
 
     @property
     def any(self) -> bool:
-        """Whether there is one that is not 0."""
-        return any(getattr(self, name) for name in _NAMES)
+        """Whether anything has happened since they were taken."""
+        return any(getattr(self, name) != self._taken.get(name, 0) for name in _NAMES)
 
     def take(self) -> Counts:
-        """What there was; from now on it counts anew."""
-        taken = Counts()
-        for name in _NAMES:
-            setattr(taken, name, getattr(self, name))
-            setattr(self, name, 0)
+        """What has happened since the last time."""
+        now = {name: getattr(self, name) for name in _NAMES}
+        taken = Counts(**{name: count - self._taken.get(name, 0) for name, count in now.items()})
+        self._taken = now
         return taken
 
+    def to_json(self) -> dict[str, int]:
+        """All that has happened, by name."""
+        return {name: getattr(self, name) for name in _NAMES}
 
-_NAMES = tuple(field.name for field in attrs.fields(Counts))
+
+_NAMES = tuple(field.name for field in attrs.fields(Counts) if not field.name.startswith("_"))

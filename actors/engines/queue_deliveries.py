@@ -38,7 +38,7 @@ class QueueDeliveries:
     """For what its files and memory need: paging, syncs, recovery. Messages come and go by the queue's own calls."""
     _wall_clock: WallClock = attrs.field(kw_only=True)
     counts: Counts | None = attrs.field(default=None, kw_only=True)
-    """What has happened since somebody took them; ``None``: nobody counts."""
+    """What has happened; ``None``: nobody counts."""
     policies: AppliedPolicies = attrs.field(default=NO_POLICIES, kw_only=True)
     arguments: QueueArguments = attrs.field(init=False)
     """What the declaration and the policies come to."""
@@ -85,6 +85,7 @@ class QueueDeliveries:
             first = self._consumers.channel(channel).give(level, fetched.seq_ids, None) if ack_required else 0
             if self.counts is not None:
                 self.counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
+                self.counts.got += fetched.count if ack_required else 0
             delivered.append(Delivered(None, channel, first, fetched))
         return delivered
 

@@ -52,6 +52,13 @@ LOG_TAIL_LINES = 40
 PORT_BLOCKS = range(20_000, 32_000, 4)
 TRANSACTION_MESSAGES = 1_000
 
+_MANAGEMENT_PLUGINS = (
+    "rabbitmq_management",
+    "rabbitmq_management_agent",
+    "rabbitmq_prometheus",
+    "rabbitmq_web_dispatch",
+)
+
 requires_broker = pytest.mark.broker
 """Put it on a test (or ``pytestmark``): left out where no server is installed, failed there where one is required."""
 
@@ -96,7 +103,7 @@ class Broker:
     ``msg_store_file_size_limit``; ``queue_index_segment_entry_count`` counts for virtual hosts made afterwards).
     Integers and truth values are written as such, strings as the Erlang they are. ``raft``: settings of that name in
     rabbitmq.conf (``wal_max_size_bytes``). Both may be changed between starts. ``conf``: further lines of
-    rabbitmq.conf, by key (``listeners.ssl.1``).
+    rabbitmq.conf, by key (``listeners.ssl.1``). ``management``: with RabbitMQ's plugins for that and for Prometheus.
     """
 
     def __init__(
@@ -104,8 +111,11 @@ class Broker:
         base_directory: Path,
         settings: Mapping[str, int | bool | str] | None = None,
         conf: Mapping[str, str] | None = None,
+        *,
+        management: bool = False,
     ) -> None:
         self.base_directory = base_directory.resolve()
+        self.management = management
         self.settings = dict(settings or {})
         self.raft: dict[str, int] = {}
         self.conf = dict(conf or {})
@@ -113,6 +123,7 @@ class Broker:
         self.node_name = f"warren-{digest[:12]}@localhost"
         self._server = self.base_directory / "server"
         self._guard: socket.socket | None = None
+        self._management_guard: socket.socket | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
         self._node: subprocess.Popen[bytes] | None = None
 
@@ -147,6 +158,14 @@ class Broker:
         return port + 1
 
     @property
+    def management_port(self) -> int:
+        """The port of the HTTP API; that of Prometheus is the next one. BrokerError where there is none."""
+        if self._management_guard is None:
+            raise BrokerError("the broker was not started with management")
+        port: int = self._management_guard.getsockname()[1]
+        return port + 1
+
+    @property
     def amqp_url(self) -> str:
         """For the virtual host "/"."""
         return f"amqp://guest:guest@127.0.0.1:{self.amqp_port}/%2F"
@@ -170,6 +189,8 @@ class Broker:
         try:
             if self._guard is None:
                 self._guard = _reserve_ports()
+            if self._management_guard is None and self.management:
+                self._management_guard = _reserve_ports()
             self._write_configuration()
             self._start_epmd()
             self._start_node(deadline_s)
@@ -205,9 +226,10 @@ class Broker:
             if process is not None:
                 process.kill()
                 process.wait()
-        if self._guard is not None:
-            self._guard.close()
-        self._node = self._epmd = self._guard = None
+        for guard in (self._guard, self._management_guard):
+            if guard is not None:
+                guard.close()
+        self._node = self._epmd = self._guard = self._management_guard = None
 
     # What it is told
 
@@ -347,13 +369,18 @@ class Broker:
         lines = f"listeners.tcp.1 = 127.0.0.1:{self.amqp_port}\ndisk_free_limit.absolute = 1MB\n"
         lines += "".join(f"raft.{name} = {value}\n" for name, value in self.raft.items())
         lines += "".join(f"{name} = {value}\n" for name, value in self.conf.items())
+        if self.management:
+            for number, listener in enumerate(("management", "prometheus")):
+                lines += f"{listener}.tcp.port = {self.management_port + number}\n{listener}.tcp.ip = 127.0.0.1\n"
         (base / "rabbitmq.conf").write_text(lines)
         terms = ", ".join(f"{{{key}, {_erlang(value)}}}" for key, value in self.settings.items())
         (base / "advanced.config").write_text(f"[{{rabbit, [{terms}]}}].\n")
-        (base / "enabled_plugins").write_text("[].\n")
+        (base / "enabled_plugins").write_text(
+            "[rabbitmq_management, rabbitmq_prometheus].\n" if self.management else "[].\n"
+        )
         # Without the system's resolver: that one is a program of its own, which outlives a killed virtual machine.
         (base / "inetrc").write_text('{lookup, [file]}.\n{host, {127,0,0,1}, ["localhost"]}.\n')
-        _link_server(self._server)
+        _link_server(self._server, _MANAGEMENT_PLUGINS if self.management else ())
 
     def _environment(self) -> dict[str, str]:
         base, port = self.base_directory, self.amqp_port
@@ -426,8 +453,8 @@ class Broker:
         return "\n".join(["; its log ends:", *lines])
 
 
-def _link_server(directory: Path) -> None:
-    """Lay the packaged server out anew, as links, without its plugins.
+def _link_server(directory: Path, plugins: Iterable[str]) -> None:
+    """Lay the packaged server out anew, as links, without its plugins but those.
 
     All of them would stand in Erlang's code path, where each module is looked for in one directory after the other:
     most of 50,000 failed look-ups, and half of the time that a start takes.
@@ -439,7 +466,8 @@ def _link_server(directory: Path) -> None:
     for part in ("sbin", "escript"):
         (directory / part).symlink_to(packaged / part)
     for library in (packaged / "plugins").iterdir():
-        if library.name.startswith("rabbitmq_prelaunch-") or not library.name.startswith("rabbitmq_"):
+        name = library.name.rpartition("-")[0]
+        if name == "rabbitmq_prelaunch" or name in plugins or not library.name.startswith("rabbitmq_"):
             (directory / "plugins" / library.name).symlink_to(library)
 
 

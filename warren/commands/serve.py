@@ -11,6 +11,7 @@ import typer
 from warren.commands.opening import check_directory
 from warren.commands.options import AdoptOption, NodePath
 from warren.commands.output import print_json
+from warren.management.settings import ManagementSettings
 from warren.node import open as open_node
 from warren.server.settings import DEFAULT_PORT, DEFAULT_TLS_PORT, ServerSettings, TlsSettings
 
@@ -25,6 +26,9 @@ def serve(
     keyfile: Annotated[str | None, typer.Option(help="Its key, PEM.")] = None,
     cacertfile: Annotated[str | None, typer.Option(help="Whose certificates clients may show, PEM.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Clients have to show a certificate.")] = False,
+    management_port: Annotated[
+        int | None, typer.Option(help="Serve the management API and its page, too (15672 is the usual port; 0: free).")
+    ] = None,
     quorum_as_classic: Annotated[
         bool, typer.Option("--quorum-as-classic", help="A quorum queue that is declared is a durable classic one.")
     ] = False,
@@ -45,6 +49,7 @@ def serve(
         tls_port=None if tls is None else tls_port,
         tls=tls,
         default_queue_type_for_quorum="classic" if quorum_as_classic else None,
+        management=None if management_port is None else _management(host, management_port, tls),
     )
     check_directory(path, adopt=adopt, make=True)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s [%(levelname)s] %(message)s")
@@ -53,11 +58,21 @@ def serve(
     try:
         with open_node(path, config, adopt=adopt) as node:
             server = node.serve(settings)
+            managed = {} if server.management is None else {"management": server.management.url}
             if as_json:
-                print_json({"path": node.path, "addresses": [list(one) for one in server.addresses]})
+                print_json({"path": node.path, "addresses": [list(one) for one in server.addresses], **managed})
             else:
                 shown = ", ".join(f"{one[0]}:{one[1]}" for one in server.addresses)
-                print(f"{node.path} listens on {shown}", flush=True)
+                print(f"{node.path} listens on {shown}", *managed.values(), sep=", ", flush=True)
             signal.sigwait(ends)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _management(host: str, port: int, tls: TlsSettings | None) -> ManagementSettings:
+    return ManagementSettings(
+        management_tcp_ip=host,
+        management_tcp_port=port,
+        management_ssl_certfile=None if tls is None else tls.certfile,
+        management_ssl_keyfile=None if tls is None else tls.keyfile,
+    )

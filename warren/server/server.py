@@ -10,7 +10,9 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import attrs
 
 from warren.actors.loop_thread import LoopThread
 from warren.running_node import RunningNode
@@ -19,6 +21,10 @@ from warren.server.direct_reply import ReplyAddresses
 from warren.server.peer import Peer
 from warren.server.settings import ServerSettings, TlsSettings
 from warren.storage.errors import StorageError, WarrenError
+
+if TYPE_CHECKING:
+    from warren.management.server import ManagementServer
+    from warren.management.settings import ManagementSettings
 
 _LOG = logging.getLogger("warren.server")
 
@@ -43,6 +49,8 @@ class Server:
         """Who waits for direct replies."""
         self.addresses: list[tuple[str, int]] = []
         """Where it listens: hosts and ports, those of TLS behind the others."""
+        self.management: ManagementServer | None = None
+        """The management API beside it."""
         self.thread: LoopThread | None = None
         self._listening: list[asyncio.Server] = []
         self._idle: asyncio.Event | None = None
@@ -78,9 +86,22 @@ class Server:
             self.thread = None
             raise
         self.node.hosted.append(self)
+        if self.settings.management is not None:
+            try:
+                self._manage(self.settings.management)
+            except BaseException:
+                self.stop()
+                raise
         for host, port in self.addresses:
             if not _is_loopback(host):
                 _LOG.warning("listening on %s:%d, which other machines reach", host, port)
+
+    def _manage(self, settings: ManagementSettings) -> None:
+        from warren.management.server import ManagementServer  # noqa: PLC0415 - an extra
+
+        known = attrs.evolve(settings, loopback_users=self.settings.loopback_users)
+        self.management = ManagementServer(self.node, known, self)
+        self.management.start()
 
     async def _listen(self) -> None:
         settings = self.settings
@@ -107,6 +128,8 @@ class Server:
         """Close every connection, as RabbitMQ does when it is stopped, and listen no more."""
         if self.thread is None:
             return
+        if self.management is not None:
+            self.management.stop()
         self.thread.run(self._stop(reason))
         self.thread.stop()
         self.thread = None

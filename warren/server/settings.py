@@ -8,6 +8,7 @@ from typing import Final
 import attrs
 
 from warren.amqp.connection import CHANNEL_MAX, FRAME_MAX, FRAME_MIN_SIZE
+from warren.management.settings import ManagementSettings
 from warren.storage.errors import SettingsError
 
 DEFAULT_PORT: Final = 5672
@@ -69,6 +70,8 @@ class ServerSettings:
     default_queue_type_for_quorum: str | None = None
     """``"classic"``: a queue that is declared with ``x-queue-type: quorum`` is a durable classic one; ``None``: it is
     refused."""
+    management: ManagementSettings | None = None
+    """With them, the management API and its page are served, too; ``None``: they are not."""
 
     def __attrs_post_init__(self) -> None:
         if self.frame_max and self.frame_max < FRAME_MIN_SIZE:

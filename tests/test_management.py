@@ -1,0 +1,396 @@
+"""The management API of a node: who may ask what, and what it answers. Beside RabbitMQ's: test_management_broker."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pika
+import pytest
+
+import warren
+from tests.support.management_tools import Api
+from warren import management
+from warren.management import ManagementSettings
+from warren.management.access import Sessions
+from warren.management.http import HttpError
+from warren.management.lists import listed
+from warren.management.rates import Rates, rates_of
+from warren.management.routing import Route, Router
+from warren.management.server import ManagementServer
+from warren.server import ServerSettings
+from warren.server.server import ListenError
+from warren.storage.errors import SettingsError
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[warren.Node]:
+    with warren.open(tmp_path_factory.mktemp("node")) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def server(node: warren.Node) -> Iterator[ManagementServer]:
+    with management.serve(node, port=0) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def api(server: ManagementServer) -> Iterator[Api]:
+    with Api(server.url) as api:
+        yield api
+
+
+AskAs = Callable[..., Api]
+
+
+@pytest.fixture
+def ask_as(api: Api, request: pytest.FixtureRequest) -> Iterator[AskAs]:
+    """Makes a user of the test's own, with tags and maybe all permissions in a vhost."""
+    found: list[Api] = []
+
+    def make(tags: str, vhost: str | None = None) -> Api:
+        name = f"user{len(found)}"
+        assert api.ask("PUT", f"/users/{name}", {"password": "secret", "tags": tags}).status in (201, 204)
+        if vhost is not None:
+            every = {"configure": ".*", "write": ".*", "read": ".*"}
+            assert api.ask("PUT", f"/permissions/{vhost}/{name}", every).status in (201, 204)
+        found.append(Api(api.url, name, "secret"))
+        return found[-1]
+
+    yield make
+    for number, one in enumerate(found):
+        one.close()
+        api.ask("DELETE", f"/users/user{number}")
+
+
+# ── who may what ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nobody_is_let_in_without_a_name_and_a_password(server: ManagementServer, api: Api) -> None:
+    for auth in (None, ("guest", "wrong"), ("nobody", "guest"), ("guest", "")):
+        answer = httpx.get(f"{server.url}api/whoami", auth=auth)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == 'Basic realm="RabbitMQ Management"'
+    broken = httpx.get(f"{server.url}api/whoami", headers={"authorization": "Basic ?"})
+    assert broken.status_code == 401
+    assert api.get("/whoami") == {"name": "guest", "tags": ["administrator"]}
+
+
+WHO: dict[str, dict[str, int]] = {
+    "": {"/whoami": 401, "/overview": 401},
+    "management": {"/whoami": 200, "/overview": 200, "/nodes": 401, "/users": 401, "/policies/%2F": 200,
+                   "/parameters/x/%2F": 401, "/definitions": 401, "/queues/%2F": 200, "/queues/other": 401},
+    "policymaker": {"/whoami": 200, "/nodes": 401, "/users": 401, "/parameters/x/%2F": 200,
+                    "/parameters/x/other": 401, "/global-parameters": 200},
+    "monitoring": {"/whoami": 200, "/nodes": 200, "/users": 401, "/vhosts": 200, "/queues/other": 401,
+                   "/vhost-limits/other": 200, "/parameters/x/%2F": 401},
+    "administrator": {"/nodes": 200, "/users": 200, "/definitions": 200, "/queues/other": 200},
+}  # fmt: skip
+"""By a user's tags: the status of paths, for one who may use the vhost "/" and not the vhost "other"."""
+
+
+@pytest.mark.parametrize("tags", WHO)
+def test_tags_say_who_may_look_at_what(api: Api, ask_as: AskAs, tags: str) -> None:
+    api.ask("PUT", "/vhosts/other", {})
+    one = ask_as(tags, "%2F")
+    assert {path: one.ask("GET", path).status for path in WHO[tags]} == WHO[tags]
+    if tags == "management":
+        assert [vhost["name"] for vhost in one.get("/vhosts")] == ["/"]
+    if tags == "monitoring":
+        assert {vhost["name"] for vhost in one.get("/vhosts")} == {"/", "other"}
+    api.ask("DELETE", "/vhosts/other")
+
+
+def test_permissions_hold_for_requests(api: Api, ask_as: AskAs) -> None:
+    one = ask_as("management", "%2F")
+    api.ask("PUT", "/permissions/%2F/user0", {"configure": "^mine", "write": "^(mine|amq.default)", "read": "^mine"})
+    assert one.ask("PUT", "/queues/%2F/mine", {}).status == 201
+    assert api.ask("PUT", "/queues/%2F/theirs", {}).status == 201
+    message = {"routing_key": "mine", "properties": {}, "payload": "x", "payload_encoding": "string"}
+    assert one.ask("POST", "/exchanges/%2F/amq.default/publish", message).document == {"routed": True}
+    denied = [
+        one.ask("PUT", "/queues/%2F/other", {}),
+        one.ask("DELETE", "/queues/%2F/theirs"),
+        one.ask("DELETE", "/queues/%2F/theirs/contents"),
+        one.ask("POST", "/queues/%2F/theirs/get", {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}),
+        one.ask("GET", "/queues/%2F/theirs/browse"),
+        one.ask("POST", "/queues/%2F/theirs/move", {"to": "mine", "count": 1}),
+        one.ask("PUT", "/queues/%2F/mine2", {"arguments": {"x-dead-letter-exchange": "amq.fanout"}}),
+        one.ask("POST", "/bindings/%2F/e/amq.topic/q/mine", {}),
+        one.ask("POST", "/exchanges/%2F/amq.topic/publish", message),
+    ]
+    assert [(answer.status, answer.document["error"]) for answer in denied[:-1]] == [(401, "not_authorised")] * 8
+    assert denied[-1].status == 400  # RabbitMQ publishes through a channel, and repeats what closed that
+    assert denied[-1].document["reason"].startswith("403 ACCESS_REFUSED - access to exchange 'amq.topic'")
+    for name in ("mine", "theirs"):
+        assert api.ask("DELETE", f"/queues/%2F/{name}").status == 204
+
+
+def test_a_user_whose_password_changes_is_out_at_once(api: Api, ask_as: AskAs) -> None:
+    one = ask_as("management")
+    assert one.ask("GET", "/whoami").status == 200
+    api.ask("PUT", "/users/user0", {"password": "other", "tags": "management"})
+    assert one.ask("GET", "/whoami").status == 401
+
+
+# ── sessions of the page ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _log_in(server: ManagementServer, password: str = "guest", **headers: str) -> tuple[httpx.Client, httpx.Response]:
+    client = httpx.Client(base_url=server.url)
+    return client, client.post("/login", json={"username": "guest", "password": password}, headers=headers)
+
+
+def test_a_session_needs_its_token_for_every_change(server: ManagementServer) -> None:
+    client, answer = _log_in(server)
+    assert answer.json()["name"] == "guest"
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    token = {"x-csrf-token": answer.json()["csrf_token"]}
+    assert client.get("/api/whoami").json()["name"] == "guest"
+    assert client.get("/session").json()["csrf_token"] == token["x-csrf-token"]
+    changes = [("PUT", "/api/queues/%2F/s"), ("DELETE", "/api/queues/%2F/s"), ("POST", "/logout")]
+    for method, path in changes:
+        assert client.request(method, path).status_code == 403
+        assert client.request(method, path, headers={"x-csrf-token": "x"}).status_code == 403
+    for method, path in changes:
+        assert client.request(method, path, headers=token).status_code in (201, 204)
+    assert client.get("/session").json() is None
+    assert client.get("/api/whoami").status_code == 401
+
+
+def test_another_sites_page_changes_nothing(server: ManagementServer) -> None:
+    for elsewhere in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}):
+        _, answer = _log_in(server, **elsewhere)
+        assert answer.status_code == 403
+        put = httpx.put(f"{server.url}api/queues/%2F/s", auth=("guest", "guest"), headers=elsewhere)
+        assert put.status_code == 403
+    form = httpx.post(f"{server.url}login", data={"username": "guest", "password": "guest"})
+    assert form.status_code == 415
+    _, wrong = _log_in(server, password="wrong")
+    assert wrong.status_code == 401
+
+
+def test_a_session_ends_with_its_users_password(server: ManagementServer, api: Api) -> None:
+    api.ask("PUT", "/users/ann", {"password": "one", "tags": "management"})
+    client = httpx.Client(base_url=server.url)
+    assert client.post("/login", json={"username": "ann", "password": "one"}).status_code == 200
+    assert client.get("/api/whoami").status_code == 200
+    api.ask("PUT", "/users/ann", {"password": "two", "tags": "management"})
+    assert client.get("/api/whoami").status_code == 401
+    assert client.get("/session").json() is None
+    api.ask("DELETE", "/users/ann")
+
+
+def test_sessions_end_by_time_and_are_bounded() -> None:
+    now = 0.0
+    sessions = Sessions(60.0, lambda: now)
+    first, _ = sessions.begin(_user("a"))
+    assert sessions.get(first) is not None
+    for number in range(2000):
+        sessions.begin(_user(str(number)))
+    assert len(sessions) == 1000
+    assert sessions.get(first) is None
+    last, _ = sessions.begin(_user("b"))
+    now = 60.0
+    assert sessions.get(last) is None
+
+
+def _user(name: str) -> Any:
+    from warren.actors.engines.users import User
+
+    return User(name, b"")
+
+
+def test_every_answer_has_the_security_headers(server: ManagementServer) -> None:
+    for path in ("", "app.js", "api/whoami", "nothing", "metrics"):
+        headers = httpx.get(f"{server.url}{path}").headers
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert "unsafe" not in headers["content-security-policy"]
+        assert "default-src 'none'" in headers["content-security-policy"]
+
+
+# ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _publish(api: Api, key: str, payload: str, **properties: Any) -> Any:
+    said = {"routing_key": key, "properties": properties, "payload": payload, "payload_encoding": "string"}
+    return api.ask("POST", "/exchanges/%2F/amq.default/publish", said)
+
+
+@pytest.fixture
+def two_queues(api: Api) -> Iterator[tuple[str, str]]:
+    names = ("from", "to")
+    for name in names:
+        assert api.ask("PUT", f"/queues/%2F/{name}", {"durable": True}).status == 201
+    yield names
+    for name in names:
+        api.ask("DELETE", f"/queues/%2F/{name}")
+
+
+def test_messages_are_browsed_in_pages_and_left(api: Api, two_queues: tuple[str, str]) -> None:
+    for number in range(5):
+        _publish(api, "from", f"m{number}", headers={"n": number}, delivery_mode=2)
+    first = api.get("/queues/%2F/from/browse?count=3")
+    second = api.get(f"/queues/%2F/from/browse?count=3&after={first['next']}")
+    assert [one["payload"] for one in first["messages"] + second["messages"]] == [f"m{n}" for n in range(5)]
+    assert first["messages"][1]["properties"] == {"headers": {"n": 1}, "delivery_mode": 2}
+    assert second["next"] is None
+    queue = api.get("/queues/%2F/from")
+    assert (queue["messages_ready"], queue["messages_unacknowledged"]) == (5, 0)
+    assert queue["message_stats"]["publish"] == 5
+    assert "deliver_get" in queue["message_stats"]
+
+
+def test_messages_are_moved_in_order_with_their_properties(api: Api, two_queues: tuple[str, str]) -> None:
+    for number in range(600):
+        _publish(api, "from", f"m{number}", message_id=str(number), delivery_mode=2) if number < 5 else None
+    assert api.ask("POST", "/queues/%2F/from/move", {"to": "to", "count": 3}).document == {"moved": 3}
+    assert api.ask("POST", "/queues/%2F/from/move", {"to": "from", "count": 3}).status == 400
+    assert api.ask("POST", "/queues/%2F/from/move", {"to": "none", "count": 3}).status == 404
+    moved = api.get("/queues/%2F/to/browse")["messages"]
+    assert [one["properties"]["message_id"] for one in moved] == ["0", "1", "2"]
+    assert [one["payload"] for one in api.get("/queues/%2F/from/browse")["messages"]] == ["m3", "m4"]
+    assert api.get("/queues/%2F/from")["messages_unacknowledged"] == 0
+
+
+def test_a_queue_that_refuses_says_so(api: Api) -> None:
+    full = {"arguments": {"x-max-length": 1, "x-overflow": "reject-publish"}}
+    assert api.ask("PUT", "/queues/%2F/full", full).status == 201
+    assert _publish(api, "full", "one").document == {"routed": True}
+    refused = _publish(api, "full", "two")
+    assert (refused.status, refused.document["reason"]) == (
+        400,
+        "rejected Unable to publish message. Check queue limits.",
+    )
+    api.ask("DELETE", "/queues/%2F/full")
+
+
+def test_a_body_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    settings = ManagementSettings(management_tcp_port=0, management_max_http_body_size=1000)
+    with warren.open(tmp_path / "node") as node, management.serve(node, settings) as server, Api(server.url) as api:
+        assert _publish(api, "q", "x" * 2000).status == 400
+        assert _publish(api, "q", "x").status == 200
+
+
+# ── beside a server ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_it_runs_in_the_loop_of_a_server_and_shows_its_clients(tmp_path: Path) -> None:
+    with warren.open(tmp_path / "node") as node:
+        server = node.serve(ServerSettings(port=0, management=ManagementSettings(management_tcp_port=0)))
+        assert server.management is not None
+        with Api(server.management.url) as api:
+            port = server.addresses[0][1]
+            connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
+            channel = connection.channel()
+            queue = channel.queue_declare("", exclusive=True).method.queue
+            channel.basic_consume(queue, lambda *_: None, consumer_tag="tag")
+            (consumer,) = api.get("/consumers")
+            assert (consumer["consumer_tag"], consumer["queue"]) == ("tag", {"name": queue, "vhost": "/"})
+            (detail,) = api.get(f"/queues/%2F/{queue}")["consumer_details"]
+            assert detail["channel_details"]["name"] == api.get("/channels")[0]["name"]
+            get = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+            locked = api.ask("POST", f"/queues/%2F/{queue}/get", get)
+            assert (locked.status, locked.document["reason"][:21]) == (400, "405 RESOURCE_LOCKED -")
+            overview = api.get("/overview")
+            assert overview["object_totals"]["connections"] == 1
+            assert port in [one["port"] for one in overview["listeners"]]
+            connection.close()
+        server.stop()
+        assert not node._running.hosted
+
+
+def test_it_ends_with_its_node_and_does_not_start_twice_on_a_port(tmp_path: Path) -> None:
+    with warren.open(tmp_path / "node") as node:
+        server = management.serve(node, port=0)
+        with pytest.raises(ListenError):
+            management.serve(node, port=server.addresses[0][1])
+        url = server.url
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url)
+
+
+def test_settings_that_cannot_be() -> None:
+    for wrong in (
+        {"management_tcp_port": 70_000},
+        {"management_ssl_certfile": os.devnull},
+        {"management_ssl_certfile": "/nowhere", "management_ssl_keyfile": "/nowhere"},
+        {"management_login_session_timeout": 0},
+    ):
+        with pytest.raises(SettingsError):
+            ManagementSettings(**wrong)  # type: ignore[arg-type]
+    assert ManagementSettings().is_loopback
+    assert not ManagementSettings(management_tcp_ip="0.0.0.0").is_loopback
+
+
+# ── the parts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_rates_are_over_the_last_seconds_and_few_samples_are_kept() -> None:
+    rates = Rates()
+    assert rates.note("q", 0.0, {"publish": 10}) == {"publish": 0.0}
+    assert rates.note("q", 2.0, {"publish": 30}) == {"publish": 10.0}
+    for second in range(3, 100):
+        found = rates.note("q", float(second), {"publish": 30 + 5 * (second - 2)})
+    assert found == {"publish": 5.0}
+    assert rates.note("q", 99.5, {"publish": 30 + 5 * 97 + 100})["publish"] > 5
+    assert rates_of({"publish": 3}, {"publish": 0.6}) == {"publish": 3, "publish_details": {"rate": 0.6}}
+    rates.note("other", 0.0, {})
+    rates.keep(["q"])
+    assert len(rates) == 1
+
+
+def test_lists_are_sorted_filtered_and_cut() -> None:
+    items = [{"vhost": "/", "name": name, "n": n, "in": {"x": -n}} for n, name in enumerate(("b", "A", "c"))]
+    assert [one["name"] for one in listed(items, {})] == ["A", "b", "c"]
+    assert [one["name"] for one in listed(items, {"sort": "in.x"})] == ["c", "A", "b"]
+    assert listed(items, {"sort": "n", "sort_reverse": "true", "columns": "name"})[0] == {"name": "c"}
+    assert listed(items, {"columns": "in.x", "sort": "n"}) == [{"in": {"x": 0}}, {"in": {"x": -1}}, {"in": {"x": -2}}]
+    page = listed(items, {"page": "2", "page_size": "2", "columns": "name"}, pages=True)
+    assert page["items"] == [{"name": "c"}]
+    assert (page["total_count"], page["item_count"], page["page_count"]) == (3, 1, 2)
+    assert [one["name"] for one in listed(items, {"page": "1", "name": "a"}, pages=True)["items"]] == ["A"]
+    for wrong in ({"page": "0"}, {"page": "x"}, {"page": "9"}, {"page": "1", "name": "(", "use_regex": "true"}):
+        with pytest.raises(HttpError):
+            listed(items, wrong, pages=True)
+
+
+def test_a_path_is_split_before_it_is_decoded() -> None:
+    async def handler(_: Any) -> None: ...
+
+    routes = [Route(path, "any", {"GET": handler}) for path in ("/a/:x", "/a/fixed", "/a/:x/:y", "/a/fixed/b")]
+    router = Router.of(routes)
+
+    def found(path: str) -> Any:
+        match = router.find(path)
+        return None if match is None else (match[0].path, match[1])
+
+    assert found("/a/%2F") == ("/a/:x", {"x": "/"})
+    assert found("/a/fixed") == ("/a/fixed", {})
+    assert found("/a/fixed/") == ("/a/fixed", {})
+    assert found("/a/fixed/c") == ("/a/:x/:y", {"x": "fixed", "y": "c"})
+    assert found("/a/%2F/c%20d") == ("/a/:x/:y", {"x": "/", "y": "c d"})
+    assert found("/b") is None
+    assert found("/a/x/y/z") is None
+
+
+def test_definitions_come_back_as_they_went(api: Api, tmp_path: Path) -> None:
+    api.ask("PUT", "/queues/%2F/kept", {"durable": True, "arguments": {"x-max-length": 3}})
+    api.ask("PUT", "/users/ann", {"password": "one", "tags": "management"})
+    api.ask("PUT", "/policies/%2F/p", {"pattern": "^k", "definition": {"max-length": 2}, "apply-to": "queues"})
+    assert api.get("/queues/%2F/kept")["policy"] == "p"
+    document = api.get("/definitions")
+    with warren.open(tmp_path / "node") as node, management.serve(node, port=0) as server, Api(server.url) as other:
+        assert other.ask("POST", "/definitions", json.dumps(document)).status == 204
+        assert other.get("/definitions") == document
+    for path in ("/queues/%2F/kept", "/users/ann", "/policies/%2F/p"):
+        assert api.ask("DELETE", path).status == 204

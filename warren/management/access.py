@@ -1,0 +1,189 @@
+"""Who asks: by name and password (HTTP's basic authentication), or by a session of the page. And who may what."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import ipaddress
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+import attrs
+from starlette.requests import Request
+
+from warren.actors.engines.errors import AccessRefusedError, NotFoundError
+from warren.actors.engines.users import User
+from warren.management.call import MANAGEMENT_TAGS, POLICYMAKER_TAGS, Call, Managed
+from warren.management.http import REALM, HttpError, not_authorised
+from warren.management.routing import Access
+
+COOKIE: Final = "warren_session"
+CSRF_HEADER: Final = "x-csrf-token"
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+MAX_SESSIONS: Final = 1000
+"""With more, the one that was used the longest ago ends."""
+_TOKEN_BYTES: Final = 32
+
+
+@attrs.define
+class Session:
+    """Somebody who has logged in to the page."""
+
+    user: User
+    """As it was then: where it has changed, the session is over."""
+    csrf_token: str
+    ends_s: float
+
+
+@attrs.define
+class Sessions:
+    """All sessions of a page; they end with the process. ``clock``: monotonic seconds."""
+
+    lifetime_s: float
+    _clock: Callable[[], float] = time.monotonic
+    _sessions: dict[str, Session] = attrs.Factory(dict)
+
+    def begin(self, user: User) -> tuple[str, Session]:
+        """A new session, and the token that a browser has it by."""
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        while len(self._sessions) >= MAX_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        session = Session(user, secrets.token_urlsafe(_TOKEN_BYTES), self._clock() + self.lifetime_s)
+        self._sessions[token] = session
+        return token, session
+
+    def get(self, token: str) -> Session | None:
+        """The session of a token, if it goes on."""
+        session = self._sessions.pop(token, None)
+        if session is None or session.ends_s <= self._clock():
+            return None
+        self._sessions[token] = session  # behind all others: it was used just now
+        return session
+
+    def end(self, token: str) -> None:
+        """It is over."""
+        self._sessions.pop(token, None)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+
+def log_in(managed: Managed, request: Request, name: str, password: bytes) -> User:
+    """The user of that name and password. Raises :class:`HttpError`: it is not known, or may not use the API."""
+    try:
+        user = managed.users.authenticate(name, password)
+    except AccessRefusedError:
+        raise HttpError(401, "not_authorized", "Login failed", challenge(request)) from None
+    check_user(managed, request, user)
+    return user
+
+
+def check_user(managed: Managed, request: Request, user: User) -> None:
+    """Raise :class:`HttpError` where somebody who is known may not use the API, or not from there."""
+    if user.name in managed.settings.loopback_users and not is_loopback(request):
+        raise not_authorised("User can only log in via localhost")
+    if MANAGEMENT_TAGS.isdisjoint(user.tags):
+        raise not_authorised("Not management user")
+
+
+def challenge(request: Request) -> dict[str, str]:
+    """The header by which browsers ask for a name and a password; the page asks itself."""
+    return {} if "x-requested-with" in request.headers else {"www-authenticate": REALM}
+
+
+def is_loopback(request: Request) -> bool:
+    """Whether a request is from this machine."""
+    if request.client is None:
+        return True  # a Unix socket
+    try:
+        address = ipaddress.ip_address(request.client.host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def identify(managed: Managed, sessions: Sessions, request: Request) -> User:
+    """Who asks. Raises :class:`HttpError` where nobody says, who says is not known, or another site's page asks."""
+    check_same_site(request)
+    kind, _, encoded = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "basic":
+        try:
+            name, colon, password = base64.b64decode(encoded, validate=True).partition(b":")
+        except binascii.Error:
+            colon = b""
+        if not colon:
+            raise HttpError(401, "not_authorized", "Login failed", challenge(request))
+        return log_in(managed, request, name.decode(errors="surrogateescape"), password)
+    session = session_of(managed, sessions, request)
+    if session is None:
+        raise HttpError(401, "not_authorised", "Login failed", challenge(request))
+    if request.method not in SAFE_METHODS:
+        check_token(request, session)
+    check_user(managed, request, session.user)
+    return session.user
+
+
+def session_of(managed: Managed, sessions: Sessions, request: Request) -> Session | None:
+    """The session that a request belongs to. It is over where the user has gone, or has another password or tags."""
+    token = request.cookies.get(COOKIE)
+    session = None if token is None else sessions.get(token)
+    if token is None or session is None:
+        return None
+    try:
+        same = managed.users[session.user.name] == session.user
+    except NotFoundError:
+        same = False
+    if not same:
+        sessions.end(token)
+        return None
+    return session
+
+
+def check_token(request: Request, session: Session) -> None:
+    """Raise :class:`HttpError` where a change does not come from the page that the session's user has open."""
+    said = request.headers.get(CSRF_HEADER, "")
+    if not hmac.compare_digest(said.encode("latin-1"), session.csrf_token.encode()):
+        raise HttpError(403, "forbidden", f"a change needs the session's {CSRF_HEADER}")
+
+
+def check_same_site(request: Request) -> None:
+    """Raise :class:`HttpError` where a browser asks for a change on behalf of another site's page."""
+    if request.method in SAFE_METHODS:
+        return
+    origin = request.headers.get("origin")
+    elsewhere = origin is not None and urlsplit(origin).netloc != request.headers.get("host")
+    if elsewhere or request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise HttpError(403, "forbidden", "a change that another site asks for")
+
+
+def may(call: Call, access: Access) -> str | None:
+    """``None``, or why the user may not."""
+    match access:
+        case "any":
+            return None
+        case "admin":
+            return None if call.is_administrator else "Not administrator user"
+        case "monitor":
+            return None if call.is_monitor else "Not monitor user"
+        case "global":
+            return None if call.has_tag(*POLICYMAKER_TAGS) else "User not authorised to access object"
+        case "policies":
+            may_use = call.has_tag("policymaker") and _may_use(call, call.usable_vhosts)
+            return None if call.is_administrator or may_use else "User not authorised to access object"
+        case "vhost-visible":
+            may_see = call.is_administrator or _may_use(call, call.visible_vhosts)
+            return None if may_see else "User not authorised to access virtual host"
+        case _:
+            may_use = call.is_administrator or _may_use(call, call.usable_vhosts)
+            return None if may_use else "User not authorised to access virtual host"
+
+
+def _may_use(call: Call, allowed: list[str]) -> bool:
+    """A vhost that is not there is another answer's business."""
+    name = call.parts.get("vhost")
+    return name is None or name in allowed or name not in call.vhosts

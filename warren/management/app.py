@@ -1,0 +1,117 @@
+"""The management API as an ASGI application: lets requests in, finds their handlers, words their answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import attrs
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from warren.actors.engines.errors import RefusedError
+from warren.management import access, api, prometheus
+from warren.management.call import Call, Managed
+from warren.management.http import Done, Failed, HttpError, bad_request, json_response, not_authorised, refused
+from warren.management.lists import columns_of, pick
+from warren.management.page import Page
+from warren.management.routing import Handler, Route, Router
+from warren.storage.errors import MessageError, WarrenError
+
+_LOG = logging.getLogger("warren.management")
+
+API: Final = "/api"
+
+SECURITY_HEADERS: Final[Mapping[str, str]] = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+@attrs.define(eq=False)
+class Application:
+    """One node's API and page."""
+
+    managed: Managed
+    sessions: access.Sessions = attrs.field(init=False)
+    _router: Router = attrs.field(init=False, factory=lambda: Router.of(api.ROUTES))
+    _page: Page = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.sessions = access.Sessions(60.0 * self.managed.settings.management_login_session_timeout)
+        self._page = Page(self.managed, self.sessions)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        response = await self._answered(request)
+        for name, value in SECURITY_HEADERS.items():
+            response.headers[name] = value
+        if request.method == "HEAD":
+            response.body = b""
+        await response(scope, receive, send)
+
+    async def _answered(self, request: Request) -> Response:
+        try:
+            return await self._answer(request)
+        except HttpError as error:
+            return error.response()
+        except RefusedError as error:
+            return refused(error).response()
+        except MessageError as error:
+            return bad_request(str(error)).response()
+        except WarrenError as error:
+            _LOG.warning("%s %s: %s", request.method, request.url.path, error)
+            return json_response({"error": "internal_server_error", "reason": str(error)}, 500)
+        except Exception:
+            _LOG.exception("%s %s", request.method, request.url.path)
+            return json_response({"error": "internal_server_error", "reason": "the server's log says why"}, 500)
+
+    async def _answer(self, request: Request) -> Response:
+        raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+        path = raw.decode("latin-1").partition("?")[0]
+        if path in (API, f"{API}/"):
+            return Response(status_code=HTTPStatus.MOVED_PERMANENTLY, headers={"location": "/"})
+        if path in prometheus.PATHS:
+            return await prometheus.answer(self.managed, request, path)
+        if not path.startswith(f"{API}/"):
+            return await self._page.answer(request, path)
+        found = self._router.find(path.removeprefix(API))
+        if found is None:
+            raise HttpError(404, "Object Not Found", "Not Found")
+        route, parts = found
+        handler = route[request.method]
+        if handler is None:
+            return _other_method(request.method, route)
+        call = Call(self.managed, request, access.identify(self.managed, self.sessions, request), parts)
+        if (why := access.may(call, route.access)) is not None:
+            raise not_authorised(why)
+        return await _called(handler, call)
+
+
+async def _called(handler: Handler, call: Call) -> Response:
+    answer: Any = await handler(call)
+    if isinstance(answer, Response):
+        return answer
+    if isinstance(answer, Done | Failed):
+        return answer.response()
+    if isinstance(answer, dict) and "items" not in answer:
+        answer = pick(answer, columns_of(call.query))
+    return json_response(answer)
+
+
+def _other_method(method: str, route: Route) -> Response:
+    status = HTTPStatus.OK if method == "OPTIONS" else HTTPStatus.METHOD_NOT_ALLOWED
+    return Response(status_code=status, headers={"allow": route.allowed})

@@ -1,0 +1,176 @@
+"""A request that was let in: who asks, for what, and the node that is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import attrs
+from starlette.requests import Request
+
+from warren.actors.engines.users import User, Users
+from warren.actors.node_actor import NodeActor
+from warren.aio import bridge
+from warren.management.clients import NO_CLIENTS, Clients
+from warren.management.http import not_found, parse_body, read_body
+from warren.management.samples import NodeSample, QueueSample, Samples
+from warren.management.settings import ManagementSettings
+from warren.running_node import RunningNode
+from warren.steps import Steps
+
+T = TypeVar("T")
+
+MONITOR_TAGS = frozenset({"administrator", "monitoring"})
+POLICYMAKER_TAGS = frozenset({"administrator", "policymaker"})
+MANAGEMENT_TAGS = MONITOR_TAGS | POLICYMAKER_TAGS | {"management"}
+
+
+def node_name_here() -> str:
+    """What a node of this machine is called."""
+    return f"warren@{socket.gethostname()}"
+
+
+@attrs.define(eq=False, kw_only=True)
+class Managed:
+    """The node that an API is about, and what serves it."""
+
+    node: RunningNode
+    settings: ManagementSettings = attrs.Factory(ManagementSettings)
+    clients: Clients = NO_CLIENTS
+    node_name: str = attrs.Factory(node_name_here)
+    samples: Samples = attrs.field(init=False)
+    addresses: list[tuple[str, int]] = attrs.Factory(list)
+    """Where the API itself listens."""
+    _sampling: asyncio.Lock = attrs.Factory(asyncio.Lock)
+    renamed: str | None = None
+    """What the node was named by a request."""
+
+    def __attrs_post_init__(self) -> None:
+        self.samples = Samples(self.node, self.node_name)
+
+    @property
+    def users(self) -> Users:
+        """The node's; any thread may ask them."""
+        return self.node.actor.users
+
+    @property
+    def cluster_name(self) -> str:
+        return self.renamed or self.settings.cluster_name or self.node_name
+
+    async def sample(self) -> NodeSample:
+        """All numbers of the moment."""
+        async with self._sampling:
+            return await bridge.in_thread(self.samples.take)
+
+    async def sample_queue(self, vhost: str, name: str) -> QueueSample | None:
+        """One queue's; ``None`` where there is none."""
+        async with self._sampling:
+            return await bridge.in_thread(lambda: self.samples.one(vhost, name))
+
+    async def change(self, work: Callable[[NodeActor], T]) -> T:
+        """Change what is declared."""
+        return await bridge.run(self.node.change(work))
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run a verb."""
+        return await bridge.run(steps)
+
+
+@attrs.frozen
+class Call:
+    """One request."""
+
+    managed: Managed
+    request: Request
+    user: User
+    parts: dict[str, str]
+    """What the path says, by the names in its route."""
+
+    @property
+    def node(self) -> RunningNode:
+        return self.managed.node
+
+    @property
+    def query(self) -> Any:
+        """The query's parameters, the last one of each name."""
+        return self.request.query_params
+
+    async def body(self) -> dict[str, Any]:
+        """The object in the body. Raises :class:`HttpError`."""
+        return parse_body(await self.raw_body())
+
+    async def raw_body(self) -> bytes:
+        """The body. Raises :class:`HttpError` where it is too long."""
+        return await read_body(self.request, self.managed.settings.management_max_http_body_size)
+
+    # ── who ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def has_tag(self, *tags: str) -> bool:
+        """Whether the user has one of these."""
+        return not set(tags).isdisjoint(self.user.tags)
+
+    @property
+    def is_administrator(self) -> bool:
+        return self.has_tag("administrator")
+
+    @property
+    def is_monitor(self) -> bool:
+        """Whether it may see what others do."""
+        return self.has_tag(*MONITOR_TAGS)
+
+    # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def vhosts(self) -> list[str]:
+        """All there are, those that are down too."""
+        return sorted({*self.node.actor.vhosts, *self.node.actor.down})
+
+    @property
+    def usable_vhosts(self) -> list[str]:
+        """Those that the user may use."""
+        return [name for name in self.vhosts if self.managed.users.may_use(self.user.name, name)]
+
+    @property
+    def visible_vhosts(self) -> list[str]:
+        """Those that the user may know of."""
+        return self.vhosts if self.is_monitor else self.usable_vhosts
+
+    @property
+    def listed_vhosts(self) -> list[str]:
+        """Those whose queues, exchanges and bindings a list has for the user; of one vhost, where the path says it.
+
+        Raises :class:`HttpError` where there is none of that name.
+        """
+        listed = self.vhosts if self.is_administrator else self.usable_vhosts
+        one = self.one_vhost
+        return listed if one is None else [name for name in listed if name == one]
+
+    @property
+    def one_vhost(self) -> str | None:
+        """The vhost that the path (or the header ``x-vhost``) says; ``None``: none. Raises :class:`HttpError`."""
+        if "vhost" in self.parts:
+            return self.vhost
+        return self.request.headers.get("x-vhost") or None
+
+    @property
+    def vhost(self) -> str:
+        """The vhost of the path. Raises :class:`HttpError` where it is not there."""
+        name = self.parts["vhost"]
+        if name not in self.node.actor.vhosts and name not in self.node.actor.down:
+            raise not_found()
+        return name
+
+    @property
+    def vhost_to_change(self) -> str:
+        """The same, where RabbitMQ says what it misses."""
+        name = self.parts["vhost"]
+        if name not in self.node.actor.vhosts and name not in self.node.actor.down:
+            raise not_found("vhost_not_found")
+        return name
+
+    def exchange_part(self, name: str) -> str:
+        """The name of an exchange in the path; the default one is ``amq.default`` there."""
+        found = self.parts[name]
+        return "" if found == "amq.default" else found

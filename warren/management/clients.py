@@ -1,0 +1,197 @@
+"""The clients that a server has: what the management API asks of it. A node that serves nobody has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Protocol
+
+Document = dict[str, Any]
+
+
+class Consumers(Protocol):
+    """The consumers of a channel."""
+
+    by_tag: dict[str, Any]
+    """Each with an ``info()``."""
+
+
+class Channel(Protocol):
+    """A channel of a connection."""
+
+    @property
+    def consumers(self) -> Consumers:
+        """Those that get through it."""
+
+    def info(self) -> Mapping[str, Any]:
+        """Under RabbitMQ's names."""
+
+
+class Connection(Protocol):
+    """A client's connection."""
+
+    @property
+    def channels(self) -> Mapping[int, Any]:
+        """By their numbers."""
+
+    def info(self) -> Mapping[str, Any]:
+        """Under RabbitMQ's names."""
+
+    def close(self, reason: str) -> Any:
+        """Tell the client, and close it."""
+
+
+class Clients(Protocol):
+    """A server."""
+
+    @property
+    def connections(self) -> Mapping[str, Any]:
+        """By their names."""
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where it listens."""
+
+
+class NoClients:
+    """A node that no server runs on."""
+
+    @property
+    def connections(self) -> Mapping[str, Any]:
+        """None."""
+        return {}
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """None."""
+        return []
+
+
+NO_CLIENTS: Final = NoClients()
+
+_CONNECTION: Final[Mapping[str, Any]] = {
+    "auth_mechanism": "PLAIN",
+    "channel_max": 2047,
+    "channels": 0,
+    "client_properties": {},
+    "connected_at": 0,
+    "frame_max": 131_072,
+    "host": "127.0.0.1",
+    "peer_cert_issuer": None,
+    "peer_cert_subject": None,
+    "peer_cert_validity": None,
+    "peer_host": "127.0.0.1",
+    "peer_port": 0,
+    "port": 0,
+    "protocol": "AMQP 0-9-1",
+    "recv_cnt": 0,
+    "recv_oct": 0,
+    "send_cnt": 0,
+    "send_oct": 0,
+    "send_pend": 0,
+    "ssl": False,
+    "ssl_cipher": None,
+    "ssl_hash": None,
+    "ssl_key_exchange": None,
+    "ssl_protocol": None,
+    "state": "running",
+    "timeout": 0,
+    "type": "network",
+    "user": "",
+    "vhost": "/",
+}
+_CHANNEL: Final[Mapping[str, Any]] = {
+    "acks_uncommitted": 0,
+    "confirm": False,
+    "consumer_count": 0,
+    "global_prefetch_count": 0,
+    "messages_unacknowledged": 0,
+    "messages_uncommitted": 0,
+    "messages_unconfirmed": 0,
+    "number": 0,
+    "pending_raft_commands": 0,
+    "prefetch_count": 0,
+    "state": "running",
+    "transactional": False,
+    "user": "",
+    "vhost": "/",
+}
+_CONSUMER: Final[Mapping[str, Any]] = {
+    "ack_required": True,
+    "active": True,
+    "activity_status": "up",
+    "arguments": {},
+    "consumer_tag": "",
+    "exclusive": False,
+    "prefetch_count": 0,
+    "queue": {},
+}
+
+
+def connection_json(name: str, connection: Connection, node: str) -> Document:
+    """A connection as the API has it."""
+    found = {**_CONNECTION, "name": name, "node": node, **connection.info()}
+    found["channels"] = len(connection.channels)
+    properties = found.get("client_properties") or {}
+    if "connection_name" in properties:
+        found.setdefault("user_provided_name", properties["connection_name"])
+    found.setdefault("user_who_performed_action", found["user"])
+    return found
+
+
+def connections_of(clients: Clients, node: str) -> list[Document]:
+    """All of them."""
+    return [connection_json(name, one, node) for name, one in list(clients.connections.items())]
+
+
+def channel_json(name: str, connection: Connection, number: int, channel: Channel, node: str) -> Document:
+    """A channel as the API has it; ``name``: its connection's."""
+    above = connection_json(name, connection, node)
+    found = {
+        **_CHANNEL,
+        "name": f"{name} ({number})",
+        "node": node,
+        "number": number,
+        "user": above["user"],
+        "vhost": above["vhost"],
+        "connection_details": {part: above[part] for part in ("name", "peer_host", "peer_port")},
+        **channel.info(),
+    }
+    found.setdefault("user_who_performed_action", found["user"])
+    return found
+
+
+def channels_of(clients: Clients, node: str, connection: str | None = None) -> list[Document]:
+    """All of them, or one connection's."""
+    return [channel_json(name, one, number, channel, node) for name, one, number, channel in _each(clients, connection)]
+
+
+def _each(clients: Clients, only: str | None) -> Iterator[tuple[str, Any, int, Any]]:
+    for name, connection in list(clients.connections.items()):
+        if only in (None, name):
+            for number, channel in list(connection.channels.items()):
+                yield name, connection, number, channel
+
+
+def consumers_of(clients: Clients, node: str) -> list[Document]:
+    """All of them, as the API has them."""
+    found = []
+    for name, connection, number, channel in _each(clients, None):
+        consumers = list(channel.consumers.by_tag.items())
+        if not consumers:
+            continue
+        above = channel_json(name, connection, number, channel, node)
+        details = {
+            "connection_name": name,
+            "name": above["name"],
+            "node": node,
+            "number": number,
+            "peer_host": above["connection_details"]["peer_host"],
+            "peer_port": above["connection_details"]["peer_port"],
+            "user": above["user"],
+        }
+        for tag, consumer in consumers:
+            one = {**_CONSUMER, "consumer_tag": tag, "channel_details": details, **consumer.info()}
+            if isinstance(one["queue"], str):
+                one["queue"] = {"name": one["queue"], "vhost": above["vhost"]}
+            found.append(one)
+    return found

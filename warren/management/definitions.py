@@ -1,0 +1,56 @@
+"""Definitions: all that is declared, out and in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from warren.actors.engines.definitions_json import BROKER_VERSION
+from warren.actors.engines.errors import RefusedError
+from warren.management.call import Call
+from warren.management.http import Done, bad_request, json_response, not_found
+from warren.management.lists import columns_of, pick
+
+
+async def definitions(call: Call) -> Any:
+    """``/api/definitions``, ``/api/definitions/:vhost``; ``download``: as a file of that name."""
+    vhost = call.parts.get("vhost")
+    if vhost is not None and vhost not in call.vhosts:
+        raise bad_request("vhost_not_found")
+    found = await call.managed.run(call.node.definitions(vhost))
+    for queue in found["queues"]:
+        queue.pop("type", None)
+    if vhost is None:
+        found = {**found, "product_name": "RabbitMQ", "product_version": BROKER_VERSION}
+    name = call.query.get("download")
+    if name is None:
+        return found
+    quoted = "".join(one for one in name if one.isalnum() or one in "-_. @") or "definitions.json"
+    return json_response(
+        pick(found, columns_of(call.query)), headers={"content-disposition": f'attachment; filename="{quoted}"'}
+    )
+
+
+async def import_definitions(call: Call) -> Any:
+    """Declare what a document has: all of it, or nothing."""
+    body = await call.raw_body()
+    try:
+        document = json.loads(body) if body else {}
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise bad_request("failed_to_parse_json")
+    vhost = call.parts.get("vhost")
+    if vhost is not None and vhost not in call.vhosts:
+        raise not_found("vhost_not_found")
+    declared = {one.get("name") for one in document.get("vhosts", []) if isinstance(one, dict)}
+    for part in ("queues", "exchanges", "bindings", "permissions", "policies"):
+        for one in document.get(part, []) if vhost is None else []:
+            where = one.get("vhost") if isinstance(one, dict) else None
+            if where is not None and where not in declared and where not in call.vhosts:
+                raise bad_request(["no_such_vhost", where])
+    try:
+        await call.managed.change(lambda actor: actor.import_definitions(document, vhost))
+    except RefusedError as error:
+        raise bad_request(str(error)) from error
+    return Done()

@@ -1,0 +1,242 @@
+"""Exchanges and bindings: listed, declared, deleted."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote_plus
+
+from warren.actors.engines.errors import AccessRefusedError, NotFoundError
+from warren.actors.engines.exchanges import DEFAULT_EXCHANGE, Binding, DestinationType, ExchangeDeclaration
+from warren.actors.engines.vhost_definitions import VhostDefinitions, is_builtin
+from warren.management.call import Call
+from warren.management.http import Done, bad_request, boolean, not_found
+from warren.management.lists import listed
+from warren.management.overview import disable_stats
+from warren.management.samples import Document
+
+_BINDING_ORDER = ("vhost", "source", "type", "destination", "routing_key", "properties_key")
+_HASH_BYTES = 4
+
+
+def definitions_of(call: Call, vhost: str) -> VhostDefinitions | None:
+    """What a vhost has; ``None`` where it is down."""
+    running = call.node.actor.vhosts.get(vhost)
+    return None if running is None else running.definitions
+
+
+def _listed_definitions(call: Call) -> list[VhostDefinitions]:
+    found = [definitions_of(call, vhost) for vhost in call.listed_vhosts]
+    return [one for one in found if one is not None]
+
+
+# ── exchanges ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def exchange_json(exchange: ExchangeDeclaration) -> Document:
+    """As the API has it."""
+    by = "rmq-internal" if is_builtin(exchange.name) else "guest"
+    return exchange.to_json() | {"user_who_performed_action": by}
+
+
+def _with_policy(vhost: VhostDefinitions, exchange: ExchangeDeclaration) -> Document:
+    applied = vhost.policies.of("exchange", exchange.name)
+    return exchange_json(exchange) | ({} if applied.policy is None else {"policy": applied.policy.name})
+
+
+async def exchanges(call: Call) -> Any:
+    """``/api/exchanges``, ``/api/exchanges/:vhost``."""
+    found = [_with_policy(vhost, one) for vhost in _listed_definitions(call) for one in vhost.exchanges()]
+    return listed(found, call.query, pages=True)
+
+
+def _find(call: Call) -> ExchangeDeclaration:
+    definitions = definitions_of(call, call.vhost)
+    try:
+        if definitions is not None:
+            return definitions.exchange(call.exchange_part("exchange"))
+    except NotFoundError:
+        pass
+    raise not_found()
+
+
+async def exchange(call: Call) -> Any:
+    """``/api/exchanges/:vhost/:exchange``."""
+    found = _with_policy(call.node.vhost(call.vhost).definitions, _find(call))
+    return found if disable_stats(call) else {"incoming": [], "outgoing": []} | found
+
+
+async def put_exchange(call: Call) -> Any:
+    """Declare an exchange."""
+    vhost, name = call.vhost_to_change, call.exchange_part("exchange")
+    said = await call.body()
+    arguments = said.get("arguments") or {}
+    if not isinstance(arguments, dict):
+        raise bad_request("arguments are an object")
+    users, user = call.managed.users, call.user.name
+    users.check(user, vhost, "exchange", name, "configure")
+    if isinstance(alternate := arguments.get("alternate-exchange"), str):
+        users.check(user, vhost, "exchange", name, "read")
+        users.check(user, vhost, "exchange", alternate, "write")
+    if not name:
+        raise AccessRefusedError("operation not permitted on the default exchange")
+    definitions = call.node.vhost(vhost).definitions
+    new = not definitions.has("exchange", name)
+    kind = said.get("type", "direct")
+    if kind not in ("direct", "fanout", "headers", "topic"):
+        raise bad_request(f"unknown exchange type '{kind}'")
+    declaration = ExchangeDeclaration(
+        vhost=vhost,
+        name=name,
+        type=kind,
+        durable=boolean(said.get("durable")),
+        auto_delete=boolean(said.get("auto_delete")),
+        internal=boolean(said.get("internal")),
+        arguments=arguments,
+    )
+    await call.managed.change(lambda actor: actor.declare_exchange(declaration))
+    return Done(new)
+
+
+async def delete_exchange(call: Call) -> Any:
+    """Delete an exchange, with ``if-unused``."""
+    found = _find(call)
+    call.managed.users.check(call.user.name, found.vhost, "exchange", found.name, "configure")
+    if_unused = call.query.get("if-unused") == "true"
+    await call.managed.change(lambda actor: actor.delete_exchange(found.vhost, found.name, if_unused=if_unused))
+    return Done()
+
+
+# ── bindings ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def properties_key(binding: Binding) -> str:
+    """What stands for a binding's routing key and arguments in a path."""
+    key = quote_plus(binding.routing_key, errors="surrogateescape").replace("~", "%7E")
+    if not binding.arguments:
+        return key or "~"
+    arguments = json.dumps(binding.to_json()["arguments"], sort_keys=True).encode()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(arguments).digest()[:_HASH_BYTES]).decode().rstrip("=")
+    return f"{key}~{digest}"
+
+
+def binding_json(binding: Binding) -> Document:
+    """As the API has it."""
+    return binding.to_json() | {"properties_key": properties_key(binding)}
+
+
+def _list(call: Call, found: Iterable[Binding]) -> Any:
+    return listed([binding_json(one) for one in found], call.query, _BINDING_ORDER)
+
+
+async def bindings(call: Call) -> Any:
+    """``/api/bindings``, ``/api/bindings/:vhost``."""
+    return _list(call, [one for vhost in _listed_definitions(call) for one in _all(vhost)])
+
+
+def _all(vhost: VhostDefinitions) -> list[Binding]:
+    """Those of the default exchange too, which are there without being declared."""
+    implicit = [one for queue in vhost.queues() for one in vhost.bindings_to("queue", queue.name)]
+    return [one for one in implicit if one.source == DEFAULT_EXCHANGE] + vhost.bindings()
+
+
+async def bindings_from(call: Call) -> Any:
+    """``/api/exchanges/:vhost/:exchange/bindings/source``."""
+    definitions, name = definitions_of(call, call.vhost), call.exchange_part("exchange")
+    if definitions is None or not definitions.has("exchange", name):
+        return []
+    return _list(call, [one for one in _all(definitions) if one.source == name])
+
+
+async def bindings_to_exchange(call: Call) -> Any:
+    """``/api/exchanges/:vhost/:exchange/bindings/destination``."""
+    return _to(call, "exchange", call.exchange_part("exchange"))
+
+
+async def bindings_to_queue(call: Call) -> Any:
+    """``/api/queues/:vhost/:queue/bindings``."""
+    return _to(call, "queue", call.parts["queue"])
+
+
+def _to(call: Call, kind: DestinationType, name: str) -> Any:
+    definitions = definitions_of(call, call.vhost)
+    if definitions is None or not definitions.has(kind, name):
+        return []
+    return _list(call, definitions.bindings_to(kind, name))
+
+
+def _ends(call: Call) -> tuple[str, DestinationType, str]:
+    kinds: dict[str, DestinationType] = {"q": "queue", "e": "exchange"}
+    kind = kinds.get(call.parts["type"])
+    if kind is None:
+        raise not_found()
+    name = call.parts["destination"] if kind == "queue" else call.exchange_part("destination")
+    return call.exchange_part("source"), kind, name
+
+
+def _between(call: Call) -> list[Binding]:
+    source, kind, name = _ends(call)
+    definitions = definitions_of(call, call.vhost)
+    if definitions is None or not definitions.has(kind, name):
+        return []
+    return [one for one in definitions.bindings_to(kind, name) if one.source == source]
+
+
+async def bindings_between(call: Call) -> Any:
+    """``/api/bindings/:vhost/e/:source/:type/:destination``."""
+    return _list(call, _between(call))
+
+
+async def post_binding(call: Call) -> Any:
+    """Declare a binding; the answer says where it is."""
+    source, kind, name = _ends(call)
+    vhost, said = call.vhost_to_change, await call.body()
+    binding = Binding(
+        vhost=vhost,
+        source=source,
+        destination=name,
+        destination_type=kind,
+        routing_key=str(said.get("routing_key") or ""),
+        arguments=said.get("arguments") or {},
+    )
+    _check(call, binding)
+    await call.managed.change(lambda actor: actor.bind(binding, call))
+    path = f"{quote(name, safe='', errors='surrogateescape')}/{quote(properties_key(binding), safe='~')}"
+    return Done(new=True, location=path)
+
+
+def _check(call: Call, binding: Binding) -> None:
+    users, user = call.managed.users, call.user.name
+    if DEFAULT_EXCHANGE in (binding.source, binding.destination):
+        raise AccessRefusedError("operation not permitted on the default exchange")
+    users.check(user, binding.vhost, binding.destination_type, binding.destination, "write")
+    users.check(user, binding.vhost, "exchange", binding.source, "read")
+    definitions = definitions_of(call, binding.vhost)
+    if definitions is None or not definitions.has("exchange", binding.source):
+        return
+    if definitions.exchange(binding.source).type == "topic":
+        users.check_topic(user, binding.vhost, binding.source, binding.routing_key, "read")
+
+
+def _one(call: Call) -> Binding:
+    wanted = unquote_plus(call.parts["key"])
+    for binding in _between(call):
+        if wanted in (properties_key(binding), unquote_plus(properties_key(binding))):
+            return binding
+    raise not_found()
+
+
+async def binding(call: Call) -> Any:
+    """``/api/bindings/:vhost/e/:source/:type/:destination/:key``."""
+    return binding_json(_one(call))
+
+
+async def delete_binding(call: Call) -> Any:
+    """Take a binding away."""
+    found = _one(call)
+    _check(call, found)
+    await call.managed.change(lambda actor: actor.unbind(found, call))
+    return Done()

@@ -1,0 +1,103 @@
+"""Health checks: ``{"status": "ok"}``, or 503 with the reason."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.management.call import Call
+from warren.management.http import Done, Failed, bad_request, integer, not_found
+from warren.management.overview import listeners
+from warren.queue_verbs import QueueVerbs
+
+_OK: Final = {"status": "ok"}
+_ALIVENESS_QUEUE: Final = "aliveness-test"
+_UNITS: Final = frozenset({"day", "days", "week", "weeks", "month", "months", "year", "years"})
+_PROTOCOLS: Final = {"amqp091": "amqp", "amqp0-9-1": "amqp", "amqp-0-9-1": "amqp", "amqp": "amqp", "http": "http"}
+
+
+async def aliveness_test(call: Call) -> Any:
+    """Declares a queue, publishes a message to it and gets it."""
+    vhost, name = call.vhost, _ALIVENESS_QUEUE
+    users, user = call.managed.users, call.user.name
+    for right in ("configure", "write", "read"):
+        users.check(user, vhost, "queue", name, right)
+    declaration = QueueDeclaration(vhost=vhost, name=name, durable=False)
+    entry = await call.managed.change(lambda actor: actor.declare_queue(declaration, call))
+    verbs = QueueVerbs(call.node, entry)
+    await call.managed.run(verbs.publish(b"test_message", persistent=False, timeout=10.0))
+    await call.managed.run(verbs.get_many(1, auto_ack=True))
+    return _OK
+
+
+async def alarms(call: Call) -> Any:
+    """Of the whole node; there is no other."""
+    found = (await call.managed.run(call.node.memory()))["alarms"]
+    if not found:
+        return _OK
+    node = call.managed.node_name
+    return Failed({
+        "status": "failed",
+        "reason": "There are alarms in effect in the cluster",
+        "alarms": [{"node": node, "resource": one} for one in found],
+    })  # fmt: skip
+
+
+async def node(call: Call) -> Any:
+    """``/api/healthchecks/node``: no alarm is set, and every vhost runs."""
+    if call.parts.get("node", call.managed.node_name) != call.managed.node_name:
+        raise not_found()
+    found = (await call.managed.run(call.node.memory()))["alarms"]
+    down = sorted(call.node.actor.down)
+    if found or down:
+        what = f"resource alarm(s) in effect:{found}" if found else f"virtual host(s) down: {', '.join(down)}"
+        return Failed({"status": "failed", "reason": what})
+    return _OK
+
+
+async def certificate_expiration(call: Call) -> Any:
+    """Not looked at: what is asked for is checked."""
+    if call.parts["unit"] not in _UNITS:
+        raise bad_request("Time unit not recognised. Supported units: days, weeks, months, years.")
+    integer(call.parts["within"])
+    return _OK
+
+
+async def port_listener(call: Call) -> Any:
+    """Whether something listens on a port."""
+    try:
+        port = int(call.parts["port"])
+    except ValueError:
+        raise bad_request("Invalid port") from None
+    ports = [one["port"] for one in listeners(call)]
+    if port in ports:
+        return {"status": "ok", "port": port}
+    return Failed({"status": "failed", "reason": "No active listener", "missing": port, "ports": ports})
+
+
+async def protocol_listener(call: Call) -> Any:
+    """Whether something listens that speaks a protocol."""
+    asked = call.parts["protocol"]
+    protocol = _PROTOCOLS.get(asked, asked)
+    protocols = sorted({one["protocol"] for one in listeners(call)})
+    if protocol in protocols:
+        return {"status": "ok", "protocol": protocol}
+    return Failed({"status": "failed", "reason": "No active listener", "missing": asked, "protocols": protocols})
+
+
+async def virtual_hosts(call: Call) -> Any:
+    """Whether every vhost runs."""
+    down = sorted(call.node.actor.down)
+    if not down:
+        return _OK
+    return Failed({"status": "failed", "reason": "Some virtual hosts are down", "virtual-hosts": down})
+
+
+async def single_node(call: Call) -> Any:
+    """What is only asked of clusters."""
+    return {"status": "ok", "reason": "single node cluster"}
+
+
+async def rebalance(call: Call) -> Any:
+    """There is nothing to be moved to other nodes."""
+    return Done()

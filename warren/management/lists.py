@@ -1,0 +1,172 @@
+"""Lists as the management API answers them: sorted, filtered, in pages, and with the columns that were asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+
+from warren.management.http import HttpError, bad_request
+
+DEFAULT_PAGE_SIZE: Final = 100
+MAX_PAGE_SIZE: Final = 500
+_BY_NAME: Final = ("vhost", "name")
+_MAX_PATTERN: Final = 1000
+"""Characters of a regular expression that names are searched for."""
+
+Query = Mapping[str, str]
+Item = Mapping[str, Any]
+Columns = list[list[str]] | None
+
+
+@attrs.frozen
+class Page:
+    """Which page of a list, and of which of its items."""
+
+    number: int
+    size: int
+    name: str = ""
+    """What an item's name has to have in it; a regular expression, ``is_pattern``. Case does not matter."""
+    is_pattern: bool = False
+
+    @classmethod
+    def of(cls, query: Query) -> Page | None:
+        """As a request asks for it; ``None``: it wants the whole list. Raises :class:`HttpError`."""
+        number, size = _number(query, "page"), _number(query, "page_size")
+        if number is None:
+            return None
+        if number < 1 or (size is not None and not 1 <= size <= MAX_PAGE_SIZE):
+            raise HttpError(
+                400,
+                "invalid_pagination_parameters",
+                f"Invalid pagination parameters: page number {number}, page size "
+                f"{'undefined' if size is None else size}",
+            )
+        is_pattern = query.get("use_regex") == "true"
+        return cls(number, DEFAULT_PAGE_SIZE if size is None else size, query.get("name", ""), is_pattern)
+
+    def matching(self, items: Sequence[Item]) -> list[Item]:
+        """Those whose name is asked for."""
+        if not self.name:
+            return list(items)
+        if not self.is_pattern:
+            wanted = self.name.lower()
+            return [item for item in items if wanted in str(item.get("name", "")).lower()]
+        try:
+            pattern = re.compile(self.name[:_MAX_PATTERN], re.IGNORECASE)
+        except (re.error, RecursionError):
+            raise _invalid() from None
+        return [item for item in items if pattern.search(str(item.get("name", "")))]
+
+    def cut(self, items: Sequence[Item], total: int) -> dict[str, Any]:
+        """The page of ``items``, of ``total`` that there are. Raises :class:`HttpError` where it is behind the end."""
+        first = (self.number - 1) * self.size
+        if first > len(items):
+            raise HttpError(
+                400,
+                "page_out_of_range",
+                f"Page out of range, page: {self.number} page size: {self.size}, len: {len(items)}",
+            )
+        found = list(items[first : first + self.size])
+        return {
+            "total_count": total,
+            "item_count": len(found),
+            "filtered_count": len(items),
+            "page": self.number,
+            "page_size": self.size,
+            "page_count": (len(items) + self.size - 1) // self.size,
+            "items": found,
+        }
+
+
+def _invalid() -> HttpError:
+    return bad_request("Pagination parameters are invalid")
+
+
+def _number(query: Query, name: str) -> int | None:
+    found = query.get(name)
+    if found is None:
+        return None
+    try:
+        return int(found)
+    except ValueError:
+        raise _invalid() from None
+
+
+def listed(items: Iterable[Item], query: Query, order: Sequence[str] = _BY_NAME, *, pages: bool = False) -> Any:
+    """A list as a request wants it; ``order``: by which columns, where it says nothing; ``pages``: it may have pages.
+
+    Raises :class:`HttpError`.
+    """
+    page = Page.of(query) if pages else None
+    every = sorted_items(items, query, order)
+    columns = columns_of(query)
+    if page is None:
+        return [pick(item, columns) for item in every]
+    found = page.cut(page.matching(every), len(every))
+    return found | {"items": [pick(item, columns) for item in found["items"]]}
+
+
+def sorted_items(items: Iterable[Item], query: Query, order: Sequence[str]) -> list[Item]:
+    """In the order that is asked for."""
+    asked = query.get("sort")
+    if asked == "":
+        return list(items)
+    columns = [column.split(".") for column in ((asked, *order) if asked else order)]
+    found = sorted(items, key=lambda item: [_rank(_dotted(item, column)) for column in columns])
+    if query.get("sort_reverse") == "true":
+        found.reverse()
+    return found
+
+
+def _dotted(item: Any, path: Sequence[str]) -> Any:
+    """What is not there counts as the number 0."""
+    for name in path:
+        if not isinstance(item, Mapping) or name not in item:
+            return 0
+        item = item[name]
+    return item
+
+
+def _rank(value: Any) -> tuple[int, Any]:
+    """The order of Erlang's terms: numbers, atoms, lists, strings."""
+    match value:
+        case None | bool():
+            return 1, str(value).lower()
+        case int() | float():
+            return 0, value
+        case str():
+            return 3, value
+        case _:
+            return 2, str(value)
+
+
+# ── columns ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def columns_of(query: Query) -> Columns:
+    """The columns that are asked for, dotted ones as a path; ``None``: all."""
+    asked = query.get("columns")
+    if asked is None:
+        return None
+    return [[part for part in column.split(".") if part] for column in asked.split(",") if column.strip(".")]
+
+
+def pick(item: Any, columns: Columns) -> Any:
+    """What the columns leave of an object, or of the objects of a list."""
+    if columns is None:
+        return item
+    if isinstance(item, list):
+        return [pick(one, columns) for one in item]
+    if not isinstance(item, Mapping):
+        return item
+    wanted = {column[0] for column in columns if column}
+    return {name: pick(value, _below(name, columns)) for name, value in item.items() if name in wanted}
+
+
+def _below(name: str, columns: list[list[str]]) -> Columns:
+    if [name] in columns:
+        return None
+    return [column[1:] for column in columns if column[:1] == [name]]

@@ -1,0 +1,349 @@
+"""Messages: published to an exchange, taken from a queue, moved to another one, looked at."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from warren.actors.engines.effects import Delivered
+from warren.actors.engines.errors import (
+    ArgumentsError,
+    NotFoundError,
+    PreconditionFailedError,
+    RefusedError,
+)
+from warren.actors.engines.routing import carbon_copies
+from warren.actors.future import Confirm
+from warren.actors.handing_over import PublishKey, PublishRefusedError
+from warren.actors.node_context import BlockedError
+from warren.actors.queue_actor import QueueActor
+from warren.aio import bridge
+from warren.channel import Channel, DeliveredMessage
+from warren.consumer_verbs import spread
+from warren.management.call import Call
+from warren.management.http import HttpError, bad_request, closed_with, integer, not_found, refused_in_channel, required
+from warren.management.queues import check_owner, find
+from warren.messages import ReceivedMessage
+from warren.publishing import publishing
+from warren.queue_index.amqp_tables import table_to_json
+from warren.queue_index.message_format import Envelope
+from warren.queue_index.properties import NAMES, Properties, encode_properties
+from warren.queue_verbs import QueueVerbs
+from warren.storage.errors import MessageError
+
+ACK_MODES: Final[Mapping[str, str]] = {
+    "ack_requeue_true": "requeue",
+    "ack_requeue_false": "ack",
+    "reject_requeue_true": "requeue",
+    "reject_requeue_false": "reject",
+}
+"""What becomes of messages that were got."""
+MAX_GET: Final = 10_000
+"""Messages a request."""
+MOVED_TOGETHER: Final = 256
+PUBLISH_TIMEOUT_S: Final = 30.0
+_INTEGERS: Final = frozenset({"delivery_mode", "priority", "timestamp"})
+_MAX_EXPIRATION_MS: Final = 315_360_000_000
+
+
+# ── properties ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def properties_of(said: Any) -> Properties:
+    """Properties as a request says them. Raises :class:`HttpError`."""
+    if not isinstance(said, Mapping):
+        raise bad_request("properties are an object")
+    found: dict[str, Any] = {}
+    for name in NAMES:
+        value = said.get(name)
+        if name not in said:
+            continue
+        if name == "headers":
+            found[name] = _table(value)
+        elif name in _INTEGERS:
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise bad_request(["not_int", name])
+            found[name] = value
+        elif not isinstance(value, str):
+            raise bad_request(["not_string", name])
+        else:
+            found[name] = value
+    return Properties(**found)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise bad_request("headers are an object")
+    _check_no_null(value)
+    return dict(value)
+
+
+def _check_no_null(value: Any) -> None:
+    if value is None:
+        raise bad_request("null_not_allowed")
+    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        _check_no_null(one)
+
+
+def _expiration_ms(properties: Properties) -> int | None:
+    said = properties.expiration
+    if said is None:
+        return None
+    text = said if isinstance(said, str) else said.decode("latin-1")
+    if not text.isascii() or not text.isdigit():
+        raise ArgumentsError(f"invalid expiration '{text}': no_integer")
+    if int(text) > _MAX_EXPIRATION_MS:
+        raise ArgumentsError(f"invalid expiration '{text}': {{value_too_large,{text}}}")
+    return int(text)
+
+
+def properties_json(properties: Properties) -> Any:
+    """Those that are set; where none is, RabbitMQ writes an empty list."""
+    found = {name: value for name, value in attrs.asdict(properties, recurse=False).items() if value is not None}
+    if "headers" in found:
+        found["headers"] = table_to_json(found["headers"])
+    return found or []
+
+
+# ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def publish(call: Call) -> Any:
+    """``/api/exchanges/:vhost/:exchange/publish``: whether the message has reached a queue, once it is safe there."""
+    said = await call.body()
+    routing_key, properties, payload, encoding = required(
+        said, "routing_key", "properties", "payload", "payload_encoding"
+    )
+    if not isinstance(payload, str):
+        raise bad_request("payload_not_string")
+    if not isinstance(routing_key, str):
+        raise bad_request(["not_string", "routing_key"])
+    vhost, exchange = call.vhost, call.exchange_part("exchange")
+    checked, body = properties_of(properties), decoded(payload, encoding)
+    try:
+        routed = await _publish(call, vhost, exchange, routing_key, properties=checked, body=body)
+    except RefusedError as error:
+        raise bad_request(closed_with(error)) from error
+    except PublishRefusedError:
+        raise bad_request("rejected Unable to publish message. Check queue limits.") from None
+    except BlockedError as error:
+        raise HttpError(503, "blocked", str(error)) from error
+    return {"routed": routed}
+
+
+def decoded(payload: str, encoding: Any) -> bytes:
+    """The body that a payload stands for. Raises :class:`HttpError`."""
+    match encoding:
+        case "string":
+            return payload.encode(errors="surrogateescape")
+        case "base64":
+            try:
+                return base64.b64decode(payload, validate=True)
+            except (binascii.Error, ValueError):
+                raise bad_request(["not_base64", payload]) from None
+        case _:
+            raise bad_request(["unsupported_encoding", encoding])
+
+
+async def _publish(
+    call: Call, vhost: str, exchange: str, routing_key: str, *, properties: Properties, body: bytes
+) -> bool:
+    users, user = call.managed.users, call.user.name
+    users.check(user, vhost, "exchange", exchange, "write")
+    if call.node.vhost(vhost).definitions.exchange(exchange).type == "topic":
+        users.check_topic(user, vhost, exchange, routing_key, "write")
+    if properties.user_id not in (None, user) and not call.has_tag("impersonator"):
+        raise PreconditionFailedError(
+            f"user_id property set to '{properties.user_id!s}' but authenticated user was '{user}'"
+        )
+    confirm = await _hand_over(call, vhost, exchange, routing_key, properties=properties, body=body)
+    if confirm is None:
+        return False
+    await bridge.safe(confirm)
+    return True
+
+
+async def _hand_over(
+    call: Call, vhost: str, exchange: str, routing_key: str, *, properties: Properties, body: bytes
+) -> Confirm | None:
+    """Give a message to the queues that it is for; ``None`` where there is none."""
+    expiration_ms = _expiration_ms(properties)
+    headers = properties.headers
+    keys = (routing_key, *carbon_copies(headers)) if headers else (routing_key,)
+    if headers and "BCC" in headers:
+        properties = attrs.evolve(properties, headers={name: one for name, one in headers.items() if name != "BCC"})
+    envelope = Envelope(
+        vhost.encode(errors="surrogateescape"),
+        exchange.encode(errors="surrogateescape"),
+        tuple(key.encode(errors="surrogateescape") for key in keys),
+        encode_properties(properties),
+        properties.delivery_mode == 2,
+    )
+    key = PublishKey(envelope, expiration_ms, properties.priority or 0)
+
+    def find_queues() -> list[QueueActor]:
+        running = call.node.vhost(vhost)
+        names = running.definitions.routing.route_all(exchange, keys, headers)
+        return [entry.actor for name in names if (entry := running.queues.get(name)) is not None]
+
+    confirm: Confirm | None = await bridge.admitted(
+        publishing(call.node, find_queues, key, [body], timeout=PUBLISH_TIMEOUT_S)
+    )
+    return confirm
+
+
+# ── getting ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def get(call: Call) -> Any:
+    """``/api/queues/:vhost/:queue/get``."""
+    said = await call.body()
+    ack_mode, count, encoding = required(said, "ackmode", "count", "encoding")
+    vhost, name = call.vhost, call.parts["queue"]
+    at_most, truncate = integer(count), said.get("truncate")
+    if encoding not in ("auto", "base64"):
+        raise bad_request("Unsupported encoding. Please use auto or base64.")
+    limit = None if truncate is None else max(0, integer(truncate))
+    if (outcome := ACK_MODES.get(str(ack_mode))) is None:
+        raise bad_request(["unknown", ack_mode])
+    try:
+        call.managed.users.check(call.user.name, vhost, "queue", name, "read")
+        (entry,) = call.node.queues(vhost, [name])
+        check_owner(entry)
+    except NotFoundError as error:
+        raise not_found(f"NOT_FOUND - {error}") from error
+    except RefusedError as error:
+        raise refused_in_channel(error) from error
+    verbs = QueueVerbs(call.node, entry)
+    channel, batches = await call.managed.run(verbs.get_many(min(MAX_GET, max(0, at_most))))
+    left = (await call.managed.run(verbs.stats()))["messages_ready"]
+    deliveries = [one for batch in batches for one in spread(DeliveredMessage, channel, batch)]
+    try:
+        return [got(one, left + len(deliveries) - 1 - index, encoding, limit) for index, one in enumerate(deliveries)]
+    finally:
+        await _settle(call, channel, batches, outcome)
+
+
+async def _settle(call: Call, channel: Channel, batches: list[Any], outcome: str) -> None:
+    for batch in batches:
+        if outcome != "requeue":
+            channel.settle_all(outcome, batch.tags)
+    await call.managed.run(channel.shut())
+
+
+def got(message: DeliveredMessage, left: int, encoding: str, limit: int | None) -> dict[str, Any]:
+    """A message as an answer has it. ``left``: how many are behind it; ``limit``: bytes of the body that are shown."""
+    return {
+        "payload_bytes": len(message.body),
+        "redelivered": message.redelivered,
+        "exchange": message.exchange,
+        "routing_key": message.routing_key,
+        "message_count": left,
+        "properties": properties_json(message.properties),
+        **payload_json(message.body, encoding, limit),
+    }
+
+
+def payload_json(body: bytes, encoding: str, limit: int | None) -> dict[str, str]:
+    """A body, as text where it is one and that is wanted."""
+    shown = body if limit is None or len(body) < limit else body[:limit]
+    if encoding == "auto":
+        try:
+            return {"payload": shown.decode(), "payload_encoding": "string"}
+        except UnicodeDecodeError:
+            pass
+    return {"payload": base64.b64encode(shown).decode(), "payload_encoding": "base64"}
+
+
+# ── what RabbitMQ's API has not ───────────────────────────────────────────────────────────────────────────────────────
+
+BROWSE_AT_MOST: Final = 500
+_BROWSED_BYTES: Final = 16_384
+
+
+async def browse(call: Call) -> Any:
+    """``/api/queues/:vhost/:queue/browse``: messages as they stand, none taken; those of consumers are ``unacked``.
+
+    ``count``: how many; ``after``: behind which place (``next`` of the answer before); ``truncate``: bytes of a body.
+    """
+    entry = find(call)
+    declaration = entry.declaration
+    call.managed.users.check(call.user.name, declaration.vhost, "queue", declaration.name, "read")
+    check_owner(entry)
+    count = max(1, min(BROWSE_AT_MOST, integer(call.query.get("count", 50))))
+    limit = max(0, integer(call.query.get("truncate", _BROWSED_BYTES)))
+    page = await call.managed.run(QueueVerbs(call.node, entry).page(count, _place(call.query.get("after"))))
+    found = []
+    for one in page:
+        message = ReceivedMessage((one.browsed.term,))
+        shown: dict[str, Any] = {"seq_id": one.browsed.seq_id, "level": one.level, "unacked": one.browsed.unacked}
+        try:
+            shown |= {
+                "exchange": message.exchange,
+                "routing_key": message.routing_key,
+                "properties": properties_json(message.properties),
+                "payload_bytes": len(message.body),
+                **payload_json(message.body, "auto", limit),
+            }
+        except MessageError as error:
+            shown["error"] = str(error)
+        found.append(shown)
+    last = page[-1] if len(page) == count else None
+    return {"messages": found, "next": None if last is None else f"{last.level}.{last.browsed.seq_id}"}
+
+
+def _place(said: str | None) -> tuple[int, int] | None:
+    if not said:
+        return None
+    level, _, seq_id = said.partition(".")
+    return integer(level), integer(seq_id)
+
+
+async def move(call: Call) -> Any:
+    """``/api/queues/:vhost/:queue/move``: the messages at the head go to another queue of the vhost.
+
+    ``to``, ``count``. Each is acked once it is safe there: none is lost; a crash in between leaves it in both.
+    """
+    entry = find(call)
+    to, count = required(await call.body(), "to", "count")
+    vhost, name = entry.declaration.vhost, entry.declaration.name
+    users, user = call.managed.users, call.user.name
+    users.check(user, vhost, "queue", name, "read")
+    users.check(user, vhost, "exchange", "", "write")
+    check_owner(entry)
+    target = call.node.vhost(vhost).queues.get(str(to))
+    if target is None:
+        raise not_found(f"no queue '{to}' in vhost '{vhost}'")
+    if target is entry:
+        raise bad_request("a queue's messages are moved to another one")
+    verbs, left, moved = QueueVerbs(call.node, entry), max(0, integer(count)), 0
+    try:
+        while left > 0:
+            channel, batches = await call.managed.run(verbs.get_many(min(MOVED_TOGETHER, left)))
+            if not batches:
+                break
+            for batch in batches:
+                await _move(call, vhost, str(to), channel, batch)
+                moved += batch.count
+                left -= batch.count
+    except PublishRefusedError:
+        raise bad_request(f"queue '{to}' takes no more; {moved} messages were moved") from None
+    finally:
+        await call.managed.run(verbs.release())
+    return {"moved": moved}
+
+
+async def _move(call: Call, vhost: str, to: str, channel: Channel, batch: Delivered) -> None:
+    confirms = [
+        await _hand_over(call, vhost, "", to, properties=message.properties, body=message.body)
+        for message in spread(DeliveredMessage, channel, batch)
+    ]
+    for confirm in confirms:
+        if confirm is None:
+            raise not_found(f"no queue '{to}' in vhost '{vhost}'")
+        await bridge.safe(confirm)
+    channel.settle_all("ack", batch.tags)

@@ -1,0 +1,365 @@
+"""The whole node: overview, nodes, vhosts, and small questions."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import shutil
+import sys
+import time
+from collections import Counter
+from typing import Any, Final
+
+import psutil
+
+from warren.actors.engines.definitions_json import BROKER_VERSION
+from warren.actors.engines.exchanges import EXCHANGE_TYPES
+from warren.actors.engines.node_settings import NodeSettings
+from warren.management.call import Call
+from warren.management.http import Done, bad_request, boolean, not_found, required
+from warren.management.lists import listed
+from warren.management.samples import Document, NodeSample
+
+_DESCRIPTIONS: Final = {name: f"AMQP {name} exchange, as per the AMQP specification" for name in EXCHANGE_TYPES}
+_RETENTION: Final = {"global": [600, 3600, 28800, 86400], "basic": [600, 3600], "detailed": [600]}
+_CHURN: Final = (
+    "channel_closed", "channel_created", "connection_closed", "connection_created", "queue_created", "queue_declared",
+    "queue_deleted",
+)  # fmt: skip
+_COLLECTED: Final = (
+    "channel_closed", "channel_consumer_deleted", "connection_closed", "consumer_deleted", "exchange_deleted",
+    "node_node_deleted", "queue_deleted", "vhost_deleted",
+)  # fmt: skip
+_NODE_COUNTERS: Final = (
+    *_CHURN, "context_switches", "gc_bytes_reclaimed", "gc_num", "io_read_avg_time", "io_read_bytes", "io_read_count",
+    "io_reopen_count", "io_seek_avg_time", "io_seek_count", "io_sync_avg_time", "io_sync_count", "io_write_avg_time",
+    "io_write_bytes", "io_write_count", "mnesia_disk_tx_count", "mnesia_ram_tx_count", "msg_store_read_count",
+    "msg_store_write_count", "queue_index_read_count", "queue_index_write_count",
+)  # fmt: skip
+_MECHANISMS: Final = (("PLAIN", "SASL PLAIN authentication mechanism"), ("AMQPLAIN", "QPid AMQPLAIN mechanism"))
+_PERSONALITY: Final = "RabbitMQ"
+"""Whose API this is; clients look at it before they ask on."""
+
+
+def disable_stats(call: Call) -> bool:
+    """Whether only what is declared is asked for."""
+    return bool(call.query.get("disable_stats") == "true")
+
+
+def exchange_types() -> list[Document]:
+    """Those there are."""
+    return [{"name": name, "description": text, "enabled": True} for name, text in sorted(_DESCRIPTIONS.items())]
+
+
+async def overview(call: Call) -> Any:
+    """``/api/overview``."""
+    without = disable_stats(call)
+    found: Document = {
+        "management_version": BROKER_VERSION,
+        "rates_mode": "basic",
+        "sample_retention_policies": _RETENTION,
+        "exchange_types": exchange_types(),
+        "product_version": BROKER_VERSION,
+        "product_name": _PERSONALITY,
+        "rabbitmq_version": BROKER_VERSION,
+        "cluster_name": call.managed.cluster_name,
+        "erlang_version": platform.python_version(),
+        "erlang_full_version": f"{platform.python_implementation()} {sys.version.partition(' ')[0]}",
+        "release_series_support_status": "supported",
+        "disable_stats": without,
+        "enable_queue_totals": call.query.get("enable_queue_totals") == "true",
+        "node": call.managed.node_name,
+    }
+    totals = await _object_totals(call)
+    if without:
+        return found | {"object_totals": {name: totals[name] for name in ("queues", "exchanges", "connections")}}
+    sample = await call.managed.sample()
+    lengths, counted = call.managed.samples.totals(sample, None)
+    churn = call.managed.samples.rates_of("churn", dict.fromkeys(_CHURN, 0))
+    found |= {
+        "message_stats": counted | _channel_stats(call),
+        "churn_rates": churn,
+        "queue_totals": lengths,
+        "object_totals": totals
+        | {"consumers": sum(one.document.get("consumers", 0) for one in sample.queues.values())},
+        "statistics_db_event_queue": 0,
+    }
+    if call.is_monitor:
+        found |= {"listeners": listeners(call), "contexts": contexts(call)}
+    return found
+
+
+def _channel_stats(call: Call, vhost: str | None = None) -> Document:
+    """What channels count and queues cannot: confirms, and what reached no queue."""
+    totals = Counter(dict.fromkeys(("confirm", "return_unroutable", "drop_unroutable"), 0))
+    for connection in list(call.managed.clients.connections.values()):
+        for channel in list(connection.channels.values()):
+            said = channel.info()
+            stats = said.get("message_stats") or {} if vhost in (None, said["vhost"]) else {}
+            totals.update({name: stats.get(name, 0) for name in totals})
+    return call.managed.samples.rates_of(("channels", vhost), totals)
+
+
+async def _object_totals(call: Call) -> Document:
+    visible = call.visible_vhosts
+    running = [one for name, one in list(call.node.actor.vhosts.items()) if name in visible]
+    connections = list(call.managed.clients.connections.values())
+    return {
+        "channels": sum(len(connection.channels) for connection in connections),
+        "connections": len(connections),
+        "consumers": 0,
+        "exchanges": sum(len(one.definitions.exchanges()) for one in running),
+        "queues": sum(len(one.queues) for one in running),
+    }
+
+
+def listeners(call: Call) -> list[Document]:
+    """Where the node listens."""
+    options = {"backlog": 128, "nodelay": True, "linger": [True, 0], "exit_on_close": False}
+    found = [("amqp", host, port) for host, port in call.managed.clients.addresses]
+    found += [("http", host, port) for host, port in call.managed.addresses]
+    return [
+        {
+            "node": call.managed.node_name,
+            "protocol": protocol,
+            "ip_address": host,
+            "port": port,
+            "socket_opts": options,
+        }
+        for protocol, host, port in found
+    ]
+
+
+def contexts(call: Call) -> list[Document]:
+    """Where the API is."""
+    return [
+        {
+            "ssl_opts": [],
+            "node": call.managed.node_name,
+            "description": "RabbitMQ Management",
+            "path": "/",
+            "cowboy_opts": "[]",
+            "ip": host,
+            "port": str(port),
+        }
+        for host, port in call.managed.addresses
+    ]
+
+
+# ── nodes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def nodes(call: Call) -> Any:
+    """``/api/nodes``: the one there is."""
+    return listed([await _node(call)], call.query, ("name",))
+
+
+async def node(call: Call) -> Any:
+    """``/api/nodes/:node``."""
+    if call.parts["node"] != call.managed.node_name:
+        raise not_found()
+    return await _node(call)
+
+
+async def node_memory(call: Call) -> Any:
+    """``/api/nodes/:node/memory``: what queues account for, and the rest."""
+    if call.parts["node"] != call.managed.node_name:
+        raise not_found()
+    sample = await call.managed.sample()
+    queues = sum(one.document.get("memory", 0) for one in sample.queues.values())
+    used = sample.memory["used_bytes"]
+    total = {"erlang": used, "rss": used, "allocated": used}
+    parts = {"queue_procs": queues, "other_proc": max(0, used - queues)}
+    return {"memory": parts | {"total": total, "strategy": call.node.config.node.vm_memory_calculation_strategy}}
+
+
+async def _node(call: Call) -> Document:
+    sample = await call.managed.sample()
+    memory, process = sample.memory, psutil.Process()
+    soft_limit = process.rlimit(psutil.RLIMIT_NOFILE)[0] if hasattr(process, "rlimit") else 0
+    counted = dict.fromkeys(_NODE_COUNTERS, 0) | {
+        "mem_used": memory["used_bytes"],
+        "fd_used": process.num_fds() if hasattr(process, "num_fds") else 0,
+        "sockets_used": len(call.managed.clients.connections),
+        "proc_used": process.num_threads(),
+        "disk_free": memory["disk_free_bytes"] if memory["disk_free_bytes"] is not None else _free(call.node.path),
+        "context_switches": sum(process.num_ctx_switches()),
+        "gc_num": sum(generation["collections"] for generation in gc.get_stats()),
+        "msg_store_read_count": sum(one.disk.get("disk_reads", 0) for one in sample.queues.values()),
+        "msg_store_write_count": sum(one.disk.get("disk_writes", 0) for one in sample.queues.values()),
+        **_io(process),
+    }
+    alarms = memory["alarms"]
+    return {
+        "name": call.managed.node_name,
+        "type": "disc",
+        "running": True,
+        "partitions": [],
+        "os_pid": str(os.getpid()),
+        "fd_total": soft_limit,
+        "sockets_total": soft_limit,
+        "mem_limit": memory["limit_bytes"],
+        "mem_alarm": "memory" in alarms,
+        "disk_free_limit": memory["disk_limit_bytes"],
+        "disk_free_alarm": "disk" in alarms,
+        "proc_total": 1_048_576,
+        "rates_mode": "basic",
+        "uptime": round(1000 * (time.monotonic() - call.node.opened_s)),
+        "run_queue": 0,
+        "processors": os.cpu_count() or 1,
+        "exchange_types": exchange_types(),
+        "auth_mechanisms": [{"name": name, "description": text, "enabled": True} for name, text in _MECHANISMS],
+        "applications": [{"name": "rabbit", "description": "RabbitMQ", "version": BROKER_VERSION}],
+        "contexts": [
+            {name: value for name, value in one.items() if name not in ("node", "ssl_opts")} for one in contexts(call)
+        ],
+        "log_files": [],
+        "db_dir": os.path.abspath(call.node.path),
+        "config_files": [],
+        "net_ticktime": 60,
+        "enabled_plugins": ["rabbitmq_management", "rabbitmq_prometheus"],
+        "mem_calculation_strategy": _strategy(call.node.config.node),
+        "ra_open_file_metrics": {"ra_log_wal": 0, "ra_log_segment_writer": 0},
+        "cluster_links": [],
+        "metrics_gc_queue_length": dict.fromkeys(_COLLECTED, 0),
+        **call.managed.samples.rates_of("node", counted),
+    }
+
+
+def _io(process: psutil.Process) -> dict[str, int]:
+    """What the process has read and written, where the system counts that."""
+    try:
+        found = process.io_counters()
+    except (AttributeError, psutil.Error):
+        return {}
+    return {
+        "io_read_bytes": found.read_bytes,
+        "io_read_count": found.read_count,
+        "io_write_bytes": found.write_bytes,
+        "io_write_count": found.write_count,
+    }
+
+
+def _strategy(settings: NodeSettings) -> str:
+    return settings.vm_memory_calculation_strategy
+
+
+def _free(path: str) -> int:
+    return shutil.disk_usage(path).free
+
+
+# ── vhosts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _vhost(call: Call, name: str, sample: NodeSample | None) -> Document:
+    description = "Default virtual host" if name == "/" else ""
+    found: Document = {
+        "name": name,
+        "description": description,
+        "tags": [],
+        "default_queue_type": "undefined",
+        "metadata": {"description": description, "tags": []},
+        "tracing": False,
+        "cluster_state": {call.managed.node_name: "stopped" if name in call.node.actor.down else "running"},
+    }
+    if sample is None:
+        return found
+    lengths, counted = call.managed.samples.totals(sample, name)
+    found |= lengths | _octets(call, name)
+    if any(one.message_stats for one in sample.of_vhost(name)):
+        found["message_stats"] = counted | _channel_stats(call, name)
+    return found
+
+
+def _octets(call: Call, vhost: str) -> Document:
+    """Bytes that the connections of a vhost have received and sent."""
+    totals = {"recv_oct": 0, "send_oct": 0}
+    for connection in list(call.managed.clients.connections.values()):
+        said = connection.info()
+        if said["vhost"] == vhost:
+            for name in totals:
+                totals[name] += said[name]
+    return call.managed.samples.rates_of(("octets", vhost), totals)
+
+
+async def vhosts(call: Call) -> Any:
+    """``/api/vhosts``."""
+    sample = None if disable_stats(call) else await call.managed.sample()
+    found = [_vhost(call, name, sample) for name in call.visible_vhosts]
+    return listed(found, call.query, ("name",), pages=True)
+
+
+async def vhost(call: Call) -> Any:
+    """``/api/vhosts/:vhost``."""
+    name = call.vhost
+    return _vhost(call, name, None if disable_stats(call) else await call.managed.sample())
+
+
+async def put_vhost(call: Call) -> Any:
+    """Declare a vhost; who does so may do everything in it."""
+    boolean((await call.body()).get("tracing"))
+    name, user = call.parts["vhost"], call.user.name
+    new = name not in call.vhosts
+    await call.managed.change(lambda actor: actor.declare_vhost(name))
+    if new:
+        await call.managed.change(
+            lambda actor: actor.define(lambda known: known.users.set_permissions(user, name, ".*", ".*", ".*"))
+        )
+    return Done(new)
+
+
+async def delete_vhost(call: Call) -> Any:
+    """With everything in it."""
+    name = call.vhost
+    await call.managed.change(lambda actor: actor.delete_vhost(name))
+    return Done()
+
+
+async def start_vhost(call: Call) -> Any:
+    """``/api/vhosts/:vhost/start/:node``: it runs, or is tried again by itself."""
+    if call.vhost in call.node.actor.down:
+        raise bad_request(f"vhost '{call.vhost}' is down: {call.node.actor.down[call.vhost]}")
+    return Done(new=True)
+
+
+# ── small questions ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def whoami(call: Call) -> Any:
+    """``/api/whoami``."""
+    return {"name": call.user.name, "tags": list(call.user.tags)}
+
+
+async def cluster_name(call: Call) -> Any:
+    """``/api/cluster-name``."""
+    return {"name": call.managed.cluster_name}
+
+
+async def put_cluster_name(call: Call) -> Any:
+    """Until the node is closed. Raises :class:`HttpError` for all but administrators."""
+    if not call.is_administrator:
+        raise bad_request("Not administrator user")
+    (name,) = required(await call.body(), "name")
+    call.managed.renamed = str(name)
+    return Done()
+
+
+async def extensions(call: Call) -> Any:
+    """``/api/extensions``."""
+    return [{"javascript": "dispatcher.js"}]
+
+
+async def auth(call: Call) -> Any:
+    """``/api/auth``."""
+    return {"enable_uaa": False, "uaa_client_id": "", "uaa_location": ""}
+
+
+async def feature_flags(call: Call) -> Any:
+    """``/api/feature-flags``: none to be set."""
+    return []
+
+
+async def empty(call: Call) -> Any:
+    """A list of what there is none of here."""
+    return []

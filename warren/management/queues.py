@@ -1,0 +1,136 @@
+"""Queues: listed, declared, deleted, purged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.errors import ResourceLockedError
+from warren.actors.queue_entry import QueueEntry
+from warren.management.call import Call
+from warren.management.clients import consumers_of
+from warren.management.http import Done, bad_request, boolean, not_found, required
+from warren.management.lists import listed
+from warren.management.overview import disable_stats
+from warren.management.samples import LENGTHS, Document, declared
+from warren.queue_verbs import QueueVerbs
+
+
+def _short(call: Call, entry: QueueEntry) -> Document:
+    return declared(entry, call.managed.node_name)
+
+
+def _entries(call: Call) -> list[QueueEntry]:
+    """Those that a list is of."""
+    running = [call.node.actor.vhosts.get(vhost) for vhost in call.listed_vhosts]
+    return [entry for one in running if one is not None for entry in list(one.queues.values())]
+
+
+def find(call: Call, name: str = "queue") -> QueueEntry:
+    """The queue of the path. Raises :class:`HttpError` where it is not there."""
+    running = call.node.actor.vhosts.get(call.vhost)
+    entry = None if running is None else running.queues.get(call.parts[name])
+    if entry is None:
+        raise not_found()
+    return entry
+
+
+async def queues(call: Call) -> Any:
+    """``/api/queues``, ``/api/queues/:vhost``."""
+    entries = _entries(call)
+    if disable_stats(call) and call.query.get("enable_queue_totals") != "true":
+        return listed([_short(call, entry) for entry in entries], call.query, pages=True)
+    sample = await call.managed.sample()
+    keys = [(entry.declaration.vhost, entry.declaration.name) for entry in entries]
+    found = [sample.queues[key] for key in keys if key in sample.queues]
+    if disable_stats(call):
+        totals = [
+            _short(call, one.entry) | {"state": one.document["state"]} | {n: one.document.get(n, 0) for n in LENGTHS}
+            for one in found
+        ]
+        return listed(totals, call.query, pages=True)
+    return listed([one.document for one in found], call.query, pages=True)
+
+
+async def queue(call: Call) -> Any:
+    """``/api/queues/:vhost/:queue``."""
+    entry = find(call)
+    if disable_stats(call):
+        return _short(call, entry)
+    sample = await call.managed.sample_queue(entry.declaration.vhost, entry.declaration.name)
+    if sample is None:
+        raise not_found()
+    declaration = entry.declaration
+    consumers = [
+        one
+        for one in consumers_of(call.managed.clients, call.managed.node_name)
+        if one["queue"] == {"vhost": declaration.vhost, "name": declaration.name}
+    ]
+    return {"consumer_details": consumers, "deliveries": [], "incoming": []} | sample.document
+
+
+async def put_queue(call: Call) -> Any:
+    """Declare a queue."""
+    vhost, name = call.vhost_to_change, call.parts["queue"]
+    said = await call.body()
+    arguments = said.get("arguments") or {}
+    if not isinstance(arguments, dict):
+        raise bad_request("arguments are an object")
+    users, user = call.managed.users, call.user.name
+    users.check(user, vhost, "queue", name, "configure")
+    if (exchange := arguments.get("x-dead-letter-exchange")) is not None and isinstance(exchange, str):
+        users.check(user, vhost, "queue", name, "read")
+        users.check(user, vhost, "exchange", exchange, "write")
+    running = call.node.vhost(vhost)
+    new = name not in running.queues
+    declaration = QueueDeclaration(
+        vhost=vhost,
+        name=name,
+        durable=boolean(said.get("durable")),
+        auto_delete=boolean(said.get("auto_delete")),
+        arguments=arguments,
+    )
+    await call.managed.change(lambda actor: actor.declare_queue(declaration, call))
+    return Done(new)
+
+
+async def delete_queue(call: Call) -> Any:
+    """Delete a queue, with ``if-empty`` and ``if-unused``."""
+    entry = find(call)
+    vhost, name = entry.declaration.vhost, entry.declaration.name
+    call.managed.users.check(call.user.name, vhost, "queue", name, "configure")
+    if_empty, if_unused = (call.query.get(one) == "true" for one in ("if-empty", "if-unused"))
+    await call.managed.change(
+        lambda actor: actor.delete_queue(vhost, name, owner=call, if_empty=if_empty, if_unused=if_unused)
+    )
+    return Done()
+
+
+async def purge(call: Call) -> Any:
+    """Delete all ready messages."""
+    entry = find(call)
+    check_owner(entry)
+    declaration = entry.declaration
+    call.managed.users.check(call.user.name, declaration.vhost, "queue", declaration.name, "read")
+    await call.managed.run(QueueVerbs(call.node, entry).purge())
+    return Done()
+
+
+async def act(call: Call) -> Any:
+    """``sync`` and ``cancel_sync``: of mirrors, which a queue has none of."""
+    find(call)
+    (action,) = required(await call.body(), "action")
+    if action not in ("sync", "cancel_sync"):
+        raise bad_request(["unknown", action])
+    return Done()
+
+
+def check_owner(entry: QueueEntry) -> None:
+    """Raise :class:`ResourceLockedError` for a queue that is exclusive to a client."""
+    if entry.owner is not None:
+        declaration = entry.declaration
+        raise ResourceLockedError(
+            f"cannot obtain exclusive access to locked queue '{declaration.name}' in vhost '{declaration.vhost}'. It "
+            "could be originally declared on another connection or the exclusive property value does not match that of "
+            "the original declaration."
+        )

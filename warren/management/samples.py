@@ -1,0 +1,240 @@
+"""Samples: the numbers of a node at one moment, as the management API says them, with rates since the last ones.
+
+Queues are asked when somebody asks the API, all of them in one go, each for as long as :data:`QUEUE_PATIENCE_S`; one
+that is busy has the numbers of the sample before. A sample changes nothing and wakes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from warren.actors.inbox import Call
+from warren.actors.looking import ask_politely
+from warren.actors.queue_actor import QueueActor
+from warren.actors.queue_entry import QueueEntry
+from warren.management.rates import Rates, rates_of
+from warren.running_node import RunningNode
+from warren.steps import run
+
+QUEUE_PATIENCE_S: Final = 0.5
+SAMPLE_PATIENCE_S: Final = 3.0
+"""The longest wait for all queues; the rest is said as it was."""
+
+MAX_OTHER: Final = 10_000
+"""Vhosts, connections and channels whose rates are known at a time; with more, all begin anew."""
+
+LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
+_STATS: Final = (
+    "arguments", "auto_delete", "durable", "exclusive", "exclusive_consumer_tag", "single_active_consumer_tag",
+    "consumers", "message_bytes", "message_bytes_paged_out", "message_bytes_persistent", "message_bytes_ram",
+    "message_bytes_ready", "message_bytes_unacknowledged", "messages_paged_out", "messages_persistent", "messages_ram",
+    "messages_ready_ram", "messages_unacknowledged_ram", "name", "state", "vhost", "policy", "operator_policy",
+    "effective_policy_definition",
+)  # fmt: skip
+"""What a queue says of itself and the API repeats."""
+
+Key = tuple[str, str]
+Document = dict[str, Any]
+
+
+@attrs.frozen
+class _Answer:
+    """What a queue said of itself."""
+
+    actor: QueueActor
+    stats: Document
+    counts: Mapping[str, int]
+    memory_bytes: int
+
+
+@attrs.frozen
+class QueueSample:
+    """One queue at one moment."""
+
+    entry: QueueEntry
+    document: Document
+    """As ``/api/queues`` has it."""
+    message_stats: Mapping[str, int]
+    stats: Document | None
+    """All that it said; ``None`` where it is down."""
+    disk: Mapping[str, int]
+    """``disk_reads`` and ``disk_writes``."""
+
+
+@attrs.frozen
+class NodeSample:
+    """A node at one moment."""
+
+    memory: Document
+    queues: dict[Key, QueueSample]
+    gone: Mapping[str, int]
+    """The message stats of queues that are no more."""
+
+    def of_vhost(self, vhost: str) -> Iterator[QueueSample]:
+        """Its queues."""
+        return (sample for (name, _), sample in self.queues.items() if name == vhost)
+
+
+@attrs.define
+class Samples:
+    """The samples of one node. One is taken at a time; meanwhile others' totals and rates may be asked for.
+
+    ``clock``: monotonic seconds.
+    """
+
+    _node: RunningNode
+    node_name: str
+    _clock: Callable[[], float] = time.monotonic
+    _rates: Rates = attrs.Factory(Rates)
+    """Of queues."""
+    _other_rates: Rates = attrs.Factory(Rates)
+    _answers: dict[Key, _Answer] = attrs.Factory(dict)
+    """What each queue said last."""
+    _gone: Counter[str] = attrs.Factory(Counter)
+    """What was counted by queues that are no more."""
+
+    def begin(self) -> None:
+        """Have queues count what happens to them, those that come later too."""
+        self._node.count()
+
+    def take(self) -> NodeSample:
+        """A sample. Blocks while queues are asked."""
+        now_s = self._clock()
+        memory = run(self._node.memory())
+        before, self._answers = self._answers, {}
+        samples = {}
+        for vhost, running in list(self._node.actor.vhosts.items()):
+            for name, entry in list(running.queues.items()):
+                key = vhost, name
+                samples[key] = self._sample(key, entry, before.pop(key, None), now_s)
+        for answer in before.values():
+            self._gone.update(_message_stats(answer.counts))
+        self._rates.keep(samples)
+        if len(self._other_rates) > MAX_OTHER:
+            self._other_rates.keep(())
+        return NodeSample(memory, samples, dict(self._gone))
+
+    def one(self, vhost: str, name: str) -> QueueSample | None:
+        """One queue alone; ``None`` where there is none."""
+        running = self._node.actor.vhosts.get(vhost)
+        entry = None if running is None else running.queues.get(name)
+        if entry is None:
+            return None
+        key = vhost, name
+        return self._sample(key, entry, self._answers.get(key), self._clock())
+
+    def totals(self, sample: NodeSample, vhost: str | None = None) -> tuple[Document, Document]:
+        """``queue_totals`` and ``message_stats``, with rates, of all queues or of a vhost's."""
+        now_s = self._clock()
+        lengths: Counter[str] = Counter(dict.fromkeys(LENGTHS, 0))
+        counted: Counter[str] = Counter(sample.gone if vhost is None else {})
+        for queue in sample.queues.values() if vhost is None else sample.of_vhost(vhost):
+            lengths.update({name: queue.document.get(name, 0) for name in LENGTHS})
+            counted.update(queue.message_stats)
+            if vhost is None:
+                counted.update(queue.disk)
+        said = rates_of(lengths, self._other_rates.note(("lengths", vhost), now_s, lengths))
+        return said, rates_of(counted, self._other_rates.note(("counted", vhost), now_s, counted))
+
+    def rates_of(self, key: object, counters: Mapping[str, float]) -> Document:
+        """Any other counters with their rates."""
+        return rates_of(counters, self._other_rates.note(("other", key), self._clock(), counters))
+
+    def _sample(self, key: Key, entry: QueueEntry, last: _Answer | None, now_s: float) -> QueueSample:
+        actor = entry.running
+        if actor is None:
+            return QueueSample(entry, self._down(entry), {}, None, {})
+        answer = self._ask(actor, now_s) or (last if last is not None and last.actor is actor else None)
+        if answer is None:
+            return QueueSample(entry, declared(entry, self.node_name) | {"state": "running"}, {}, None, {})
+        self._answers[key] = answer
+        stats, counted = answer.stats, _message_stats(answer.counts)
+        lengths = {name: stats[name] for name in LENGTHS}
+        rates = self._rates.note(key, now_s, counted | lengths)
+        document = {name: stats[name] for name in _STATS} | rates_of(lengths, rates) | {
+            "arguments": dict(stats["arguments"]),
+            "backing_queue_status": _backing(stats["backing_queue_status"]),
+            "consumer_capacity": 0,
+            "consumer_utilisation": 0,
+            "head_message_timestamp": None,
+            "memory": answer.memory_bytes,
+            "node": self.node_name,
+            "recoverable_slaves": None,
+            "state": "running",
+            "type": "classic",
+        }  # fmt: skip
+        if any(counted.values()):
+            document["message_stats"] = rates_of(counted, rates)
+        disk = {name: stats[name] for name in ("disk_reads", "disk_writes")}
+        return QueueSample(entry, document, counted, stats, disk)
+
+    def _ask(self, actor: QueueActor, began_s: float) -> _Answer | None:
+        def answer() -> tuple[Document, Mapping[str, int]]:
+            counts = actor.process.counts
+            return actor.stats(), {} if counts is None else counts.to_json()
+
+        patience_s = max(0.0, min(QUEUE_PATIENCE_S, began_s + SAMPLE_PATIENCE_S - self._clock()))
+        found = ask_politely(actor.actor_ref, Call(answer), patience_s)
+        if found is None:
+            return None
+        stats, counts = found
+        return _Answer(actor, stats, counts, self._node.allocated_bytes(actor))
+
+    def _down(self, entry: QueueEntry) -> Document:
+        return declared(entry, self.node_name) | {"state": "down", "reason": str(entry.error or entry.down_error())}
+
+
+def declared(entry: QueueEntry, node: str) -> Document:
+    """What is known of a queue without asking it."""
+    declaration = entry.declaration
+    return {
+        "arguments": dict(declaration.arguments),
+        "auto_delete": declaration.auto_delete,
+        "durable": declaration.durable,
+        "exclusive": declaration.exclusive,
+        "name": declaration.name,
+        "node": node,
+        "state": "live",
+        "type": "classic",
+        "vhost": declaration.vhost,
+    }
+
+
+def _message_stats(counts: Mapping[str, int]) -> dict[str, int]:
+    """RabbitMQ's ``message_stats`` of a queue; it tells gets from deliveries."""
+    if not counts:
+        return {}
+    no_ack = counts["delivered_no_ack"]
+    got = counts["got"]
+    return {
+        "publish": counts["published"],
+        "deliver_get": counts["delivered"],
+        "deliver": counts["delivered"] - no_ack - got,
+        "deliver_no_ack": no_ack,
+        "get": got,
+        "get_no_ack": 0,
+        "get_empty": 0,
+        "ack": counts["acked"] - no_ack,
+        "redeliver": counts["redelivered"],
+    }
+
+
+def _backing(status: Mapping[str, Any]) -> Document:
+    """``backing_queue_status`` as RabbitMQ writes it as JSON: delta is a tuple of Erlang's."""
+    found = {name: value for name, value in status.items() if not name.startswith(("message", "disk_"))}
+    delta = found.pop("delta")
+    start, end = delta["start"], delta["end"]
+    unknown = "undefined"
+    found["delta"] = [
+        "delta",
+        unknown if start is None else start,
+        delta["count"],
+        delta["transient"],
+        unknown if end is None else end,
+    ]
+    return found | {"version": 1}

@@ -1,0 +1,131 @@
+"""ManagementServer: the API and the page on a socket, in the event loop of a server, or in one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+from typing import Self
+
+import uvicorn
+
+from warren.actors.loop_thread import LoopThread
+from warren.management.app import Application
+from warren.management.call import Managed, node_name_here
+from warren.management.clients import NO_CLIENTS, Clients
+from warren.management.settings import ManagementSettings
+from warren.running_node import RunningNode
+from warren.server.server import ListenError, Server
+
+_LOG = logging.getLogger("warren.management")
+
+_BACKLOG = 128
+_STOP_TIMEOUT_S = 2
+
+
+class _Uvicorn(uvicorn.Server):
+    """One that leaves signals to the program that it is in."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class ManagementServer:
+    """The management API of one node. It ends before the node does."""
+
+    def __init__(
+        self, node: RunningNode, settings: ManagementSettings | None = None, server: Server | None = None
+    ) -> None:
+        """``server``: whose clients are shown, and in whose event loop it runs; without one, in one of its own."""
+        self.node = node
+        self.settings = ManagementSettings() if settings is None else settings
+        self._server = server
+        clients: Clients = NO_CLIENTS if server is None else server
+        name = node_name_here() if server is None else server.cluster_name
+        self._managed = Managed(node=node, settings=self.settings, clients=clients, node_name=name)
+        self._thread: LoopThread | None = None
+        self._uvicorn: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._socket: socket.socket | None = None
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where it listens: host and port."""
+        return list(self._managed.addresses)
+
+    @property
+    def url(self) -> str:
+        """Of the page."""
+        host, port = self._managed.addresses[0]
+        scheme = "http" if self.settings.management_ssl_certfile is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
+
+    def start(self) -> None:
+        """Listen. Raises :class:`~warren.server.server.ListenError` where the address cannot be had."""
+        self._socket = _listening(self.settings.management_tcp_ip, self.settings.management_tcp_port)
+        self._managed.addresses[:] = [self._socket.getsockname()[:2]]
+        self._managed.samples.begin()
+        self._thread = None if self._server is None else self._server.thread
+        if self._thread is None:
+            self._thread = LoopThread("warren-management")
+            self._thread.start()
+        self._thread.run(self._start(self._socket))
+        self.node.hosted.insert(0, self)  # before the server whose loop it is in
+        if not self.settings.is_loopback:
+            _LOG.warning("listening on %s, which other machines reach", self.url)
+
+    async def _start(self, listening: socket.socket) -> None:
+        config = uvicorn.Config(
+            Application(self._managed),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_STOP_TIMEOUT_S,
+            ssl_certfile=self.settings.management_ssl_certfile,
+            ssl_keyfile=self.settings.management_ssl_keyfile,
+        )
+        self._uvicorn = _Uvicorn(config)
+        self._serving = asyncio.create_task(self._uvicorn.serve(sockets=[listening]))
+
+    def stop(self) -> None:
+        """Answer what was asked, and listen no more. Again is fine."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self.node.hosted.remove(self)
+        if self._server is None or self._server.thread is thread:
+            thread.run(self._stop())
+        if self._server is None:
+            thread.stop()
+        if self._socket is not None:
+            self._socket.close()
+
+    async def _stop(self) -> None:
+        if self._uvicorn is not None and self._serving is not None:
+            self._uvicorn.should_exit = True
+            await self._serving
+
+    def forget(self) -> None:
+        """In a forked child: the socket is the parent's, and open for as long as anybody has it."""
+        self._thread = None
+        if self._socket is not None:
+            self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server((str(address[0]), port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ListenError(f"{host}:{port}: {error.strerror or error}") from error

@@ -1,0 +1,55 @@
+"""ManagementSettings: what the management API can be told, under RabbitMQ's names (dots are underscores)."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import attrs
+
+from warren.storage.errors import SettingsError
+
+DEFAULT_PORT: Final = 15672
+
+
+@attrs.frozen(kw_only=True)
+class ManagementSettings:
+    """Where the management API listens, and whom it lets in. Raises :class:`SettingsError`."""
+
+    management_tcp_ip: str = "127.0.0.1"
+    """The address to listen on: the loopback one, unless something else is said."""
+    management_tcp_port: int = DEFAULT_PORT
+    """0: a free one."""
+    management_ssl_certfile: str | None = None
+    """With it, the API is HTTPS: the server's certificate (PEM)."""
+    management_ssl_keyfile: str | None = None
+    """The certificate's key (PEM)."""
+    management_login_session_timeout: int = 480
+    """Minutes after which who has logged in to the page has to do so again."""
+    management_max_http_body_size: int = 10_000_000
+    """Bytes; a request with more is refused."""
+    loopback_users: tuple[str, ...] = ("guest",)
+    """Who may log in from this machine only."""
+    cluster_name: str | None = None
+    """What the node is called; ``None``: as :attr:`node_name`."""
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 <= self.management_tcp_port <= 65535:
+            raise SettingsError(f"management_tcp_port is 0 … 65535, not {self.management_tcp_port}")
+        if (self.management_ssl_certfile is None) != (self.management_ssl_keyfile is None):
+            raise SettingsError("management_ssl_certfile and management_ssl_keyfile go together")
+        for name in ("management_ssl_certfile", "management_ssl_keyfile"):
+            path = getattr(self, name)
+            if path is not None and not os.path.exists(path):
+                raise SettingsError(f"{name}: no file {path}")
+        if self.management_login_session_timeout < 1 or self.management_max_http_body_size < 1:
+            raise SettingsError("management_login_session_timeout and management_max_http_body_size are at least 1")
+
+    def on_port(self, port: int) -> ManagementSettings:
+        """The same, with another port."""
+        return attrs.evolve(self, management_tcp_port=port)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.management_tcp_ip in ("localhost", "::1") or self.management_tcp_ip.startswith("127.")
