@@ -100,6 +100,7 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "/channels": ("message_stats",),  # nor are channels
     "/vhosts/%2F/channels": ("message_stats",),
     "/feature-flags": ("[]",),
+    "/definitions": (".metadata", ".description", ".tags", ".default_queue_type"),  # what is said of vhosts is kept
     "/vhosts/v1": ("cluster_state", ".messages", "_oct"),  # RabbitMQ has no numbers yet of a vhost without queues
     "/global-parameters": ("",),
     "/vhost-limits": ("",),
