@@ -6,9 +6,14 @@ a column.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from warren.storage.errors import SettingsError
+
+_FEW: Final = 24
+"""Fewer ids than these are made one by one."""
 
 
 class MsgIds:
@@ -31,6 +36,8 @@ class MsgIds:
         """``count`` ids, one behind the other."""
         first = self._next + 1
         self._next += count
+        if count < _FEW:
+            return b"".join([self._prefix + number.to_bytes(8, "big") for number in range(first, first + count)])
         columns = np.empty((count, 2), np.uint64)
         columns[:, 0] = np.frombuffer(self._prefix, np.uint64)[0]
         columns[:, 1] = np.arange(first, first + count, dtype=np.uint64).astype(">u8").view(np.uint64)

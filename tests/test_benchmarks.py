@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks import memory_limit, plot, report
+from benchmarks import memory_limit, plot, report, serving
 from benchmarks.__main__ import measure
 from benchmarks.comparison import CONTESTANTS, markdown, write_into
 from benchmarks.figures import Bar, Figure, Results, Spread, ratios
@@ -198,3 +198,14 @@ def test_a_case_that_presses_on_stays_near_the_memory_limit_and_its_page_says_so
     memory_limit.write_into(page, memory_limit.markdown({"batches": outcome}, 1.0))
     assert f"| {outcome.times_limit:.2f} × |" in page.read_text(encoding="utf-8")
     assert "older" not in page.read_text(encoding="utf-8")
+
+
+def test_the_server_is_measured_by_a_client_that_gets_what_it_published(tmp_path: Path) -> None:
+    server = serving.Warren(tmp_path / "node")
+    try:
+        found = serving.throughput(12, 2000, 2)(server) | serving.latency(50)(server)
+        found |= serving.idle_connections(5)(server) | serving.backlog(10_000)(server)
+    finally:
+        server.close()
+    assert set(found) == {"publish", "acks", "auto-ack", "p50", "p99", "connection", "grown", "started"}
+    assert all(found[name] > 0 for name in found.keys() - {"connection", "grown"})

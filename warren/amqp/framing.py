@@ -48,7 +48,7 @@ _INDEX: Final = struct.Struct(">I")
 _CONTENT: Final = struct.Struct(">HHQ")
 _TAG_BYTES: Final = 8
 _SETTLEMENT_BYTES: Final = _INDEX.size + _TAG_BYTES + 1
-_FEW: Final = 8
+_FEW: Final = 32
 """Fewer rows than these are compared one by one."""
 END: Final = bytes((FRAME_END,))
 
