@@ -17,6 +17,7 @@ from tests.support.waiting import wait_until
 PORT: Final = 5672
 TLS_PORT: Final = 5671
 STOP_DEADLINE_S: Final = 30.0
+PROGRAMS: Final = Path(__file__).parent / "programs"
 
 
 class ServerFailedError(Exception):
@@ -73,14 +74,22 @@ def warren(directory: Path, certificates: Path) -> Iterator[None]:
 @contextmanager
 def redis(directory: Path) -> Iterator[None]:
     """A Redis on its standard port, which keeps nothing, while the block lasts."""
-    directory.mkdir(parents=True)
-    process = subprocess.Popen(
-        ["redis-server", "--port", "6379", "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
+    with _service(6379, "redis-server", "--port", "6379", "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)):
+        yield
+
+
+@contextmanager
+def docker(_directory: Path) -> Iterator[None]:
+    """What a suite that wants Docker gets instead, on Docker's port, while the block lasts."""
+    with _service(2375, sys.executable, str(PROGRAMS / "docker_api.py"), "2375"):
+        yield
+
+
+@contextmanager
+def _service(port: int, *command: str) -> Iterator[None]:
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_until(lambda: _listens(6379), "redis-server listens", process=process)
+        wait_until(lambda: _listens(port), f"{command[0]} listens", process=process)
         yield
     finally:
         process.kill()
@@ -91,6 +100,7 @@ SERVERS: Final[Mapping[str, Callable[[Path, Path], AbstractContextManager[None]]
     "rabbitmq": rabbitmq,
     "warren": warren,
 }
+SERVICES: Final[Mapping[str, Callable[[Path], AbstractContextManager[None]]]] = {"redis": redis, "docker": docker}
 
 
 def _listens(port: int) -> bool:

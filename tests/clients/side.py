@@ -18,13 +18,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from tests.clients.servers import SERVERS, ServerFailedError, redis
+from tests.clients.servers import PROGRAMS, SERVERS, SERVICES, ServerFailedError
 from tests.clients.sources import cache_directory
 from tests.clients.suites import SUITES, Suite
 
 SIOCSIFFLAGS: Final = 0x8914
 IFF_UP: Final = 1
-PROGRAMS: Final = Path(__file__).parent / "programs"
 
 
 def main() -> None:
@@ -35,8 +34,9 @@ def main() -> None:
     suite = SUITES[name]
     try:
         with ExitStack() as stack:
-            if suite.redis:
-                stack.enter_context(redis(out_directory / "redis"))
+            for service in suite.services:
+                (out_directory / service).mkdir()
+                stack.enter_context(SERVICES[service](out_directory / service))
             stack.enter_context(SERVERS[server](out_directory / "server", certificates))
             _run(suite, out_directory, certificates, only)
     except ServerFailedError as error:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import attrs
 
-from tests.clients.sources import GitTag, Sdist, Source
+from tests.clients.sources import GitTag, Installed, Sdist, Source
 
 Report = Literal["pytest", "junit", "tap", "go"]
 """In which form a suite says what passed."""
@@ -32,8 +32,8 @@ class Suite:
     environment: Mapping[str, str] = attrs.field(factory=dict)
     certificates: Mapping[str, str] = attrs.field(factory=dict)
     """Where in its directory the suite looks for which of our files (names of :mod:`tests.clients.certificates`)."""
-    redis: bool = False
-    """Whether it keeps results in Redis."""
+    services: tuple[str, ...] = ()
+    """What it needs beside the server (of :data:`tests.clients.servers.SERVICES`)."""
     deadline_s: float = 900.0
     note: str = ""
     """For the page: what of the suite runs."""
@@ -51,15 +51,20 @@ class Suite:
 
 
 def pytest_suite(
-    name: str, source: Source, *paths: str, requirements: tuple[str, ...] = (), **options: object
+    name: str,
+    source: Source,
+    *paths: str,
+    requirements: tuple[str, ...] = (),
+    arguments: tuple[str, ...] = (),
+    **options: object,
 ) -> Suite:
-    """A suite that pytest runs; ``paths``: which of its files."""
+    """A suite that pytest runs; ``paths``: which of its files, ``arguments``: further ones of pytest's."""
     command = ("{venv}/bin/python", "-m", "pytest", *paths, "--report-log={report}", f"--timeout={HANGS_S}", "-q")
     return Suite(
         name=name,
         source=source,
         report="pytest",
-        command=(*command, "-p", "no:cacheprovider"),
+        command=(*command, "--continue-on-collection-errors", "-p", "no:cacheprovider", *arguments),
         requirements=("{source}", *PYTEST, *requirements),
         paths=paths,
         **options,  # type: ignore[arg-type]
@@ -120,8 +125,9 @@ CELERY = pytest_suite(
         *("pytest>=9", "pytest-rerunfailures", "pytest-subtests", "pytest-order", "pytest-click", "freezegun"),
         *("cryptography", "pydantic", "redis", "sqlalchemy", "msgpack", "pyyaml"),
     ),
+    arguments=("-p", "celery.contrib.pytest"),
     environment={"TEST_BROKER": "pyamqp://localhost:5672//", "TEST_BACKEND": "redis://localhost:6379/0"},
-    redis=True,
+    services=("redis",),
     deadline_s=3600.0,
     note="`t/integration` with prefork workers, results in Redis",
 )
@@ -134,4 +140,76 @@ CELERY_RPC = attrs.evolve(
     note="the same with results over AMQP (`rpc://`)",
 )
 
-SUITES: Final[Mapping[str, Suite]] = {suite.name: suite for suite in (PIKA, PIKA_TLS, AMQP, KOMBU, CELERY, CELERY_RPC)}
+AIO_PIKA = pytest_suite(
+    "aio-pika",
+    GitTag("https://github.com/mosquito/aio-pika", "9.6.0"),
+    "tests",
+    requirements=("pytest>=8", "aiomisc>=18", "aiomisc-pytest", "shortuuid", "timeout-decorator"),
+    environment={"DOCKER_HOST": "tcp://localhost:2375"},
+    services=("docker",),
+    note="`tests`, plain and TLS, `connect` and `connect_robust`",
+)
+
+AMQPLIB = Suite(
+    name="amqplib",
+    source=GitTag("https://github.com/amqp-node/amqplib", "v2.0.1"),
+    report="junit",
+    command=("node", "--test", "--test-reporter=junit", "--test-timeout=20000"),
+    environment={"URL": "amqp://localhost"},
+    reports_on_output=True,
+    note="its whole suite, Node.js",
+)
+
+AMQP091_GO = Suite(
+    name="amqp091-go",
+    source=Installed(
+        "golang-github-rabbitmq-amqp091-go-dev golang-go",
+        programs=("go",),
+        files=("/usr/share/gocode/src/github.com/rabbitmq/amqp091-go/integration_test.go",),
+    ),
+    report="go",
+    command=("go", "test", "-json", "-count=1", "-tags=integration", "github.com/rabbitmq/amqp091-go"),
+    environment={
+        "GO111MODULE": "off",
+        "GOPATH": "/usr/share/gocode",
+        "AMQP_URL": "amqp://guest:guest@127.0.0.1:5672/",
+    },
+    reports_on_output=True,
+    note="its whole suite, with the tag `integration`",
+)
+
+
+def program(
+    name: str, package: str, *command: str, files: tuple[str, ...] = (), programs: tuple[str, ...] = ()
+) -> Suite:
+    """A program of ours that uses a client which Debian packages."""
+    return Suite(
+        name=name,
+        source=Installed(package, programs=(command[0], *programs), files=files),
+        report="tap",
+        command=command,
+        reports_on_output=True,
+        deadline_s=120.0,
+        note="a program of ours",
+    )
+
+
+RABBITMQ_C = program("rabbitmq-c", "amqp-tools", "sh", "{programs}/rabbitmq_c.sh", programs=("amqp-publish",))
+BUNNY = program("bunny", "ruby-bunny", "ruby", "{programs}/bunny.rb", files=("/usr/share/doc/ruby-bunny",))
+PHP_AMQPLIB = program(
+    "php-amqplib", "php-amqplib php-cli", "php", "{programs}/php_amqplib.php", files=("/usr/share/php/PhpAmqpLib",)
+)
+JAVA = program(
+    "java",
+    "librabbitmq-client-java libslf4j-java default-jdk-headless",
+    *("java", "-cp", "/usr/share/java/amqp-client.jar:/usr/share/java/slf4j-api.jar", "{programs}/JavaClient.java"),
+    files=("/usr/share/java/amqp-client.jar", "/usr/share/java/slf4j-api.jar"),
+)
+
+SUITES: Final[Mapping[str, Suite]] = {
+    suite.name: suite
+    for suite in (
+        *(PIKA, PIKA_TLS, AMQP, KOMBU, CELERY, CELERY_RPC),
+        *(AIO_PIKA, AMQPLIB, AMQP091_GO, RABBITMQ_C, BUNNY, PHP_AMQPLIB, JAVA),
+    )
+}
