@@ -83,7 +83,10 @@ class Confirms:
 
     @staticmethod
     def _below(runs: list[_Run]) -> Iterator[Settled]:
-        """Runs below the first open one: stretches of acks as one, nacks one by one (an ack would cover them)."""
+        """Runs below the first open one: stretches of acks as one, nacks one by one (an ack would cover them).
+
+        The last message that an ack names is never one that was named before: clients take that for an error.
+        """
         at = 0
         while at < len(runs):
             run = runs[at]
@@ -95,7 +98,8 @@ class Confirms:
                 yield from (Settled(False, run.first + index, False) for index in range(run.count))
                 continue
             while at < len(runs) and runs[at].ack:
-                run = runs[at]
-                run.told = True
+                if not runs[at].told:
+                    run = runs[at]
+                    run.told = True
                 at += 1
             yield Settled(True, run.first + run.count - 1, True)
