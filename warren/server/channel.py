@@ -52,6 +52,7 @@ class ServerChannel:
         self._busy = False
         self._waiting: deque[ChannelEvent] = deque()
         self._idle: list[Any] = []
+        self._afterwards: list[Callable[[], None]] = []
 
     # ── what comes ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -105,6 +106,9 @@ class ServerChannel:
                     await work
                 except Exception as error:
                     self._fail(event, error)
+                afterwards, self._afterwards = self._afterwards, []
+                for todo in afterwards:
+                    todo()
                 if self.closed or not self._waiting:
                     break
             elif self.closed or not self._waiting:
@@ -158,6 +162,13 @@ class ServerChannel:
         if not self.closed:
             self.connection.engine.send(self.number, method)
             self.connection.flush_soon()
+
+    def afterwards(self, todo: Callable[[], None]) -> None:
+        """Do this when the method that is being done is answered, at once where there is none."""
+        if self._busy:
+            self._afterwards.append(todo)
+        else:
+            todo()
 
     def check(self, kind: Kind, name: str, right: Right) -> None:
         """Raises :class:`AccessRefusedError` where the user may not."""

@@ -257,11 +257,11 @@ class ChannelConsumers:
         channel.connection.engine.deliver(channel.number, method, tags, piece.properties, piece.bodies)
 
     def _lost(self, consumer: ServerConsumer) -> None:
-        """The queue is gone, or has failed."""
+        """The queue is gone, or has failed. The client that deleted it has its answer first."""
         consumer.gone = True
         self.by_tag.pop(consumer.tag, None)
         if self._channel.connection.capabilities.get("consumer_cancel_notify"):
-            self._channel.send(c.Basic.Cancel(consumer.tag, True))
+            self._channel.afterwards(lambda: self._channel.send(c.Basic.Cancel(consumer.tag, True)))
 
     async def cancel(self, method: c.Basic.Cancel) -> None:
         consumer = self.by_tag.pop(method.consumer_tag or "", None)
