@@ -392,5 +392,8 @@ def test_definitions_come_back_as_they_went(api: Api, tmp_path: Path) -> None:
     with warren.open(tmp_path / "node") as node, management.serve(node, port=0) as server, Api(server.url) as other:
         assert other.ask("POST", "/definitions", json.dumps(document)).status == 204
         assert other.get("/definitions") == document
+        ann = Api(server.url, "ann", "one")
+        assert ann.get("/whoami")["name"] == "ann"
+        ann.close()
     for path in ("/queues/%2F/kept", "/users/ann", "/policies/%2F/p"):
         assert api.ask("DELETE", path).status == 204

@@ -100,10 +100,8 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "/channels": ("message_stats",),  # nor are channels
     "/vhosts/%2F/channels": ("message_stats",),
     "/feature-flags": ("[]",),
-    "/definitions": (".metadata", ".description", ".tags", ".default_queue_type"),  # what is said of vhosts is kept
+    "/definitions": (".vhosts[].",),  # what is said of vhosts is kept
     "/vhosts/v1": ("cluster_state", ".messages", "_oct"),  # RabbitMQ has no numbers yet of a vhost without queues
-    "/global-parameters": ("",),
-    "/vhost-limits": ("",),
     "/queues?lengths": (".messages_details",),  # no samples of the past
 }
 """By how a path begins: what may differ in the shape of an answer, by a piece of where it is."""
@@ -112,9 +110,6 @@ STATUSES: dict[str, str] = {
     "GET /queues/nov/none/bindings": "RabbitMQ says 200 and nothing of a vhost that is not there",
     'properties": []': "RabbitMQ fails, with 500",
     '"ackmode": "bogus"': "RabbitMQ fails, with 500",
-    "/global-parameters": "there are none",
-    "/vhost-limits/v1/max-queues": "vhosts have no limits",
-    "/vhost-limits/v1/bogus": "vhosts have no limits",
     "GET /nodes/none": "RabbitMQ fails, with 500",
     "GET /connections/none/channels": "RabbitMQ fails, with 500",
 }
@@ -122,7 +117,6 @@ STATUSES: dict[str, str] = {
 TEXTS: dict[str, str] = {
     "x-message-ttl": "the value is said, too",
     '"configure": "("': "Erlang's texts as lists of numbers",
-    "/vhost-limits/v1": "vhosts have no limits",
     '"pattern": "("': "other words for what is wrong with a regular expression",
     "/health/checks/p": "other ports and protocols",
 }

@@ -130,6 +130,13 @@ def _policies() -> Iterator[Route]:
         delete=policies.delete_parameter,
     )
     yield route("/global-parameters", "global", get=policies.global_parameters)
+    yield route(
+        "/global-parameters/:name",
+        "global",
+        get=policies.global_parameter,
+        put=policies.put_global_parameter,
+        delete=policies.delete_global_parameter,
+    )
     for path in ("/vhost-limits", "/vhost-limits/:vhost"):
         yield route(path, "vhost-visible", get=policies.limits)
     yield route("/vhost-limits/:vhost/:name", "admin", put=policies.put_limit, delete=policies.delete_limit)

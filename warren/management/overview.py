@@ -13,9 +13,11 @@ from typing import Any, Final
 
 import psutil
 
+from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.definitions_json import BROKER_VERSION
 from warren.actors.engines.exchanges import EXCHANGE_TYPES
 from warren.actors.engines.node_settings import NodeSettings
+from warren.actors.engines.vhost_metadata import VhostMetadata
 from warren.management.call import Call
 from warren.management.http import Done, bad_request, boolean, not_found, required
 from warren.management.lists import listed
@@ -253,13 +255,14 @@ def _free(path: str) -> int:
 
 
 def _vhost(call: Call, name: str, sample: NodeSample | None) -> Document:
-    description = "Default virtual host" if name == "/" else ""
+    said = call.node.actor.definitions.metadata(name)
+    description = said.description or ("Default virtual host" if name == "/" else "")
     found: Document = {
         "name": name,
         "description": description,
-        "tags": [],
-        "default_queue_type": "undefined",
-        "metadata": {"description": description, "tags": []},
+        "tags": list(said.tags),
+        "default_queue_type": said.default_queue_type or "undefined",
+        "metadata": {"description": description, "tags": list(said.tags)},
         "tracing": False,
         "cluster_state": {call.managed.node_name: "stopped" if name in call.node.actor.down else "running"},
     }
@@ -298,14 +301,22 @@ async def vhost(call: Call) -> Any:
 
 async def put_vhost(call: Call) -> Any:
     """Declare a vhost; who does so may do everything in it."""
-    boolean((await call.body()).get("tracing"))
+    said = await call.body()
+    boolean(said.get("tracing"))
+    if isinstance(said.get("tags"), str):
+        said["tags"] = [tag for tag in said["tags"].split(",") if tag]
+    metadata = VhostMetadata.from_json(said)
     name, user = call.parts["vhost"], call.user.name
     new = name not in call.vhosts
     await call.managed.change(lambda actor: actor.declare_vhost(name))
-    if new:
-        await call.managed.change(
-            lambda actor: actor.define(lambda known: known.users.set_permissions(user, name, ".*", ".*", ".*"))
-        )
+
+    def describe(known: Definitions) -> None:
+        if new:
+            known.users.set_permissions(user, name, ".*", ".*", ".*")
+        if metadata is not None:
+            known.describe_vhost(name, metadata)
+
+    await call.managed.change(lambda actor: actor.define(describe))
     return Done(new)
 
 

@@ -1,15 +1,18 @@
-"""Policies and operator policies; parameters, of which there are no others; and limits of vhosts, of which none is."""
+"""Policies, operator policies, parameters and limits of vhosts."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from warren.actors.engines.erlang_text import erlang_pairs, erlang_text
 from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.parameters import LIMITS_COMPONENT, LIMITS_NAME, VHOST_LIMITS
 from warren.actors.engines.policies import Policy, PolicyKind
 from warren.management.call import Call
 from warren.management.http import Done, HttpError, bad_request, escaped, not_found, required
 from warren.management.lists import listed
 from warren.management.samples import Document
+from warren.management.users import define
 
 
 def _kind(call: Call) -> PolicyKind:
@@ -67,62 +70,117 @@ async def delete_policy(call: Call) -> Any:
     return Done()
 
 
-# ── parameters: RabbitMQ keeps operator policies as such ─────────────────────────────────────────────────────────────
+# ── parameters ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+KEPT_COMPONENTS: Final = frozenset({"shovel", "federation", "federation-upstream", "federation-upstream-set"})
+"""Those of RabbitMQ's plugins: kept and given out again, as definitions have them."""
 
 
 async def parameters(call: Call) -> Any:
-    """``/api/parameters``, and those of a component, in a vhost."""
-    component = call.parts.get("component", "operator_policy")
-    found = [one.to_parameter() for one in _policies(call, "operator_policy")] if component == "operator_policy" else []
-    return listed(found, call.query, ("vhost", "component", "name"))
+    """``/api/parameters``, and those of a component, in a vhost. RabbitMQ has operator policies among them."""
+    component = call.parts.get("component")
+    found = [one.to_parameter() for one in _policies(call, "operator_policy")] if component != "policy" else []
+    known = set(call.listed_vhosts)
+    found += [one for one in call.node.actor.parameters.in_vhost() if one["vhost"] in known]
+    chosen = [one for one in found if component in (None, one["component"])]
+    return listed(chosen, call.query, ("vhost", "component", "name"))
 
 
 async def parameter(call: Call) -> Any:
     """``/api/parameters/:component/:vhost/:name``."""
-    running = call.node.actor.vhosts.get(call.vhost)
-    if running is not None and call.parts["component"] == "operator_policy":
-        found = running.definitions.policies.get("operator_policy", call.parts["name"])
+    component, name = call.parts["component"], call.parts["name"]
+    if component == "operator_policy" and (running := call.node.actor.vhosts.get(call.vhost)) is not None:
+        found = running.definitions.policies.get("operator_policy", name)
         if found is not None:
             return found.to_parameter()
+    for one in call.node.actor.parameters.in_vhost(call.vhost, component):
+        if one["name"] == name:
+            return one
     raise not_found()
 
 
 async def put_parameter(call: Call) -> Any:
-    """No plugin is there that a parameter could be for. Raises :class:`HttpError`."""
-    assert call.vhost_to_change
-    required(await call.body(), "value")
-    raise _invalid(f"component {call.parts['component']} not found")
+    """``value``, of a component of one of RabbitMQ's plugins."""
+    vhost, component, name = call.vhost_to_change, call.parts["component"], call.parts["name"]
+    (value,) = required(await call.body(), "value")
+    if component not in KEPT_COMPONENTS:
+        raise _invalid(f"component {component} not found")
+    known = call.node.actor.parameters.in_vhost(vhost, component)
+    await define(call, lambda definitions: definitions.set_parameter(vhost, component, name, value))
+    return Done(new=all(one["name"] != name for one in known))
 
 
 async def delete_parameter(call: Call) -> Any:
-    """Operator policies are deleted as such. Raises :class:`HttpError`."""
+    """It is no more. Operator policies are deleted by their own paths."""
     await parameter(call)
-    raise bad_request("an operator policy is deleted by its own path")
+    vhost, component, name = call.vhost, call.parts["component"], call.parts["name"]
+    if component == "operator_policy":
+        raise bad_request("an operator policy is deleted by its own path")
+    await define(call, lambda definitions: definitions.parameters.clear(vhost, component, name))
+    return Done()
 
 
 async def global_parameters(call: Call) -> Any:
-    """``/api/global-parameters``: what the cluster is named."""
-    return [{"name": "cluster_name", "value": call.managed.cluster_name}]
+    """``/api/global-parameters``."""
+    return listed(call.node.actor.parameters.of_node(), call.query, ("name",))
+
+
+async def global_parameter(call: Call) -> Any:
+    """``/api/global-parameters/:name``."""
+    for one in call.node.actor.parameters.of_node():
+        if one["name"] == call.parts["name"]:
+            return one
+    raise not_found()
+
+
+async def put_global_parameter(call: Call) -> Any:
+    """``value``."""
+    name = call.parts["name"]
+    (value,) = required(await call.body(), "value")
+    new = all(one["name"] != name for one in call.node.actor.parameters.of_node())
+    await define(call, lambda definitions: definitions.parameters.set_global(name, value))
+    return Done(new)
+
+
+async def delete_global_parameter(call: Call) -> Any:
+    """It is no more."""
+    await global_parameter(call)
+    await define(call, lambda definitions: definitions.parameters.clear_global(call.parts["name"]))
+    return Done()
 
 
 # ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def limits(call: Call) -> Any:
-    """``/api/vhost-limits``, and those of a vhost: none."""
-    if "vhost" in call.parts:
-        assert call.vhost
-    return []
+    """``/api/vhost-limits``, and those of a vhost."""
+    one, known = call.one_vhost, call.node.actor.parameters
+    chosen = call.visible_vhosts if one is None else [one]
+    found = [{"vhost": vhost, "value": limits} for vhost in chosen if (limits := known.vhost_limits(vhost))]
+    return listed(found, call.query, ("vhost",))
 
 
 async def put_limit(call: Call) -> Any:
-    """Vhosts have no limits. Raises :class:`HttpError`."""
-    assert call.vhost_to_change
-    required(await call.body(), "value")
-    raise bad_request("a vhost has no limits here")
+    """``value``: how many ``max-connections`` or ``max-queues``."""
+    vhost, name = call.vhost_to_change, call.parts["name"]
+    (value,) = required(await call.body(), "value")
+    if name not in VHOST_LIMITS:
+        raise _invalid(f"Unrecognised terms {erlang_pairs({name: value})} in limits")
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _invalid(f"{name} should be a number, actually was {erlang_text(value)}")
+    await _set_limits(call, vhost, call.node.actor.parameters.vhost_limits(vhost) | {name: value})
+    return Done()
 
 
 async def delete_limit(call: Call) -> Any:
-    """There is none."""
-    assert call.vhost_to_change
+    """Any number from now on."""
+    vhost, known = call.vhost_to_change, call.node.actor.parameters
+    kept = known.vhost_limits(vhost)
+    left = {name: value for name, value in kept.items() if name != call.parts["name"]}
+    if left != kept:
+        await _set_limits(call, vhost, left)
     return Done()
+
+
+async def _set_limits(call: Call, vhost: str, found: dict[str, int]) -> None:
+    await define(call, lambda known: known.set_parameter(vhost, LIMITS_COMPONENT, LIMITS_NAME, found))
