@@ -88,13 +88,13 @@ class FrontEnd(NodePart):
     def _new_batch(self, key: object) -> PublishBatch:
         return PublishBatch(key, Confirm(self))
 
-    def help(self, future: Future) -> None:
+    def help(self, future: Future, deadline: float | None = None) -> None:
         """Somebody waits: sync without delay, and do it in this thread if nobody else is at it."""
         self._hurry = True
         if self.actor_inbox.owner is self and not self.turn():
             self.schedule()  # whoever is at it may have passed the point where it would have seen the hurry
         if not future.done:
-            super().help(future)
+            super().help(future, deadline)
 
     def hurry_up(self) -> None:
         """Somebody waits who cannot help: sync without delay, in one of the pool's threads."""

@@ -28,8 +28,12 @@ ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType 
 class Helper(Protocol):
     """What can work off an answer in the thread that waits for it."""
 
-    def help(self, future: Future) -> None:
-        """Do what can be done here and now; come back when it is done or has to be waited for."""
+    def help(self, future: Future, deadline: float | None = None) -> None:
+        """Do what can be done here and now; come back when it is done or has to be waited for.
+
+        A helper that waits itself, as one that reads a socket, does so until ``deadline`` (of the monotonic clock;
+        ``None``: for ever).
+        """
 
 
 class Future(pykka.Future[Any]):
@@ -81,7 +85,7 @@ class Future(pykka.Future[Any]):
     def _wait(self, timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
         if self._helper is not None:
-            self._helper.help(self)
+            self._helper.help(self, deadline)
             if self._state != _PENDING:
                 return
         waiter = threading.Lock()
@@ -209,11 +213,11 @@ class _HelpAll:
     def __init__(self, parts: list[Future]) -> None:
         self._parts = parts
 
-    def help(self, future: Future) -> None:
+    def help(self, future: Future, deadline: float | None = None) -> None:
         for part in self._parts:
             helper = part._helper
             if helper is not None and not part.done:
-                helper.help(part)
+                helper.help(part, deadline)
 
     def hurry_up(self) -> None:
         for part in self._parts:

@@ -89,7 +89,7 @@ class Pool(Protocol):
     def submit(self, actor: PooledActor) -> None:
         """Let ``actor`` have a turn soon."""
 
-    def help(self, future: Future) -> None:
+    def help(self, future: Future, deadline: float | None = None) -> None:
         """The calling thread waits for ``future``: do what has to be done for that here."""
 
     def stop(self) -> None:
@@ -136,7 +136,7 @@ class ThreadPool:
             for actor in held:
                 self.submit(actor)
 
-    def help(self, future: Future) -> None:
+    def help(self, future: Future, deadline: float | None = None) -> None:
         """Nothing: the threads do it."""
         if self._error is not None:
             raise self._error
@@ -194,7 +194,7 @@ class HandPool:
         while self.run_one():
             pass
 
-    def help(self, future: Future) -> None:
+    def help(self, future: Future, deadline: float | None = None) -> None:
         while not future.done:
             if not self.run_one():
                 raise Timeout("nobody is left who could answer")
@@ -271,7 +271,7 @@ class PooledActor(pykka.Actor):
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def help(self, future: Future) -> None:
+    def help(self, future: Future, deadline: float | None = None) -> None:
         """Run this actor's turns in the calling thread, until ``future`` is answered or somebody else has to act."""
         if self._turn_thread == threading.get_ident():
             raise RuntimeError(f"{type(self).__name__} waits for its own answer")

@@ -3,15 +3,13 @@
 A *line* of JSON comes in, a line goes out, over a Unix-domain socket that only the node's user can open. What is asked
 and answered is the caller's (``warren.top.snapshots``); here are the socket and the one thread that serves it.
 
-*Where it is.* ``warren.sock`` in the data directory, and nowhere else: nothing that lies in a directory says where a
-socket is. A path that is longer than a socket's may be goes by the directory's descriptor (``/proc/self/fd``).
+Where the socket is, :mod:`warren.actors.node_socket` says.
 
 It never disturbs. One thread serves all, one request after another, and waits for nobody: an answer goes out as its
 visitor reads it, who is asked for no more meanwhile. Who does not read, or sends no end of a line, is dropped. Where no
 socket can be made (a long path without ``/proc``) the node runs without one and says so in its log.
 
-A crash leaves the socket behind. Whoever opens the directory next has its lock, so nobody answers there any more: what
-lies there is removed. A forked child closes its copies of the descriptors and leaves the files alone.
+A forked child closes its copies of the descriptors and leaves the files alone.
 """
 
 from __future__ import annotations
@@ -20,24 +18,19 @@ import contextlib
 import json
 import logging
 import math
-import os
 import selectors
 import socket
-import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
 
+from warren.actors.node_socket import NodeSocket
 from warren.storage.errors import StorageError, WarrenError
 
 _LOG = logging.getLogger("warren.status")
-
-SOCKET_NAME: Final = "warren.sock"
-MAX_SOCKET_PATH_BYTES: Final = 103
-"""What every system's ``sun_path`` holds; Linux has room for four more."""
 
 MAX_REQUEST_BYTES: Final = 1 << 16
 MAX_VISITORS: Final = 16
@@ -47,25 +40,6 @@ PATIENCE_S: Final = 2.0
 Request = Mapping[str, Any]
 Session = Callable[[Request], Mapping[str, Any]]
 """Answers one visitor's requests, one after the other; may remember what it answered last."""
-
-
-def find_socket(directory: str) -> str | None:
-    """The socket of the node in ``directory``, if there is one; perhaps nobody answers there any more."""
-    path = os.path.join(directory, SOCKET_NAME)
-    return path if _is_socket(path) else None
-
-
-@contextlib.contextmanager
-def short_path(path: str) -> Iterator[str]:
-    """A name for ``path`` that is no longer than a socket's may be, as long as the block lasts."""
-    if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
-        yield path
-        return
-    descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{os.path.basename(path)}"
-    finally:
-        os.close(descriptor)
 
 
 @attrs.define(eq=False)
@@ -120,24 +94,25 @@ class StatusServer:
 
     def __init__(self, directory: str, new_session: Callable[[], Session]) -> None:
         """Start serving. Raises :class:`StorageError` where no socket can be made."""
-        self._directory = directory
         self._new_session = new_session
-        self.path = os.path.join(directory, SOCKET_NAME)
-        self._identity = _identity(self.path)
-        """Of the socket; before there is one: of what a process that was killed has left."""
+        self._socket = NodeSocket(directory)
         self._visitors: dict[socket.socket, _Visitor] = {}
         self._stopping = False
         self._thread = threading.Thread(target=self._serve, name="warren-status", daemon=True)
         with contextlib.ExitStack() as undo:
-            undo.callback(self._remove_file)
+            undo.callback(self._socket.remove)
             try:
-                self._remove_file()
                 self._wake_end, self._heard_end = map(undo.enter_context, socket.socketpair())
-                self._listener = undo.enter_context(self._listen())
+                self._listener = undo.enter_context(self._socket.listen(MAX_VISITORS))
                 self._thread.start()
             except (OSError, ValueError, RuntimeError) as error:  # the last: no thread is to be had
                 raise StorageError(f"{self.path}: no socket can be made: {error}") from error
             undo.pop_all()
+
+    @property
+    def path(self) -> str:
+        """Where the socket is."""
+        return self._socket.path
 
     @classmethod
     def start(cls, directory: str, new_session: Callable[[], Session]) -> StatusServer | None:
@@ -148,33 +123,11 @@ class StatusServer:
             _LOG.warning("nobody can attach to this node: %s", error)
             return None
 
-    # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _listen(self) -> socket.socket:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            with short_path(self.path) as name:
-                listener.bind(name)
-            self._identity = _identity(self.path)
-            os.chmod(self.path, 0o600)  # before it listens: nobody else has got in
-            listener.listen(MAX_VISITORS)
-            listener.setblocking(False)
-        except OSError:
-            listener.close()
-            raise
-        return listener
-
-    def _remove_file(self) -> None:
-        """Remove the socket, if it is this one; nothing else."""
-        with contextlib.suppress(OSError):
-            if self._identity is not None and _identity(self.path) == self._identity:
-                os.unlink(self.path)
-
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def stop(self) -> None:
         """Answer nobody any more, and leave no file. A request that is being worked on is waited for, no visitor is."""
-        self._remove_file()
+        self._socket.remove()
         self._stopping = True
         with contextlib.suppress(OSError):
             self._wake_end.send(b"!")
@@ -197,7 +150,7 @@ class StatusServer:
                     pass
             except Exception:
                 _LOG.exception("nobody can attach to this node any more")
-                self._remove_file()
+                self._socket.remove()
         for one in (self._listener, self._wake_end, self._heard_end, *self._visitors):
             one.close()
 
@@ -250,16 +203,3 @@ def answer(session: Session, line: bytes) -> bytes:
         _LOG.exception("a request could not be answered")
         said = {"error": f"it could not be answered: {error!r}"}
     return json.dumps(said, default=str).encode() + b"\n"  # names that are not UTF-8 stand there as \udc80 … \udcff
-
-
-def _is_socket(path: str) -> bool:
-    return _identity(path) is not None
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    """Of the socket with that name; ``None`` where there is none."""
-    try:
-        found = os.lstat(path)
-    except (OSError, ValueError):
-        return None
-    return (found.st_dev, found.st_ino) if stat.S_ISSOCK(found.st_mode) else None

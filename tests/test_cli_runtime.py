@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 import warren as runtime
 from tests.support.waiting import wait_until
 from warren import cli, errors
-from warren.actors.status_server import SOCKET_NAME
+from warren.actors.node_socket import SOCKET_NAME
 from warren.commands.publish import _Published
 from warren.salvage.archive import unpack
 

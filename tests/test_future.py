@@ -21,7 +21,7 @@ class Setter:
         self.asked: list[Future] = []
         self._helps = helps
 
-    def help(self, future: Future) -> None:
+    def help(self, future: Future, deadline: float | None = None) -> None:
         self.asked.append(future)
         if self._helps:
             future.set("helped")

@@ -15,16 +15,8 @@ from typing import Any
 import pytest
 
 from warren.actors import status_server
-from warren.actors.status_server import (
-    MAX_REQUEST_BYTES,
-    MAX_SOCKET_PATH_BYTES,
-    MAX_VISITORS,
-    SOCKET_NAME,
-    StatusServer,
-    answer,
-    find_socket,
-    short_path,
-)
+from warren.actors.node_socket import MAX_SOCKET_PATH_BYTES, SOCKET_NAME, find_socket, short_path
+from warren.actors.status_server import MAX_REQUEST_BYTES, MAX_VISITORS, StatusServer, answer
 from warren.storage.errors import StorageError, WarrenError
 
 

@@ -26,7 +26,7 @@ from typer.testing import CliRunner, Result
 import warren
 from tests.support.runtime_tools import HandNode, hand_node
 from warren import cli
-from warren.actors.status_server import SOCKET_NAME
+from warren.actors.node_socket import SOCKET_NAME
 from warren.salvage.archive import unpack
 from warren.storage.errors import WarrenError
 from warren.top import command

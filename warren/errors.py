@@ -29,6 +29,7 @@ from warren.actors.handing_over import PublishRefusedError, QueueDownError
 from warren.actors.node_context import BlockedError
 from warren.actors.node_errors import ForeignDirectoryError, TopicsDownError, UnsavedError
 from warren.actors.pool import ActorStoppedError, WrongProcessError
+from warren.client.calls import NotFromOutsideError
 from warren.exchange_verbs import UnroutableError
 from warren.running_broker import BrokerRunningError
 from warren.running_node import ClosedError
@@ -60,6 +61,7 @@ __all__ = [
     "MemberError",
     "MessageError",
     "NotFoundError",
+    "NotFromOutsideError",
     "PreconditionFailedError",
     "PublishRefusedError",
     "QueueDownError",

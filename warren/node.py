@@ -35,6 +35,7 @@ from warren.transaction_verbs import TransactionVerbs
 from warren.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
 
 if TYPE_CHECKING:
+    from warren.client.shared_directory import SharedDirectory
     from warren.server import Server, ServerSettings
 
 
@@ -88,20 +89,25 @@ class Node(NodeUsers, Vhost):
 
     _verbs: NodeVerbs
 
-    def __init__(self, running: RunningNode) -> None:
+    def __init__(self, running: RunningNode | SharedDirectory) -> None:
         """:func:`warren.open` is the usual way."""
-        self._running = running
-        super().__init__(NodeVerbs(running))
+        self._opened = running
+        super().__init__(NodeVerbs(running) if isinstance(running, RunningNode) else running.verbs())
+
+    @property
+    def _running(self) -> RunningNode:
+        """What runs in this process; raises :class:`NotFromOutsideError` where it runs in another."""
+        return self._opened if isinstance(self._opened, RunningNode) else self._opened.running()
 
     @property
     def path(self) -> str:
         """The data directory."""
-        return self._running.path
+        return self._opened.path
 
     @property
     def config(self) -> Config:
         """Its settings."""
-        return self._running.config
+        return self._opened.config
 
     vhost = blocking(NodeVerbs.vhost, Vhost)
     vhosts = blocking(NodeVerbs.vhosts)
@@ -135,7 +141,7 @@ class Node(NodeUsers, Vhost):
 
         Where another thread is at it, wait for that. A program that ends normally does it by itself.
         """
-        self._running.close()
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -143,7 +149,7 @@ class Node(NodeUsers, Vhost):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._running.forked:
+        if not self._opened.forked:
             self.close()
 
 
@@ -152,12 +158,14 @@ def open(
     config: Config | str | os.PathLike[str] | None = None,
     *,
     adopt: bool = False,
+    share: bool = False,
     **settings: Unpack[SettingKeywords],
 ) -> Node:
     """Open a data directory and start a node in it; made where it is missing.
 
     ``config``: a :class:`Config`, or a TOML file; ``settings`` go before it, by keyword, under RabbitMQ's names.
-    ``adopt``: take over the directory of a stopped RabbitMQ, which can have it back. Raises
+    ``adopt``: take over the directory of a stopped RabbitMQ, which can have it back. ``share``: any number of processes
+    of the machine may have it open so; the settings are those of the one that hosts the node at the moment. Raises
     :class:`~warren.storage.errors.DirectoryLockedError` where another process has it (:class:`BrokerRunningError`: a
     RabbitMQ), ``ForeignDirectoryError`` for a RabbitMQ's without ``adopt`` and for a part of one,
     :class:`~warren.storage.errors.SettingsError`, :class:`~warren.storage.errors.DataError`.
@@ -165,17 +173,39 @@ def open(
     chosen = Config.of(config, **settings)
     refuse_part(os.fspath(path))
     refuse_running_broker(os.fspath(path))
-    make_data_directory(os.path.abspath(path))
+    where = os.path.abspath(path)
+    make_data_directory(where)
     keep_one_heap()  # before there are threads
-    running = RunningNode(
-        os.path.abspath(path),
-        chosen,
-        files=shared_files(sync_evicted=chosen.node.sync != "os"),
-        pool=ThreadPool(chosen.node.threads),
+    if share:
+        from warren.client.shared_directory import SharedDirectory  # noqa: PLC0415 - most programs share nothing
+
+        return Node(SharedDirectory(where, chosen, lambda: _serve_directory(_start(where, chosen, adopt, shared=True))))
+    running = _start(where, chosen, adopt)
+    open_nodes.close_at_exit(running)
+    return Node(running)
+
+
+def _start(path: str, config: Config, adopt: bool, *, shared: bool = False) -> RunningNode:
+    return RunningNode(
+        path,
+        config,
+        files=shared_files(sync_evicted=config.node.sync != "os"),
+        pool=ThreadPool(config.node.threads),
         clock=SystemClock(),
         random=os.urandom,
         adopt=adopt,
-        attach=chosen.node.attach,
+        attach=config.node.attach and not shared,
+        shared=shared,
     )
-    open_nodes.close_at_exit(running)
-    return Node(running)
+
+
+def _serve_directory(running: RunningNode) -> RunningNode:
+    """Let other processes in."""
+    from warren.server import Server, ServerSettings  # noqa: PLC0415
+
+    try:
+        Server(running, ServerSettings(port=None, directory=running.path)).start()
+    except BaseException:
+        running.close()
+        raise
+    return running

@@ -7,6 +7,7 @@ where there are several, so that a body that is large is stored once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from warren.actors.admission import Admission
 from warren.actors.future import Confirm, CountDown, Future
@@ -69,6 +70,16 @@ def _give_all(
         node.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
         raise
     return CountDown(parts)
+
+
+def room(find: Callable[[], Sequence[Any]], timeout: float | None) -> Admission:
+    """Wait until all queues (or logs of topics) have room. Raises :class:`BlockedError` after ``timeout`` seconds."""
+
+    def give_back(actors: Sequence[Any], reserved_bytes: int, _: bool) -> None:
+        for actor in actors[:1]:
+            actor.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+
+    return Admission(find, lambda _: 1, give_back, timeout=timeout)
 
 
 def settled_confirm(error: BaseException | None = None) -> Confirm:

@@ -22,7 +22,7 @@ from warren.actors.queue_entry import QueueEntry
 from warren.channel import Channel
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs
 from warren.messages import PublishArguments, as_bodies, as_body, publish_key
-from warren.publishing import publishing, settled_confirm
+from warren.publishing import publishing, room, settled_confirm
 from warren.running_node import RunningNode
 from warren.steps import Handle, Steps, call
 
@@ -90,6 +90,10 @@ class QueueVerbs:
             return settled_confirm()
         confirm: Confirm = yield publishing(self.node, lambda: (self.actor,), key, found, block=block, timeout=timeout)
         return confirm
+
+    def room(self, timeout: float | None = None) -> Steps[None]:
+        """Wait until a publish that does not wait may go on. Raises :class:`BlockedError` after ``timeout`` seconds."""
+        yield room(lambda: [self.actor], timeout)
 
     def key(self, properties: PublishArguments) -> PublishKey:
         """What goes around the bodies; the last few are kept, as most publishers use one over and over."""

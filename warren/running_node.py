@@ -80,9 +80,11 @@ class RunningNode:
         probes: Probes | None = None,
         adopt: bool = False,
         attach: bool = False,
+        shared: bool = False,
         check_invariants: bool = False,
     ) -> None:
-        """``probes``: where it reads what the machine has; ``None``: from the machine."""
+        """``probes``: where it reads what the machine has; ``None``: from the machine. ``shared``: the lock file says
+        that others are let in; whoever says so serves them."""
         self.path = path
         self.config = config
         self.pool = pool
@@ -102,7 +104,7 @@ class RunningNode:
             engine=config.engine,
             check_invariants=check_invariants,
         )
-        owner = f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+        owner = f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}{', shared' if shared else ''}"
         ref = NodeActor.start(
             self._context,
             path,

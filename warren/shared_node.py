@@ -25,7 +25,7 @@ from warren.storage.errors import SettingsError, WarrenError
 def is_open(node: Node) -> bool:
     """Whether it can be used by this process."""
     try:
-        node._running.check_process()
+        node._opened.check_process()
     except WarrenError:
         return False
     return True
@@ -76,7 +76,7 @@ def borrow_node(node: Node) -> NodeLease:
 def is_foreign(node: Node) -> bool:
     """Whether the node belongs to the process that this one was forked from."""
     try:
-        node._running.check_process()
+        node._opened.check_process()
     except WrongProcessError:
         return True
     except ClosedError:

@@ -118,11 +118,15 @@ def blocking(
 
 
 def blocking(verb: Callable[..., Steps[Any]], becomes: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
-    """A method that runs a verb in the calling thread. ``becomes``: makes a handle of what the verb returns."""
+    """A method that runs a verb in the calling thread. ``becomes``: makes a handle of what the verb returns.
+
+    The verb is looked up by its name: those of a node that another process hosts have the same.
+    """
+    name = verb.__name__
 
     @functools.wraps(verb)
     def method(self: Has[Any], *args: Any, **kwargs: Any) -> Any:
-        result = run(verb(self._verbs, *args, **kwargs))
+        result = run(getattr(self._verbs, name)(*args, **kwargs))
         return result if becomes is None else becomes(result)
 
     return method

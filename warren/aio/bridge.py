@@ -182,9 +182,11 @@ def awaited(
 ) -> Callable[..., Coroutine[Any, Any, Any]]:
     """A method that awaits a verb. ``becomes``: makes a handle of what the verb returns."""
 
+    name = verb.__name__
+
     @functools.wraps(verb)
     async def method(self: Has[Any], *args: Any, **kwargs: Any) -> Any:
-        result = await run(verb(self._verbs, *args, **kwargs))
+        result = await run(getattr(self._verbs, name)(*args, **kwargs))
         return result if becomes is None else becomes(result)
 
     return method
@@ -195,8 +197,10 @@ def awaited_safe(
 ) -> Callable[Concatenate[Has[V], P], Coroutine[Any, Any, None]]:
     """A method that awaits a verb, and then the confirm that it returns."""
 
+    name = verb.__name__
+
     async def method(self: Has[V], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        await safe(await run(verb(self._verbs, *args, **kwargs)))
+        await safe(await run(getattr(self._verbs, name)(*args, **kwargs)))
 
     functools.update_wrapper(method, verb)
     return method

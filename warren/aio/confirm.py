@@ -6,13 +6,11 @@ meanwhile from others is made safe in the same go. Cancelled there, the message 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
 from warren.actors import future
-from warren.actors.admission import Admission
-from warren.actors.front_end import FrontEnd
-from warren.aio.bridge import admitted, safe
+from warren.aio.bridge import safe
 
 W = TypeVar("W")
 
@@ -58,13 +56,3 @@ class Confirm(AppendConfirm[None]):
 
     def __init__(self, confirm: future.Confirm) -> None:
         super().__init__(confirm, lambda: None)
-
-
-async def has_room(find: Callable[[], Sequence[FrontEnd]], timeout: float | None) -> None:
-    """Wait until all queues (or logs of topics) have room. Raises :class:`BlockedError` after ``timeout`` seconds."""
-
-    def give_back(actors: Sequence[FrontEnd], reserved_bytes: int, _: bool) -> None:
-        for actor in actors[:1]:
-            actor.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
-
-    await admitted(Admission(find, lambda _: 1, give_back, timeout=timeout))

@@ -118,8 +118,10 @@ class Node(NodeUsers, Vhost):
 class Opening:
     """What :func:`warren.aio.open` gives: await it for the node, or use it in an ``async with``, which closes it."""
 
-    def __init__(self, path: str | os.PathLike[str], config: Any, *, adopt: bool, settings: Mapping[str, Any]) -> None:
-        self._open = functools.partial(node.open, path, config, adopt=adopt, **settings)
+    def __init__(
+        self, path: str | os.PathLike[str], config: Any, *, adopt: bool, share: bool, settings: Mapping[str, Any]
+    ) -> None:
+        self._open = functools.partial(node.open, path, config, adopt=adopt, share=share, **settings)
         self._node: Node | None = None
 
     def __await__(self) -> Generator[Any, None, Node]:
@@ -151,10 +153,11 @@ def open(
     config: Config | str | os.PathLike[str] | None = None,
     *,
     adopt: bool = False,
+    share: bool = False,
     **settings: Unpack[SettingKeywords],
 ) -> Opening:
     """Open a data directory and start a node in it. Arguments and errors are those of :func:`warren.open`.
 
     ``node = await warren.aio.open("data")``, or ``async with warren.aio.open("data") as node:``.
     """
-    return Opening(path, config, adopt=adopt, settings=settings)
+    return Opening(path, config, adopt=adopt, share=share, settings=settings)

@@ -13,7 +13,7 @@ from typing import Unpack
 
 from warren import queue
 from warren.aio.bridge import awaited, awaited_safe, run, run_now
-from warren.aio.confirm import Confirm, has_room
+from warren.aio.confirm import Confirm
 from warren.aio.consumer import Consumer, Delivery
 from warren.channel import settle
 from warren.consumer_verbs import ConsumeArguments, spread
@@ -50,7 +50,7 @@ class Queue(QueueHandle):
 
     async def room(self, timeout: float | None = None) -> None:
         """Wait until :meth:`publish_nowait` may go on; after ``timeout`` seconds raises :class:`BlockedError`."""
-        await has_room(lambda: [self._verbs.actor], timeout)
+        await run(self._verbs.room(timeout))
 
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 

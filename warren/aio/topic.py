@@ -16,12 +16,13 @@ from typing import Unpack
 from warren import topic
 from warren.actors.commit_log_actor import AppendResult
 from warren.actors.engines.topics.consumer_group import StartOffset
-from warren.aio.bridge import awaited, run, run_now, safe
-from warren.aio.confirm import AppendConfirm, has_room
+from warren.aio.bridge import admitted, awaited, run, run_now, safe
+from warren.aio.confirm import AppendConfirm
 from warren.aio.topic_reader import Reader, TopicRecord
 from warren.aio.transaction import Transaction
 from warren.msg_store.commit_log_format import Record
 from warren.msg_store.packed_record import PackedRecord
+from warren.publishing import room
 from warren.reader_verbs import ReaderArguments, ReaderVerbs
 from warren.topic_append import AppendResults
 from warren.topic_record import Moment
@@ -77,7 +78,7 @@ class Topic(TopicHandle):
 
     async def room(self, timeout: float | None = None) -> None:
         """Wait until :meth:`append_nowait` may go on; after ``timeout`` seconds raises :class:`BlockedError`."""
-        await has_room(self._verbs.logs, timeout)
+        await admitted(room(self._verbs.logs, timeout))
 
     prepare = awaited(TopicVerbs.prepare, Transaction)
     sync = awaited(TopicVerbs.sync)

@@ -47,6 +47,7 @@ from warren.amqp.framing import (
     settlements,
 )
 from warren.amqp.methods import decode_arguments, decode_method, dotted_name, encode_arguments, encode_method
+from warren.amqp.own_methods import OWN_METHODS
 from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
 from warren.amqp.states import SENT_BY, TRANSITIONS, Side, State
 
@@ -105,8 +106,10 @@ class Connection:
         channel_max: int = CHANNEL_MAX,
         frame_max: int = FRAME_MAX,
         max_message_size: int = MAX_MESSAGE_SIZE,
+        has_own_methods: bool = False,
     ) -> None:
-        """``channel_max``, ``frame_max``: what we agree to at most; 0: no limit."""
+        """``channel_max``, ``frame_max``: what we agree to at most; 0: no limit. ``has_own_methods``: whether the peer
+        may send those of :mod:`warren.amqp.own_methods`."""
         self.side = side
         self.state = State.HANDSHAKE
         self.channel_max = channel_max
@@ -114,6 +117,7 @@ class Connection:
         self.heartbeat = 0
         """Seconds between heartbeats, once negotiated; 0: none."""
         self.max_message_size = max_message_size
+        self.has_own_methods = has_own_methods
         self._reader = FrameReader(FRAME_MIN_SIZE)
         self._writable_bytes = FRAME_MIN_SIZE
         self._channels: dict[int, _Channel] = {}
@@ -274,6 +278,8 @@ class Connection:
     def _channel_for(self, number: int, kind: type[Method]) -> _Channel:
         """The channel that the peer sends a method of this kind on, where it may."""
         channel = self._channel(number)
+        if kind.index in OWN_METHODS and not self.has_own_methods:
+            raise UnknownMethodError(kind.index)
         if channel.content is not None:
             raise _unexpected(channel.content)
         if kind is c.Channel.Open:

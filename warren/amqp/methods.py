@@ -16,6 +16,7 @@ from pamqp.base import Frame as Method
 
 from warren.amqp.errors import FRAME_ERROR, ProtocolError, UnknownMethodError
 from warren.amqp.framing import METHOD, frame
+from warren.amqp.own_methods import OWN_METHODS
 from warren.queue_index.amqp_tables import read_table, write_table
 from warren.storage.errors import MessageError
 
@@ -50,7 +51,7 @@ def decode_arguments(index: int, data: bytes) -> Method:
 
     Raises :class:`UnknownMethodError`, and :class:`ProtocolError` for one that is malformed.
     """
-    kind = commands.INDEX_MAPPING.get(index)
+    kind = commands.INDEX_MAPPING.get(index) or OWN_METHODS.get(index)
     if kind is None:
         raise UnknownMethodError(index)
     try:

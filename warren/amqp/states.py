@@ -12,6 +12,8 @@ from typing import Final
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
+from warren.amqp.own_methods import Call, CallError, CallOk
+
 
 class Side(enum.Enum):
     """An end of a connection."""
@@ -86,6 +88,7 @@ _CLIENT_ONLY: Final = frozenset(
         c.Tx.Select,
         c.Tx.Commit,
         c.Tx.Rollback,
+        Call,
     }
 )
 _SERVER_ONLY: Final = frozenset(
@@ -113,6 +116,8 @@ _SERVER_ONLY: Final = frozenset(
         c.Tx.SelectOk,
         c.Tx.CommitOk,
         c.Tx.RollbackOk,
+        CallOk,
+        CallError,
     }
 )
 _BOTH: Final = frozenset(

@@ -59,7 +59,7 @@ class Connection:
 
     def check(self) -> None:
         """Raise where it cannot be used any more."""
-        self.node._running.check_process()
+        self.node._opened.check_process()
 
     # ── channels and what they share ────────────────────────────────────────────────────────────────────────────
 

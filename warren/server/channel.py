@@ -18,8 +18,9 @@ from warren.actors.node_actor import NodeActor
 from warren.aio import bridge
 from warren.amqp.errors import COMMAND_INVALID, ProtocolError
 from warren.amqp.framing import ACK, NACK, MethodRun
+from warren.amqp.own_methods import Call
 from warren.amqp.received import Messages, MethodReceived
-from warren.server import topology
+from warren.server import own_calls, topology
 from warren.server.consuming import ChannelConsumers
 from warren.server.direct_reply import ReplyConsumer
 from warren.server.publishing import ChannelPublisher
@@ -172,10 +173,14 @@ class ServerChannel:
 
     def check(self, kind: Kind, name: str, right: Right) -> None:
         """Raises :class:`AccessRefusedError` where the user may not."""
+        if self.connection.is_owner:
+            return
         self.node.actor.users.check(self.user, self.vhost, kind, name, right)
 
     def check_topic(self, exchange: str, routing_key: str, right: Literal["write", "read"]) -> None:
         """Raises :class:`AccessRefusedError` where the user may not use this key with a topic exchange."""
+        if self.connection.is_owner:
+            return
         if self.node.vhost(self.vhost).definitions.exchange(exchange).type == "topic":
             self.node.actor.users.check_topic(self.user, self.vhost, exchange, routing_key, right)
 
@@ -304,5 +309,6 @@ METHODS: Final[dict[type[Method], Callable[[ServerChannel, Any], Work]]] = {
     c.Basic.CancelOk: lambda channel, method: None,
     c.Basic.Get: lambda channel, method: channel.consumers.get(method),
     c.Basic.Recover: lambda channel, method: channel.consumers.recover(method, answer=True),
+    Call: own_calls.call_verb,
     c.Basic.RecoverAsync: lambda channel, method: channel.consumers.recover(method, answer=False),
 }

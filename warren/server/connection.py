@@ -30,12 +30,13 @@ from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, Met
 from warren.amqp.states import Side, State
 from warren.server.channel import ServerChannel
 from warren.server.replies import ACCESS_REFUSED, CONNECTION_FORCED, NOT_ALLOWED, closes_channel, reply_of
-from warren.server.sasl import SaslError, credentials, mechanisms
+from warren.server.sasl import Credentials, SaslError, credentials, mechanisms
 from warren.server.server_properties import server_properties
 
 if TYPE_CHECKING:
     from warren.server.peer import Peer
     from warren.server.server import Server
+    from warren.server.settings import ServerSettings
 
 _LOG = logging.getLogger("warren.server")
 
@@ -46,11 +47,17 @@ CLOSE_TIMEOUT_S: Final = 3.0
 class ClientConnection(asyncio.Protocol):
     """One client's connection. Its ``info`` is what RabbitMQ's management shows of it."""
 
-    def __init__(self, server: Server, describe: Callable[[asyncio.Transport], Peer]) -> None:
+    def __init__(
+        self,
+        server: Server,
+        describe: Callable[[asyncio.Transport], Peer],
+        settings: ServerSettings | None = None,
+    ) -> None:
+        """``settings``: in place of the server's."""
         self.server = server
         self.node = server.node
         self._describe = describe
-        settings = server.settings
+        self._settings = settings = server.settings if settings is None else settings
         self.engine = Connection(
             Side.SERVER,
             channel_max=settings.channel_max,
@@ -61,6 +68,8 @@ class ClientConnection(asyncio.Protocol):
         self.user = ""
         self.vhost = ""
         self.auth_mechanism = ""
+        self.is_owner = False
+        """Whether nobody asks what this client may do."""
         self.client_properties: dict[str, Any] = {}
         self.capabilities: dict[str, Any] = {}
         self.channels: dict[int, ServerChannel] = {}
@@ -86,13 +95,14 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._peer = self._describe(self._transport)
+        self.is_owner = self.engine.has_own_methods = self._peer.is_owner
         self.name = self._peer.name
         loop = self.server.loop
         self._heard = self._spoke = loop.time()
         if not self.server.admit(self):
             self._transport.abort()
             return
-        self._deadline = loop.call_later(self.server.settings.handshake_timeout, self._too_slow)
+        self._deadline = loop.call_later(self._settings.handshake_timeout, self._too_slow)
 
     def _too_slow(self) -> None:
         _LOG.warning("%s: the handshake took too long", self.name)
@@ -270,16 +280,21 @@ class ClientConnection(asyncio.Protocol):
             said = credentials(
                 mechanism, method.response.encode(errors="surrogateescape"), peer.certificate_name if peer else None
             )
-            users = self.node.actor.users
-            user = users[said.user] if said.password is None else users.authenticate(said.user, said.password)
-            self._check_loopback(user.name)
+            self.user = said.user if self.is_owner else self._authenticated(said)
         except (AccessRefusedError, NotFoundError, SaslError) as error:
             _LOG.warning("%s: %s login refused: %s", self.name, mechanism, error)
             self._refuse_login(mechanism)
             return
-        self.user, self.auth_mechanism = user.name, mechanism
-        settings = self.server.settings
+        self.auth_mechanism = mechanism
+        settings = self._settings
         self.engine.send(0, c.Connection.Tune(settings.channel_max, settings.frame_max, settings.heartbeat))
+
+    def _authenticated(self, said: Credentials) -> str:
+        """The user's name; raises what is wrong with it."""
+        users = self.node.actor.users
+        user = users[said.user] if said.password is None else users.authenticate(said.user, said.password)
+        self._check_loopback(user.name)
+        return user.name
 
     def _check_loopback(self, user: str) -> None:
         if self._peer is not None and not self._peer.is_loopback and user in self.server.settings.loopback_users:
@@ -301,7 +316,7 @@ class ClientConnection(asyncio.Protocol):
         method_index = c.Connection.Open.index
         if vhost not in self.node.actor.vhosts:
             self._fail(NOT_ALLOWED, f"NOT_ALLOWED - vhost {vhost} not found", method_index)
-        elif not self.node.actor.users.may_use(self.user, vhost):
+        elif not self.is_owner and not self.node.actor.users.may_use(self.user, vhost):
             text = f"NOT_ALLOWED - access to vhost '{vhost}' refused for user '{self.user}'"
             self._fail(NOT_ALLOWED, text, method_index)
         else:

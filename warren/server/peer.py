@@ -32,6 +32,8 @@ class Peer:
     ssl: bool = False
     certificate_name: str | None = None
     """What the certificate that it has shown calls it."""
+    is_owner: bool = False
+    """Whether it is a process of the directory's user: it may do everything, and needs no password."""
 
     @property
     def name(self) -> str:

@@ -196,10 +196,11 @@ class ChannelPublisher:
         if declaration.type == "topic":
             channel.check_topic(exchange, routing_key, "write")
         properties = decode_properties(encoded)
-        if properties.user_id is not None and properties.user_id != channel.user:
+        if properties.user_id not in (None, channel.user) and not channel.connection.is_owner:
             raise Refusal(
                 PRECONDITION_FAILED,
-                f"user_id property set to '{_text(properties.user_id)}' but authenticated user was '{channel.user}'",
+                f"user_id property set to '{_text(properties.user_id or '')}' "
+                f"but authenticated user was '{channel.user}'",
             )
         expiration_ms = None if properties.expiration is None else _milliseconds(properties.expiration)
         if asks := properties.reply_to == REPLY_TO:

@@ -18,6 +18,7 @@ from warren.actors.loop_thread import LoopThread
 from warren.running_node import RunningNode
 from warren.server.connection import ClientConnection
 from warren.server.direct_reply import ReplyAddresses
+from warren.server.directory_socket import DirectorySocket
 from warren.server.peer import Peer
 from warren.server.settings import ServerSettings, TlsSettings
 from warren.storage.errors import StorageError, WarrenError
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from warren.management.settings import ManagementSettings
 
 _LOG = logging.getLogger("warren.server")
+
+_OF_PARENTS: Final[list[Server]] = []
+"""In a forked child: its parent's servers. Nobody may collect them, for their sockets would close numbers that are
+somebody else's by then."""
 
 STOP_TIMEOUT_S: Final = 1.0
 """How long clients have to say that they have seen the end."""
@@ -53,6 +58,7 @@ class Server:
         """The management API beside it."""
         self.thread: LoopThread | None = None
         self._listening: list[asyncio.Server] = []
+        self._socket: DirectorySocket | None = None
         self._idle: asyncio.Event | None = None
         self._to_flush: set[ClientConnection] = set()
         self._before_flush: list[Callable[[], None]] = []
@@ -111,6 +117,9 @@ class Server:
             await self._listen_on(settings.port, None)
         if settings.tls_port is not None and settings.tls is not None:
             await self._listen_on(settings.tls_port, settings.tls)
+        if settings.directory is not None:
+            self._socket = DirectorySocket(self, settings.directory)
+            self._listening.append(await self._socket.listen())
 
     async def _listen_on(self, port: int, tls: TlsSettings | None) -> None:
         login_from = "distinguished_name" if tls is None else tls.login_from
@@ -136,6 +145,8 @@ class Server:
         self.node.hosted.remove(self)
 
     async def _stop(self, reason: str) -> None:
+        if self._socket is not None:
+            self._socket.remove()
         for listening in self._listening:
             listening.close()
         for connection in list(self.connections.values()):
@@ -156,6 +167,7 @@ class Server:
             with contextlib.suppress(OSError):
                 os.close(number)
         self.thread = None
+        _OF_PARENTS.append(self)
 
     # ── connections ─────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -67,6 +67,9 @@ class ServerSettings:
     """Bytes."""
     loopback_users: tuple[str, ...] = ("guest",)
     """Who may connect from this machine only."""
+    directory: str | None = None
+    """A data directory with a socket for processes of its user (:mod:`warren.server.directory_socket`); ``None``:
+    none."""
     default_queue_type_for_quorum: str | None = None
     """``"classic"``: a queue that is declared with ``x-queue-type: quorum`` is a durable classic one; ``None``: it is
     refused."""

@@ -6,7 +6,7 @@ import json
 import socket
 from typing import Any, Final
 
-from warren.actors.status_server import find_socket, short_path
+from warren.actors.node_socket import find_socket, short_path
 from warren.storage.errors import WarrenError
 
 PATIENCE_S: Final = 10.0

@@ -1,0 +1,305 @@
+"""Leading: who of many threads reads one socket.
+
+One thread at a time *leads*: it waits at the socket, reads, and answers the futures of all. A thread that waits for an
+answer leads where nobody does, so what it asks for costs one round trip and no switch of threads; else it follows, and
+is woken by its answer or to lead. Where nobody waits, the *reader* leads, a thread for that. While threads come and go
+it does not compete with them: it looks after them every few milliseconds, and leads again when none came meanwhile.
+It also connects: where there is no socket nobody leads but it.
+
+*Locks*, in the order in which they may be taken: ``_lock``, then those of futures and of deliveries. It is held for a
+few instructions and calls of the system that do not wait, never while something is waited for. What calls others
+(callbacks of futures, deliveries) is collected (:data:`Later`) and called without it. Whoever leads holds no lock: the
+one who leads is a token, so that an interrupt between two instructions leaves nobody leading for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from warren.actors.future import Future
+from warren.actors.interrupts import uninterrupted
+from warren.storage.errors import WarrenError
+
+_LOG = logging.getLogger("warren.client")
+
+TICK_S: Final = 0.005
+"""So long the reader leaves the socket to threads that come and go."""
+LINGER_S: Final = 0.0005
+"""Messages and acks that follow a write so soon leave together."""
+
+Later = list[tuple[Callable[..., object], tuple[Any, ...]]]
+"""What is to be called without the lock, in this order."""
+
+
+def call_later(later: Later) -> None:
+    """Call it."""
+    for function, arguments in later:
+        function(*arguments)
+
+
+def new_lock() -> threading.Lock:
+    """A lock, for those who know no threads."""
+    return threading.Lock()
+
+
+class _Token:
+    """One turn at leading."""
+
+
+class Leading(ABC):
+    """The threads at one socket after the other."""
+
+    closed: WarrenError | None = None
+    """Why nobody can use it any more."""
+
+    def begin(self) -> None:
+        """As nobody had ever used it."""
+        self._lock = threading.Lock()
+        self._park = threading.Semaphore(0)
+        self._poll = select.poll()
+        self._woken, self._waker = socket.socketpair()
+        self._thread: threading.Thread | None = None
+        self._leader: _Token | None = None
+        self._followers: deque[Any] = deque()
+        self._helped = 0
+        self._is_deep = self._is_ticking = False
+        self.connection: socket.socket | None = None
+        self.is_joining = False
+        """Whether the reader is to connect."""
+        self.is_lazy = False
+        """Whether something is to leave soon."""
+        self.abandoned: deque[Callable[[Later], object]] = deque()
+        """What is to be done with the lock held, soon: for those that may not take it, as a ``__del__``."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a socket."""
+        return self.connection is not None
+
+    @property
+    @abstractmethod
+    def is_stuck(self) -> bool:
+        """Whether the socket had no room for all."""
+
+    @abstractmethod
+    def join(self) -> None:
+        """The reader's: connect."""
+
+    @abstractmethod
+    def fail(self, error: WarrenError) -> None:
+        """Say to all who wait that they wait in vain."""
+
+    @abstractmethod
+    def receive(self, connection: socket.socket, later: Later) -> None:
+        """Read what there is. Called with the lock held."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Write what there is, as far as the socket takes it. Called with the lock held."""
+
+    @abstractmethod
+    def flush_lazy(self) -> None:
+        """The same, where something was to leave soon. Called with the lock held."""
+
+    def watch(self, connection: socket.socket) -> None:
+        """There is a socket; called with the lock held."""
+        self.connection, self.is_joining = connection, False
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        self._poll.register(self._woken, select.POLLIN)
+
+    def locked(self) -> threading.Lock:
+        """For those whose state the lock guards, too: channels, publishers."""
+        return self._lock
+
+    def wait_for_leader(self, patience_s: float) -> None:
+        """Come back when nobody is at the socket, which was shut down; or after that time."""
+        deadline = time.monotonic() + patience_s
+        while self._leader is not None and time.monotonic() < deadline:
+            time.sleep(TICK_S / 10)
+
+    def stop_reader(self) -> None:
+        """Let the reader end, once :attr:`closed` is set."""
+        self.wake()
+        self._park.release()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        for end in (self._woken, self._waker):
+            end.close()
+
+    def ask_to_join(self) -> None:
+        """Let the reader connect; called with the lock held."""
+        self.is_joining = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._read, name="warren-client", daemon=True)
+            self._thread.start()
+        self.wake()
+
+    def help(self, future: Future, deadline: float | None = None) -> None:
+        """The calling thread waits for ``future``: it leads, or follows."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("the thread that answers waits for an answer")
+        self._helped += 1
+        token = _Token()
+        while not future.done:
+            try:
+                with self._lock:
+                    if self.is_up:
+                        self.flush_lazy()
+                        if self._leader is None:
+                            self._leader = token
+                if self._leader is token:
+                    self._lead(future, deadline)
+                elif not self._follow(future, deadline):
+                    return
+            finally:
+                if self._leader is token:
+                    self._leader = None
+                self._promote()
+            if deadline is not None and not future.done and time.monotonic() >= deadline:
+                return
+
+    def wait_for_turn(self) -> None:
+        """Nothing: what has come was read by who helped."""
+        return
+
+    def hurry_up(self) -> None:
+        """Somebody waits who cannot help."""
+        with self._lock:
+            self.flush_lazy()
+
+    def _follow(self, future: Future, deadline: float | None) -> bool:
+        """Wait until there is an answer, or nobody leads; ``False`` when the time is over."""
+        waiter = threading.Semaphore(0)
+
+        def answered(_: Future) -> None:
+            waiter.release()
+
+        self._followers.append(waiter)
+        future.on_done(answered)
+        try:
+            if self._leader is None and self.is_up:
+                return True
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            return waiter.acquire(timeout=left)
+        finally:
+            future.forget(answered)
+            with contextlib.suppress(ValueError):
+                self._followers.remove(waiter)
+
+    def _promote(self) -> None:
+        """Nobody leads: let another one; where there is no socket, let the reader see to it."""
+        if self._leader is None:
+            if self.is_up:
+                with contextlib.suppress(IndexError):
+                    self._followers.popleft().release()
+                    return
+            if self._is_deep:
+                self._is_deep = False
+                self._park.release()
+
+    def _lead(self, future: Future | None, deadline: float | None = None) -> None:
+        """Read, until ``future`` is answered, the time is over or the socket lost; as the reader (``None``), until
+        somebody waits."""
+        helped = self._helped
+        while future is None or not future.done:
+            with self._lock:
+                if self.connection is None:
+                    return
+                connection, poll = self.connection, self._poll
+                poll.modify(connection, select.POLLIN | (select.POLLOUT if self.is_stuck else 0))
+                wait_s = 2 * LINGER_S if self.is_lazy else None
+            if deadline is not None:
+                left_s = max(0.0, deadline - time.monotonic())
+                wait_s = left_s if wait_s is None else min(wait_s, left_s)
+            ready = poll.poll(None if wait_s is None else wait_s * 1000)
+            uninterrupted(self._attend, connection, ready)
+            if future is None and (self._helped != helped or self._followers):
+                return
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+
+    def _attend(self, connection: socket.socket | None, ready: list[tuple[int, int]]) -> None:
+        """Do what there is to do at the socket, and what was put off."""
+        later: Later = []
+        with self._lock:
+            if connection is None or self.connection is connection:
+                readable = False
+                for descriptor, _ in ready:
+                    if descriptor == self._woken.fileno():
+                        with contextlib.suppress(OSError):
+                            self._woken.recv(4096, socket.MSG_DONTWAIT)
+                    else:
+                        readable = True
+                while self.abandoned:
+                    self.abandoned.popleft()(later)
+                if readable and connection is not None:
+                    self.receive(connection, later)
+                if self.is_lazy or self.is_stuck:
+                    self.flush()
+        call_later(later)
+
+    def wake(self) -> None:
+        """Let whoever leads look; where nobody does, the reader. Takes no lock."""
+        with contextlib.suppress(OSError):
+            self._waker.send(b"!", socket.MSG_DONTWAIT)
+        if self._is_deep and self._leader is None:
+            self._is_deep = False
+            self._park.release()
+
+    def _read(self) -> None:
+        try:
+            while self.closed is None:
+                self._read_on()
+        except Exception as error:
+            _LOG.exception("the thread that reads a connection ended")
+            self.fail(WarrenError(f"the connection cannot be used any more: {error!r}"))
+        finally:
+            self._promote()
+
+    def _read_on(self) -> None:
+        if not self.is_up:
+            if self.is_joining:
+                self.join()
+            else:
+                self._rest()
+            self._promote()
+            return
+        token = _Token()
+        with self._lock:
+            if self._leader is None:
+                self._leader = token
+        if self._leader is token:
+            try:
+                self._lead(None)
+            finally:
+                self._leader = None
+                self._promote()
+        else:
+            self._rest()
+        self._is_ticking = True
+        helped = None
+        while helped != self._helped and self.is_up and self.closed is None:
+            helped = self._helped
+            self._park.acquire(timeout=TICK_S)
+            if self.is_lazy or self.abandoned:
+                self._attend(None, [])
+        self._is_ticking = False
+
+    def _rest(self) -> None:
+        """Wait until nobody leads, or there is something to do."""
+        self._is_deep = True
+        is_idle = self._leader is not None if self.is_up else not self.is_joining
+        if is_idle and self.closed is None:
+            self._park.acquire()
+        self._is_deep = False

@@ -1,0 +1,588 @@
+"""Shared directories: what works from another process than the node's host, and what a new host finds."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pamqp import commands as c
+
+import warren
+import warren.aio
+from tests.support.sharing_tools import Member, host_of
+from tests.support.waiting import together, wait_until
+from warren.actors.node_socket import SOCKET_NAME
+from warren.amqp.connection import Connection
+from warren.amqp.own_methods import Call
+from warren.amqp.states import Side, State
+from warren.client.calls import NotFromOutsideError
+from warren.client.link import Link
+from warren.errors import (
+    AccessRefusedError,
+    BlockedError,
+    ClosedError,
+    DirectoryLockedError,
+    NotFoundError,
+    PreconditionFailedError,
+    QueueDownError,
+    ResourceLockedError,
+    UnroutableError,
+    WrongProcessError,
+)
+from warren.node import Node
+from warren.top.attached import Attached
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Node]:
+    with warren.open(tmp_path / "data", share=True, sync="os") as node:
+        yield node
+
+
+@pytest.fixture
+def guest(host: Node) -> Iterator[Node]:
+    """The node of another one's, by its socket; that both stand in one process is nothing that either sees."""
+    with warren.open(host.path, share=True, sync="os") as node:
+        yield node
+
+
+def bodies(queue: warren.Queue, count: int = 100) -> list[bytes]:
+    return [delivery.body for delivery in queue.get_many(count, auto_ack=True)]
+
+
+def link_of(node: Node) -> Link:
+    opened = node._opened
+    assert not hasattr(opened, "actor")
+    return opened.node.link  # type: ignore[union-attr]
+
+
+def hang_up(node: Node) -> None:
+    """The host drops a guest's connection."""
+    connection = link_of(node).connection
+    assert connection is not None
+    connection.shutdown(socket.SHUT_RDWR)
+
+
+# ── what is asked ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_guest_publishes_and_the_host_gets_it_and_the_other_way_round(host: Node, guest: Node) -> None:
+    there, here = guest.queue("q", arguments={"x-max-length": 10}), host.queue("q", arguments={"x-max-length": 10})
+    there.publish(b"from the guest", headers={"a": [1, b"\xff", None]}, correlation_id="c", expiration=60).wait()
+    [delivery] = here.get_many(1)
+    assert (delivery.body, delivery.headers, delivery.properties.correlation_id) == (
+        b"from the guest",
+        {"a": [1, b"\xff", None]},
+        "c",
+    )
+    delivery.ack()
+    here.publish(b"from the host", message_id="m").wait()
+    found = there.get()
+    assert found is not None
+    assert (found.body, found.properties.message_id, found.persistent, found.redelivered) == (
+        b"from the host",
+        "m",
+        True,
+        False,
+    )
+    assert (found.exchange, found.routing_key) == ("", "q")
+    found.ack()
+    here.sync()
+    assert there.stats()["messages"] == 0
+    assert (there.name, there.vhost, there.durable, there.arguments) == ("q", "/", True, {"x-max-length": 10})
+
+
+def test_many_go_and_come_in_order(guest: Node) -> None:
+    queue = guest.queue("q")
+    expected = [b"%d" % number for number in range(5000)]
+    confirms = [queue.publish(body) for body in expected[:2000]]
+    confirms.append(queue.publish_many(expected[2000:]))
+    for confirm in confirms:
+        confirm.wait(60)
+    assert len(queue) == 5000
+    with queue.consume(prefetch=700, timeout=30) as consumer:
+        for body in expected[:4000]:
+            delivery = next(consumer)
+            assert delivery.body == body
+            delivery.ack()
+    assert bodies(queue, 2000) == expected[4000:]
+    assert queue.get() is None
+    assert len(queue) == 0
+
+
+def test_a_body_of_many_megabytes_goes_and_comes(guest: Node) -> None:
+    queue, body = guest.queue("q"), os.urandom(9_000_000)
+    queue.publish_many([body, b"", body]).wait(60)
+    assert [one.body for one in queue.get_many(3)] == [body, b"", body]
+
+
+def test_what_was_got_is_given_back_rejected_or_acked(guest: Node) -> None:
+    queue = guest.queue("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    dead = guest.queue("dead")
+    queue.publish_many([b"0", b"1", b"2", b"3", b"4"]).wait()
+    first, second, *rest = queue.get_many(5)
+    assert second.delivery_tag == first.delivery_tag + 1
+    first.reject()
+    second.nack()
+    queue.ack(rest[:1])
+    queue.nack(rest[1:2])
+    rest[2].ack()
+    queue.sync()
+    found = queue.get_many(5)
+    assert [(one.body, one.redelivered) for one in found] == [(b"1", True), (b"3", True)]
+    queue.ack_up_to(found[1].delivery_tag)
+    wait_until(lambda: len(dead) == 1, "it did not come to that")
+    assert queue.stats()["messages"] == 0
+    queue.publish(b"5").wait()
+    assert queue.get() is not None
+    queue.release()
+    wait_until(lambda: len(queue) == 1, "it did not come to that")
+
+
+def test_a_get_waits_for_what_comes(host: Node, guest: Node) -> None:
+    queue, here = guest.queue("q"), host.queue("q")
+    assert queue.get(timeout=0.01) is None
+    threading.Timer(0.05, lambda: here.publish(b"late")).start()
+    delivery = queue.get(timeout=60, auto_ack=True)
+    assert delivery is not None
+    assert delivery.body == b"late"
+    wait_until(lambda: here.stats()["messages"] == 0, "the ack did not come")
+
+
+def test_a_consumer_gets_no_more_than_its_prefetch_and_more_when_it_may(guest: Node) -> None:
+    queue = guest.queue("q")
+    queue.publish_many([b"%d" % number for number in range(20)]).wait()
+    with queue.consume(prefetch=3, timeout=30, tag="mine") as consumer:
+        assert consumer.tag == "mine"
+        found = [next(consumer) for _ in range(3)]
+        assert queue.stats()["messages_unacknowledged"] == 3
+        assert consumer.receive(0.01) is None
+        consumer.set_prefetch(5)
+        found += [next(consumer) for _ in range(2)]
+        assert consumer.receive(0.01) is None
+        found[4].ack(multiple=True)
+        assert [next(consumer).body for _ in range(5)] == [b"5", b"6", b"7", b"8", b"9"]
+        consumer.cancel()
+        assert consumer.receive(1) is None
+    wait_until(lambda: len(queue) == 15, "it did not come to that")
+
+
+def test_a_consumer_that_acks_by_itself_loses_nothing_that_nobody_was_given(guest: Node) -> None:
+    queue = guest.queue("q")
+    queue.publish_many([b"%d" % number for number in range(20)]).wait()
+    with queue.consume(prefetch=10, timeout=30, auto_ack=True) as consumer:
+        assert [next(consumer).body for _ in range(7)] == [b"%d" % number for number in range(7)]
+    wait_until(lambda: queue.stats()["messages_ready"] == 13, "it did not come to that")
+
+
+def test_a_consumer_that_is_forgotten_gives_back_what_it_had(guest: Node) -> None:
+    queue = guest.queue("q")
+    queue.publish_many([b"0", b"1"]).wait()
+    consumer = queue.consume()
+    delivery = next(consumer)
+    del consumer
+    gc.collect()
+    delivery.ack()  # who has a delivery can still settle it
+    wait_until(lambda: queue.stats()["messages"] == 1, "it did not come to that")
+    del delivery
+    gc.collect()
+    wait_until(lambda: queue.stats()["messages_ready"] == 1, "it did not come to that")
+
+
+def test_refusals_are_those_of_the_node(host: Node, guest: Node) -> None:
+    queue = guest.queue("q")
+    with pytest.raises(PreconditionFailedError, match="inequivalent arg 'durable'"):
+        guest.queue("q", durable=False)
+    with pytest.raises(NotFoundError, match="no queue 'none'"):
+        guest.queue("none", passive=True)
+    with pytest.raises(PreconditionFailedError):
+        guest.queue("r", arguments={"x-max-length": "many"})
+    with pytest.raises(NotFoundError):
+        guest.exchange("none")
+    queue.publish(b"").wait()
+    with pytest.raises(PreconditionFailedError):
+        queue.delete(if_empty=True)
+    with queue.consume(exclusive=True), pytest.raises(AccessRefusedError):
+        queue.consume()
+    only = guest.queue("only", exclusive=True)
+    with pytest.raises(ResourceLockedError):
+        host.queue("only", passive=True)
+    only.publish(b"").wait()
+    assert queue.delete() == 1
+    with pytest.raises(QueueDownError):
+        queue.publish(b"").wait()
+    assert guest.queue("q").publish(b"again").wait() is None
+
+
+def test_a_consumer_ends_with_its_queue(host: Node, guest: Node) -> None:
+    with guest.queue("q").consume(timeout=30) as consumer:
+        host.delete_queue("q")
+        with pytest.raises(QueueDownError, match="deleted"):
+            next(consumer)
+
+
+def test_exchanges_route_what_a_guest_publishes(guest: Node) -> None:
+    topic = guest.exchange("t", "topic")
+    fan = guest.exchange("f", "fanout")
+    left, right = guest.queue("left"), guest.queue("right")
+    guest.bind(left, topic, "a.#")
+    guest.bind("right", "t", "*.b")
+    guest.bind(fan, topic, "#")
+    guest.bind(right, fan)
+    assert (guest.exchange("t").type, guest.exchange("t").name) == ("topic", "t")
+    topic.publish(b"both", "a.b", mandatory=True).wait()
+    guest.unbind(right, fan)
+    topic.publish_many([b"one", b"two"], "a.c").wait()
+    topic.publish(b"nobody", "x").wait()
+    with pytest.raises(UnroutableError):
+        topic.publish(b"nobody", "x.y", mandatory=True).wait()
+    guest.publish_to(["left", "right"], b"to both").wait()
+    assert bodies(left) == [b"both", b"one", b"two", b"to both"]
+    assert bodies(right) == [b"both", b"to both"]
+    with pytest.raises(NotFoundError):
+        guest.publish_to(["left", "none"], b"")
+    guest.delete_exchange("t")
+    with pytest.raises(NotFoundError):
+        topic.publish(b"").wait()
+
+
+def test_a_guest_looks_at_the_node(host: Node, guest: Node) -> None:
+    queue = guest.queue("q", durable=False)
+    queue.publish_many([b"0", b"1", b"2"], headers={"h": 1}).wait()
+    taken = queue.get()
+    assert [(one.body, one.unacked, one.headers) for one in queue.browse()] == [
+        (b"0", True, {"h": 1}),
+        (b"1", False, {"h": 1}),
+        (b"2", False, {"h": 1}),
+    ]
+    assert len(list(queue.browse(2))) == 2
+    assert taken is not None
+    assert [one.name for one in guest.queues()] == ["q"]
+    assert guest.vhosts() == ["/"]
+    assert guest.memory()["limit_bytes"] == host.memory()["limit_bytes"]
+    assert guest.stats()["vhosts"]["/"]["queues"]["q"]["messages"] == 3
+    assert guest.definitions() == host.definitions()
+    assert guest.queue("q", passive=True).durable is False
+    queue.set_mode("lazy")
+    assert queue.stats()["backing_queue_status"]["mode"] == "lazy"
+    assert queue.purge() == 2
+    assert guest.delete_queue("q") == 0
+
+
+def test_definitions_and_vhosts_are_changed_from_outside(host: Node, guest: Node) -> None:
+    document = {
+        "vhosts": [{"name": "/"}, {"name": "other"}],
+        "queues": [{"vhost": "other", "name": "q", "durable": True, "auto_delete": False, "arguments": {}}],
+    }
+    guest.import_definitions(document)
+    other = guest.vhost("other")
+    other.queue("q", passive=True).publish(b"over there").wait()
+    mine = other.queue("mine", exclusive=True)
+    mine.publish(b"").wait()
+    assert bodies(host.vhost("other").queue("q")) == [b"over there"]
+    other.release()
+    wait_until(lambda: [one.name for one in host.vhost("other").queues()] == ["q"], "it did not come to that")
+    guest.delete_vhost("other")
+    assert host.vhosts() == ["/"]
+
+
+def test_users_and_policies_are_kept_from_outside(host: Node, guest: Node) -> None:
+    guest.queue("limited")
+    guest.set_policy("short", "^lim", {"max-length": 2}, priority=3)
+    assert guest.policies() == host.policies()
+    guest.queue("limited").publish_many([b"0", b"1", b"2"]).wait()
+    assert len(host.queue("limited")) == 2
+    guest.add_user("me", b"\xff secret", ["management"])
+    assert [one["name"] for one in guest.users()] == ["guest", "me"]
+    assert guest.users() == host.users()
+    with pytest.raises(NotFoundError, match="nobody"):
+        guest.delete_user("nobody")
+
+
+def test_what_cannot_be_done_from_outside_says_so(guest: Node) -> None:
+    with pytest.raises(NotFromOutsideError, match="topics"):
+        guest.topic("t")
+    with pytest.raises(NotFromOutsideError, match="another process hosts"):
+        guest.serve()
+    with pytest.raises(NotFromOutsideError):
+        guest.failed_queues  # noqa: B018
+
+
+def test_publishers_wait_while_an_alarm_is_set(host: Node, guest: Node) -> None:
+    queue = guest.queue("q")
+    gate = host._running.gate
+    gate.set(frozenset({"disk"}))
+    confirm = queue.publish(b"the host reads this, and no more")
+    wait_until(lambda: bool(link_of(guest).blocked), "it did not come to that")
+    with pytest.raises(BlockedError, match="low on disk"):
+        queue.publish(b"not taken", block=False)
+    with pytest.raises(BlockedError):
+        queue.publish(b"not taken", timeout=0.01)
+    threading.Timer(0.05, lambda: gate.set(frozenset())).start()
+    queue.publish(b"and this").wait(60)
+    confirm.wait(60)
+    assert len(queue) == 2
+
+
+def test_threads_share_one_connection(guest: Node) -> None:
+    queues = [guest.queue(f"q{number}") for number in range(4)]
+
+    def work(queue: warren.Queue) -> None:
+        for number in range(200):
+            queue.publish(b"%d" % number).wait(60)
+            delivery = queue.get()
+            assert delivery is not None
+            assert delivery.body == b"%d" % number
+            delivery.ack()
+
+    together(*(functools.partial(work, queue) for queue in queues))
+
+
+def test_coroutines_use_the_same_connection(host: Node, guest: Node) -> None:
+    async def main() -> None:
+        node = warren.aio.Node(guest)
+        queue = await node.queue("q")
+        await queue.publish(b"0")
+        await queue.publish_many([b"1", b"2"])
+        await asyncio.gather(*(queue.publish(b"%d" % number) for number in range(3, 500)))
+        await queue.publish_nowait(b"500")
+        await queue.room()
+        assert await queue.length() == 501
+        async with queue.consume(prefetch=10) as consumer:
+            found = []
+            async for delivery in consumer:
+                found.append(delivery.body)
+                await delivery.ack()
+                if len(found) == 400:
+                    break
+        assert found[:3] == [b"0", b"1", b"2"]
+        assert sorted(map(int, found))[-1] <= 410
+        got = await queue.get(auto_ack=True)
+        assert got is not None
+        with pytest.raises(NotFoundError):
+            await node.queue("none", passive=True)
+        assert len([one async for one in queue.browse()]) == 100
+        async with await node.vhost("other") as other:
+            await (await other.queue("", exclusive=True)).publish(b"")
+        assert (await node.stats())["vhosts"]["/"]["queues"]["q"]["messages_ready"] == 100
+
+    asyncio.run(main())
+
+
+def test_warren_top_finds_a_shared_node(host: Node, guest: Node) -> None:
+    guest.queue("q").publish(b"").wait()
+    with Attached(host.path) as attached:
+        assert [one["name"] for one in attached.snapshot()["queues"]] == ["q"]
+        with pytest.raises(warren.WarrenError):
+            attached.ask(want="nothing of the sort")
+        assert attached.queue("/", "q")["queue"]["name"] == "q"
+
+
+# ── who comes in ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_socket_is_the_users_alone_and_goes_with_the_host(tmp_path: Path) -> None:
+    place = tmp_path / "data"
+    with warren.open(place, share=True):
+        assert (place / SOCKET_NAME).stat().st_mode & 0o777 == 0o600
+        assert host_of(place) == os.getpid()
+    assert not (place / SOCKET_NAME).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_another_user_is_dropped(host: Node) -> None:
+    for place in (Path(host.path), *Path(host.path).parents):
+        if place.stat().st_uid == os.geteuid() and place != Path("/") and "pytest" in str(place):
+            place.chmod(0o755)
+    socket_file = Path(host.path) / SOCKET_NAME
+    socket_file.chmod(0o666)
+    child = os.fork()
+    if not child:
+        os.setuid(65534)
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.settimeout(30)
+            stranger.connect(str(socket_file))
+            try:
+                stranger.send(b"AMQP\0\0\x09\x01")
+                dropped = stranger.recv(100) == b""
+            except ConnectionError:
+                dropped = True
+        os._exit(0 if dropped else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_directory_that_is_not_shared_is_locked(tmp_path: Path) -> None:
+    with warren.open(tmp_path / "data"), pytest.raises(DirectoryLockedError, match="does not share"):
+        warren.open(tmp_path / "data", share=True)
+    with warren.open(tmp_path / "data", share=True), pytest.raises(DirectoryLockedError, match="shared"):
+        warren.open(tmp_path / "data")
+
+
+def test_methods_of_our_own_are_not_spoken_over_tcp(host: Node) -> None:
+    server = host.serve(port=0)
+    with socket.create_connection(server.addresses[0]) as stranger:
+        stranger.settimeout(30)
+        engine = Connection(Side.CLIENT)
+        said = iter((c.Connection.StartOk({}, "PLAIN", "\0guest\0guest"), c.Connection.TuneOk(2047, 131072, 0)))
+        while engine.state is not State.RUNNING:
+            stranger.sendall(engine.data_to_send())
+            for _ in engine.receive(stranger.recv(65536)):
+                if (method := next(said, None)) is not None:
+                    engine.send(0, method)
+                    if isinstance(method, c.Connection.TuneOk):
+                        engine.send(0, c.Connection.Open("/"))
+        engine.send(1, c.Channel.Open())
+        engine.send(1, Call("node.memory"))
+        stranger.sendall(engine.data_to_send())
+        while data := stranger.recv(65536):
+            assert b"limit_bytes" not in data
+    server.stop()
+
+
+def test_a_directory_with_a_long_name_is_shared(tmp_path: Path) -> None:
+    place = tmp_path / ("long" * 50) / "data"
+    place.parent.mkdir()
+    with warren.open(place, share=True) as host, warren.open(place, share=True) as guest:
+        guest.queue("q").publish(b"far").wait()
+        assert bodies(host.queue("q")) == [b"far"]
+
+
+# ── the connection is lost ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_consumer_is_there_again_and_what_it_had_comes_again(guest: Node) -> None:
+    queue = guest.queue("q")
+    queue.publish_many([b"%d" % number for number in range(8)]).wait()
+    with queue.consume(prefetch=3, timeout=60) as consumer:
+        first = [next(consumer) for _ in range(3)]
+        hang_up(guest)
+        again = [next(consumer) for _ in range(3)]
+        assert [(one.body, one.redelivered) for one in again] == [(b"0", True), (b"1", True), (b"2", True)]
+        for one in first:
+            one.ack()  # nobody hears that any more
+        assert queue.stats()["messages_unacknowledged"] == 3
+        for one in again:
+            one.ack()
+        assert [next(consumer).body for _ in range(3)] == [b"3", b"4", b"5"]
+        assert queue.stats()["messages"] == 5
+
+
+def test_what_was_not_confirmed_is_sent_again_in_order(guest: Node) -> None:
+    queue = guest.queue("q")
+    confirms = [queue.publish(b"%d" % number) for number in range(500)]
+    hang_up(guest)
+    confirms += [queue.publish(b"%d" % number) for number in range(500, 1000)]
+    for confirm in confirms:
+        confirm.wait(60)
+    found = list(dict.fromkeys(map(int, bodies(queue, 2000))))
+    assert found == list(range(1000))
+
+
+def test_whoever_has_a_message_from_a_get_can_settle_it_no_more(guest: Node) -> None:
+    queue = guest.queue("q")
+    queue.publish(b"0").wait()
+    delivery = queue.get()
+    assert delivery is not None
+    hang_up(guest)
+    again = queue.get(timeout=60)
+    assert again is not None
+    assert again.redelivered
+    delivery.ack()
+    assert queue.stats()["messages"] == 1
+    again.ack()
+    wait_until(lambda: queue.stats()["messages"] == 0, "it did not come to that")
+
+
+def test_the_next_host_goes_on_when_one_closes(host: Node, guest: Node) -> None:
+    queue = guest.queue("q")
+    queue.publish(b"kept").wait()
+    with queue.consume(timeout=60) as consumer:
+        delivery = next(consumer)
+        host.close()
+        assert (next(consumer).body, guest._opened.hosts) == (b"kept", True)  # type: ignore[union-attr]
+        delivery.ack()
+        queue.publish(b"and more").wait(60)
+        with warren.open(guest.path, share=True) as third:
+            assert third.queue("q").stats()["messages"] == 2
+            assert next(consumer).body == b"and more"
+
+
+def test_a_closed_handle_says_so(host: Node, guest: Node) -> None:
+    queue = guest.queue("q")
+    confirm = queue.publish(b"on its way")
+    consumer = queue.consume()
+    guest.close()
+    confirm.wait()
+    for use in (lambda: queue.publish(b""), queue.get, lambda: len(queue), lambda: next(consumer)):
+        with pytest.raises(ClosedError):
+            use()  # type: ignore[operator]
+    wait_until(lambda: len(host.queue("q")) == 1, "it did not come to that")
+
+
+# ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def in_child(work: Callable[[], None]) -> None:
+    """Do it in a forked process, which must come to its end."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("whose", ["host", "guest"])
+def test_a_forked_child_is_a_client_of_its_own(host: Node, guest: Node, whose: str) -> None:
+    node = host if whose == "host" else guest
+    queue, exchange = node.queue("q"), node.exchange("x", "fanout")
+    node.bind(queue, exchange)
+    queue.publish(b"before").wait()
+    consumer = queue.consume(prefetch=1)
+    delivery = next(consumer)
+
+    def work() -> None:
+        with pytest.raises(WrongProcessError):
+            next(consumer)
+        queue.publish(b"from the child").wait(60)
+        exchange.publish(b"and routed").wait(60)
+        node.queue("made there").publish(b"").wait(60)
+        with queue.consume(prefetch=1, timeout=60) as own:
+            assert next(own).body == b"from the child"
+        node.close()
+
+    in_child(work)
+    delivery.ack()
+    consumer.close()
+    wait_until(lambda: bodies(queue) == [b"from the child", b"and routed"], "it did not come to that")
+    assert {one.name for one in node.queues()} == {"q", "made there"}
+    queue.publish(b"the parent goes on").wait(60)
+
+
+def test_messages_that_come_again_after_a_kill_say_so(tmp_path: Path) -> None:
+    place = tmp_path / "data"
+    with Member(place, "hold") as first:
+        first.hear("ready")
+        with warren.open(place, share=True, sync="os") as node:
+            queue = node.queue("work")
+            queue.publish_many([b"0", b"1", b"2"]).wait(60)
+            with queue.consume(prefetch=2, timeout=60) as consumer:
+                assert [next(consumer).redelivered for _ in range(2)] == [False, False]
+                assert host_of(place) == first.process.pid
+                first.kill()
+                again = [next(consumer) for _ in range(2)]
+                assert [(one.body, one.redelivered) for one in again] == [(b"0", True), (b"1", True)]
+                assert host_of(place) == os.getpid()
+                for one in again:
+                    one.ack()
+                assert next(consumer).body == b"2"

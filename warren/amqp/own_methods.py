@@ -1,0 +1,62 @@
+"""Methods of our own, for what AMQP lacks: a client asks a node's host to call one of its verbs.
+
+They are spoken between processes of one machine, over the socket in a shared directory, and nowhere else: a connection
+that does not have them takes them for methods that do not exist. Arguments and results are field tables, so that bytes
+stay bytes. Answers come in the order of the calls of a channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from pamqp.base import Frame as Method
+
+_CLASS: Final = 0x7761
+
+
+class Call(Method):
+    """Client → server: call a verb."""
+
+    __slots__: ClassVar[list[str]] = ["arguments", "verb"]
+    frame_id: ClassVar[int] = 10
+    index: ClassVar[int] = _CLASS << 16 | 10
+    name: ClassVar[str] = "Warren.Call"
+    _verb = "shortstr"
+    _arguments = "table"
+
+    def __init__(self, verb: str = "", arguments: Mapping[str, Any] | None = None) -> None:
+        self.verb = verb
+        self.arguments = arguments or {}
+
+
+class CallOk(Method):
+    """Server → client: what it returned, under ``result``."""
+
+    __slots__: ClassVar[list[str]] = ["result"]
+    frame_id: ClassVar[int] = 11
+    index: ClassVar[int] = _CLASS << 16 | 11
+    name: ClassVar[str] = "Warren.CallOk"
+    _result = "table"
+
+    def __init__(self, result: Mapping[str, Any] | None = None) -> None:
+        self.result = result or {}
+
+
+class CallError(Method):
+    """Server → client: what it raised."""
+
+    __slots__: ClassVar[list[str]] = ["text", "type"]
+    frame_id: ClassVar[int] = 12
+    index: ClassVar[int] = _CLASS << 16 | 12
+    name: ClassVar[str] = "Warren.CallError"
+    _type = "shortstr"
+    _text = "longstr"
+
+    def __init__(self, type: str = "", text: str = "") -> None:
+        self.type = type
+        self.text = text
+
+
+OWN_METHODS: Final[dict[int, type[Method]]] = {one.index: one for one in (Call, CallOk, CallError)}
+"""By class id and method id, 16 bits each."""

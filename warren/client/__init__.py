@@ -1,0 +1,10 @@
+"""client: a node that another process hosts, reached by AMQP 0-9-1 over one socket a process and vhost.
+
+From the socket up:
+
+- :mod:`~warren.client.link` is the socket: who reads it, what goes out in one write, and what happens when it is lost;
+- :mod:`~warren.client.channels` and :mod:`~warren.client.publishing` are channels: questions and answers, and messages
+  that wait for their confirms, to be sent again over the next socket;
+- :mod:`~warren.client.verbs` and its neighbours are what handles ask for, with the names and errors of
+  :mod:`warren.queue_verbs` and the others, which work in the process of the node.
+"""

@@ -1,0 +1,210 @@
+"""Channels of a link: questions and their answers in order, and deliveries that are settled.
+
+A channel belongs to one socket; with that it is *over*. What it had delivered goes back to its queue then, and comes
+again as redelivered; to settle it means nothing any more and is passed over, for its acks may have been on the way when
+the socket was lost, and nobody can know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from pamqp import commands as c
+from pamqp.base import Frame as Method
+
+from warren.actors.deliveries import Deliveries
+from warren.actors.future import Future
+from warren.actors.leading import Later
+from warren.amqp.connection import Connection
+from warren.amqp.framing import MethodRun
+from warren.amqp.received import Event, Messages, MethodReceived
+from warren.client.errors import LinkLostError
+from warren.client.link import Link
+from warren.client.received import delivered_of
+from warren.steps import Steps
+from warren.storage.errors import WarrenError
+
+_SETTLING: Final[dict[str, c.Basic.Ack | c.Basic.Reject]] = {
+    "ack": c.Basic.Ack(),
+    "requeue": c.Basic.Reject(0, True),
+    "reject": c.Basic.Reject(0, False),
+}
+_SETTLEMENT_BYTES: Final = 21
+
+
+class ClientChannel:
+    """One channel, from its opening to the end of the socket."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.number = 0
+        self.error: WarrenError | None = None
+        """Why it is over."""
+        self.opened: Future | None = None
+        """Answered when it is open on the server's side."""
+        self.asked: deque[Future] = deque()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be used."""
+        return self.error is None
+
+    def open(self) -> Future:
+        """Open it: what to wait for."""
+        self.opened = self.link.open(self, self.asked)
+        return self.opened
+
+    def ask(self, method: Method) -> Future:
+        """Send a method: the answer is the method that answers it (a :class:`Messages` for a ``get``)."""
+        if self.error is not None:
+            future = Future()
+            future.fail(self.error)
+            return future
+        return self.link.ask(self, method, self.asked)
+
+    # ── the link's side ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, event: Event, later: Later) -> None:
+        if isinstance(event, MethodReceived):
+            if self._is_answer(event.method, later) and self.asked:
+                later.append((self.asked.popleft().offer, (event.method,)))
+        elif isinstance(event, Messages):
+            if isinstance(event.method, c.Basic.GetOk):
+                later.append((self.asked.popleft().offer, (event,)))
+            else:
+                self.on_messages(event, later)
+        elif isinstance(event, MethodRun):
+            self.on_settled(event, later)
+
+    def _is_answer(self, method: Method, later: Later) -> bool:
+        """Whether it answers what was asked; else it has been dealt with."""
+        return True
+
+    def on_messages(self, event: Messages, later: Later) -> None:
+        """Messages that nobody asked for one by one."""
+
+    def on_settled(self, run: MethodRun, later: Later) -> None:
+        """Confirms."""
+
+    def end(self, error: WarrenError, later: Later) -> None:
+        """It is over: whoever waits gets the error."""
+        self.error = error
+        later += [(future.fail, (error,)) for future in self.asked]
+        self.asked.clear()
+
+    def closed(self, error: WarrenError, later: Later) -> None:
+        if self.asked:  # the first is the one that was refused, the others were not looked at
+            later.append((self.asked.popleft().fail, (error,)))
+        self.end(LinkLostError(f"the channel was closed: {error}"), later)
+
+    def lost(self, error: WarrenError, later: Later) -> bool:
+        self.end(error, later)
+        return False
+
+    def rejoin(self, engine: Connection) -> None:
+        """It never gets here: it is over with its socket."""
+
+    def failed(self, error: WarrenError, later: Later) -> None:
+        self.end(error, later)
+
+
+class DeliverySlot(ClientChannel):
+    """A channel that messages of one queue come through, as its link knows it.
+
+    It holds on to nobody: who has the messages, or waits for some, holds a :class:`DeliveryChannel`.
+    """
+
+    def __init__(self, link: Link, vhost: str) -> None:
+        super().__init__(link)
+        self.vhost = vhost
+        self.facade: weakref.ref[DeliveryChannel] | None = None
+        self.deliveries: weakref.ref[Deliveries] | None = None
+
+    def on_messages(self, event: Messages, later: Later) -> None:
+        facade = None if self.facade is None else self.facade()
+        deliveries = None if self.deliveries is None else self.deliveries()
+        if facade is not None and deliveries is not None:
+            later += [(deliveries.put, (one,)) for one in delivered_of(facade, self.vhost, event)]
+
+    def end(self, error: WarrenError, later: Later) -> None:
+        super().end(error, later)
+        facade = None if self.facade is None else self.facade()
+        if facade is not None:
+            facade.error = error
+
+    def leave(self, _: Later) -> None:
+        """Nobody has what came through it any more."""
+        if self.error is None:
+            self.error = LinkLostError("the channel is closed")
+            with contextlib.suppress(LinkLostError):
+                self.link.leave(self)
+
+
+class DeliveryChannel:
+    """What messages of one queue were delivered through, and are settled through: a :class:`warren.channel.Channel`.
+
+    Closes itself when nobody is left who could settle any of them.
+    """
+
+    def __init__(self, slot: DeliverySlot, name: str) -> None:
+        self.slot = slot
+        self.name = name
+        self.error: WarrenError | None = None
+        slot.facade = weakref.ref(self)
+
+    @property
+    def alive(self) -> bool:
+        """Whether what was delivered through it can still be settled."""
+        return self.error is None
+
+    def settle(self, outcome: str, tag: int) -> None:
+        """Settle one delivery."""
+        self._settle(outcome, (tag,))
+
+    def settle_up_to(self, outcome: str, tag: int) -> Steps[None]:
+        """Settle all deliveries up to one."""
+        method = c.Basic.Ack(tag, True) if outcome == "ack" else c.Basic.Nack(tag, True, outcome == "requeue")
+        link = self.slot.link
+        with link.locked():
+            if self.error is None and link.is_up:
+                link.send(self.slot.number, method)
+        return
+        yield
+
+    def settle_many(self, outcome: str, tags: list[int]) -> None:
+        """Settle deliveries in one go."""
+        self._settle(outcome, tags)
+
+    def settle_all(self, outcome: str, tags: range) -> None:
+        """Settle a whole batch."""
+        self._settle(outcome, tags)
+
+    def _settle(self, outcome: str, tags: Sequence[int]) -> None:
+        link = self.slot.link
+        with link.locked():
+            if self.error is None and link.is_up and tags:
+                link.encoded().settle(self.slot.number, _SETTLING[outcome], tags)
+                link.gather(None, _SETTLEMENT_BYTES * len(tags))
+
+    def give_back(self, got: Future) -> None:
+        """Requeue what a get has brought that nobody waits for any more. For any thread."""
+        if got.error is None and isinstance(found := got.get(), Messages):
+            self._settle("requeue", found.tags)
+
+    def shut(self) -> Steps[int]:
+        """Give back what is unsettled. How many messages that were is not known here: 0."""
+        with self.slot.link.locked():
+            self.slot.leave([])
+        self.error = self.slot.error
+        return 0
+        yield
+
+    def __del__(self) -> None:
+        if self.error is None:
+            link = self.slot.link
+            link.abandoned.append(self.slot.leave)
+            link.wake()

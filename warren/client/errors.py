@@ -1,0 +1,38 @@
+"""What a client makes of a server's refusals."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from warren.actors.engines.errors import (
+    AccessRefusedError,
+    NotFoundError,
+    PreconditionFailedError,
+    RefusedError,
+    ResourceLockedError,
+)
+from warren.amqp.errors import NAMES
+from warren.storage.errors import WarrenError
+
+_BY_CODE: Final[dict[int, type[RefusedError]]] = {
+    kind.reply_code: kind for kind in (NotFoundError, AccessRefusedError, ResourceLockedError, PreconditionFailedError)
+}
+
+CONNECTION_FORCED: Final = 320
+"""The server ends, not for anything that its client did."""
+
+
+class ServerError(WarrenError):
+    """The server has closed a connection or a channel for a reason that has no class of its own."""
+
+
+class LinkLostError(WarrenError):
+    """The socket was lost before there was an answer. The same can be asked over the next one."""
+
+
+def refusal(reply_code: int | None, reply_text: str | None) -> WarrenError:
+    """What ``channel.close`` or ``connection.close`` says, as the node itself would have raised it."""
+    code, said = reply_code or 0, reply_text or ""
+    text = said.removeprefix(NAMES.get(code, "")).removeprefix(" - ")
+    kind = _BY_CODE.get(code)
+    return ServerError(f"{code} {said}") if kind is None else kind(text)

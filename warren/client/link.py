@@ -1,0 +1,282 @@
+"""Link: one socket to the process that hosts a node, and what happens when it is lost.
+
+Who reads it says :mod:`warren.actors.leading`, what leaves when :mod:`warren.client.sending`.
+
+*Loss.* When the other end is gone the reader connects anew (``connect`` finds the next host, or makes this process
+host). Channels say what becomes of them (:class:`~warren.client.sending.Receiver`). What was asked and not answered
+fails with :class:`LinkLostError`: verbs ask again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from pamqp import commands as c
+from pamqp.base import Frame as Method
+
+from warren.actors.future import Future
+from warren.actors.leading import TICK_S, Later, call_later
+from warren.amqp.received import Event, MethodReceived, Violation
+from warren.client.errors import CONNECTION_FORCED, LinkLostError, refusal
+from warren.client.handshake import RECEIVE_BYTES, Login, shake_hands
+from warren.client.sending import Receiver, Sending
+from warren.storage.errors import WarrenError
+
+_LOG = logging.getLogger("warren.client")
+
+CLOSE_S: Final = 2.0
+"""So long a server may take to say good-bye."""
+
+
+class Link(Sending):
+    """One socket, its engine, and who waits for it. Safe to share between threads."""
+
+    def __init__(
+        self,
+        connect: Callable[[Callable[[], bool]], socket.socket],
+        login: Login,
+        *,
+        channel_max: int = 65535,
+        frame_max: int = 0,
+    ) -> None:
+        """``connect``: gives a socket, however long that takes, unless what it is given says that nobody wants one
+        any more (then it raises :class:`LinkLostError`, as where it should be asked again); raises why there is none.
+        """
+        self._connect, self._login = connect, login
+        self._channel_max, self._frame_max = channel_max, frame_max
+        self.begin()
+
+    def begin(self) -> None:
+        super().begin()
+        self._channels: dict[int, Receiver] = {}
+        self._free_numbers: list[int] = []
+        self._last_number = 0
+        self._ready: list[Future] = []
+        self._good_bye: Future | None = None
+        self.blocked = ""
+        """Why publishers have to wait, where the server says so."""
+
+    def ready(self) -> Future:
+        """Answered when there is a socket; fails with why there is none. Nobody connects before somebody asks."""
+        future = Future(self)
+        with self._lock:
+            if self.engine is None and self.closed is None:
+                self._ready.append(future)
+                self.ask_to_join()
+                return future
+        if self.closed is not None:
+            future.fail(self.closed)
+        else:
+            future.set()
+        return future
+
+    def join(self) -> None:
+        """The reader's: connect, and go on with what the last socket had."""
+        try:
+            connection = self._connect(lambda: self.closed is not None)
+            with self._lock:
+                numbers = sorted(self._channels)
+            engine, rest = shake_hands(
+                connection, self._login, channel_max=self._channel_max, frame_max=self._frame_max, channels=numbers
+            )
+        except LinkLostError as error:
+            _LOG.info("%s", error)
+            self._park.acquire(timeout=TICK_S)
+            return
+        except WarrenError as error:
+            self.fail(error)
+            return
+        later: Later = []
+        with self._lock:
+            if self.closed is not None:
+                connection.close()
+                return
+            self.engine = engine
+            self.watch(connection)
+            self._free_numbers = [one for one in range(1, self._last_number + 1) if one not in self._channels]
+            for number in numbers:
+                if number in self._channels:
+                    self._channels[number].rejoin(engine)
+                else:  # its last user has gone meanwhile
+                    engine.send(number, c.Channel.Close(200, "Goodbye", 0, 0))
+            ready, self._ready = self._ready, []
+            later += [(future.offer, (None,)) for future in ready]
+            for event in rest:
+                self._receive_event(event, later)
+            self.flush()
+        call_later(later)
+
+    def fail(self, error: WarrenError) -> None:
+        """Nobody is there, and nobody can be: say so to all who wait. The next one who asks tries again."""
+        later: Later = []
+        with self._lock:
+            self.is_joining = False
+            ready, self._ready = self._ready, []
+            later += [(future.fail, (error,)) for future in ready]
+            for receiver in list(self._channels.values()):
+                receiver.failed(error, later)
+            self._channels.clear()
+        call_later(later)
+
+    def lose(self, error: WarrenError, later: Later) -> None:
+        """The socket is of no use any more."""
+        if self.engine is None:
+            return
+        _LOG.info("%s", error)
+        if self.connection is not None:
+            later.append((self.connection.close, ()))
+        self.engine, self.connection = None, None
+        self._unsent.clear()
+        self.blocked = ""
+        for number, receiver in list(self._channels.items()):
+            if not receiver.lost(error, later):
+                self._channels.pop(number, None)
+        if self._good_bye is not None:
+            later.append((self._good_bye.offer, (None,)))
+        self.is_joining = self.closed is None
+        self.wake()
+
+    def ask(self, receiver: Receiver, method: Method, asked: deque[Future]) -> Future:
+        """Send a method; the answer to it is put to the first of ``asked``."""
+        future = Future(self)
+        with self._lock:
+            if self.engine is not None and self._channels.get(receiver.number) is receiver:
+                asked.append(future)
+                self.send(receiver.number, method)
+                return future
+        future.fail(LinkLostError("the connection was lost"))
+        return future
+
+    def open(self, receiver: Receiver, asked: deque[Future]) -> Future:
+        """Give a receiver a channel: its number, and on the server's side."""
+        future = Future(self)
+        with self._lock:
+            if self.engine is not None:
+                receiver.number = self._free_numbers.pop() if self._free_numbers else self._last_number + 1
+                self._last_number = max(self._last_number, receiver.number)
+                self._channels[receiver.number] = receiver
+                asked.append(future)
+                self.send(receiver.number, c.Channel.Open())
+                return future
+        future.fail(LinkLostError("the connection was lost"))
+        return future
+
+    def leave(self, receiver: Receiver) -> None:
+        """A receiver needs its channel no more."""
+        if self._channels.get(receiver.number) is receiver:
+            del self._channels[receiver.number]
+            if self.engine is not None:
+                self.send(receiver.number, c.Channel.Close(200, "Goodbye", 0, 0))
+
+    def receive(self, connection: socket.socket, later: Later) -> None:
+        engine = self.engine
+        try:
+            data = connection.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.lose(LinkLostError(f"the connection was lost: {error}"), later)
+            return
+        if not data or engine is None:
+            self.lose(LinkLostError("the connection was lost"), later)
+            return
+        for event in engine.receive(data):
+            self._receive_event(event, later)
+
+    def _receive_event(self, event: Event, later: Later) -> None:
+        if isinstance(event, Violation):
+            self._give_up(event.error, later)
+        elif isinstance(event, MethodReceived) and not event.channel:
+            self._receive_on_connection(event.method, later)
+        elif hasattr(event, "channel"):
+            method = event.method if isinstance(event, MethodReceived) else None
+            if isinstance(method, c.Channel.CloseOk):
+                self._free_numbers.append(event.channel)
+                return
+            receiver = self._channels.get(event.channel)
+            if isinstance(method, c.Channel.Close):
+                self._channels.pop(event.channel, None)
+                if self.engine is not None:
+                    self.engine.send(event.channel, c.Channel.CloseOk())
+                    self._free_numbers.append(event.channel)
+                    self.is_lazy = True
+                if receiver is not None:
+                    receiver.closed(refusal(method.reply_code, method.reply_text), later)
+            elif receiver is not None:
+                receiver.receive(event, later)
+
+    def _give_up(self, error: WarrenError, later: Later) -> None:
+        """Something that one side sent was wrong: to send it again would not do better."""
+        _LOG.error("the connection was given up: %s", error)
+        for receiver in list(self._channels.values()):
+            receiver.failed(error, later)
+        self.lose(LinkLostError(str(error)), later)
+
+    def _receive_on_connection(self, method: Method, later: Later) -> None:
+        match method:
+            case c.Connection.Close(reply_code=code, reply_text=text):
+                if self.engine is not None:
+                    self.engine.send(0, c.Connection.CloseOk())
+                    self.flush()
+                error = refusal(code, text)
+                if code == CONNECTION_FORCED:
+                    self.lose(LinkLostError(str(error)), later)
+                else:
+                    self._give_up(error, later)
+            case c.Connection.CloseOk():
+                self.lose(LinkLostError("the connection is closed"), later)
+            case c.Connection.Blocked(reason=reason):
+                self.blocked = reason or "blocked"
+            case c.Connection.Unblocked():
+                self.blocked = ""
+                for receiver in list(self._channels.values()):
+                    unblocked = getattr(receiver, "unblocked", None)
+                    if unblocked is not None:
+                        unblocked(later)
+
+    def close(self, error: WarrenError) -> None:
+        """Say good-bye; whoever asks for anything from now on gets ``error``. What was told before is done."""
+        with self._lock:
+            if self.closed is not None:
+                return
+            self.closed = error
+            good_bye = None
+            if self.engine is not None:
+                good_bye = self._good_bye = Future(self)
+                with contextlib.suppress(WarrenError):
+                    self.send(0, c.Connection.Close(200, "Goodbye", 0, 0))
+        if good_bye is not None:
+            with contextlib.suppress(Exception):
+                good_bye.settled(CLOSE_S)
+        later: Later = []
+        with self._lock:
+            connection = self.connection
+            self.lose(error, later)
+            ready, self._ready = self._ready, []
+            later += [(future.fail, (error,)) for future in ready]
+            for receiver in list(self._channels.values()):
+                receiver.failed(error, later)
+            self._channels.clear()
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # whoever waits at it wakes up
+            self.wait_for_leader(CLOSE_S)
+        call_later(later)
+        self.stop_reader()
+
+    def forget(self, error: WarrenError) -> None:
+        """In a forked child: the socket is the parent's. Whoever waits gets ``error``; who asks anew gets another."""
+        connection, channels, ready = self.connection, list(self._channels.values()), self._ready
+        for end in (connection, self._woken, self._waker):
+            if end is not None:
+                end.close()
+        self.begin()
+        later: Later = [(future.fail, (error,)) for future in ready]
+        for receiver in channels:
+            receiver.failed(error, later)
+        call_later(later)

@@ -1,0 +1,383 @@
+"""What can be asked of a queue that another process hosts. The verbs are those of :mod:`warren.queue_verbs`."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal, Unpack
+
+import attrs
+from pamqp import commands as c
+
+from warren.actors.deliveries import Deliveries
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
+from warren.actors.engines.effects import Delivered
+from warren.actors.engines.errors import ArgumentsError
+from warren.actors.future import Confirm, Future
+from warren.actors.handing_over import PublishKey, QueueGoneError
+from warren.actors.leading import Later
+from warren.actors.looking import BrowsedMessage
+from warren.actors.queue_entry import QueueEntry
+from warren.amqp.connection import Connection
+from warren.amqp.received import Messages
+from warren.client.calls import call
+from warren.client.channels import DeliveryChannel, DeliverySlot
+from warren.client.errors import LinkLostError
+from warren.client.received import RemoteDelivered, delivered_of
+from warren.client.remote import Publishing, RemoteVhost
+from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, spread
+from warren.messages import PublishArguments, as_bodies, as_body
+from warren.publishing import settled_confirm
+from warren.queue_index.browsing import Browsed
+from warren.queue_index.fetching import MessageProperties
+from warren.queue_verbs import Got, QueueVerbs
+from warren.steps import Steps
+from warren.storage.errors import WarrenError
+
+GETS_AT_ONCE: Final = 64
+MAX_PREFETCH: Final = 65_535
+_numbers = itertools.count(1)
+
+
+class _FrontEnd:
+    """What a handle's publish asks first: the run that waits to be sent."""
+
+    __slots__ = ("_vhost", "actor_inbox", "weight")
+
+    def __init__(self, vhost: RemoteVhost) -> None:
+        self._vhost = vhost
+        self.weight = 0
+        self.actor_inbox = self
+
+    def join(self, key: PublishKey, body: bytes) -> Confirm | None:
+        channel = self._vhost.publisher_now()
+        return None if channel is None else channel.join(key, body)
+
+
+class RemoteQueueVerbs(QueueVerbs):
+    """The verbs of one queue."""
+
+    def __init__(self, vhost: RemoteVhost, declaration: QueueDeclaration) -> None:
+        self.remote = vhost
+        super().__init__(vhost, QueueEntry(declaration))  # type: ignore[arg-type]
+        self._method = c.Basic.Publish(0, "", declaration.name, True)
+        self._front_end = _FrontEnd(vhost)
+
+    @property
+    def name(self) -> str:
+        return self.entry.declaration.name
+
+    @property
+    def actor(self) -> Any:
+        return self._front_end
+
+    # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(
+        self,
+        body: bytes,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **properties: Unpack[PublishArguments],
+    ) -> Steps[Confirm]:
+        return self._publish(self.key(properties), [as_body(body)], block, timeout)
+
+    def publishing(self, body: bytes, block: bool, timeout: float | None, properties: PublishArguments) -> Any:
+        return Publishing(self._publish(self.key(properties), [as_body(body)], block, timeout))
+
+    def publish_many(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **properties: Unpack[PublishArguments],
+    ) -> Steps[Confirm]:
+        found, key = as_bodies(bodies), self.key(properties)
+        if not found:
+            return settled_confirm()
+        return (yield from self._publish(key, found, block, timeout))
+
+    def _publish(self, key: PublishKey, bodies: list[bytes], block: bool, timeout: float | None) -> Steps[Confirm]:
+        return self.remote.publish(key, self._method, bodies, self._gone, block=block, timeout=timeout)
+
+    def _gone(self) -> WarrenError:
+        return QueueGoneError(f"{self.entry.declaration} was deleted")
+
+    def room(self, timeout: float | None = None) -> Steps[None]:
+        yield from self.remote.room(timeout)
+
+    # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get_many(self, count: int, *, auto_ack: bool = False) -> Steps[Got]:
+        delivered: list[Delivered] = []
+        left = count
+        while left > 0:
+            channel = yield from self._open_own_channel()
+            asked = [channel.slot.ask(c.Basic.Get(0, self.name)) for _ in range(min(left, GETS_AT_ONCE))]
+            try:
+                found = []
+                for future in asked:
+                    found.append((yield future))
+            except LinkLostError:  # what came goes back with the connection
+                delivered, left = [], count
+                continue
+            except BaseException:
+                for future in asked:
+                    future.on_done(channel.give_back)
+                for one in delivered:
+                    channel.settle_all("requeue", one.tags)
+                raise
+            messages = [one for one in found if isinstance(one, Messages)]
+            delivered += joined(channel, self.remote.name, messages)
+            left -= len(asked)
+            if len(messages) < len(asked):
+                break
+        channel = yield from self._open_own_channel()
+        if auto_ack:
+            for one in delivered:
+                channel.settle_all("ack", one.tags)
+            delivered = [attrs.evolve(one, first_tag=0) for one in delivered]
+        return channel, delivered  # type: ignore[return-value]
+
+    def own_channel(self) -> Any:
+        channel = self._channel
+        if channel is None or not channel.alive:
+            channel = self._channel = DeliveryChannel(  # type: ignore[assignment]
+                DeliverySlot(self.remote.link, self.remote.name), f"get-{next(_numbers)}"
+            )
+        return channel
+
+    def _open_own_channel(self) -> Steps[DeliveryChannel]:
+        while True:
+            channel: DeliveryChannel = self.own_channel()
+            slot = channel.slot
+            try:
+                if slot.opened is None:
+                    yield self.remote.link.ready()
+                yield slot.opened or slot.open()
+            except LinkLostError as error:
+                channel.error = error
+                continue
+            if channel.alive:
+                return channel
+
+    def consumer(self, prefetch: int = 500, **arguments: Unpack[ConsumeArguments]) -> ConsumerVerbs:
+        if unknown := arguments.keys() - ConsumeArguments.__annotations__.keys():
+            raise TypeError(f"a consumer knows no {', '.join(sorted(unknown))}")
+        number = next(_numbers)
+        declaration = ConsumerDeclaration(
+            channel=f"channel-{number}",
+            tag=arguments.get("tag") or f"consumer-{number}",
+            prefetch=prefetch,
+            acks_unseen=arguments.get("auto_ack", False),
+            exclusive=arguments.get("exclusive", False),
+            priority=arguments.get("priority", 0),
+        )
+        return RemoteConsumerVerbs(self, declaration, arguments.get("timeout"))
+
+    def page(self, count: int, after: tuple[int, int] | None) -> Steps[list[BrowsedMessage]]:
+        found = yield from call(self.remote, "queue.browse", name=self.name, count=count, after=after)
+        return [
+            BrowsedMessage(
+                one.pop("level"),
+                Browsed(properties=MessageProperties(one.pop("expiry_us"), one.pop("size")), **one),
+            )
+            for one in found
+        ]
+
+    # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def length(self) -> Steps[int]:
+        found: c.Queue.DeclareOk = yield from self.remote.ask(c.Queue.Declare(0, self.name, passive=True))
+        return int(found.message_count or 0)
+
+    def stats(self) -> Steps[dict[str, Any]]:
+        found: dict[str, Any] = yield from call(self.remote, "queue.stats", name=self.name)
+        return found
+
+    def purge(self) -> Steps[int]:
+        found: c.Queue.PurgeOk = yield from self.remote.ask(c.Queue.Purge(0, self.name))
+        return int(found.message_count or 0)
+
+    def sync(self) -> Steps[None]:
+        yield from self.remote.flush()
+        yield from call(self.remote, "queue.sync", name=self.name)
+
+    def set_mode(self, mode: Literal["default", "lazy"]) -> Steps[None]:
+        if mode not in {"default", "lazy"}:
+            raise ArgumentsError(f"a queue's mode is 'default' or 'lazy', not {mode!r}")
+        yield from call(self.remote, "queue.set_mode", name=self.name, mode=mode)
+
+    def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> Steps[int]:
+        found: c.Queue.DeleteOk = yield from self.remote.ask(c.Queue.Delete(0, self.name, if_unused, if_empty))
+        return int(found.message_count or 0)
+
+
+def joined(channel: DeliveryChannel, vhost: str, found: list[Messages]) -> Iterator[RemoteDelivered]:
+    """Messages that were got one by one: those that are alike together."""
+    at = 0
+    while at < len(found):
+        first, end = found[at], at + 1
+        while end < len(found) and _likeness(found[end]) == _likeness(first):
+            end += 1
+        tags = [tag for one in found[at:end] for tag in one.tags]
+        bodies = [body for one in found[at:end] for body in one.bodies]
+        yield from delivered_of(channel, vhost, Messages(first.channel, first.method, tags, first.properties, bodies))
+        at = end
+
+
+def _likeness(got: Messages) -> tuple[Any, ...]:
+    method = got.method
+    if not isinstance(method, c.Basic.GetOk):
+        raise TypeError(f"{method.name} answers no get")
+    return method.exchange, method.routing_key, method.redelivered, got.properties
+
+
+class Subscription(DeliverySlot):
+    """A consumer's channel, which is there again on the next socket."""
+
+    def __init__(self, verbs: RemoteConsumerVerbs, queue: str) -> None:
+        super().__init__(verbs.vhost.link, verbs.vhost.name)
+        self.verbs = weakref.ref(verbs)
+        self.queue = queue
+        self.declaration = verbs.declaration
+        self.prefetch = min(verbs.declaration.prefetch, MAX_PREFETCH)
+        self.is_begun = False
+        self.deliveries = weakref.ref(verbs.deliveries)
+
+    def qos(self) -> c.Basic.Qos:
+        return c.Basic.Qos(0, self.prefetch, True)  # the channel's, for that may be changed later
+
+    def consume(self) -> c.Basic.Consume:
+        one = self.declaration
+        arguments: Any = {"x-priority": one.priority} if one.priority else {}
+        return c.Basic.Consume(0, self.queue, one.tag, False, False, one.exclusive, False, arguments)
+
+    def receive(self, event: Any, later: Later) -> None:
+        if isinstance(getattr(event, "method", None), c.Basic.Cancel):
+            self._end_deliveries(QueueGoneError(f"queue '{self.queue}' in vhost '{self.vhost}' was deleted"), later)
+        else:
+            super().receive(event, later)
+
+    def _end_deliveries(self, error: WarrenError | None, later: Later) -> None:
+        deliveries = None if self.deliveries is None else self.deliveries()
+        if deliveries is not None:
+            later.append((deliveries.end, (error,)))
+
+    def closed(self, error: WarrenError, later: Later) -> None:
+        super().closed(error, later)
+        if self.is_begun:
+            self._end_deliveries(error, later)
+
+    def failed(self, error: WarrenError, later: Later) -> None:
+        super().failed(error, later)
+        if self.is_begun:
+            self._end_deliveries(error, later)
+
+    def lost(self, error: WarrenError, later: Later) -> bool:
+        verbs = self.verbs()
+        if verbs is None or not self.is_begun or self.error is not None:
+            super().lost(error, later)
+            return False
+        later.append((verbs.deliveries.drain, ()))
+        super().end(error, later)
+        self.error = None
+        return True
+
+    def rejoin(self, engine: Connection) -> None:
+        verbs = self.verbs()
+        if verbs is None:
+            return
+        verbs.channel = DeliveryChannel(self, verbs.channel.name)  # type: ignore[assignment]
+        begun = Future()
+        begun.on_done(self._begun_again)
+        self.asked += (Future(), begun)
+        engine.send(self.number, self.qos())
+        engine.send(self.number, self.consume())
+
+    def _begun_again(self, begun: Future) -> None:
+        deliveries = None if self.deliveries is None else self.deliveries()
+        if begun.error is not None and not isinstance(begun.error, LinkLostError) and deliveries is not None:
+            deliveries.end(begun.error)
+
+
+class RemoteConsumerVerbs(ConsumerVerbs):
+    """The verbs of one consumer."""
+
+    def __init__(self, queue: RemoteQueueVerbs, declaration: ConsumerDeclaration, timeout: float | None) -> None:
+        self.vhost = queue.remote
+        deliveries = Deliveries(declaration.channel, self.vhost.link)
+        super().__init__(None, declaration, deliveries, timeout)  # type: ignore[arg-type]
+        self.slot = Subscription(self, queue.name)
+        self.channel = DeliveryChannel(self.slot, declaration.channel)  # type: ignore[assignment]
+        self._queue = queue
+
+    def begin(self) -> Steps[None]:
+        while not self.slot.is_begun and not self.closed:
+            slot = self.slot
+            try:
+                yield self.vhost.link.ready()
+                yield slot.opened or slot.open()
+                slot.ask(slot.qos())
+                begun = slot.ask(slot.consume())
+                with self.vhost.link.locked():
+                    slot.is_begun = slot.error is None
+                try:
+                    yield begun
+                except LinkLostError:
+                    if slot.is_begun and slot.error is None:  # it is there again by itself
+                        return
+                    raise
+                except BaseException:
+                    slot.is_begun = False
+                    raise
+            except LinkLostError as error:
+                self.channel.error = error  # type: ignore[attr-defined]
+                self.slot = Subscription(self, self._queue.name)
+                self.channel = DeliveryChannel(self.slot, self.declaration.channel)  # type: ignore[assignment]
+
+    def acked(self, delivered: Delivered) -> Delivered:
+        if delivered.first_tag and isinstance(delivered, RemoteDelivered):
+            delivered.through.settle_all("ack", delivered.tags)
+        return attrs.evolve(delivered, first_tag=0)
+
+    def spread(self, new: NewDelivery[D], delivered: Delivered) -> Iterator[D]:
+        if not isinstance(delivered, RemoteDelivered):
+            return
+        channel = delivered.through
+        acks = self.declaration.acks_unseen and delivered.first_tag
+        handed = attrs.evolve(delivered, first_tag=0) if acks else delivered
+        for tag, delivery in zip(delivered.tags, spread(new, channel, handed), strict=False):
+            if not channel.alive:  # it comes again
+                return
+            if acks:
+                channel.settle("ack", tag)
+            yield delivery
+
+    def set_prefetch(self, prefetch: int) -> Steps[None]:
+        yield from self.begin()
+        self.slot.prefetch = min(prefetch, MAX_PREFETCH)
+        self.slot.ask(self.slot.qos())
+
+    def cancel(self) -> Steps[None]:
+        slot = self.slot
+        if slot.is_begun and slot.error is None:
+            slot.is_begun = False
+            try:
+                yield slot.ask(c.Basic.Cancel(self.declaration.tag))
+            except LinkLostError:
+                self.deliveries.drain()
+            self.deliveries.end()
+
+    def close(self) -> Steps[None]:
+        if not self.closed:
+            self.closed = True
+            self.deliveries.drain()
+            self.deliveries.end()
+            self.slot.is_begun = False
+            yield from self.channel.shut()
+            self.deliveries.drain()

@@ -1,0 +1,162 @@
+"""RemoteVhost: one link, and the channels that all handles of a vhost share: for questions, and for messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import attrs
+from pamqp.base import Frame as Method
+
+from warren.actors.future import Confirm
+from warren.actors.handing_over import PublishKey
+from warren.actors.node_context import BlockedError
+from warren.client.calls import NotFromOutsideError
+from warren.client.channels import ClientChannel
+from warren.client.errors import LinkLostError
+from warren.client.link import Link
+from warren.client.publishing import PublishChannel, Window
+from warren.running_node import ClosedError
+from warren.steps import Steps, Within, run
+from warren.storage.errors import WarrenError
+
+_DEFAULT_EXCHANGE: Final = ""
+
+
+@attrs.frozen
+class NoGate:
+    """What a handle asks of a node's gate before it publishes by its shortest way: nothing is in the way here."""
+
+    limit: int = 1
+
+
+class RemoteVhost:
+    """A vhost of a node that another process hosts. The owner of the exclusive queues that are declared through it."""
+
+    gate: Final = NoGate()
+
+    def __init__(self, link: Link, name: str, path: str = "") -> None:
+        """``path``: the directory's."""
+        self.link = link
+        self.path = path
+        self.name = name
+        self.window = Window()
+        self._control: ClientChannel | None = None
+        self._publishers: dict[str, PublishChannel] = {}
+
+    def check_process(self) -> None:
+        """Nothing: a handle of the process that this one was forked from makes a connection of its own."""
+
+    def vhost(self, _: str) -> NoReturn:
+        """What handles look up in a node of their own process."""
+        raise NotFromOutsideError("another process hosts the node, and this cannot be asked from here")
+
+    def close(self) -> None:
+        """Leave, with the exclusive queues that were declared here."""
+        self.link.close(ClosedError("the vhost was released"))
+
+    def control(self) -> Steps[ClientChannel]:
+        """The channel for questions, open."""
+        channel = self._control
+        if channel is None or not channel.alive:
+            yield self.link.ready()
+            channel = self._control = ClientChannel(self.link)
+            channel.open()
+        if channel.opened is not None and not channel.opened.done:
+            yield channel.opened
+        return channel
+
+    def ask(self, method: Method) -> Steps[Any]:
+        """The answer to a method; asked again where the connection is lost meanwhile."""
+        while True:
+            try:
+                channel = yield from self.control()
+                return (yield channel.ask(method))
+            except LinkLostError:
+                continue
+
+    # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publisher_now(self, exchange: str = _DEFAULT_EXCHANGE) -> PublishChannel | None:
+        """The channel that messages to an exchange go through, if it is open."""
+        channel = self._publishers.get(exchange)
+        return channel if channel is not None and channel.error is None and channel.is_confirming else None
+
+    def publisher(self, exchange: str = _DEFAULT_EXCHANGE) -> Steps[PublishChannel]:
+        """The same, opened where it is not."""
+        while (channel := self.publisher_now(exchange)) is None:
+            try:
+                yield self.link.ready()
+                channel = PublishChannel(self.link, self.window)
+                yield channel.open()
+                yield channel.select()
+            except LinkLostError:
+                continue
+            self._publishers.setdefault(exchange, channel)
+            if self._publishers[exchange].error is not None:
+                self._publishers[exchange] = channel
+        return channel
+
+    def publish(
+        self,
+        key: PublishKey,
+        method: Any,
+        bodies: list[bytes],
+        unroutable: Callable[[], WarrenError] | None,
+        *,
+        block: bool,
+        timeout: float | None,
+    ) -> Steps[Confirm]:
+        """Hand messages over once there is room. Raises :class:`BlockedError` for who may not wait so long."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            channel = self.publisher_now(method.exchange)
+            if channel is None:
+                if not block:
+                    raise BlockedError("the connection to the node's host is only just being made")
+                channel = yield from self.publisher(method.exchange)
+            found = channel.hand_over(key, method, bodies, unroutable)
+            if isinstance(found, Confirm):
+                return found
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if not block or (left_s is not None and left_s <= 0):
+                raise BlockedError(self._why())
+            yield Within(found, left_s)
+
+    def room(self, timeout: float | None) -> Steps[None]:
+        """Wait until messages can be handed over without waiting. Raises :class:`BlockedError`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            channel = yield from self.publisher()
+            wait = channel.wait_for_room()
+            if wait is None:
+                return
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise BlockedError(self._why())
+            yield Within(wait, left_s)
+
+    def _why(self) -> str:
+        return f"publishers are blocked: {self.link.blocked}" if self.link.blocked else "too much is on its way"
+
+    def flush(self) -> Steps[None]:
+        """Wait until everything that was published is confirmed, or cannot be."""
+        for channel in list(self._publishers.values()):
+            yield channel.settled()
+
+    def forget(self) -> None:
+        """In a forked child: the channels are the parent's."""
+        self._control = None
+        self._publishers = {}
+        self.window = Window()
+
+
+@attrs.frozen
+class Publishing:
+    """A publish that waits for nothing yet: what the shortest way of a handle's publish calls."""
+
+    steps: Steps[Confirm]
+
+    def get(self) -> Confirm:
+        return run(self.steps)

@@ -1,0 +1,218 @@
+"""SharedDirectory: one process's part in a data directory that many use.
+
+Whoever gets the directory's lock hosts the node: it opens it, and serves AMQP on a Unix socket in the directory. The
+others connect. When the host is gone, by whatever means, they all notice at once: one gets the lock, opens the node
+from its files and listens, the others connect to that one.
+
+A process that found nobody when it opened the directory works on its node directly. One that has connected goes on as
+a client, whoever hosts, even if it is itself: what it has handed over and is not confirmed goes before what it hands
+over next, and that holds only on one way.
+
+A forked child is a client of its own. What its parent hosted, asked for and had delivered stays the parent's.
+
+*Locks.* ``_hosting`` is held while this process becomes host, and closes; whoever holds it takes no lock of a link's
+and waits for no answer. Threads that have handed something over never hold it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from warren import open_nodes
+from warren.actors.future import Future
+from warren.actors.leading import new_lock
+from warren.actors.node_socket import SOCKET_NAME, short_path
+from warren.actors.pool import WrongProcessError
+from warren.client.calls import NotFromOutsideError
+from warren.client.errors import LinkLostError
+from warren.client.handshake import Login
+from warren.client.link import Link
+from warren.client.remote import RemoteVhost
+from warren.config import Config
+from warren.running_node import ClosedError, RunningNode
+from warren.steps import run
+from warren.storage.errors import DirectoryLockedError
+from warren.storage.lock_file import LOCK_FILE
+
+SHARED: Final = "shared"
+"""What the lock file of a host that lets others in says behind who it is."""
+RETRY_S: Final = 0.002
+"""So often a process looks for the next host."""
+GRACE_S: Final = 1.0
+"""So long a lock may be held by somebody who has not written down who it is."""
+
+_NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN)
+
+
+class SharedDirectory:
+    """What :class:`warren.Node` stands on where a directory is shared."""
+
+    forked: Final = False
+    """A forked child uses it as a client of its own."""
+
+    def __init__(self, path: str, config: Config, host: Callable[[], RunningNode]) -> None:
+        """``host``: opens the node and serves it; raises :class:`DirectoryLockedError` where somebody else does."""
+        import warren.server  # noqa: F401, PLC0415 - now: nobody waits for it when this process becomes host
+
+        self.path = path
+        self.config = config
+        self._host = host
+        self._running: RunningNode | None = None
+        self._closed = False
+        self._begin()
+        self.local: RunningNode | None = None
+        """The node that handles work on directly."""
+        if lock_holder(path) is None:
+            with contextlib.suppress(DirectoryLockedError):
+                self.local = self._become_host()
+        self.node = self.new_remote("/")
+        """The connection of the node's own verbs."""
+        open_nodes.opened(self)
+        open_nodes.close_at_exit(self)
+        if self.local is None:
+            try:
+                run(self.node.publisher())
+            except BaseException:
+                self.close()
+                raise
+
+    def _begin(self) -> None:
+        self._hosting = new_lock()
+        self._remotes: list[RemoteVhost] = []
+        self._ended = Future()
+
+    # ── host or client ──────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def hosts(self) -> bool:
+        """Whether this process hosts the node."""
+        return self._running is not None
+
+    def _become_host(self) -> RunningNode:
+        with self._hosting:
+            if self._closed:
+                raise LinkLostError("the directory is being closed")
+            if self._running is None:
+                self._running = self._host()
+            return self._running
+
+    def running(self) -> RunningNode:
+        """The node, where this process hosts it. Raises :class:`NotFromOutsideError`."""
+        self.check_process()
+        if self._running is None:
+            raise NotFromOutsideError(f"another process hosts the node of {self.path}")
+        return self._running
+
+    def verbs(self) -> Any:
+        """What a handle on the node asks."""
+        from warren.client.shared_verbs import SharedNodeVerbs  # noqa: PLC0415 - which stands on this
+
+        return SharedNodeVerbs(self)
+
+    def new_remote(self, vhost: str) -> RemoteVhost:
+        """A connection, made when it is first used."""
+        remote = RemoteVhost(Link(self._connect, Login(vhost)), vhost, self.path)
+        self._remotes.append(remote)
+        return remote
+
+    def _connect(self, stopped: Callable[[], bool]) -> socket.socket:
+        """A socket to the host, whoever that is or will be."""
+        patience = time.monotonic() + GRACE_S
+        while not stopped():
+            holder = lock_holder(self.path)
+            if holder is None:
+                try:
+                    self._become_host()
+                except DirectoryLockedError:
+                    continue
+            elif SHARED in holder:
+                patience = time.monotonic() + GRACE_S
+            elif time.monotonic() >= patience:
+                lock = os.path.join(self.path, LOCK_FILE)
+                raise DirectoryLockedError(f"{lock}: in use by {holder or 'another process'}, which does not share it")
+            if (holder is None or SHARED in holder) and (connection := _connected(self.path)) is not None:
+                return connection
+            time.sleep(RETRY_S)
+        raise LinkLostError("nobody wants the connection any more")
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def check_process(self) -> None:
+        """Raise where it was closed."""
+        if self._closed:
+            raise ClosedError(f"the node of {self.path} is closed")
+
+    def close(self) -> None:
+        """Wait until everything that was published is confirmed; then leave the directory to the others."""
+        if self._closed:
+            self._ended.settled()
+            return
+        self._closed = True
+        error = ClosedError(f"the node of {self.path} is closed")
+        try:
+            for remote in list(self._remotes):
+                run(remote.flush())
+                remote.link.close(error)
+            with self._hosting:
+                running, self._running = self._running, None
+            if running is not None:
+                running.close()
+        finally:
+            open_nodes.closed(self)
+            self._ended.set()
+
+    def forget(self) -> None:
+        """In a forked child: what the parent hosts, and its connections, are the parent's."""
+        if self._closed:
+            return
+        error = WrongProcessError(f"{self.path}: this was asked for by the process that this one was forked from")
+        remotes = self._remotes
+        self._begin()
+        self._running = self.local = None
+        for remote in remotes:
+            remote.link.forget(error)
+            remote.forget()
+        self._remotes = remotes
+        open_nodes.close_at_exit(self)
+
+
+def lock_holder(directory: str) -> str | None:
+    """What the holder of a directory's lock says of itself; ``None`` where nobody holds it."""
+    try:
+        descriptor = os.open(os.path.join(directory, LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
+    else:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _connected(directory: str) -> socket.socket | None:
+    """A socket to whoever listens in a directory; ``None``: nobody."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with short_path(os.path.join(directory, SOCKET_NAME)) as name:
+            connection.connect(name)
+    except OSError as error:
+        connection.close()
+        if error.errno in _NOBODY:
+            return None
+        raise LinkLostError(f"{directory}: {error}") from error
+    return connection

@@ -1,0 +1,89 @@
+"""Verbs of a shared directory: those of the node in this process while it works on that directly, in a forked child
+those of a client.
+
+Handles hold on to them, whatever becomes of the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from warren.client.queue_verbs import RemoteQueueVerbs
+from warren.client.remote import RemoteVhost
+from warren.client.shared_directory import SharedDirectory
+from warren.client.verbs import RemoteExchangeVerbs, RemoteNodeVerbs, RemoteVhostVerbs
+from warren.steps import Steps
+from warren.vhost_verbs import NodeVerbs, VhostVerbs
+
+if TYPE_CHECKING:
+    from warren.exchange_verbs import ExchangeVerbs
+    from warren.queue_verbs import QueueVerbs
+
+
+class Switch:
+    """Verbs of one of two kinds: local ones while there are some, else remote ones, made when they are needed."""
+
+    def __init__(self, directory: SharedDirectory, local: Any, remote: Callable[[], Any]) -> None:
+        self._directory = directory
+        self._local = local
+        self._new_remote = remote
+        self._remote: Any = None
+
+    def now(self) -> Any:
+        """The verbs to use."""
+        local = self._local
+        if local is not None and self._directory.local is not None:
+            return local
+        if self._remote is None:
+            self._local, self._remote = None, self._new_remote()
+        return self._remote
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.now(), name)
+
+    def __str__(self) -> str:
+        return str(self.now())
+
+
+class SharedVhostVerbs(Switch):
+    """A vhost's. What it returns switches, too."""
+
+    def __init__(self, directory: SharedDirectory, name: str, local: VhostVerbs | None, remote: RemoteVhost) -> None:
+        self._connection = remote
+        super().__init__(directory, local, lambda: RemoteVhostVerbs(remote, name, directory.new_remote))
+
+    def _switching(self, local: Any, remote: Callable[[], Any]) -> Any:
+        return Switch(self._directory, local, remote)
+
+    def _queue(self, found: QueueVerbs) -> Any:
+        if isinstance(found, RemoteQueueVerbs):
+            return found
+        return self._switching(found, lambda: RemoteQueueVerbs(self._connection, found.entry.declaration))
+
+    def queue(self, *args: Any, **kwargs: Any) -> Steps[Any]:
+        return self._queue((yield from self.now().queue(*args, **kwargs)))
+
+    def all_queues(self) -> list[Any]:
+        return [self._queue(one) for one in self.now().all_queues()]
+
+    def exchange(self, *args: Any, **kwargs: Any) -> Steps[Any]:
+        found: ExchangeVerbs = yield from self.now().exchange(*args, **kwargs)
+        if isinstance(found, RemoteExchangeVerbs):
+            return found
+        return self._switching(found, lambda: RemoteExchangeVerbs(self._connection, found.declaration))
+
+
+class SharedNodeVerbs(SharedVhostVerbs):
+    """A node's."""
+
+    def __init__(self, directory: SharedDirectory) -> None:
+        local = None if directory.local is None else NodeVerbs(directory.local)
+        super().__init__(directory, "/", local, directory.node)
+        self._new_remote = lambda: RemoteNodeVerbs(directory.node, directory.new_remote)
+
+    def vhost(self, name: str = "/") -> Steps[Any]:
+        found = yield from self.now().vhost(name)
+        if isinstance(found, RemoteVhostVerbs):
+            return found
+        return SharedVhostVerbs(self._directory, name, found, self._directory.new_remote(name))

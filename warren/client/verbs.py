@@ -1,0 +1,284 @@
+"""What can be asked of a node and its vhosts that another process hosts: the verbs of :mod:`warren.vhost_verbs`, and
+those of :mod:`warren.exchange_verbs`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
+
+from pamqp import commands as c
+
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.definitions_json import Imported
+from warren.actors.engines.exchanges import ExchangeDeclaration
+from warren.actors.future import Confirm
+from warren.actors.handing_over import PublishKey
+from warren.client.calls import NotFromOutsideError, call
+from warren.client.queue_verbs import RemoteQueueVerbs
+from warren.client.remote import RemoteVhost
+from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs, UnroutableError
+from warren.messages import PublishArguments, as_bodies, as_body, publish_key
+from warren.publishing import settled_confirm
+from warren.queue_verbs import QueueHandle
+from warren.steps import Steps, run
+from warren.user_verbs import UserVerbs
+from warren.vhost_verbs import NodeVerbs, VhostVerbs
+
+if TYPE_CHECKING:
+    from warren.topic_verbs import TopicVerbs
+    from warren.transaction_verbs import TransactionVerbs
+
+
+class RemoteExchangeVerbs(ExchangeVerbs):
+    """The verbs of one exchange."""
+
+    def __init__(self, remote: RemoteVhost, declaration: ExchangeDeclaration) -> None:
+        super().__init__(remote, declaration)  # type: ignore[arg-type]
+        self.remote = remote
+
+    def publish_many(
+        self,
+        bodies: Iterable[bytes],
+        routing_key: str = "",
+        *,
+        mandatory: bool = False,
+        block: bool = True,
+        timeout: float | None = None,
+        **properties: Unpack[PublishArguments],
+    ) -> Steps[Confirm]:
+        key, found = self._key(routing_key, properties), as_bodies(bodies)
+        if not found:
+            return settled_confirm()
+        where = f"routing key '{routing_key}' of exchange '{self.declaration.name}'"
+        return (
+            yield from self.remote.publish(
+                key,
+                c.Basic.Publish(0, self.declaration.name, routing_key, mandatory),
+                found,
+                (lambda: UnroutableError(f"no queue for {where}")) if mandatory else None,
+                block=block,
+                timeout=timeout,
+            )
+        )
+
+    def _new_key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
+        # The host makes copies of what the headers say, and takes the blind ones off.
+        return publish_key(self.declaration.vhost, self.declaration.name, [routing_key], properties)
+
+
+class RemoteVhostVerbs(VhostVerbs):
+    """The verbs of one vhost."""
+
+    def __init__(self, remote: RemoteVhost, name: str, new_remote: Callable[[str], RemoteVhost]) -> None:
+        VhostVerbs.__init__(self, remote, name)  # type: ignore[arg-type]
+        self.remote = remote
+        self._new_remote = new_remote
+
+    def _call(self, verb: str, /, **arguments: Any) -> Steps[Any]:
+        return call(self.remote, verb, vhost=self.name, **arguments)
+
+    def release(self) -> Steps[None]:
+        """Delete the exclusive queues that were declared through this object: they go with its connection."""
+        self.remote.close()
+        return
+        yield
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def queue(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        passive: bool = False,
+    ) -> Steps[RemoteQueueVerbs]:
+        if passive:
+            found = yield from self._call("queue.declaration", name=name)
+            return RemoteQueueVerbs(self.remote, QueueDeclaration(vhost=self.name, **found))
+        declaration = QueueDeclaration(
+            vhost=self.name,
+            name=name or "amq.gen-",  # the host makes the name
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            arguments=arguments or {},
+        )
+        answer = yield from self.remote.ask(
+            c.Queue.Declare(0, name, False, durable, exclusive, auto_delete, False, dict(declaration.arguments))
+        )
+        if answer.queue != declaration.name:
+            declaration = QueueDeclaration(
+                vhost=self.name,
+                name=answer.queue,
+                durable=durable,
+                exclusive=exclusive,
+                auto_delete=auto_delete,
+                arguments=arguments or {},
+            )
+        return RemoteQueueVerbs(self.remote, declaration)
+
+    def _delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool, force: bool) -> Steps[int]:
+        if vhost == self.name and not force:  # by the owner of exclusive ones
+            answer = yield from self.remote.ask(c.Queue.Delete(0, name, if_unused, if_empty))
+            return int(answer.message_count)
+        arguments = {"name": name, "if_empty": if_empty, "if_unused": if_unused, "force": force}
+        return int((yield from call(self.remote, "vhost.delete_queue", vhost=vhost, **arguments)))
+
+    def all_queues(self) -> list[Any]:
+        found = run(self._call("vhost.queues"))
+        return [RemoteQueueVerbs(self.remote, QueueDeclaration(vhost=self.name, **one)) for one in found]
+
+    # ── exchanges and bindings ──────────────────────────────────────────────────────────────────────────────────
+
+    def exchange(
+        self,
+        name: str,
+        type: str | None = None,
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Steps[RemoteExchangeVerbs]:
+        if type is None:
+            found = yield from self._call("exchange.declaration", name=name)
+            return RemoteExchangeVerbs(self.remote, ExchangeDeclaration(vhost=self.name, **found))
+        declaration = ExchangeDeclaration(
+            vhost=self.name,
+            name=name,
+            type=type,  # type: ignore[arg-type]
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=arguments or {},
+        )
+        yield from self.remote.ask(
+            c.Exchange.Declare(0, name, type, False, durable, auto_delete, internal, False, dict(declaration.arguments))
+        )
+        return RemoteExchangeVerbs(self.remote, declaration)
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> Steps[None]:
+        yield from self.remote.ask(c.Exchange.Delete(0, name, if_unused))
+
+    def bind(
+        self,
+        destination: QueueHandle | ExchangeHandle | str,
+        source: ExchangeHandle | str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Steps[None]:
+        binding = self._binding(destination, source, routing_key, arguments)
+        kind = c.Exchange.Bind if binding.destination_type == "exchange" else c.Queue.Bind
+        yield from self.remote.ask(
+            kind(0, binding.destination, binding.source, routing_key, False, dict(binding.arguments))
+        )
+
+    def unbind(
+        self,
+        destination: QueueHandle | ExchangeHandle | str,
+        source: ExchangeHandle | str,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Steps[None]:
+        binding = self._binding(destination, source, routing_key, arguments)
+        found = dict(binding.arguments)
+        yield from self.remote.ask(
+            c.Exchange.Unbind(0, binding.destination, binding.source, routing_key, False, found)
+            if binding.destination_type == "exchange"
+            else c.Queue.Unbind(0, binding.destination, binding.source, routing_key, found)
+        )
+
+    def publish_to(
+        self,
+        names: Iterable[str],
+        body: bytes,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        **properties: Unpack[PublishArguments],
+    ) -> Steps[Confirm]:
+        found = list(names)
+        if not found:
+            return settled_confirm()
+        yield from self._call("queue.declarations", names=found)
+        if len(found) > 1:
+            headers = {**(properties.get("headers") or {}), "BCC": found[1:]}
+            properties = {**properties, "headers": headers}
+        key = publish_key(self.name, "", found[:1], properties)
+        return (
+            yield from self.remote.publish(
+                key,
+                c.Basic.Publish(0, "", found[0]),
+                [as_body(body)],
+                None,
+                block=block,
+                timeout=timeout,
+            )
+        )
+
+
+class RemoteNodeVerbs(RemoteVhostVerbs, NodeVerbs):
+    """The verbs of a node, and of its vhost ``/``."""
+
+    def __init__(self, remote: RemoteVhost, new_remote: Callable[[str], RemoteVhost]) -> None:
+        RemoteVhostVerbs.__init__(self, remote, "/", new_remote)
+
+    def __str__(self) -> str:
+        return repr(self.remote.path)
+
+    def vhost(self, name: str = "/") -> Steps[VhostVerbs]:
+        yield from call(self.remote, "node.declare_vhost", name=name)
+        return RemoteVhostVerbs(self._new_remote(name), name, self._new_remote)
+
+    def delete_queue(
+        self,
+        name: str,
+        *,
+        if_empty: bool = False,
+        if_unused: bool = False,
+        force: bool = False,
+        vhost: str | None = None,
+    ) -> Steps[int]:
+        where = self.name if vhost is None else vhost
+        return self._delete_queue(where, name, if_empty=if_empty, if_unused=if_unused, force=force)
+
+    def import_definitions(self, document: Mapping[str, Any], vhost: str | None = None) -> Steps[Imported]:
+        found = yield from call(self.remote, "node.import_definitions", document=document, vhost=vhost)
+        return Imported(**found)
+
+    def topic(self, name: str, *, queues: int | None = None) -> Steps[TopicVerbs]:
+        raise NotFromOutsideError("topics cannot be used from another process than the node's host")
+        yield
+
+    def pending_transactions(self) -> Steps[list[TransactionVerbs]]:
+        raise NotFromOutsideError("transactions cannot be used from another process than the node's host")
+        yield
+
+
+def _called(verb: Callable[..., Any]) -> Callable[..., Steps[Any]]:
+    """A verb whose arguments and answer are plain values: it is called in the host's process as it is."""
+    name = verb.__name__
+
+    @functools.wraps(verb)
+    def method(self: RemoteVhostVerbs, *arguments: Any, **keywords: Any) -> Steps[Any]:
+        return self._call("any", verb=name, arguments=arguments, keywords=keywords)
+
+    return method
+
+
+def _fill_in(remote: type[VhostVerbs], *of: type) -> None:
+    """Give a class the verbs of others that it has not for itself."""
+    own = {name for kind in (remote, RemoteVhostVerbs) for name in vars(kind)}
+    for kind in of:
+        for name, verb in vars(kind).items():
+            if inspect.isfunction(verb) and not name.startswith("_") and name not in own:
+                setattr(remote, name, _called(verb))
+
+
+_fill_in(RemoteVhostVerbs, VhostVerbs)
+_fill_in(RemoteNodeVerbs, NodeVerbs, UserVerbs)

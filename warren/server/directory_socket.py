@@ -1,0 +1,139 @@
+"""DirectorySocket: the server's end of the socket in a data directory, for processes of the directory's user.
+
+Who comes is looked at (``SO_PEERCRED``): another user's process, root's but for, is dropped. Nobody is asked for a
+password, and everybody may do everything. What comes first says what is spoken: AMQP 0-9-1, with methods of our own
+(:mod:`warren.amqp.own_methods`), or, for ``warren top``, lines of JSON (:mod:`warren.actors.status_server`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING, Final, cast
+
+import attrs
+
+from warren.actors.node_socket import NodeSocket
+from warren.actors.status_server import MAX_REQUEST_BYTES, Session, answer
+from warren.server.connection import ClientConnection
+from warren.server.peer import Peer
+from warren.storage.errors import StorageError
+from warren.top.snapshots import Snapshots
+
+if TYPE_CHECKING:
+    from warren.server.server import Server
+
+BACKLOG: Final = 1024
+CHANNEL_MAX: Final = 65_535
+OWNER: Final = "owner"
+"""The name that the directory's user has here."""
+
+_CREDENTIALS: Final = struct.Struct("3i")
+_numbers = itertools.count(1)
+
+
+class DirectorySocket:
+    """The socket of one node."""
+
+    def __init__(self, server: Server, directory: str) -> None:
+        self._server = server
+        self._socket = NodeSocket(directory)
+        self.settings = attrs.evolve(
+            server.settings, frame_max=0, channel_max=CHANNEL_MAX, heartbeat=0, connection_max=None
+        )
+
+    async def listen(self) -> asyncio.Server:
+        """Let processes in. Raises :class:`StorageError`."""
+        try:
+            listener = self._socket.listen(BACKLOG)
+        except (OSError, ValueError) as error:
+            raise StorageError(f"{self._socket.path}: no socket can be made: {error}") from error
+        return await self._server.loop.create_unix_server(self._guest, sock=listener)
+
+    def remove(self) -> None:
+        """Remove the file: nobody else finds in."""
+        self._socket.remove()
+
+    def _guest(self) -> asyncio.Protocol:
+        return _Guest(self._server, self)
+
+    def describe(self, process: int) -> Peer:
+        """A process that has come."""
+        return Peer(
+            host=self._socket.path,
+            port=0,
+            peer_host=f"process {process}",
+            peer_port=next(_numbers),
+            certificate_name=OWNER,
+            is_owner=True,
+        )
+
+
+class _Guest(asyncio.Protocol):
+    """Somebody who has not said anything yet; then one who speaks lines."""
+
+    def __init__(self, server: Server, where: DirectorySocket) -> None:
+        self._server = server
+        self._where = where
+        self._transport: asyncio.Transport | None = None
+        self._process = 0
+        self._session: Session | None = None
+        self._received = bytearray()
+        self._busy = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._process, user = _credentials(self._transport)
+        if user not in (os.geteuid(), 0):
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None:
+            return
+        if self._session is None and not self._received and not data.startswith(b"{"):
+            describe = self._where.describe
+            connection = ClientConnection(self._server, lambda _: describe(self._process), self._where.settings)
+            self._transport.set_protocol(connection)
+            connection.connection_made(self._transport)
+            connection.data_received(data)
+            return
+        self._received += data
+        if len(self._received) > MAX_REQUEST_BYTES:
+            self._transport.abort()
+        else:
+            self._answer_next()
+
+    def _answer_next(self) -> None:
+        end = self._received.find(b"\n")
+        if end < 0 or self._busy:
+            return
+        if self._session is None:
+            self._session = Snapshots(self._server.node).answer
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        self._busy = True
+        asked = self._server.loop.run_in_executor(None, answer, self._session, line)
+        asked.add_done_callback(self._answered)
+
+    def _answered(self, answered: asyncio.Future[bytes]) -> None:
+        self._busy = False
+        if self._transport is not None and not self._transport.is_closing() and not answered.cancelled():
+            self._transport.write(answered.result())
+            self._answer_next()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+
+
+def _credentials(transport: asyncio.Transport) -> tuple[int, int]:
+    """Process and user at the other end."""
+    number = transport.get_extra_info("socket").fileno()
+    copied = socket.socket(fileno=os.dup(number))
+    with copied:
+        process, user, _ = _CREDENTIALS.unpack(
+            copied.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+    return process, user
