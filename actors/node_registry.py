@@ -223,6 +223,13 @@ class NodeRegistry(NodePart):
         _check_owner(entry, owner)
         return entry
 
+    def use_queue(self, vhost: str, name: str, owner: object | None) -> QueueEntry:
+        """As :meth:`find_queue`, for somebody who declares it passively: that is use."""
+        entry = self.find_queue(vhost, name, owner)
+        if (actor := entry.running) is not None:
+            actor.call_soon(actor.touch)
+        return entry
+
     def delete_queue(
         self,
         vhost: str,

@@ -334,14 +334,15 @@ def test_what_expired_while_the_node_was_down_is_a_dead_letter_after_the_start()
 
 
 def test_an_unused_queue_with_an_expiry_goes_and_one_that_is_used_stays(scene: HandNode) -> None:
-    names = ["idle", "declared", "asked", "consumed"]
+    names = ["idle", "declared", "declared passively", "asked", "consumed"]
     queues = {name: scene.node.queue(name, arguments={"x-expires": 10_000}) for name in names}
     consumer = queues["consumed"].consume(timeout=0)
     scene.advance(9)
     scene.node.queue("declared", arguments={"x-expires": 10_000})
+    scene.node.queue("declared passively", passive=True)
     assert queues["asked"].get() is None
     scene.advance(2)
-    assert sorted(queue.name for queue in scene.node.queues()) == ["asked", "consumed", "declared"]
+    assert sorted(queue.name for queue in scene.node.queues()) == sorted(names[1:])
     scene.advance(30)
     assert [queue.name for queue in scene.node.queues()] == ["consumed"]
     consumer.close()

@@ -56,7 +56,7 @@ class VhostVerbs:
         ``passive`` and it is not, :class:`ResourceLockedError` where it is exclusive to another owner.
         """
         if passive:
-            entry = yield from self.node.change(lambda actor: actor.find_queue(self.name, name, self))
+            entry = yield from self.node.change(lambda actor: actor.use_queue(self.name, name, self))
         else:
             declaration = QueueDeclaration(
                 vhost=self.name,

@@ -149,6 +149,7 @@ def _exists(channel: ServerChannel, name: str) -> bool:
 
 
 def _counts(entry: QueueEntry) -> tuple[int, int]:
+    entry.actor.touch()  # to ask is to use it
     process = entry.actor.process
     return len(process), process.consumer_count
 
