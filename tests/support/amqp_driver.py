@@ -216,15 +216,9 @@ class Driver:
     def _unconfirmed(self) -> str:
         for number, link in self._links.items():
             for channel in link.channels.values():
-                self._count_confirms(channel)
                 if link.is_open and channel.is_open and channel.unconfirmed:
                     return f"confirms of {sorted(channel.unconfirmed)} on {number}.{channel.number}"
         return ""
-
-    def _count_confirms(self, channel: LinkChannel) -> None:
-        for name, arguments in channel.came:
-            if name in ("basic.ack", "basic.nack"):
-                channel.unconfirmed -= set(_tags_of(arguments, channel.unconfirmed))
 
     def _round(self) -> str:
         """Ask every channel, then every queue; gives a queue that somebody has whom nobody is."""
@@ -303,7 +297,7 @@ class Driver:
         confirmed: list[tuple[str, int]] = []
         for name, arguments in came:
             if name in ("basic.ack", "basic.nack"):
-                confirmed += [(name, tag) for tag in _tags_of(arguments, range(1, channel.published + 1))]
+                confirmed.append((name, arguments["delivery_tag"]))
                 continue
             told = dict(arguments)
             consumer = told.pop("consumer_tag", "") if name == "basic.deliver" else ""
@@ -329,7 +323,7 @@ class Driver:
             notes.unsettled += [(tag, step.number) for _, some in sorted(to_settle.items()) for tag in some]
             found[f"{where} delivery tags"] = sorted(tags)
         if confirmed:
-            found[f"{where} confirms"] = sorted(set(confirmed), key=lambda one: one[1])
+            found[f"{where} confirms"] = sorted(confirmed, key=lambda one: one[1])
 
     def _note(self, number: int, channel: LinkChannel, step: Step, name: str, arguments: Mapping[str, Any]) -> None:
         """What follows for the next steps."""
@@ -404,8 +398,3 @@ class Driver:
                 while not channel.came and probe.is_open:
                     probe.read()
         probe.close()
-
-
-def _tags_of(confirm: Mapping[str, Any], of: Any) -> list[int]:
-    tag = confirm["delivery_tag"]
-    return [one for one in of if one <= tag] if confirm["multiple"] else [tag]

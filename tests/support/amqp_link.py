@@ -16,7 +16,7 @@ from pamqp import commands as c
 from pamqp.base import Frame as Method
 
 from warren.amqp.connection import Connection
-from warren.amqp.framing import PUBLISH, MethodRun, contents
+from warren.amqp.framing import ACK, PUBLISH, MethodRun, contents
 from warren.amqp.methods import dotted_name, encode_arguments, encode_method, method_of
 from warren.amqp.received import Event, Messages, MethodReceived, Violation
 from warren.amqp.states import Side, State
@@ -175,10 +175,9 @@ class Link:
                     which = {} if tag is None else {"delivery_tag": tag}
                     self.channels[event.channel].came.append((dotted_name(event.method), told | which | content))
             case MethodRun():
+                name = "basic.ack" if event.index == ACK else "basic.nack"
                 for tag in event.tags:
-                    method = c.Basic.Ack if event.index == c.Basic.Ack.index else c.Basic.Nack
-                    flags = {"multiple": bool(event.flags & 1)}
-                    self.channels[event.channel].came.append((dotted_name(method), {"delivery_tag": tag} | flags))
+                    self._confirmed(self.channels[event.channel], name, tag, bool(event.flags & 1))
             case MethodReceived(0, method):
                 self.came.append((dotted_name(method), _arguments(method)))
                 if isinstance(method, c.Connection.CloseOk):  # now it is the client that hangs up
@@ -190,6 +189,14 @@ class Link:
                 self._take_method(self.channels[event.channel], event.method)
             case Violation():
                 raise AssertionError(f"the server broke the protocol: {event.error}")
+
+    def _confirmed(self, channel: LinkChannel, name: str, tag: int, multiple: bool) -> None:
+        """Tell a confirm message by message."""
+        meant = {one for one in channel.unconfirmed if one <= tag} if multiple else {tag}
+        channel.came += [(name, {"delivery_tag": one}) for one in sorted(meant)]
+        if not meant or not meant <= channel.unconfirmed:
+            channel.came.append((f"{name} of what is not to be confirmed", {"delivery_tag": tag}))
+        channel.unconfirmed -= meant
 
     def _take_method(self, channel: LinkChannel, method: Method) -> None:
         match method:

@@ -342,7 +342,7 @@ class Author:
         """Several steps in one write on one channel."""
         at = len(self.steps)
         for _ in range(self.rng.choice((2, 3, 5))):
-            self.rng.choice((self._publish, self._publish, self._settle, self._get, self._declare_passively))()
+            self.rng.choice((self._publish, self._publish, self._settle, self._get))()
         inner, self.steps[at:] = self.steps[at:], []
         if inner:
             where = {name: inner[0].arguments[name] for name in ("connection", "channel")}
