@@ -18,7 +18,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.arguments import QueueDeclaration, locked
 from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.definitions_json import Imported
 from warren.actors.engines.errors import NotFoundError, PreconditionFailedError, ResourceLockedError
@@ -354,4 +354,4 @@ class NodeRegistry(NodePart):
 def _check_owner(entry: QueueEntry, owner: object | None) -> None:
     """Raise :class:`ResourceLockedError` where a queue is exclusive to somebody else."""
     if entry.owner is not None and entry.owner is not owner:
-        raise ResourceLockedError(f"{entry.declaration} is exclusive to somebody else")
+        raise ResourceLockedError(locked(entry.declaration))

@@ -12,8 +12,9 @@ The leaves go through pamqp. Not its tables and arrays, which recurse without a 
 each value; not its timestamps, which become dates and take numbers above 2**32 for milliseconds; not the choice of a
 number's width when writing (a ``float`` would lose half its digits).
 
-A number's width is the one thing that does not survive reading and writing again: what fits is written as a signed
-32-bit integer, else 64 bits, as pika and the broker's own clients do. Of equal names in a table the last one counts.
+A number's width is the one thing that does not always survive reading and writing again: 64 bits stay 64 bits, what is
+narrower is written as a signed 32-bit integer, as pika and the broker's own clients do. Of equal names in a table the
+last one counts.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ _LEAVES: Final[dict[int, tuple[int, Callable[[bytes], tuple[int, Any]]]]] = {
     ord("V"): (0, decode.void),
 }
 """Values of one width: bytes, and what reads them; the rest is in :func:`_read_value`."""
+_LONG: Final = frozenset(b"lL")
 
 
 def _read_value(data: bytes, position: int, limit: int, depth_left: int) -> tuple[Value, int]:
@@ -106,7 +108,8 @@ def _read_value(data: bytes, position: int, limit: int, depth_left: int) -> tupl
     if tag in _LEAVES:
         width, read = _LEAVES[tag]
         end = within(start + width, limit)
-        return read(data[start:end])[1], end
+        value = read(data[start:end])[1]
+        return LongInteger(value) if width == 8 and tag in _LONG and -(1 << 31) <= value < 1 << 31 else value, end
     match chr(tag):
         case "S":
             content, end = _read_length(data, start, limit)
@@ -150,6 +153,31 @@ def long_string(data: bytes) -> str | LongString:
     """A header's string."""
     said = text(data)
     return said if isinstance(said, str) else LongString(said)
+
+
+def type_name(value: Value) -> str:
+    """What the broker calls the type of a value, as it would be written."""
+    match value:
+        case None:
+            return "void"
+        case bool():
+            return "bool"
+        case Timestamp() | datetime():
+            return "timestamp"
+        case int():
+            return "long" if isinstance(value, LongInteger) or not -(1 << 31) <= value < 1 << 31 else "signedint"
+        case float():
+            return "double"
+        case Decimal():
+            return "decimal"
+        case str() | LongString():
+            return "longstr"
+        case bytes() | bytearray():
+            return "binary"
+        case Mapping():
+            return "table"
+        case _:
+            return "array"
 
 
 # ── table → bytes ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -486,15 +486,28 @@ def test_each_side_sends_its_own_methods_only() -> None:
     assert server.data_to_send() == client.data_to_send() == b""
 
 
-def test_names_may_be_any_bytes() -> None:
+def test_names_may_be_any_text() -> None:
     client, server = running()
-    odd = "a!b \udcff ü"
+    odd = "a!b ü"
     client.send(1, method_of(c.Queue.Declare, queue=odd, arguments={"x": {"y": [1, "two"]}}))
     [declare] = server.receive(client.data_to_send())
     assert isinstance(declare, MethodReceived)
     assert (declare.method.queue, declare.method.arguments) == (odd, {"x": {"y": [1, "two"]}})
     with pytest.raises(MessageError, match=r"queue\.declare: queue does not fit"):
         client.send(1, method_of(c.Queue.Declare, queue="q" * 256))
+
+
+def test_bytes_that_are_no_text_may_be_published_with_and_declared_with_not() -> None:
+    client, server = running()
+    client.publish(1, method_of(c.Basic.Publish, routing_key="\udcff"), NO_PROPERTIES, [b""])
+    [published] = server.receive(client.data_to_send())
+    assert isinstance(published, Messages)
+    assert published.method.routing_key == "\udcff"
+    client.send(1, method_of(c.Queue.Declare, queue="\udcff"))
+    [violation] = server.receive(client.data_to_send())
+    assert isinstance(violation, Violation)
+    assert str(violation.error) == "501 FRAME_ERROR - Malformed UTF-8 in shortstr"
+    assert violation.error.method_index == 0
 
 
 @pytest.mark.filterwarnings("ignore:This command is deprecated")  # basic.recover-async

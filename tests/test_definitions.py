@@ -81,7 +81,10 @@ def test_declaring_again_is_fine_unless_it_is_something_else() -> None:
     assert not definitions.declare_exchange(exchange("x", "topic", arguments={"alternate-exchange": "y"}))
     for other, text in (
         (exchange("x", "direct", arguments={"alternate-exchange": "y"}), "'type' .* received 'direct' .* is 'topic'"),
-        (exchange("x", "topic"), "'alternate-exchange' .* received none but current is 'y'"),
+        (
+            exchange("x", "topic"),
+            "'alternate-exchange' .* received none but current is the value 'y' of",
+        ),
         (exchange("x", "topic", durable=False), "'durable' .* received 'false' but current is 'true'"),
         (exchange("x", "topic", auto_delete=True), "'auto_delete'"),
         (exchange("x", "topic", internal=True), "'internal'"),
@@ -140,7 +143,6 @@ def test_the_default_exchange_can_neither_be_bound_nor_unbound() -> None:
         lambda: exchange("x", arguments={"alternate-exchange": None}),
         lambda: exchange("x", arguments={7: 7}),
         lambda: binding("x", "q", "k" * 256),
-        lambda: binding("x", "q", "k", {"a": b"\xff"}),
         lambda: binding("x", "q", "k", {"a": object()}),
         lambda: binding("x", "q", "k", {"a": float("nan")}),
         lambda: Binding(vhost="/", source="x", destination="q", destination_type="topic"),  # type: ignore[arg-type]

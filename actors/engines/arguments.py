@@ -21,7 +21,8 @@ import attrs
 
 from warren.actors.engines.errors import ArgumentsError
 from warren.actors.engines.queue_arguments import MAX_PERIOD_MS, QueueArguments
-from warren.actors.engines.texts import MAX_SHORT_STRING_BYTES, check_short_string, check_texts
+from warren.actors.engines.texts import MAX_SHORT_STRING_BYTES, check_short_string, check_texts, inequivalent
+from warren.queue_index.amqp_tables import Timestamp, type_name
 
 MAX_PRIORITY: Final = 255
 """Levels are one byte in the name under which they are stored."""
@@ -43,31 +44,37 @@ _FOREIGN: Final = frozenset(
 
 _NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
-# ── what an argument may be: each says what is wrong, or None ────────────────────────────────────────────────────────
+# ── what an argument may be: each says what is wrong as the broker does, or None ──────────────────────────────────────
 
 
 def _count(value: Any) -> str | None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        return "an integer is expected"
-    return "a negative number" if value < 0 else None
+    if not isinstance(value, int) or isinstance(value, bool | Timestamp):
+        return f'"expected integer, got {type_name(value)}"'
+    return f"{{value_negative,{value}}}" if value < 0 else None
 
 
 def _period(value: Any) -> str | None:
-    return _count(value) or (f"more than {MAX_PERIOD_MS} ms" if value > MAX_PERIOD_MS else None)
+    return _count(value) or (f"{{value_too_large,{value}}}" if value > MAX_PERIOD_MS else None)
 
 
 def _expires(value: Any) -> str | None:
-    return _period(value) or ("0 would delete the queue at once" if value == 0 else None)
+    return _period(value) or ("{value_zero,0}" if value == 0 else None)
 
 
 def _priority(value: Any) -> str | None:
-    return _count(value) or (f"more than {MAX_PRIORITY}" if value > MAX_PRIORITY else None)
+    return _count(value) or (f"{{max_value_exceeded,{value}}}" if value > MAX_PRIORITY else None)
+
+
+def _version(value: Any) -> str | None:
+    return _count(value) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
+
+
+def _of_type(kind: type, value: Any) -> str | None:
+    return None if isinstance(value, kind) else f"{{unacceptable_type,{type_name(value)}}}"
 
 
 def _string(value: Any) -> str | None:
-    if not isinstance(value, str):
-        return "a string is expected"
-    return (
+    return _of_type(str, value) or (
         f"more than {MAX_SHORT_STRING_BYTES} bytes"
         if len(value.encode("utf-8", "surrogateescape")) > MAX_SHORT_STRING_BYTES
         else None
@@ -75,12 +82,11 @@ def _string(value: Any) -> str | None:
 
 
 def _truth(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "true or false is expected"
+    return _of_type(bool, value)
 
 
-def _one_of(*known: Any) -> Callable[[Any], str | None]:
-    said = " or ".join(map(repr, known))
-    return lambda value: None if any(type(value) is type(one) and value == one for one in known) else f"{said} expected"
+def _one_of(*known: str, otherwise: str) -> Callable[[Any], str | None]:
+    return lambda value: _of_type(str, value) or (None if value in known else otherwise.format(value))
 
 
 _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
@@ -91,11 +97,11 @@ _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "x-max-length": _count,
     "x-max-length-bytes": _count,
     "x-max-priority": _priority,
-    "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx"),
-    "x-queue-mode": _one_of("default", "lazy"),
-    "x-queue-version": _one_of(1, 2),
+    "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx", otherwise="invalid_overflow"),
+    "x-queue-mode": _one_of("default", "lazy", otherwise="\"unsupported queue mode '{}'\""),
+    "x-queue-version": _version,
     "x-single-active-consumer": _truth,
-    "x-queue-type": _one_of("classic"),
+    "x-queue-type": _one_of("classic", otherwise="\"unsupported queue type '{}'\""),
     "x-queue-master-locator": lambda _: None,
 }
 """What a classic queue knows, in the order in which a second declaration is compared."""
@@ -122,16 +128,17 @@ class QueueDeclaration(QueueArguments):
     def __attrs_post_init__(self) -> None:
         check_short_string("a queue's name", self.name)
         check_texts("an argument", dict(self.arguments))
+        exchange = self.arguments.get("x-dead-letter-exchange", "")
+        if not isinstance(exchange, str):
+            raise ArgumentsError(f"invalid type '{type_name(exchange)}' for arg 'x-dead-letter-exchange' in {self}")
         for name, value in self.arguments.items():
             if name in _FOREIGN:
-                raise ArgumentsError(f"invalid arg '{name}' for {self}: it is for quorum queues or streams")
+                raise ArgumentsError(f"invalid arg '{name}' for {self} of queue type rabbit_classic_queue")
             check = _CHECKS.get(name)
             if check is not None and (wrong := check(value)):
-                raise ArgumentsError(f"invalid arg '{name}' for {self}: {value!r:.100}: {wrong}")
+                raise ArgumentsError(f"invalid arg '{name}' for {self}: {wrong}")
         if "x-dead-letter-routing-key" in self.arguments and "x-dead-letter-exchange" not in self.arguments:
-            raise ArgumentsError(
-                f"invalid arg 'x-dead-letter-routing-key' for {self}: there is no x-dead-letter-exchange"
-            )
+            raise ArgumentsError(f"invalid arg 'x-dead-letter-routing-key' for {self}: routing_key_but_no_dlx_defined")
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost}'"
@@ -141,23 +148,22 @@ class QueueDeclaration(QueueArguments):
     def equivalent(self, other: QueueDeclaration) -> str | None:
         """Why ``other``, declared now, is not what this one (the queue that is there) was declared as; or ``None``."""
         if self.exclusive != other.exclusive:
-            return f"{self} is locked: it was {'' if self.exclusive else 'not '}declared exclusive"
-        for name in ("durable", "auto_delete"):
-            if getattr(self, name) != getattr(other, name):
-                return self._differs(name, _quoted(getattr(other, name)), _quoted(getattr(self, name)))
+            return locked(self)
+        return self.differs(durable=other.durable, auto_delete=other.auto_delete, arguments=other.arguments)
+
+    def differs(self, *, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]) -> str | None:
+        """Why these, whatever the arguments are, are not what this queue was declared with; or ``None``."""
+        for name, flag in (("durable", durable), ("auto_delete", auto_delete)):
+            if flag != getattr(self, name):
+                return inequivalent(name, self, flag, getattr(self, name))
         for name in _CHECKS:
-            current, received = self.arguments.get(name), other.arguments.get(name)
+            current, received = self.arguments.get(name), arguments.get(name)
             if (_type_class(current), current) == (_type_class(received), received):
                 continue
             if name == "x-queue-type" and {current, received} == {None, "classic"}:
                 continue
-            if current is None or received is None:
-                return self._differs(name, _typed(received), _typed(current))
-            return self._differs(name, _quoted(received), _quoted(current))
+            return inequivalent(name, self, received, current)
         return None
-
-    def _differs(self, name: str, received: str, current: str) -> str:
-        return f"inequivalent arg '{name}' for {self}: received {received} but current is {current}"
 
     def to_json(self) -> dict[str, Any]:
         """As a broker's file of definitions has it."""
@@ -194,20 +200,9 @@ def _type_class(value: Any) -> str:
             return type(value).__name__
 
 
-def _quoted(value: Any) -> str:
-    return f"'{str(value).lower() if isinstance(value, bool) else value}'"
-
-
-def _typed(value: Any) -> str:
-    match value:
-        case None:
-            return "none"
-        case bool():
-            kind = "bool"
-        case int():
-            kind = "signedint" if -(1 << 31) <= value < 1 << 31 else "long"
-        case str():
-            kind = "longstr"
-        case _:
-            kind = type(value).__name__
-    return f"the value {_quoted(value)} of type '{kind}'"
+def locked(queue: QueueDeclaration) -> str:
+    """Of an exclusive queue that is another owner's, or was declared otherwise."""
+    return (
+        f"cannot obtain exclusive access to locked {queue}. It could be originally declared on another connection or "
+        "the exclusive property value does not match that of the original declaration."
+    )

@@ -24,7 +24,9 @@ from typing import Any, Final, Literal, cast
 import attrs
 
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.engines.texts import check_short_string, check_texts
+from warren.actors.engines.texts import check_short_string, check_texts, inequivalent
+from warren.queue_index.amqp_tables import type_name
+from warren.storage.erlang_text import binary_text
 
 DEFAULT_EXCHANGE: Final = ""
 RESERVED_PREFIX: Final = "amq."
@@ -80,10 +82,7 @@ def _plain(value: Any, depth_left: int) -> Any:
         case datetime():
             return calendar.timegm(value.utctimetuple())
         case bytes():
-            try:
-                return value.decode()
-            except UnicodeDecodeError as error:
-                raise ArgumentsError(f"an argument cannot be {value!r:.100}: it is no text") from error
+            return value.decode("utf-8", "surrogateescape")
         case Mapping():
             return _plain_table(value, depth_left)
         case list() | tuple():
@@ -106,6 +105,19 @@ def _identity(value: Any) -> Hashable:
     return (type(value).__name__, value)
 
 
+def _erlang(value: Any) -> str:
+    """A value that is no string, as the broker's replies show it."""
+    match value:
+        case None:
+            return "undefined"
+        case bool():
+            return str(value).lower()
+        case Mapping() | list():
+            return "[]" if not value else "[...]"
+        case _:
+            return str(value)
+
+
 def from_definition(what: str, definition: Any, **types: type) -> dict[str, Any]:
     """The keys of a JSON definition that must be there, and its arguments; raises :class:`ArgumentsError`."""
     if not isinstance(definition, Mapping):
@@ -117,12 +129,6 @@ def from_definition(what: str, definition: Any, **types: type) -> dict[str, Any]
     if not isinstance(arguments, Mapping):
         raise ArgumentsError(f"{what}'s definition whose arguments are {arguments!r:.100}")
     return {key: definition[key] for key in types} | {"arguments": cast("Mapping[str, Any]", arguments)}
-
-
-def _said(value: Any) -> str:
-    if value is None:
-        return "none"
-    return f"'{str(value).lower() if isinstance(value, bool) else value}'"
 
 
 # ── declarations ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -151,7 +157,7 @@ class ExchangeDeclaration:
                 raise ArgumentsError(f"{self}: {field} cannot be {getattr(self, field)!r:.100}")
         alternate = self.arguments.get(ALTERNATE_EXCHANGE)
         if ALTERNATE_EXCHANGE in self.arguments and not isinstance(alternate, str):
-            raise ArgumentsError(f"invalid arg '{ALTERNATE_EXCHANGE}' for {self}: {alternate!r:.100} is no name")
+            raise ArgumentsError(f"invalid type '{type_name(alternate)}' for arg '{ALTERNATE_EXCHANGE}' in {self}")
 
     def __str__(self) -> str:
         return f"exchange '{self.name}' in vhost '{self.vhost}'"
@@ -170,10 +176,7 @@ class ExchangeDeclaration:
             current, received = getattr(self, name), getattr(other, name)
             if current != received:
                 argument = name.replace("_", "-") if name == "alternate_exchange" else name
-                return (
-                    f"inequivalent arg '{argument}' for {self}: "
-                    f"received {_said(received)} but current is {_said(current)}"
-                )
+                return inequivalent(argument, self, received, current)
         return None
 
     def to_json(self) -> dict[str, Any]:
@@ -224,8 +227,14 @@ class Binding:
     def check_for(self, source: ExchangeDeclaration) -> None:
         """Raise :class:`ArgumentsError` where an exchange of that type cannot have this binding."""
         mode = self.arguments.get(X_MATCH, "all")
-        if source.type == "headers" and mode not in X_MATCH_MODES:
-            raise ArgumentsError(f"{self}: {X_MATCH} cannot be {mode!r:.100}; expected {', '.join(X_MATCH_MODES)}")
+        if source.type != "headers" or mode in X_MATCH_MODES:
+            return
+        if isinstance(mode, str):
+            said = binary_text(mode.encode("utf-8", "surrogateescape"))
+            raise ArgumentsError(f"Invalid {X_MATCH} field value {said}; expected all, any, all-with-x, or any-with-x")
+        raise ArgumentsError(
+            f"Invalid {X_MATCH} field type {type_name(mode)} (value {_erlang(mode)}); expected longstr"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As a broker's file of definitions has it."""

@@ -29,6 +29,7 @@ import attrs
 from warren.actors.engines.errors import AccessRefusedError, ArgumentsError, NotFoundError
 from warren.actors.engines.exchanges import DEFAULT_EXCHANGE, Binding, ExchangeDeclaration
 from warren.actors.engines.matching import MATCHERS, Bound, Headers, Matcher
+from warren.queue_index.amqp_tables import type_name
 
 CACHED_ROUTES: Final = 4096
 """Entries of the cache. It is emptied when it is full: with keys that never come again no cache helps."""
@@ -178,6 +179,6 @@ def carbon_copies(headers: Headers) -> tuple[str, ...]:
     for name in ("CC", "BCC"):
         value = headers.get(name, ())
         if not isinstance(value, list | tuple):
-            raise ArgumentsError(f"the header '{name}' cannot be {value!r:.100}: a list of routing keys is expected")
+            raise ArgumentsError(f'invalid message: {{unacceptable_type_in_header,"{name}",{type_name(value)}}}')
         keys += [key for key in value if isinstance(key, str)]
     return tuple(keys)

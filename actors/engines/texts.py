@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from warren.actors.engines.errors import ArgumentsError
+from warren.queue_index.amqp_tables import type_name
 
 MAX_SHORT_STRING_BYTES: Final = 255
 """Of a name or a routing key: AMQP has one byte for the length."""
@@ -40,6 +41,20 @@ def check_utf8(what: str, value: str) -> None:
         value.encode()
     except UnicodeEncodeError as error:
         raise ArgumentsError(f"{what} cannot be {value!r:.100}: {error.reason}") from error
+
+
+def inequivalent(name: str, what: Any, received: Any, current: Any) -> str:
+    """Of an argument, or a property, that is declared otherwise than ``what`` is there with; ``None``: not at all."""
+    tell = _typed if received is None or current is None else _quoted
+    return f"inequivalent arg '{name}' for {what}: received {tell(received)} but current is {tell(current)}"
+
+
+def _quoted(value: Any) -> str:
+    return f"'{str(value).lower() if isinstance(value, bool) else value}'"
+
+
+def _typed(value: Any) -> str:
+    return "none" if value is None else f"the value {_quoted(value)} of type '{type_name(value)}'"
 
 
 def is_text(value: Any) -> bool:

@@ -227,7 +227,7 @@ class VhostDefinitions:
         Raises :class:`PreconditionFailedError` where ``if_unused`` and it is the source of a binding, and
         :class:`AccessRefusedError` for those that every vhost has.
         """
-        if name == DEFAULT_EXCHANGE or name in BUILTIN_EXCHANGES:
+        if name == DEFAULT_EXCHANGE or name.startswith(RESERVED_PREFIX):
             raise AccessRefusedError(f"deletion of system exchange '{name}' in vhost '{self.name}' not allowed")
         if name not in self._exchanges:
             return NOTHING_REMOVED

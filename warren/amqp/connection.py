@@ -46,7 +46,14 @@ from warren.amqp.framing import (
     frame,
     settlements,
 )
-from warren.amqp.methods import decode_arguments, decode_method, dotted_name, encode_arguments, encode_method
+from warren.amqp.methods import (
+    check_utf8,
+    decode_arguments,
+    decode_method,
+    dotted_name,
+    encode_arguments,
+    encode_method,
+)
 from warren.amqp.own_methods import OWN_METHODS
 from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
 from warren.amqp.states import SENT_BY, TRANSITIONS, Side, State
@@ -196,7 +203,10 @@ class Connection:
         elif self.state is not State.RUNNING:
             raise ProtocolError(UNEXPECTED_FRAME, describe_frame(kind, payload))
         elif kind == METHOD:
-            self._receive_channel_method(number, decode_method(payload), events)
+            method = decode_method(payload)
+            if self.side is Side.SERVER and method.index not in CONTENT_METHODS:
+                check_utf8(method)
+            self._receive_channel_method(number, method, events)
         else:
             self._receive_content(number, kind, payload, events)
 
@@ -446,10 +456,14 @@ class Connection:
         self._check_content(channel, method)
         self._out.append(settlements(channel, method.index, tags, encode_arguments(method)[-1]))
 
+    def is_open(self, number: int) -> bool:
+        """Whether messages may be sent on a channel. It may have been closed by what came later in the same read."""
+        channel = self._channels.get(number)
+        return self.state is State.RUNNING and channel is not None and channel.is_open and not channel.is_closing
+
     def _check_content(self, number: int, method: Method) -> None:
         self._check_ours(method)
-        channel = self._channels.get(number)
-        if self.state is not State.RUNNING or channel is None or not channel.is_open or channel.is_closing:
+        if not self.is_open(number):
             raise OutOfOrderError(f"{dotted_name(method)}: channel {number} is not open")
 
     def send_heartbeat(self) -> None:

@@ -60,6 +60,19 @@ def decode_arguments(index: int, data: bytes) -> Method:
         raise ProtocolError(FRAME_ERROR, f"cannot decode <<{','.join(map(str, data))}>>", index) from None
 
 
+def check_utf8(method: Method) -> None:
+    """Raise :class:`ProtocolError` where a short string of a method is no UTF-8. RabbitMQ asks that of all methods but
+    those with content."""
+    for name in method.attributes():
+        if method.amqp_type(name) == "shortstr" and not _is_utf8(getattr(method, name)):
+            raise ProtocolError(FRAME_ERROR, "Malformed UTF-8 in shortstr")
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether a string that was read is UTF-8, as opposed to bytes that stand in it as surrogates."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def _read(kind: type[Method], data: bytes) -> Iterator[tuple[str, Any]]:
     at, bit = 0, 8
     for name in kind.attributes():

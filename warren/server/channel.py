@@ -160,7 +160,7 @@ class ServerChannel:
 
     def send(self, method: Method) -> None:
         """Answer, or tell; nothing where the channel is closed."""
-        if not self.closed:
+        if self.may_send:
             self.connection.engine.send(self.number, method)
             self.connection.flush_soon()
 
@@ -170,6 +170,11 @@ class ServerChannel:
             self._afterwards.append(todo)
         else:
             todo()
+
+    @property
+    def may_send(self) -> bool:
+        """Whether there is anybody to be answered."""
+        return not self.closed and self.connection.engine.is_open(self.number)
 
     def check(self, kind: Kind, name: str, right: Right) -> None:
         """Raises :class:`AccessRefusedError` where the user may not."""
@@ -235,7 +240,8 @@ async def _close(channel: ServerChannel, _: c.Channel.Close) -> None:
     await channel.consumers.release()
     connection = channel.connection
     connection.channels.pop(channel.number, None)
-    connection.engine.send(channel.number, c.Channel.CloseOk())
+    if connection.engine.is_open(channel.number):
+        connection.engine.send(channel.number, c.Channel.CloseOk())
     connection.flush_soon()
 
 

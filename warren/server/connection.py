@@ -228,7 +228,8 @@ class ClientConnection(asyncio.Protocol):
                 self._handle_connection_method(method)
             case MethodReceived(number, c.Channel.Open()):
                 self.channels[number] = ServerChannel(self, number)
-                self.engine.send(number, c.Channel.OpenOk())
+                if self.engine.is_open(number):
+                    self.engine.send(number, c.Channel.OpenOk())
             case MethodReceived(number, c.Channel.CloseOk()):
                 self.channels.pop(number, None)
             case MethodReceived(number):
@@ -351,7 +352,7 @@ class ClientConnection(asyncio.Protocol):
             self._fail(code, text, method_index)
             return
         _LOG.info("%s, channel %d: %s", self.name, number, text)
-        if self.engine.state is State.RUNNING:
+        if self.engine.is_open(number):
             class_id, method_id = divmod(method_index, 1 << 16)
             self.engine.send(number, method_of(c.Channel.Close, reply_code=code, reply_text=text, class_id=class_id,
                                                method_id=method_id))  # fmt: skip

@@ -18,6 +18,7 @@ from pamqp import commands as c
 
 from warren.actors import messages as m
 from warren.actors.deliveries import Deliveries
+from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.consumers import Consumer
 from warren.actors.engines.delivery_tags import DeliveryTags, TagRun
 from warren.actors.engines.effects import Delivered
@@ -29,6 +30,7 @@ from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of
 from warren.channel import Channel
 from warren.queue_index.acking import tag_ranges
+from warren.queue_index.amqp_tables import LongInteger, type_name
 from warren.queue_index.contents import Content, contents_of, pieces
 from warren.server.direct_reply import REPLY_TO
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
@@ -109,7 +111,7 @@ class ChannelConsumers:
         for delivered in batches:
             tag = self._number(through, delivered)
             for content in contents_of(delivered.fetched):
-                if content is not None:
+                if content is not None and channel.may_send:
                     answer = method_of(
                         c.Basic.GetOk,
                         delivery_tag=tag,
@@ -167,7 +169,7 @@ class ChannelConsumers:
             prefetch=0 if method.no_ack else self._prefetch,
             acks_unseen=method.no_ack,
             exclusive=method.exclusive,
-            priority=_priority(arguments),
+            priority=_priority(entry.declaration, arguments),
             arguments=arguments,
         )
         deliveries = Deliveries(through.name, actor)
@@ -244,7 +246,7 @@ class ChannelConsumers:
         else:
             sent, consumer.unsent = consumer.unsent[:count], consumer.unsent[count:]
             tag = self.unacked.give(0, sent, consumer.through)
-        if piece is None:
+        if piece is None or not channel.may_send:
             return
         method = method_of(
             c.Basic.Deliver,
@@ -342,7 +344,7 @@ class ChannelConsumers:
 
     def recover(self, method: c.Basic.Recover | c.Basic.RecoverAsync, *, answer: bool) -> Work:
         if not method.requeue:
-            raise ProtocolError(NOT_IMPLEMENTED, "recover{requeue=false}", method.index)
+            raise ProtocolError(NOT_IMPLEMENTED, "requeue=false", method.index)
         _settle_runs("requeue", self.unacked.take_all())
         if answer:
             self._channel.send(c.Basic.RecoverOk())
@@ -370,9 +372,22 @@ def _settle_runs(outcome: str, runs: Sequence[Unacked]) -> None:
             through.settle_ranges(outcome, ranges)
 
 
-def _priority(arguments: dict[str, Any]) -> int:
-    priority = arguments.get("x-priority", 0)
-    return priority if isinstance(priority, int) and not isinstance(priority, bool) else 0
+def _priority(queue: QueueDeclaration, arguments: dict[str, Any]) -> int:
+    """The consumer's priority. Raises :class:`Refusal` for arguments that no consumer of a classic queue can have."""
+    if "x-stream-offset" in arguments:
+        raise Refusal(
+            PRECONDITION_FAILED, f"invalid arg 'x-stream-offset' for {queue} of queue type rabbit_classic_queue"
+        )
+    wrong = ""
+    priority: int = arguments.get("x-priority", 0)
+    name, follows = "x-priority", arguments.get("x-cancel-on-ha-failover", False)
+    if type(priority) not in (int, LongInteger):
+        wrong = f'"expected integer, got {type_name(priority)}"'
+    elif not isinstance(follows, bool):
+        name, wrong = "x-cancel-on-ha-failover", f"{{unacceptable_type,{type_name(follows)}}}"
+    if wrong:
+        raise Refusal(PRECONDITION_FAILED, f"invalid arg '{name}' for {queue}: {wrong}")
+    return priority
 
 
 def _text(data: bytes) -> str:

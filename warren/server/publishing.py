@@ -8,6 +8,7 @@ go is looked up once a batch. A client in confirm mode is told of what is safe i
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,7 @@ from warren.queue_index.properties import Properties, decode_properties, encode_
 from warren.server.confirms import Confirms
 from warren.server.direct_reply import REPLY_TO, is_address
 from warren.server.replies import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
+from warren.storage.erlang_text import quoted
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 NO_ROUTE: Final = 312
 MAX_EXPIRATION_MS: Final = 315_360_000_000
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _CACHED_ENVELOPES: Final = 256
 _CACHED_PROPERTIES_BYTES: Final = 512
 
@@ -253,7 +256,7 @@ class ChannelPublisher:
     def _unroutable(self, event: Messages) -> None:
         """Messages that no queue gets: back, where the client wants to know."""
         method: c.Basic.Publish = event.method  # type: ignore[assignment]
-        if not method.mandatory:
+        if not method.mandatory or not self._channel.may_send:
             return
         returned = method_of(
             c.Basic.Return,
@@ -297,15 +300,14 @@ def _text(value: str | bytes) -> str:
 def _milliseconds(expiration: str | bytes) -> int:
     """Raises :class:`Refusal` for what is no number of milliseconds."""
     text = _text(expiration)
-    try:
-        value = int(text) if text.lstrip("+-").isascii() and text.lstrip("+-").isdigit() else None
-    except ValueError:
-        value = None
-    if value is None:
-        reason = "no_integer" if not text[:1].isdigit() else f"{{leftover_string,{text.lstrip('0123456789')!r}}}"
+    number = _INTEGER.match(text)
+    if number is None or number.end() < len(text):
+        left = quoted(text[number.end() :], '"') if number is not None else ""
+        reason = "no_integer" if number is None else f"{{leftover_string,{left}}}"
         raise Refusal(PRECONDITION_FAILED, f"invalid expiration '{text}': {reason}")
+    value = int(number[0])
     if value < 0:
         raise Refusal(PRECONDITION_FAILED, f"invalid expiration '{text}': {{value_negative,{value}}}")
     if value > MAX_EXPIRATION_MS:
-        raise Refusal(PRECONDITION_FAILED, f"invalid expiration '{text}': {{value_too_big,{value}}}")
+        raise Refusal(PRECONDITION_FAILED, f"invalid expiration '{text}': {{value_too_large,{value}}}")
     return value

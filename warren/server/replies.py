@@ -13,6 +13,7 @@ from warren.storage.errors import MessageError, WarrenError
 CONNECTION_FORCED: Final = 320
 ACCESS_REFUSED: Final = 403
 NOT_FOUND: Final = 404
+RESOURCE_LOCKED: Final = 405
 PRECONDITION_FAILED: Final = 406
 COMMAND_INVALID: Final = 503
 NOT_ALLOWED: Final = 530

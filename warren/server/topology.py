@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pamqp import commands as c
 
-from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.arguments import QueueDeclaration, locked
 from warren.actors.engines.exchanges import ALTERNATE_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration
 from warren.actors.node_actor import NodeActor
 from warren.actors.queue_entry import QueueEntry
 from warren.aio import bridge
 from warren.amqp.methods import method_of
 from warren.server.direct_reply import check_declared, is_reply_queue
-from warren.server.replies import ACCESS_REFUSED, COMMAND_INVALID, PRECONDITION_FAILED, Refusal
+from warren.server.replies import ACCESS_REFUSED, COMMAND_INVALID, PRECONDITION_FAILED, RESOURCE_LOCKED, Refusal
 from warren.steps import call
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ async def declare_queue(channel: ServerChannel, method: c.Queue.Declare) -> None
             channel.send(method_of(c.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
         return
     if method.passive:
-        entry = find_queue(channel, channel.queue_name(name))
+        entry = find_queue(channel, name)
     else:
         if not name:
             name = channel.node.new_queue_name()
@@ -163,6 +163,8 @@ async def _declare(channel: ServerChannel, name: str, method: c.Queue.Declare) -
         raise Refusal(
             PRECONDITION_FAILED, f"queue '{name}' in vhost '{channel.vhost}': there are no {kind} queues here"
         )
+    if _exists(channel, name):
+        _check_equivalent(find_queue(channel, name).declaration, method, arguments)
     declaration = QueueDeclaration(
         vhost=channel.vhost,
         name=name,
@@ -176,6 +178,15 @@ async def _declare(channel: ServerChannel, name: str, method: c.Queue.Declare) -
         channel.check("exchange", declaration.dead_letter_exchange, "write")
     entry: QueueEntry = await channel.change(lambda actor: actor.declare_queue(declaration, channel.connection))
     return entry
+
+
+def _check_equivalent(there: QueueDeclaration, method: c.Queue.Declare, arguments: Mapping[str, Any]) -> None:
+    """Refuse what is not what is there, before it is asked whether it could be at all."""
+    if there.exclusive != method.exclusive:
+        raise Refusal(RESOURCE_LOCKED, locked(there))
+    why = there.differs(durable=method.durable, auto_delete=method.auto_delete, arguments=arguments)
+    if why is not None:
+        raise Refusal(PRECONDITION_FAILED, why)
 
 
 async def delete_queue(channel: ServerChannel, method: c.Queue.Delete) -> None:

@@ -1,0 +1,210 @@
+"""What a server refuses, and with which words: a method, and what its channel or connection is closed with."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tests.support.amqp_program import REPLY_TO
+from warren.queue_index.amqp_tables import LongInteger, Timestamp
+
+Refusal = tuple[str, dict[str, Any], str]
+
+_NOT_FOUND: Final = "404 NOT_FOUND - no queue '@no' in vhost '/'"
+_DEFAULT: Final = "403 ACCESS_REFUSED - operation not permitted on the default exchange"
+_INVALID: Final = "406 PRECONDITION_FAILED - invalid arg '{}' for queue '@new' in vhost '/'"
+_INEQUIVALENT: Final = (
+    "406 PRECONDITION_FAILED - inequivalent arg '{}' for {} in vhost '/': received {} but current is {}"
+)
+
+
+def _declare(text: str, **arguments: Any) -> Refusal:
+    named = {name.replace("_", "-"): value for name, value in arguments.items()}
+    return "queue.declare", {"queue": "@new", "arguments": named}, text
+
+
+def _invalid(name: str, value: Any, why: str) -> Refusal:
+    return "queue.declare", {"queue": "@new", "arguments": {name: value}}, f"{_INVALID.format(name)}{why}"
+
+
+def _again(name: str, received: str, current: str, arguments: dict[str, Any], **fields: Any) -> Refusal:
+    text = _INEQUIVALENT.format(name, "queue '@limited'", received, current)
+    return "queue.declare", {"queue": "@limited", "arguments": arguments, **fields}, text
+
+
+def _publish(text: str, **properties: Any) -> Refusal:
+    message = {"exchange": "", "routing_key": "@q", "properties": properties, "body": "b", "count": 1}
+    return "basic.publish", message, text
+
+
+def _bind(mode: Any, why: str) -> Refusal:
+    where = {"queue": "@q", "exchange": "amq.headers", "arguments": {"x-match": mode}}
+    return "queue.bind", where, f"406 PRECONDITION_FAILED - Invalid x-match field {why}"
+
+
+def _consume(name: str, value: Any, why: str) -> Refusal:
+    text = f"406 PRECONDITION_FAILED - invalid arg '{name}' for queue '@q' in vhost '/'{why}"
+    return "basic.consume", {"queue": "@q", "arguments": {name: value}}, text
+
+
+BEFORE: Final[list[tuple[str, dict[str, Any]]]] = [
+    ("queue.declare", {"queue": "@q"}),
+    ("queue.declare", {"queue": "@limited", "arguments": {"x-max-length": 5}}),
+    ("exchange.declare", {"exchange": "@x", "exchange_type": "topic", "arguments": {"alternate-exchange": "a"}}),
+    ("exchange.declare", {"exchange": "@internal", "exchange_type": "fanout", "internal": True}),
+    ("queue.bind", {"queue": "@q", "exchange": "@x", "routing_key": "a"}),
+]
+"""What is there."""
+
+_COUNTS: Final = (
+    "x-message-ttl",
+    "x-expires",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-queue-version",
+)
+_OF_OTHERS: Final = ("x-dead-letter-strategy", "x-delivery-limit", "x-max-age", "x-max-in-memory-length")
+_TYPES: Final[list[tuple[Any, str]]] = [
+    (None, "void"),
+    (True, "bool"),
+    (1.5, "double"),
+    ("1", "longstr"),
+    (b"1", "binary"),
+    ([], "array"),
+    ({}, "table"),
+    (Timestamp(5), "timestamp"),
+]
+
+REFUSALS: Final[list[Refusal]] = [
+    *(_invalid(name, value, f': "expected integer, got {kind}"') for name in _COUNTS for value, kind in _TYPES),
+    *(_invalid(name, -1, ": {value_negative,-1}") for name in _COUNTS),
+    *(_invalid(name, 1, " of queue type rabbit_classic_queue") for name in _OF_OTHERS),
+    _invalid("x-message-ttl", 1 << 40, f": {{value_too_large,{1 << 40}}}"),
+    _invalid("x-expires", 0, ": {value_zero,0}"),
+    _invalid("x-max-priority", 256, ": {max_value_exceeded,256}"),
+    _invalid("x-queue-version", 3, ": \"unsupported queue version '3'\""),
+    _invalid("x-overflow", "drop-tail", ": invalid_overflow"),
+    _invalid("x-overflow", LongInteger(5), ": {unacceptable_type,long}"),
+    _invalid("x-queue-mode", "eager", ": \"unsupported queue mode 'eager'\""),
+    _invalid("x-queue-mode", 5, ": {unacceptable_type,signedint}"),
+    _invalid("x-queue-type", "classy", ": \"unsupported queue type 'classy'\""),
+    _invalid("x-single-active-consumer", "true", ": {unacceptable_type,longstr}"),
+    _invalid("x-dead-letter-routing-key", "a", ": routing_key_but_no_dlx_defined"),
+    _declare(
+        "406 PRECONDITION_FAILED - invalid type 'void' for arg 'x-dead-letter-exchange' in queue '@new' in vhost '/'",
+        x_dead_letter_exchange=None,
+    ),
+    (
+        "queue.declare",
+        {"queue": "amq.own"},
+        "403 ACCESS_REFUSED - queue name 'amq.own' contains reserved prefix 'amq.*'",
+    ),
+    ("queue.declare", {"queue": "", "passive": True}, "404 NOT_FOUND - no queue '' in vhost '/'"),
+    ("queue.purge", {"queue": "\udcff"}, "501 FRAME_ERROR - Malformed UTF-8 in shortstr"),
+    _again("durable", "'true'", "'false'", {"x-max-length": 5}, durable=True),
+    _again("x-max-length", "none", "the value '5' of type 'signedint'", {}),
+    _again("x-max-length", "'6'", "'5'", {"x-max-length": 6}),
+    _again("x-max-length", "'many'", "'5'", {"x-max-length": "many"}),
+    _again("x-message-ttl", "the value '7' of type 'long'", "none", {"x-message-ttl": LongInteger(7)}),
+    *((verb, {"queue": "@no"}, _NOT_FOUND) for verb in ("queue.purge", "basic.get", "basic.consume")),
+    ("queue.declare", {"queue": "@no", "passive": True}, _NOT_FOUND),
+    *(
+        (verb, {"queue": ""}, "404 NOT_FOUND - no previously declared queue")
+        for verb in ("queue.purge", "queue.delete", "queue.bind", "queue.unbind", "basic.get", "basic.consume")
+    ),
+    ("exchange.declare", {"exchange": "", "exchange_type": "topic"}, _DEFAULT),
+    ("exchange.declare", {"exchange": "@y", "exchange_type": "o"}, "503 COMMAND_INVALID - unknown exchange type 'o'"),
+    (
+        "exchange.declare",
+        {"exchange": "amq.own", "exchange_type": "topic"},
+        "403 ACCESS_REFUSED - exchange name 'amq.own' contains reserved prefix 'amq.*'",
+    ),
+    (
+        "exchange.declare",
+        {"exchange": "@y", "exchange_type": "topic", "arguments": {"alternate-exchange": 5}},
+        "406 PRECONDITION_FAILED - invalid type 'signedint' for arg 'alternate-exchange' in exchange '@y' in vhost '/'",
+    ),
+    (
+        "exchange.declare",
+        {"exchange": "@x", "exchange_type": "topic"},
+        _INEQUIVALENT.format("alternate-exchange", "exchange '@x'", "none", "the value 'a' of type 'longstr'"),
+    ),
+    (
+        "exchange.declare",
+        {"exchange": "@x", "exchange_type": "fanout"},
+        _INEQUIVALENT.format("type", "exchange '@x'", "'fanout'", "'topic'"),
+    ),
+    ("exchange.delete", {"exchange": ""}, _DEFAULT),
+    *(
+        (
+            "exchange.delete",
+            {"exchange": name},
+            f"403 ACCESS_REFUSED - deletion of system exchange '{name}' in vhost '/' not allowed",
+        )
+        for name in ("amq.fanout", "amq.nowhere")
+    ),
+    (
+        "exchange.delete",
+        {"exchange": "@x", "if_unused": True},
+        "406 PRECONDITION_FAILED - exchange '@x' in vhost '/' in use",
+    ),
+    ("queue.bind", {"queue": "@q", "exchange": ""}, _DEFAULT),
+    ("queue.bind", {"queue": "@no", "exchange": "@no"}, "404 NOT_FOUND - no exchange '@no' in vhost '/'"),
+    ("queue.bind", {"queue": "@no", "exchange": "amq.direct"}, _NOT_FOUND),
+    ("exchange.bind", {"source": "amq.direct", "destination": ""}, _DEFAULT),
+    ("exchange.bind", {"source": "@no", "destination": "@x"}, "404 NOT_FOUND - no exchange '@no' in vhost '/'"),
+    _bind("some", 'value <<"some">>; expected all, any, all-with-x, or any-with-x'),
+    _bind("", "value <<>>; expected all, any, all-with-x, or any-with-x"),
+    _bind(None, "type void (value undefined); expected longstr"),
+    _bind(True, "type bool (value true); expected longstr"),
+    _consume("x-priority", "high", ': "expected integer, got longstr"'),
+    _consume("x-cancel-on-ha-failover", 1, ": {unacceptable_type,signedint}"),
+    _consume("x-stream-offset", "first", " of queue type rabbit_classic_queue"),
+    (
+        "basic.consume",
+        {"queue": REPLY_TO, "no_ack": False},
+        "406 PRECONDITION_FAILED - reply consumer cannot acknowledge",
+    ),
+    *(
+        _publish(f"406 PRECONDITION_FAILED - invalid expiration '{text}': {why}", expiration=text)
+        for text, why in {
+            "": "no_integer",
+            " 1": "no_integer",
+            "--1": "no_integer",
+            "-1": "{value_negative,-1}",
+            "1.5": '{leftover_string,".5"}',
+            "12 h": '{leftover_string," h"}',
+            "315360000001": "{value_too_large,315360000001}",
+        }.items()
+    ),
+    _publish(
+        '406 PRECONDITION_FAILED - invalid message: {unacceptable_type_in_header,"CC",longstr}', headers={"CC": "@q"}
+    ),
+    _publish(
+        "406 PRECONDITION_FAILED - user_id property set to 'nobody' but authenticated user was 'guest'",
+        user_id="nobody",
+    ),
+    (
+        "basic.publish",
+        {"exchange": "", "routing_key": "@q", "immediate": True, "properties": {}, "body": "", "count": 1},
+        "540 NOT_IMPLEMENTED - immediate=true",
+    ),
+    (
+        "basic.publish",
+        {"exchange": "@internal", "routing_key": "", "properties": {}, "body": "", "count": 1},
+        "403 ACCESS_REFUSED - cannot publish to internal exchange '@internal' in vhost '/'",
+    ),
+    ("basic.qos", {"prefetch_size": 5}, "540 NOT_IMPLEMENTED - prefetch_size!=0 (5)"),
+    ("basic.recover", {"requeue": False}, "540 NOT_IMPLEMENTED - requeue=false"),
+    ("basic.recover_async", {"requeue": False}, "540 NOT_IMPLEMENTED - requeue=false"),
+    ("channel.flow", {"active": False}, "540 NOT_IMPLEMENTED - active=false"),
+    ("channel.open", {}, "504 CHANNEL_ERROR - second 'channel.open' seen"),
+    ("tx.commit", {}, "406 PRECONDITION_FAILED - channel is not transactional"),
+    ("tx.rollback", {}, "406 PRECONDITION_FAILED - channel is not transactional"),
+    *(
+        (verb, {"delivery_tag": tag}, f"406 PRECONDITION_FAILED - unknown delivery tag {tag}")
+        for verb in ("basic.ack", "basic.nack", "basic.reject")
+        for tag in (0, 1, (1 << 64) - 1)
+    ),
+]
+"""As RabbitMQ 3.10.8 does it."""
