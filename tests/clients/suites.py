@@ -13,7 +13,7 @@ Report = Literal["pytest", "junit", "tap", "go"]
 """In which form a suite says what passed."""
 
 PYTEST: Final = ("pytest-reportlog", "pytest-timeout")
-HANGS_S: Final = 120
+HANGS_S: Final = 300
 """A single test that takes longer hangs."""
 
 
