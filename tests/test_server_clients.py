@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pamqp.frame
 import pytest
+from pamqp import commands as c
+from pamqp.base import Frame as Method
 from pika import spec
 
 from tests.support.server_tools import Served, served
+from warren.amqp.connection import Connection
+from warren.amqp.methods import encode_method
+from warren.amqp.received import Event
+from warren.amqp.states import Side, State
+
+PATIENCE_S = 30.0
 
 
 @pytest.fixture
@@ -30,3 +40,70 @@ def test_who_deletes_a_queue_that_it_consumes_is_answered_before_its_consumer_is
         while len(said) < 2:
             connection.process_data_events(time_limit=5)
         assert said == ["deleted", "cancelled"]
+
+
+class Raw:
+    """A client that is let in, and then says what it likes."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+        self.engine = Connection(Side.CLIENT)
+        self.until(bool)
+        self.engine.send(0, c.Connection.StartOk({}, "PLAIN", "\0guest\0guest"))
+        self.until(bool)
+        self.engine.send(0, c.Connection.TuneOk(2047, 131_072, 0))
+        self.engine.send(0, c.Connection.Open("/"))
+        self.until(bool)
+        assert self.engine.state is State.RUNNING
+
+    def until(self, condition: Callable[[list[Event]], bool]) -> list[Event]:
+        self.socket.sendall(self.engine.data_to_send())
+        events: list[Event] = []
+        while not condition(events):
+            data = self.socket.recv(1 << 16)
+            assert data, "the server has hung up"
+            events += self.engine.receive(data)
+        return events
+
+
+def sent(*methods: tuple[int, Method]) -> bytes:
+    return b"".join(encode_method(channel, method) for channel, method in methods)
+
+
+def names(data: bytes) -> list[tuple[int, str]]:
+    found = []
+    while data:
+        size, channel, frame = pamqp.frame.unmarshal(data)
+        found.append((channel, frame.name))
+        data = data[size:]
+    return found
+
+
+def test_what_comes_in_one_piece_with_the_close_is_answered_before_it(here: Served) -> None:
+    """A client that pipelines, as Go's does when many threads close a connection at once."""
+    with Raw(here.port).socket as raw:
+        raw.sendall(
+            sent(
+                (1, c.Channel.Open()),
+                (1, c.Queue.Declare(0, "pipelined", exclusive=True)),
+                (2, c.Channel.Open()),
+                (0, c.Connection.Close(200, "", 0, 0)),
+            )
+        )
+        answer = b"".join(iter(lambda: raw.recv(1 << 16), b""))
+    assert sorted(names(answer)[:-1]) == [(1, "Channel.OpenOk"), (1, "Queue.DeclareOk"), (2, "Channel.OpenOk")]
+    assert names(answer)[-1] == (0, "Connection.CloseOk")
+
+
+def test_what_comes_in_one_piece_with_a_violation_ends_in_its_reason_alone(
+    here: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Raw(here.port).socket as raw:
+        raw.sendall(sent((1, c.Channel.Open()), (1, c.Queue.Declare(0, "pipelined")), (1, c.Channel.Open())))
+        *_, (number, last) = names(raw.recv(1 << 16))
+        assert (number, last) == (0, "Connection.Close")
+        raw.sendall(sent((0, c.Connection.CloseOk())))
+        assert raw.recv(1 << 16) == b""
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    with here.channel() as channel:
+        channel.queue_delete("pipelined")

@@ -78,6 +78,8 @@ _NO_KIND: Final = 1 << 32
 """More than any payload has."""
 _DEAF: Final = frozenset((State.CLOSED, State.TERMINATED))
 _STOPPING: Final = _DEAF | {State.CLOSING}
+_ANSWERING: Final = frozenset((State.RUNNING, State.CLOSING))
+"""What came before the peer's close may still be answered."""
 _LET_IN: Final = frozenset((State.TUNING, State.OPENING, State.RUNNING, State.CLOSING))
 
 
@@ -403,7 +405,7 @@ class Connection:
             self.state = following
 
     def _send_on_channel(self, number: int, method: Method) -> None:
-        if self.state is not State.RUNNING:
+        if self.state not in _ANSWERING:
             raise OutOfOrderError(f"{dotted_name(method)} cannot be sent in connection state {self.state.value}")
         channel = self._channels.get(number)
         if isinstance(method, c.Channel.Open):
@@ -459,7 +461,7 @@ class Connection:
     def is_open(self, number: int) -> bool:
         """Whether messages may be sent on a channel. It may have been closed by what came later in the same read."""
         channel = self._channels.get(number)
-        return self.state is State.RUNNING and channel is not None and channel.is_open and not channel.is_closing
+        return self.state in _ANSWERING and channel is not None and channel.is_open and not channel.is_closing
 
     def _check_content(self, number: int, method: Method) -> None:
         self._check_ours(method)

@@ -164,6 +164,12 @@ class ServerChannel:
             self.connection.engine.send(self.number, method)
             self.connection.flush_soon()
 
+    def send_message(self, method: c.Basic.GetOk | c.Basic.Return, properties: bytes, body: bytes) -> None:
+        """Send a message that is not delivered to a consumer; nothing where the channel is closed."""
+        if self.may_send:
+            self.connection.engine.send_message(self.number, method, properties, body)
+            self.connection.flush_soon()
+
     def afterwards(self, todo: Callable[[], None]) -> None:
         """Do this when the method that is being done is answered, at once where there is none."""
         if self._busy:

@@ -120,9 +120,7 @@ class ChannelConsumers:
                         routing_key=_text(content.routing_key),
                         message_count=ready,
                     )
-                    engine = channel.connection.engine
-                    engine.send_message(channel.number, answer, content.properties, content.bodies[0])
-                    channel.connection.flush_soon()
+                    channel.send_message(answer, content.properties, content.bodies[0])
                     return
         channel.send(c.Basic.GetEmpty())
 
@@ -203,7 +201,7 @@ class ChannelConsumers:
         connection = self._channel.connection
         consumer.arrival = None
         for _ in range(_PIECES_AT_A_TIME):
-            if consumer.gone or self._channel.closed:
+            if consumer.gone or not self._channel.may_send:
                 return
             if not connection.writable:
                 connection.when_writable(functools.partial(self._pump, consumer))

@@ -87,6 +87,8 @@ class ReplyConsumer:
     def deliver(self, routing_key: str, properties: bytes, bodies: Sequence[bytes], first_tag: int) -> None:
         """Replies have come."""
         channel = self._channel
+        if not channel.may_send:
+            return
         method = method_of(c.Basic.Deliver, consumer_tag=self._tag, exchange="", routing_key=routing_key)
         tags = range(first_tag, first_tag + len(bodies))
         channel.connection.engine.deliver(channel.number, method, tags, properties, bodies)

@@ -167,7 +167,7 @@ class ChannelPublisher:
     def _tell(self) -> None:
         """Tell the client what is settled."""
         self._telling = False
-        if self.confirms is None or self._channel.closed:
+        if self.confirms is None or not self._channel.may_send:
             return
         for settled in self.confirms.take():
             kind = c.Basic.Ack if settled.ack else c.Basic.Nack
@@ -265,10 +265,8 @@ class ChannelPublisher:
             exchange=method.exchange,
             routing_key=method.routing_key,
         )
-        channel = self._channel
         for body in event.bodies:
-            channel.connection.engine.send_message(channel.number, returned, event.properties, body)
-        channel.connection.flush_soon()
+            self._channel.send_message(returned, event.properties, body)
 
     # ── transactions ────────────────────────────────────────────────────────────────────────────────────────────
 
