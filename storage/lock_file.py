@@ -27,6 +27,9 @@ from warren.storage.real_file import open_regular, refused
 LOCK_FILE: Final = "warren.lock"
 """Of a directory that a node, or a vhost by itself, has open."""
 
+SHARED: Final = ", shared"
+"""What a holder that lets others in says behind who it is."""
+
 _ROUNDS: Final = 1000
 """So often a lock file vanishes between opening and locking it before we give up: each time somebody else had it."""
 

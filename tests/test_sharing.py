@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import json
 import os
 import socket
 import threading
@@ -13,11 +14,13 @@ from pathlib import Path
 
 import pytest
 from pamqp import commands as c
+from typer.testing import CliRunner
 
 import warren
 import warren.aio
 from tests.support.sharing_tools import Member, host_of
 from tests.support.waiting import together, wait_until
+from warren import cli
 from warren.actors.node_socket import SOCKET_NAME
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import Call
@@ -586,3 +589,45 @@ def test_messages_that_come_again_after_a_kill_say_so(tmp_path: Path) -> None:
                 for one in again:
                     one.ack()
                 assert next(consumer).body == b"2"
+
+
+# ── the command line ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def command(*arguments: object) -> str:
+    result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_commands_work_on_a_directory_in_use(host: Node, tmp_path: Path) -> None:
+    place, queue = host.path, host.queue("q")
+    host.vhost("other")
+    assert "3 messages published" in command("publish", place, "q", "a", "b", "c")
+    command("publish", place, "new", "x", "--declare", "--vhost", "other")
+    assert len(queue) == 3
+    assert command("consume", place, "q", "--count", "2").split() == ["a", "b"]
+    wait_until(lambda: queue.stats()["messages"] == 1, "the acks did not come")
+    assert json.loads(command("queues", place, "--json", "--vhost", "other"))["queues"][0]["ready"] == 1
+    assert "1 message deleted" in command("purge", place, "q", "--yes")
+    document = tmp_path / "definitions.json"
+    document.write_text(command("definitions", place))
+    document.write_text(document.read_text().replace('"new"', '"imported"'))
+    said = json.loads(command("definitions", place, "--import", document, "--json"))
+    assert said["queues"] == 1
+    assert [one.name for one in host.vhost("other").queues()] == ["new", "imported"]
+
+
+@pytest.mark.parametrize("reading", ["inspect", "verify", "export"])
+def test_commands_for_what_lies_still_say_that_it_does_not(host: Node, reading: str) -> None:
+    result = CliRunner().invoke(cli.app, [reading, host.path])
+    assert result.exit_code == 2
+    assert f"process {os.getpid()}" in result.stderr
+
+
+def test_two_terminals_have_one_directory(tmp_path: Path) -> None:
+    place = tmp_path / "data"
+    with Member(place, "consume") as consumer, warren.open(place, share=True) as node:
+        consumer.hear("ready")
+        node.queue("work").publish(b"over there").wait(60)
+        assert consumer.hear("got") == "got over there False"

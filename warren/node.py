@@ -29,6 +29,8 @@ from warren.running_node import RunningNode
 from warren.setting_keywords import SettingKeywords
 from warren.steps import blocking
 from warren.storage.filesystem import make_data_directory
+from warren.storage.lock_file import LOCK_FILE, SHARED
+from warren.storage.lock_holder import lock_holder
 from warren.topic import Topic
 from warren.transaction import Transaction
 from warren.transaction_verbs import TransactionVerbs
@@ -109,6 +111,11 @@ class Node(NodeUsers, Vhost):
         """Its settings."""
         return self._opened.config
 
+    @property
+    def is_guest(self) -> bool:
+        """Whether another process hosts the node; of a directory that is shared."""
+        return not isinstance(self._opened, RunningNode) and not self._opened.hosts
+
     vhost = blocking(NodeVerbs.vhost, Vhost)
     vhosts = blocking(NodeVerbs.vhosts)
     delete_vhost = blocking(NodeVerbs.delete_vhost)
@@ -183,6 +190,11 @@ def open(
     running = _start(where, chosen, adopt)
     open_nodes.close_at_exit(running)
     return Node(running)
+
+
+def is_shared(path: str | os.PathLike[str]) -> bool:
+    """Whether a process has the directory open and lets others in."""
+    return (lock_holder(os.path.join(path, LOCK_FILE)) or "").endswith(SHARED)
 
 
 def _start(path: str, config: Config, adopt: bool, *, shared: bool = False) -> RunningNode:

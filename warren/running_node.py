@@ -46,6 +46,7 @@ from warren.recording import RecordFile
 from warren.steps import Reading, Steps, call
 from warren.storage.errors import WarrenError
 from warren.storage.filesystem import FileSystem
+from warren.storage.lock_file import SHARED
 from warren.top.snapshots import Snapshots
 from warren.topic_stats import topic_stats, topics_down
 
@@ -104,7 +105,7 @@ class RunningNode:
             engine=config.engine,
             check_invariants=check_invariants,
         )
-        owner = f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}{', shared' if shared else ''}"
+        owner = f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}{SHARED if shared else ''}"
         ref = NodeActor.start(
             self._context,
             path,

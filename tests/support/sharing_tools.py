@@ -12,7 +12,8 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
-from warren.client.shared_directory import lock_holder
+from warren.storage.lock_file import LOCK_FILE
+from warren.storage.lock_holder import lock_holder
 
 PATIENCE_S = 60.0
 
@@ -89,7 +90,7 @@ class Member:
 
 def host_of(directory: Path) -> int:
     """The process that hosts the node."""
-    holder = lock_holder(str(directory))
+    holder = lock_holder(str(directory / LOCK_FILE))
     found = re.match(r"process (\d+), .*, shared$", holder or "")
     assert found is not None, holder
     return int(found[1])

@@ -50,7 +50,8 @@ def error_of(name: str, text: str) -> Exception:
 def plain(value: Any) -> Any:
     """A result as a field table can have it: values of attrs as tables, sets and ranges as lists."""
     if attrs.has(type(value)):
-        return {field.name: plain(getattr(value, field.name)) for field in attrs.fields(type(value))}
+        fields = (field for field in attrs.fields(type(value)) if field.init)
+        return {field.alias: plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
         return {str(name): plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, range)):

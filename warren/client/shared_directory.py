@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import time
@@ -39,10 +38,9 @@ from warren.config import Config
 from warren.running_node import ClosedError, RunningNode
 from warren.steps import run
 from warren.storage.errors import DirectoryLockedError
-from warren.storage.lock_file import LOCK_FILE
+from warren.storage.lock_file import LOCK_FILE, SHARED
+from warren.storage.lock_holder import lock_holder
 
-SHARED: Final = "shared"
-"""What the lock file of a host that lets others in says behind who it is."""
 RETRY_S: Final = 0.002
 """So often a process looks for the next host."""
 GRACE_S: Final = 1.0
@@ -62,6 +60,7 @@ class SharedDirectory:
         import warren.server  # noqa: F401, PLC0415 - now: nobody waits for it when this process becomes host
 
         self.path = path
+        self._lock_path = os.path.join(path, LOCK_FILE)
         self.config = config
         self._host = host
         self._running: RunningNode | None = None
@@ -69,7 +68,7 @@ class SharedDirectory:
         self._begin()
         self.local: RunningNode | None = None
         """The node that handles work on directly."""
-        if lock_holder(path) is None:
+        if lock_holder(self._lock_path) is None:
             with contextlib.suppress(DirectoryLockedError):
                 self.local = self._become_host()
         self.node = self.new_remote("/")
@@ -126,18 +125,19 @@ class SharedDirectory:
         """A socket to the host, whoever that is or will be."""
         patience = time.monotonic() + GRACE_S
         while not stopped():
-            holder = lock_holder(self.path)
+            holder = lock_holder(self._lock_path)
             if holder is None:
                 try:
                     self._become_host()
                 except DirectoryLockedError:
                     continue
-            elif SHARED in holder:
+            elif holder.endswith(SHARED):
                 patience = time.monotonic() + GRACE_S
             elif time.monotonic() >= patience:
-                lock = os.path.join(self.path, LOCK_FILE)
-                raise DirectoryLockedError(f"{lock}: in use by {holder or 'another process'}, which does not share it")
-            if (holder is None or SHARED in holder) and (connection := _connected(self.path)) is not None:
+                raise DirectoryLockedError(
+                    f"{self._lock_path}: in use by {holder or 'another process'}, which does not share it"
+                )
+            if (holder is None or holder.endswith(SHARED)) and (connection := _connected(self.path)) is not None:
                 return connection
             time.sleep(RETRY_S)
         raise LinkLostError("nobody wants the connection any more")
@@ -185,23 +185,6 @@ class SharedDirectory:
             remote.forget()
         self._remotes = remotes
         open_nodes.close_at_exit(self)
-
-
-def lock_holder(directory: str) -> str | None:
-    """What the holder of a directory's lock says of itself; ``None`` where nobody holds it."""
-    try:
-        descriptor = os.open(os.path.join(directory, LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
-    else:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-        return None
-    finally:
-        os.close(descriptor)
 
 
 def _connected(directory: str) -> socket.socket | None:

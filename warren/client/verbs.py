@@ -12,7 +12,8 @@ from pamqp import commands as c
 
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.definitions_json import Imported
-from warren.actors.engines.exchanges import ExchangeDeclaration
+from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.policies import Policy
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishKey
 from warren.client.calls import NotFromOutsideError, call
@@ -249,7 +250,15 @@ class RemoteNodeVerbs(RemoteVhostVerbs, NodeVerbs):
 
     def import_definitions(self, document: Mapping[str, Any], vhost: str | None = None) -> Steps[Imported]:
         found = yield from call(self.remote, "node.import_definitions", document=document, vhost=vhost)
-        return Imported(**found)
+        for name, kind in (
+            ("policies", Policy),
+            ("exchanges", ExchangeDeclaration),
+            ("queues", QueueDeclaration),
+            ("bindings", Binding),
+        ):
+            found[name] = [kind(**one) for one in found[name]]
+        lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
+        return Imported(**found | lists)
 
     def topic(self, name: str, *, queues: int | None = None) -> Steps[TopicVerbs]:
         raise NotFromOutsideError("topics cannot be used from another process than the node's host")

@@ -17,7 +17,7 @@ from warren.actors.node_errors import ForeignDirectoryError
 from warren.actors.pool import HandPool
 from warren.config import Config
 from warren.data_directory import Kind, refuse_part
-from warren.node import Node, Vhost
+from warren.node import Node, Vhost, is_shared
 from warren.node import open as open_node
 from warren.running_broker import BrokerRunningError, refuse_running_broker
 from warren.running_node import RunningNode
@@ -53,10 +53,10 @@ def check_directory(path: str, *, adopt: bool = False, make: bool = False) -> bo
 
 @contextmanager
 def opened_node(path: str, *, adopt: bool = False, make: bool = False) -> Iterator[Node]:
-    """The node of a directory, for as long as the command needs it."""
+    """The node of a directory, for as long as the command needs it; where it is shared, together with others."""
     check_directory(path, adopt=adopt, make=make)
     try:
-        node = open_node(path, adopt=adopt)
+        node = open_node(path, adopt=adopt, share=is_shared(path))
     except BrokerRunningError:
         raise
     except DirectoryLockedError as error:
@@ -121,5 +121,7 @@ def vhost_of(node: Node, name: str) -> Vhost:
     """One vhost; raises :class:`NotFoundError` where it is missing, and what keeps it from being used."""
     if name not in node.vhosts():
         raise NotFoundError(f"no vhost '{name}' in {node.path}")
+    if node.is_guest:
+        return node if name == "/" else node.vhost(name)
     node._running.vhost(name)
     return node if name == "/" else Vhost(VhostVerbs(node._running, name))
