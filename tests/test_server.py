@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ from pika.exceptions import (
 )
 
 import warren
+import warren.aio
 from tests.support.server_tools import Served, served
 from warren.actors.engines.users import Users
 from warren.server import ServerSettings
@@ -234,6 +236,25 @@ def test_a_reply_goes_straight_to_who_asked(here: Served) -> None:
         answerer.basic_publish("", "requests", b"", pika.BasicProperties(reply_to="amq.rabbitmq.reply-to"))
         with pytest.raises(ChannelClosedByBroker, match="fast reply consumer does not exist"):
             answerer.queue_declare("requests", passive=True)
+
+
+def test_a_server_in_a_program_on_asyncio(tmp_path: Path) -> None:
+    async def program() -> bytes:
+        async with warren.aio.open(tmp_path / "node") as node:
+            server = await node.serve(port=0)
+            here = Served(node.blocking, server)
+            queue = await node.queue("jobs")
+
+            def client() -> None:
+                with here.channel() as channel:
+                    channel.basic_publish("", "jobs", b"hello", PERSISTENT)
+
+            await asyncio.to_thread(client)
+            got = await queue.get(timeout=10)
+            assert got is not None
+            return got.body
+
+    assert asyncio.run(program()) == b"hello"
 
 
 # ── who may ──────────────────────────────────────────────────────────────────────────────────────────────────────────

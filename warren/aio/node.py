@@ -12,7 +12,7 @@ import functools
 import os
 from collections.abc import Generator, Mapping
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from warren import node
 from warren.aio.bridge import awaited, awaited_safe, in_thread
@@ -25,6 +25,9 @@ from warren.config import Config
 from warren.setting_keywords import SettingKeywords
 from warren.transaction_verbs import TransactionVerbs
 from warren.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
+
+if TYPE_CHECKING:
+    from warren.server import Server, ServerSettings
 
 
 class Vhost(VhostHandle):
@@ -104,6 +107,10 @@ class Node(NodeUsers, Vhost):
 
     memory = awaited(NodeVerbs.memory)
     stats = awaited(NodeVerbs.stats)
+
+    async def serve(self, settings: ServerSettings | None = None, *, port: int | None = None) -> Server:
+        """Let AMQP 0-9-1 clients in, in an event loop of the server's own: see :meth:`warren.Node.serve`."""
+        return await in_thread(lambda: self.blocking.serve(settings, port=port))
 
     async def close(self) -> None:
         """Wait for what was published to be safe, write everything down, and give the directory free."""
