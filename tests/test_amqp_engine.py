@@ -205,6 +205,20 @@ def test_a_channel_may_be_closed_before_its_opening_was_answered() -> None:
     client.send(1, c.Channel.Open())
 
 
+def test_a_channel_that_was_asked_to_close_may_be_closed_for_what_came_before_that() -> None:
+    client, server = running()
+    client.publish(1, c.Basic.Publish(0, "not there", "q"), NO_PROPERTIES, [b""])
+    client.send(1, c.Channel.Close(200, "", 0, 0))
+    assert len(server.receive(client.data_to_send())) == 2
+    server.send(1, c.Channel.Close(404, "NOT_FOUND - no exchange 'not there'", 60, 40))
+    assert server.is_closing(1)
+    server.send(1, c.Channel.CloseOk())  # the client's, too, is answered
+    assert server.is_closing(1)
+    client.receive(server.data_to_send())
+    server.receive(client.data_to_send() or encode_method(1, c.Channel.CloseOk()))
+    assert not server.is_closing(1)
+
+
 def test_two_sides_that_close_a_channel_at_once_agree() -> None:
     client, server = running()
     client.send(1, c.Channel.Close(200, "", 0, 0))

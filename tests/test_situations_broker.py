@@ -501,7 +501,41 @@ def answers_come_to_a_name_that_is_no_queue(stage: Stage) -> Any:
     return properties.reply_to.startswith("amq.rabbitmq.reply-to."), until(asking, seen, 1)
 
 
+def a_channel_is_closed_by_both_at_once(stage: Stage) -> Any:
+    """What was published cannot be, and the client closes the channel before it hears of that."""
+    connection = stage.connect()
+    channel = connection.channel()
+    number = channel.channel_number
+    channel.basic_publish("not there", "k", b"")
+    refused: Any = None
+    try:
+        channel.close()
+    except pika.exceptions.ChannelClosedByBroker as error:
+        refused = error.args
+    again = connection.channel(number)
+    return refused, again.queue_declare("", exclusive=True).method.message_count
+
+
+def the_first_wrong_argument_is_told(stage: Stage) -> Any:
+    told = []
+    for arguments in (
+        {"x-message-ttl": -1, "x-expires": 0},
+        {"x-delivery-limit": 1, "x-max-priority": 300},
+        {"x-max-length": "1", "x-dead-letter-routing-key": "k"},
+        {"x-dead-letter-exchange": 1, "x-queue-type": "none", "x-expires": 0},
+        {"x-queue-type": "none", "x-expires": 0},
+        {"x-max-age": "1h", "x-delivery-limit": 1},
+    ):
+        try:
+            stage.channel().queue_declare("wrong", arguments=arguments)
+        except pika.exceptions.ChannelClosedByBroker as error:
+            told.append(error.args)
+    return told
+
+
 SITUATIONS = [
+    a_channel_is_closed_by_both_at_once,
+    the_first_wrong_argument_is_told,
     headers_are_matched,
     topics_are_matched,
     priorities_and_requeues,

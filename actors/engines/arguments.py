@@ -128,17 +128,25 @@ class QueueDeclaration(QueueArguments):
     def __attrs_post_init__(self) -> None:
         check_short_string("a queue's name", self.name)
         check_texts("an argument", dict(self.arguments))
+        if self.arguments:
+            self._check_arguments()
+
+    def _check_arguments(self) -> None:
+        """In a broker's order: the first that is wrong is told."""
         exchange = self.arguments.get("x-dead-letter-exchange", "")
         if not isinstance(exchange, str):
             raise ArgumentsError(f"invalid type '{type_name(exchange)}' for arg 'x-dead-letter-exchange' in {self}")
-        for name, value in self.arguments.items():
+        for name in ("x-queue-type", *_CHECKS):
+            if name not in self.arguments:
+                continue
+            wrong = _CHECKS[name](self.arguments[name])
+            if wrong is None and name == "x-dead-letter-routing-key" and "x-dead-letter-exchange" not in self.arguments:
+                wrong = "routing_key_but_no_dlx_defined"
+            if wrong is not None:
+                raise ArgumentsError(f"invalid arg '{name}' for {self}: {wrong}")
+        for name in self.arguments:
             if name in _FOREIGN:
                 raise ArgumentsError(f"invalid arg '{name}' for {self} of queue type rabbit_classic_queue")
-            check = _CHECKS.get(name)
-            if check is not None and (wrong := check(value)):
-                raise ArgumentsError(f"invalid arg '{name}' for {self}: {wrong}")
-        if "x-dead-letter-routing-key" in self.arguments and "x-dead-letter-exchange" not in self.arguments:
-            raise ArgumentsError(f"invalid arg 'x-dead-letter-routing-key' for {self}: routing_key_but_no_dlx_defined")
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost}'"

@@ -416,7 +416,7 @@ class Connection:
             raise OutOfOrderError(f"{dotted_name(method)}: channel {number} is not open")
         elif isinstance(method, c.Channel.Close):
             channel.is_closing = True
-        elif isinstance(method, c.Channel.CloseOk):
+        elif isinstance(method, c.Channel.CloseOk) and not channel.is_closing:  # else our own is not answered yet
             del self._channels[number]
 
     def publish(self, channel: int, publish: c.Basic.Publish, properties: bytes, bodies: Sequence[bytes]) -> None:
@@ -462,6 +462,11 @@ class Connection:
         """Whether messages may be sent on a channel. It may have been closed by what came later in the same read."""
         channel = self._channels.get(number)
         return self.state in _ANSWERING and channel is not None and channel.is_open and not channel.is_closing
+
+    def is_closing(self, number: int) -> bool:
+        """Whether we have asked to close a channel, and the peer has not answered."""
+        channel = self._channels.get(number)
+        return self.state is State.RUNNING and channel is not None and channel.is_closing
 
     def _check_content(self, number: int, method: Method) -> None:
         self._check_ours(method)

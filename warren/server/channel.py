@@ -60,6 +60,7 @@ class ServerChannel:
     def handle(self, event: ChannelEvent) -> None:
         """Do what came, or let it stand in line."""
         if self.closed:
+            self._answer_close(event)
             return
         if self._busy:
             self._waiting.append(event)
@@ -136,8 +137,19 @@ class ServerChannel:
                 index = event.index
             case _:
                 index = event.method.index
+        dropped = list(self._waiting)
         self.abandon()
         self.connection.failed(self.number, error, index)
+        for one in dropped:
+            self._answer_close(one)
+
+    def _answer_close(self, event: ChannelEvent) -> None:
+        """Of what comes behind a refusal only a close has to be answered: the client waits for that."""
+        connection = self.connection
+        match event:
+            case MethodReceived(number, c.Channel.Close()) if connection.engine.is_closing(number):
+                connection.engine.send(number, c.Channel.CloseOk())
+                connection.flush_soon()
 
     def abandon(self) -> None:
         """Nothing more is done here; what it holds goes back."""

@@ -43,7 +43,8 @@ async def declare_exchange(channel: ServerChannel, method: c.Exchange.Declare) -
         definitions.exchange(name)
     else:
         if method.exchange_type not in ("direct", "fanout", "headers", "topic"):
-            raise Refusal(COMMAND_INVALID, f"unknown exchange type '{method.exchange_type}'")
+            known = "unknown" if method.exchange_type else "invalid"  # Erlang knows the empty name
+            raise Refusal(COMMAND_INVALID, f"{known} exchange type '{method.exchange_type}'")
         _refuse_default(name)
         channel.check("exchange", name, "configure")
         arguments = method.arguments or {}
