@@ -71,6 +71,11 @@ COMMANDS: Final = (
         "Serve a node's directory to AMQP 0-9-1 clients, as a RabbitMQ would. SIGINT or SIGTERM ends it.",
     ),
     ListedCommand(
+        "ctl",
+        "warren.commands.ctl:ctl",
+        "Do what rabbitmqctl does: users, permissions, vhosts, policies, lists, connections, definitions, status.",
+    ),
+    ListedCommand(
         "demo",
         "warren.commands.demo:demo",
         "Salvage a stopped RabbitMQ's directory that ships with warren, and compare with what that broker delivered.",

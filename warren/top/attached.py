@@ -7,6 +7,7 @@ import socket
 from typing import Any, Final
 
 from warren.actors.node_socket import find_socket, short_path
+from warren.actors.status_server import MAX_REQUEST_BYTES
 from warren.storage.errors import WarrenError
 
 PATIENCE_S: Final = 10.0
@@ -39,13 +40,20 @@ class Attached:
             raise NotAttachedError(f"{path}: no node runs there; one that was killed has left its socket") from error
         self._lines = self._socket.makefile("rb")
 
-    def ask(self, **request: object) -> dict[str, Any]:
-        """The node's answer. Raises :class:`WarrenError` with the node's words if the answer is an error."""
+    def ask(self, *, patience_s: float = PATIENCE_S, **request: object) -> dict[str, Any]:
+        """The node's answer, which has to come within ``patience_s`` seconds.
+
+        Raises :class:`WarrenError` with the node's words if the answer is an error.
+        """
+        line_out = json.dumps(request).encode() + b"\n"
+        if len(line_out) > MAX_REQUEST_BYTES:
+            raise WarrenError(f"a request of {len(line_out):,} bytes; {MAX_REQUEST_BYTES:,} are the most")
         try:
-            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            self._socket.settimeout(patience_s)
+            self._socket.sendall(line_out)
             line = self._lines.readline()
         except TimeoutError as error:
-            raise NotAttachedError(f"{self.path}: its node has not answered for {PATIENCE_S:.0f} seconds") from error
+            raise NotAttachedError(f"{self.path}: its node has not answered for {patience_s:.0f} seconds") from error
         except OSError as error:
             raise NotAttachedError(f"{self.path}: its node was closed") from error
         if not line.endswith(b"\n"):

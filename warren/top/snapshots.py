@@ -110,8 +110,12 @@ class Snapshots:
                 return self.queue("/" if vhost is None else vhost, request.get("name"))
             case "definitions":
                 return run(self._node.definitions(vhost))
+            case "ctl":
+                from warren.ctl import verbs  # noqa: PLC0415 - few ask for it
+
+                return {"answer": verbs.work(self._node, request)}
             case other:
-                raise WarrenError(f"a node answers for a snapshot, a queue and definitions, not for {other!r}")
+                raise WarrenError(f"a node answers for a snapshot, a queue, definitions and ctl, not for {other!r}")
 
     def take(self, sort: str = "messages", limit: int | None = None, vhost: str | None = None) -> Snapshot:
         """A snapshot, with at most ``limit`` rows; the totals are of all. Raises :class:`NotFoundError`."""

@@ -1,0 +1,204 @@
+"""The command ``warren ctl``: rabbitmqctl's verbs, on a node that runs in another process, or on a directory."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from warren.commands.opening import looking_at
+from warren.commands.options import JsonOption, NodePath, UsageError
+from warren.commands.output import print_json
+from warren.ctl.text import plain, shown
+from warren.ctl.verb import DEFAULT_VHOST, Verb
+from warren.ctl.verbs import VERBS, work
+from warren.node import Node
+from warren.salvage.names import printable
+from warren.storage.errors import StorageError
+
+_PATIENCE_S = 60.0
+"""The longest wait for a node in another process."""
+
+
+def ctl(
+    path: NodePath,
+    verb: Annotated[str, typer.Argument(metavar="VERB", help="As list_queues; the page ctl.md has all of them.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENT …]", show_default=False)] = None,
+    *,
+    vhost: Annotated[str | None, typer.Option("--vhost", "-p", help="In which vhost; / if not said.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not say what is done.")] = False,
+    no_table_headers: Annotated[bool, typer.Option("--no-table-headers", help="No line with columns' names.")] = False,
+    user: Annotated[str | None, typer.Option(help="list_user_limits: whose; guest if not said.")] = None,
+    of_all: Annotated[bool, typer.Option("--global", help="list_user_limits, list_vhost_limits: all.")] = False,
+    priority: Annotated[int | None, typer.Option(help="set_policy, set_operator_policy; 0 if not said.")] = None,
+    apply_to: Annotated[str | None, typer.Option(help="set_policy: queues, exchanges or all.")] = None,
+    description: Annotated[str | None, typer.Option(help="add_vhost.")] = None,
+    tags: Annotated[str | None, typer.Option(help="add_vhost: with commas between.")] = None,
+    default_queue_type: Annotated[str | None, typer.Option(help="add_vhost: kept, and nothing more.")] = None,
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="delete_queue.")] = False,
+    if_unused: Annotated[bool, typer.Option("--if-unused", help="delete_queue.")] = False,
+    limit: Annotated[int | None, typer.Option(min=0, help="close_all_connections: at most so many; 0: all.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Do what rabbitmqctl does: users, permissions, vhosts, policies, lists, connections, definitions, status.
+
+    A node that runs on the directory in another process is asked; otherwise the directory is opened for the moment.
+    """
+    known = VERBS.get(verb)
+    if known is None:
+        near = difflib.get_close_matches(verb, VERBS, 1)
+        raise UsageError(f"no verb {verb!r}" + (f"; did you mean {near[0]}?" if near else ""))
+    options = {
+        "vhost": vhost,
+        "user": user,
+        "global": of_all or None,
+        "priority": priority,
+        "apply_to": apply_to,
+        "description": description,
+        "tags": tags,
+        "default_queue_type": default_queue_type,
+        "if_empty": if_empty or None,
+        "if_unused": if_unused or None,
+        "limit": limit,
+    }
+    said = _arguments(verb, known, arguments or [], options)
+    if not (quiet or as_json or said.get("file") == "-"):
+        print(printable(_sentence(known, said)), flush=True)
+    with _with_file(verb, said) as sent, looking_at(path) as node:
+        if isinstance(node, Node):
+            answer = work(node._running, {"verb": verb, "arguments": sent})
+        else:
+            answer = node.ask(want="ctl", patience_s=_PATIENCE_S, verb=verb, arguments=sent)["answer"]
+    _show(known, said, answer, headers=not no_table_headers, as_json=as_json)
+
+
+# ── what was said ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _arguments(name: str, verb: Verb, words: list[str], options: dict[str, Any]) -> dict[str, Any]:
+    """By name, options that mean something to the verb included. Raises :class:`UsageError`."""
+    usage = f"usage: warren ctl PATH {name} {verb.usage}".rstrip()
+    said = _positional(verb, words, usage)
+    for option, value in options.items():
+        if option in verb.options:
+            default = verb.defaults.get(option, DEFAULT_VHOST if option == "vhost" else None)
+            said[option] = default if value is None else value
+        elif value is not None:
+            raise UsageError(f"--{option.replace('_', '-')} means nothing to {name}; {usage}")
+    if "columns" in said:
+        said["columns"] = said["columns"] or list(verb.columns)
+        if unknown := [column for column in said["columns"] if column not in verb.all_columns]:
+            raise UsageError(f"columns of {name} are {', '.join(verb.all_columns)}; not {', '.join(unknown)}")
+    if said.get("password", "") is None:
+        said["password"] = sys.stdin.readline().removesuffix("\n")
+    return said
+
+
+def _positional(verb: Verb, words: list[str], usage: str) -> dict[str, Any]:
+    waiting = list(words)
+    said: dict[str, Any] = {}
+    for mark, parameter in zip(verb.takes, verb.names, strict=True):
+        if mark.endswith("*"):
+            said[parameter], waiting = waiting, []
+        elif waiting:
+            word = waiting.pop(0)
+            said[parameter] = _parsed(word) if mark.endswith(":json") else word
+        elif mark.endswith("?"):
+            said[parameter] = None
+        else:
+            raise UsageError(f"not enough arguments; {usage}")
+    if waiting:
+        raise UsageError(f"too many arguments; {usage}")
+    return said
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"no JSON: {text:.100}: {error}") from error
+
+
+def _sentence(verb: Verb, said: dict[str, Any]) -> str:
+    is_json = {name for mark, name in zip(verb.takes, verb.names, strict=True) if mark.endswith(":json")}
+    words = dict(said)
+    for name, value in said.items():
+        if name in is_json:
+            words[name] = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        elif isinstance(value, list):
+            words[name] = ", ".join(value)
+    return verb.says.format_map(words)
+
+
+@contextlib.contextmanager
+def _with_file(verb: str, said: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The arguments as the node gets them: a file by its whole path, stdin as a file."""
+    if verb != "import_definitions":
+        yield said
+    elif said["file"] != "-":
+        yield said | {"file": os.path.abspath(said["file"])}
+    else:
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            file.write(sys.stdin.buffer.read())
+            file.flush()
+            yield said | {"file": file.name}
+
+
+# ── what was answered ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _show(verb: Verb, said: dict[str, Any], answer: Any, *, headers: bool, as_json: bool) -> None:
+    if "file" in said and verb is VERBS["export_definitions"]:
+        _write(said["file"], answer)
+    elif verb.shown == "rows" and isinstance(answer, list):
+        columns = tuple(said.get("columns") or verb.columns)
+        rows = [{name: row.get(name) for name in columns} for row in answer]
+        if as_json:
+            print_json([{name: "" if value is None else value for name, value in row.items()} for row in rows])
+        else:
+            _print_table(columns, rows, headers=headers)
+    elif as_json:
+        print_json({"result": "ok"} if answer is None else answer)
+    elif verb.shown == "json":
+        _print_tree(answer)
+    elif verb.text is not None:
+        print(printable(verb.text(answer)))
+
+
+def _print_table(columns: tuple[str, ...], rows: list[dict[str, Any]], *, headers: bool) -> None:
+    if rows and headers:
+        print("\t".join(columns))
+    for row in rows:
+        print("\t".join(shown(name, value) for name, value in row.items()))
+
+
+def _print_tree(document: dict[str, Any], indent: str = "") -> None:
+    for name, value in document.items():
+        if isinstance(value, dict) and value:
+            print(f"{indent}{name}:")
+            _print_tree(value, indent + "  ")
+        elif isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+            print(f"{indent}{name}:")
+            for one in value:
+                print(f"{indent}  " + ", ".join(f"{key} {printable(plain(said))}" for key, said in one.items()))
+        else:
+            print(f"{indent}{name}: {printable(plain(value))}")
+
+
+def _write(file: str, document: dict[str, Any]) -> None:
+    text = json.dumps(document, indent=2) + "\n"
+    if file == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        with open(file, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as opened:
+            opened.write(text)
+    except OSError as error:
+        raise StorageError(f"{file}: {error.strerror or error}") from error

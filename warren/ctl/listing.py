@@ -1,0 +1,210 @@
+"""What verbs say of queues, exchanges, bindings, connections, channels and consumers; and end of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from warren.actors.engines.errors import NotFoundError
+from warren.actors.inbox import Call
+from warren.actors.looking import ask_politely
+from warren.actors.node_actor import NodeActor
+from warren.actors.queue_entry import QueueEntry
+from warren.ctl.text import typed_table
+from warren.ctl.verb import Arguments
+from warren.queue_verbs import QueueVerbs
+from warren.running_node import RunningNode
+from warren.steps import run
+
+Rows = list[dict[str, Any]]
+
+QUEUE_COLUMNS: Final = (
+    "name", "durable", "auto_delete", "arguments", "policy", "operator_policy", "effective_policy_definition",
+    "exclusive", "exclusive_consumer_tag", "single_active_consumer_tag", "messages_ready", "messages_unacknowledged",
+    "messages", "messages_ready_ram", "messages_unacknowledged_ram", "messages_ram", "messages_persistent",
+    "message_bytes", "message_bytes_ready", "message_bytes_unacknowledged", "message_bytes_ram",
+    "message_bytes_persistent", "disk_reads", "disk_writes", "consumers", "state", "type",
+)  # fmt: skip
+EXCHANGE_COLUMNS: Final = ("name", "type", "durable", "auto_delete", "internal", "arguments", "policy")
+BINDING_COLUMNS: Final = (
+    "source_name", "source_kind", "destination_name", "destination_kind", "routing_key", "arguments",
+)  # fmt: skip
+CONNECTION_COLUMNS: Final = (
+    "pid", "name", "port", "host", "peer_port", "peer_host", "ssl", "state", "channels", "protocol", "auth_mechanism",
+    "user", "vhost", "timeout", "frame_max", "channel_max", "client_properties", "recv_oct", "send_oct",
+    "connected_at",
+)  # fmt: skip
+CHANNEL_COLUMNS: Final = (
+    "pid", "connection", "name", "number", "user", "vhost", "transactional", "confirm", "consumer_count",
+    "messages_unacknowledged", "messages_uncommitted", "acks_uncommitted", "messages_unconfirmed", "prefetch_count",
+    "global_prefetch_count",
+)  # fmt: skip
+CONSUMER_COLUMNS: Final = (
+    "queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active", "arguments",
+)  # fmt: skip
+_DECLARED: Final = frozenset({"name", "durable", "auto_delete", "arguments", "exclusive", "type"})
+"""What need not be asked of a queue's actor."""
+_PATIENCE_S: Final = 1.0
+"""The longest wait for the answer of one queue."""
+
+
+# ── what is declared ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def list_queues(node: RunningNode, said: Arguments) -> Rows:
+    wanted = set(said["columns"])
+    return [_queue(entry, wanted) for entry in list(node.vhost(said["vhost"]).queues.values())]
+
+
+def _queue(entry: QueueEntry, wanted: set[str]) -> dict[str, Any]:
+    declaration, actor = entry.declaration, entry.running
+    row: dict[str, Any] = dict.fromkeys(QUEUE_COLUMNS)
+    if not wanted <= _DECLARED:
+        stats = None if actor is None else ask_politely(actor.actor_ref, Call(actor.stats), _PATIENCE_S)
+        row |= {"state": "down" if actor is None else "busy"} if stats is None else stats | {"state": "running"}
+    return row | {
+        "name": declaration.name,
+        "durable": declaration.durable,
+        "auto_delete": declaration.auto_delete,
+        "exclusive": declaration.exclusive,
+        "arguments": typed_table(declaration.arguments),
+        "type": "classic",
+    }
+
+
+def list_exchanges(node: RunningNode, said: Arguments) -> Rows:
+    def found(actor: NodeActor) -> Rows:
+        definitions = actor.definitions.vhost(said["vhost"])
+        return [
+            {
+                "name": one.name,
+                "type": one.type,
+                "durable": one.durable,
+                "auto_delete": one.auto_delete,
+                "internal": one.internal,
+                "arguments": typed_table(one.arguments),
+                "policy": definitions.policies.of("exchange", one.name).to_json()["policy"],
+            }
+            for one in definitions.exchanges()
+        ]
+
+    return run(node.change(found))
+
+
+def list_bindings(node: RunningNode, said: Arguments) -> Rows:
+    def found(actor: NodeActor) -> Rows:
+        definitions = actor.definitions.vhost(said["vhost"])
+        return [
+            {
+                "source_name": one.source,
+                "source_kind": "exchange",
+                "destination_name": one.destination,
+                "destination_kind": one.destination_type,
+                "routing_key": one.routing_key,
+                "arguments": typed_table(one.arguments),
+            }
+            for one in [*definitions.bindings_from(""), *definitions.bindings()]
+        ]
+
+    return run(node.change(found))
+
+
+def purge_queue(node: RunningNode, said: Arguments) -> dict[str, int]:
+    queue = QueueVerbs(node, _entry(node, said))
+    purged = run(queue.purge())
+    run(queue.sync())
+    return {"purged": purged}
+
+
+def delete_queue(node: RunningNode, said: Arguments) -> dict[str, int]:
+    _entry(node, said)
+    ready = run(
+        node.change(
+            lambda actor: actor.delete_queue(
+                said["vhost"], said["queue"], if_empty=said["if_empty"], if_unused=said["if_unused"]
+            )
+        )
+    )
+    return {"ready": ready}
+
+
+def _entry(node: RunningNode, said: Arguments) -> QueueEntry:
+    return node.queues(said["vhost"], [said["queue"]])[0]
+
+
+# ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _connections(node: RunningNode) -> Iterator[tuple[Any, Any]]:
+    """Each with its server, as they are at the moment; those that have not come as far as a vhost, too."""
+    for server in list(node.hosted):
+        for connection in list(getattr(server, "connections", {}).values()):
+            yield server, connection
+
+
+def _channels(node: RunningNode) -> Iterator[Any]:
+    for _, connection in _connections(node):
+        yield from list(connection.channels.values())
+
+
+def list_connections(node: RunningNode, _: Arguments) -> Rows:
+    rows = []
+    for _, connection in _connections(node):
+        info = _safe(connection.info())
+        rows.append(info | {"pid": info["name"], "client_properties": typed_table(info["client_properties"])})
+    return rows
+
+
+def list_channels(node: RunningNode, _: Arguments) -> Rows:
+    found = [channel.info() for channel in _channels(node)]
+    return [_safe(info | {"pid": info["name"], "connection": info["connection_details"]["name"]}) for info in found]
+
+
+def list_consumers(node: RunningNode, said: Arguments) -> Rows:
+    node.vhost(said["vhost"])
+    rows = []
+    for channel in _channels(node):
+        where = channel.info()
+        if where["vhost"] != said["vhost"]:
+            continue
+        for consumer in list(channel.consumers.by_tag.values()):
+            info = consumer.info()
+            queue = info["queue"]
+            rows.append(
+                _safe(info)
+                | {
+                    "queue_name": queue["name"] if isinstance(queue, Mapping) else queue,
+                    "channel_pid": where["name"],
+                    "arguments": typed_table(info["arguments"] or {}),
+                }
+            )
+    return rows
+
+
+def close_connection(node: RunningNode, said: Arguments) -> None:
+    for server, connection in _connections(node):
+        if connection.info()["name"] == said["connection"]:
+            _close(server, connection, said["reason"])
+            return
+    raise NotFoundError(f"no connection '{said['connection']}'")
+
+
+def close_all_connections(node: RunningNode, said: Arguments) -> dict[str, int]:
+    wanted = said["vhost"]
+    if wanted is not None:
+        node.vhost(wanted)
+    found = [(server, one) for server, one in _connections(node) if wanted in (None, one.info()["vhost"])]
+    closed = found[: said["limit"] or None]
+    for server, connection in closed:
+        _close(server, connection, said["reason"])
+    return {"closed": len(closed)}
+
+
+def _close(server: Any, connection: Any, reason: str) -> None:
+    server.post(lambda: connection.close(reason))
+
+
+def _safe(info: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in info.items() if isinstance(value, str | int | float | bool | None)} | {
+        "client_properties": info.get("client_properties", {})
+    }

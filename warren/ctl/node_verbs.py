@@ -1,0 +1,117 @@
+"""What verbs say of the node as a whole, and its definitions out and in."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import attrs
+
+from warren.actors.engines.definitions_json import BROKER_VERSION
+from warren.actors.engines.errors import ArgumentsError
+from warren.ctl.verb import Arguments
+from warren.running_node import RunningNode
+from warren.steps import run
+from warren.storage.errors import StorageError
+from warren.vhost_verbs import NodeVerbs
+
+
+def status(node: RunningNode, _: Arguments) -> dict[str, Any]:
+    memory = run(node.memory())
+    settings = node.config.node
+    vhosts = list(node.actor.vhosts.values())
+    servers = [server for server in list(node.hosted) if hasattr(server, "addresses")]
+    return {
+        "pid": os.getpid(),
+        "os": platform.system(),
+        "uptime": round(time.monotonic() - node.opened_s),
+        "rabbitmq_version": BROKER_VERSION,
+        "product_name": "warren",
+        "product_version": _version(),
+        "data_directory": node.path,
+        "alarms": memory["alarms"],
+        "memory": {"strategy": settings.vm_memory_calculation_strategy, "total": {"rss": memory["used_bytes"]}},
+        "vm_memory_calculation_strategy": settings.vm_memory_calculation_strategy,
+        "vm_memory_high_watermark_setting": settings.vm_memory_high_watermark,
+        "vm_memory_high_watermark_limit": memory["limit_bytes"],
+        "disk_free": memory["disk_free_bytes"],
+        "disk_free_limit": memory["disk_limit_bytes"],
+        "file_descriptors": {
+            "total_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            "total_used": len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None,
+        },
+        "totals": {
+            "connection_count": sum(len(getattr(server, "connections", ())) for server in servers),
+            "queue_count": sum(len(vhost.queues) for vhost in vhosts),
+            "virtual_host_count": len(vhosts) + len(node.actor.down),
+        },
+        "listeners": [
+            {"interface": str(address[0]), "port": address[1], "protocol": _protocol(server)}
+            for server in servers
+            for address in list(server.addresses)
+        ],
+    }
+
+
+def _protocol(server: Any) -> str:
+    return "amqp" if hasattr(server, "connections") else "http"
+
+
+def _version() -> str:
+    try:
+        return version("warrenmq")
+    except PackageNotFoundError:
+        return ""
+
+
+def environment(node: RunningNode, _: Arguments) -> dict[str, Any]:
+    config = node.config
+    found = {
+        "rabbit": _plain(attrs.asdict(config.node) | attrs.asdict(config.engine)),
+        "topics": _plain(attrs.asdict(config.topics)),
+    }
+    for server in list(node.hosted):
+        settings: Any = getattr(server, "settings", None)
+        if attrs.has(type(settings)):
+            found[type(server).__module__.split(".")[1]] = _plain(attrs.asdict(settings))
+    return found
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
+    return plain
+
+
+def ping(node: RunningNode, _: Arguments) -> None:
+    run(node.change(lambda _: None))
+
+
+def export_definitions(node: RunningNode, said: Arguments) -> dict[str, Any]:
+    return run(NodeVerbs(node).definitions(said["vhost"]))
+
+
+def import_definitions(node: RunningNode, said: Arguments) -> dict[str, Any]:
+    """Out of a file that this process reads: a document may be larger than a request."""
+    try:
+        with open(said["file"], encoding="utf-8") as file:
+            document = json.load(file)
+    except OSError as error:
+        raise StorageError(f"{said['file']}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ArgumentsError(f"{said['file']}: no JSON: {error}") from error
+    imported = run(NodeVerbs(node).import_definitions(document, said["vhost"]))
+    counts: dict[str, Any] = {
+        field.name: len(getattr(imported, field.name))
+        for field in attrs.fields(type(imported))
+        if field.name not in ("skipped", "kept", "ignored")
+    }
+    return counts | {
+        "skipped": list(imported.skipped),
+        "kept": dict(imported.kept),
+        "ignored": dict(imported.ignored),
+    }
