@@ -18,7 +18,8 @@ from warren.amqp.methods import encode_method
 from warren.amqp.received import Event
 from warren.amqp.states import Side, State
 
-PATIENCE_S = 30.0
+PATIENCE_S = 10.0
+ROUNDS = 200
 
 
 @pytest.fixture
@@ -70,6 +71,14 @@ def sent(*methods: tuple[int, Method]) -> bytes:
     return b"".join(encode_method(channel, method) for channel, method in methods)
 
 
+def read_until(raw: socket.socket, end: bytes) -> None:
+    data = b""
+    while not data.endswith(end):
+        more = raw.recv(1 << 16)
+        assert more, "the server has hung up"
+        data += more
+
+
 def names(data: bytes) -> list[tuple[int, str]]:
     found = []
     while data:
@@ -107,3 +116,22 @@ def test_what_comes_in_one_piece_with_a_violation_ends_in_its_reason_alone(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     with here.channel() as channel:
         channel.queue_delete("pipelined")
+
+
+def test_a_channel_is_closed_while_its_queue_goes(here: Served) -> None:
+    """Celery's remote control: a queue that deletes itself with its consumer, and the channel closed in its back."""
+    with Raw(here.port).socket as raw:
+        for number in range(ROUNDS):
+            raw.sendall(
+                sent(
+                    (1, c.Channel.Open()),
+                    (1, c.Queue.Declare(0, f"reply-{number}", auto_delete=True, arguments={"x-expires": 10_000})),
+                    (1, c.Queue.Bind(0, f"reply-{number}", "amq.direct", f"reply-{number}")),
+                    (1, c.Basic.Consume(0, f"reply-{number}", "tag")),
+                    (1, c.Basic.Cancel("tag")),
+                )
+            )
+            read_until(raw, encode_method(1, c.Basic.CancelOk("tag")))
+            raw.sendall(sent((1, c.Channel.Close(200, "", 0, 0))))
+            read_until(raw, encode_method(1, c.Channel.CloseOk()))
+    assert not [queue for queue in here.node.vhost("/").queues() if queue.name.startswith("reply-")]

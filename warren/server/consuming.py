@@ -9,6 +9,7 @@ taken from the queue. Without a prefetch, too, only so many messages wait here.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +42,8 @@ from warren.storage.errors import WarrenError
 if TYPE_CHECKING:
     from warren.server.channel import ServerChannel, Work
 
+_UNLESS_GONE: Final = contextlib.suppress(WarrenError)
+"""A queue may go at any time, in its own thread: then it has back all that it had given."""
 _PIECES_AT_A_TIME: Final = 16
 """So many go to one consumer before others get their turn."""
 
@@ -267,7 +270,7 @@ class ChannelConsumers:
         consumer = self.by_tag.pop(method.consumer_tag or "", None)
         if consumer is not None:
             consumer.gone = True
-            if consumer.through.alive:
+            with _UNLESS_GONE:
                 actor = consumer.through.actor
                 await bridge.answer(call(actor, lambda: actor.cancel_consumer(consumer.name)))
             self._give_back(consumer)
@@ -279,8 +282,9 @@ class ChannelConsumers:
     def _give_back(self, consumer: ServerConsumer) -> None:
         """What lay here for a consumer that is gone goes back to its queue."""
         tags = [consumer.unsent, *(delivered.tags for delivered in consumer.deliveries.drain())]
-        if any(tags) and consumer.through.alive:
-            consumer.through.settle_ranges("requeue", [some for some in tags if some])
+        if any(tags):
+            with _UNLESS_GONE:
+                consumer.through.settle_ranges("requeue", [some for some in tags if some])
 
     def set_qos(self, method: c.Basic.Qos) -> Work:
         if method.prefetch_size:
@@ -288,10 +292,10 @@ class ChannelConsumers:
         if method.global_:
             self.global_prefetch = method.prefetch_count
             for consumer in self.by_tag.values():
-                if not consumer.no_ack and consumer.through.alive:
-                    consumer.through.actor.call_soon(
-                        functools.partial(consumer.through.actor.set_prefetch, consumer.name, self._prefetch)
-                    )
+                if not consumer.no_ack:
+                    with _UNLESS_GONE:
+                        actor = consumer.through.actor
+                        actor.call_soon(functools.partial(actor.set_prefetch, consumer.name, self._prefetch))
         else:
             self.prefetch = method.prefetch_count
         self._channel.send(c.Basic.QosOk())
@@ -357,7 +361,8 @@ class ChannelConsumers:
         self._channel.replies.end()
         through, self._through = self._through, {}
         for one in through.values():
-            await bridge.run(one.shut())
+            with _UNLESS_GONE:
+                await bridge.run(one.shut())
 
 
 def _settle_runs(outcome: str, runs: Sequence[Unacked]) -> None:
@@ -366,7 +371,7 @@ def _settle_runs(outcome: str, runs: Sequence[Unacked]) -> None:
     for run in runs:
         parts.setdefault(run.owner, []).append(run.seq_ids)
     for through, ranges in parts.items():
-        if through.alive:
+        with _UNLESS_GONE:
             through.settle_ranges(outcome, ranges)
 
 
