@@ -55,6 +55,11 @@ class FrontEnd(NodePart):
     def pool(self) -> Pool:
         return self._context.pool
 
+    @property
+    def held_publishers(self) -> int:
+        """How many publishers wait for it at the moment."""
+        return len(self._waiting_publishers)
+
     def _is_held_up(self) -> bool:
         """Whether what this actor hands on to is behind."""
         return False

@@ -98,6 +98,11 @@ class Gate:
         """Handed over, and not taken yet."""
         return self._budget.on_the_way_bytes
 
+    @property
+    def held(self) -> int:
+        """How many wait for an alarm to be cleared, or for bytes."""
+        return len(self._waiting) + len(self._places)
+
     def reserve(self, size_bytes: int, *, ahead: bool = False, here: bool = True) -> int:
         """Let ``size_bytes`` pass; returns how many are reserved now (``ahead``: some more), 0 where there is no room.
 

@@ -233,6 +233,16 @@ class RunningNode:
                 if (actor := entry.running) is not None:
                     actor.call_soon(actor.count)
 
+    @property
+    def held_publishers(self) -> int:
+        """How many wait at the moment: for an alarm to be cleared, for bytes, or for a queue that is behind."""
+        held = self._context.gate.held
+        for running in list(self.actor.vhosts.values()):
+            for entry in list(running.queues.values()):
+                if (actor := entry.running) is not None:
+                    held += actor.held_publishers
+        return held
+
     def allocated_bytes(self, actor: QueueActor) -> int:
         """What a queue accounts for in memory."""
         return self._context.allocated.by_owner.get(actor.actor_urn, 0)

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from warren.management import connections, definitions, exchanges, health, messages, overview, policies, queues, users
+from warren.management import (
+    connections,
+    definitions,
+    exchanges,
+    health,
+    live,
+    messages,
+    overview,
+    policies,
+    queues,
+    users,
+)
 from warren.management.routing import Access, Handler, Route
 
 _VERBS: Final = ("GET", "PUT", "POST", "DELETE")
@@ -18,6 +29,7 @@ def route(path: str, access: Access, **methods: Handler) -> Route:
 
 def _routes() -> Iterator[Route]:
     yield route("/overview", "any", get=overview.overview)
+    yield route("/snapshot", "any", get=live.snapshot)
     yield route("/cluster-name", "any", get=overview.cluster_name, put=overview.put_cluster_name)
     yield route("/nodes", "monitor", get=overview.nodes)
     yield route("/nodes/:node", "monitor", get=overview.node)

@@ -15,6 +15,7 @@ from warren.actors.node_actor import NodeActor
 from warren.aio import bridge
 from warren.management.clients import NO_CLIENTS, Clients
 from warren.management.http import not_found, parse_body, read_body
+from warren.management.live import Live
 from warren.management.samples import NodeSample, QueueSample, Samples
 from warren.management.settings import ManagementSettings
 from warren.running_node import RunningNode
@@ -41,6 +42,7 @@ class Managed:
     clients: Clients = NO_CLIENTS
     node_name: str = attrs.Factory(node_name_here)
     samples: Samples = attrs.field(init=False)
+    live: Live = attrs.field(init=False)
     addresses: list[tuple[str, int]] = attrs.Factory(list)
     """Where the API itself listens."""
     _sampling: asyncio.Lock = attrs.Factory(asyncio.Lock)
@@ -49,6 +51,7 @@ class Managed:
 
     def __attrs_post_init__(self) -> None:
         self.samples = Samples(self.node, self.node_name)
+        self.live = Live(self.node)
 
     @property
     def users(self) -> Users:

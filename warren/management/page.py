@@ -20,14 +20,10 @@ _TYPES: Final = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-_FILES: Final = {
-    "/": "index.html",
-    "/index.html": "index.html",
-    "/style.css": "style.css",
-    "/app.js": "app.js",
-    "/draw.js": "draw.js",
-    "/icon.svg": "icon.svg",
-}
+_FILES: Final = frozenset({
+    "index.html", "style.css", "icon.svg",
+    "api.js", "app.js", "dom.js", "draw.js", "lists.js", "queue.js", "queues.js",
+})  # fmt: skip
 _LOGIN_BYTES: Final = 10_000
 
 
@@ -48,8 +44,8 @@ class Page:
                 return self._log_out(request)
             case "/session" if request.method in ("GET", "HEAD"):
                 return self._session(request)
-            case _ if path in _FILES:
-                return self._file(request, _FILES[path])
+            case _ if (name := path[1:] or "index.html") in _FILES:
+                return self._file(request, name)
             case _:
                 raise not_found()
 

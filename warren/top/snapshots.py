@@ -126,8 +126,8 @@ class Snapshots:
         if vhost is not None and vhost not in self._node.actor.vhosts and vhost not in self._node.actor.down:
             raise NotFoundError(f"no vhost '{vhost}'")
         rows = list(self._rows(vhost))
-        totals = _totals(rows)
-        shown = sorted(rows, key=_order(sort))[:limit]
+        totals = totals_of(rows)
+        shown = ordered(rows, sort)[:limit]
         return self._node_part() | {
             "down_vhosts": {name: str(error) for name, error in list(self._node.actor.down.items())},
             "totals": totals,
@@ -273,7 +273,8 @@ def _unknown(key: tuple[str, str], state: str) -> Row:
     return nothing | dict.fromkeys(counts, 0) | {"target": None, "in_rate": None, "out_rate": None}
 
 
-def _totals(rows: list[Row]) -> dict[str, Any]:
+def totals_of(rows: list[Row]) -> dict[str, Any]:
+    """What rows have together."""
     totals: dict[str, Any] = {"queues": len(rows)}
     for state in ("down", "hibernated", "busy"):
         totals[state] = sum(row["state"] == state for row in rows)
@@ -281,6 +282,11 @@ def _totals(rows: list[Row]) -> dict[str, Any]:
         known = [row[name] for row in rows if row[name] is not None]
         totals[name] = round(sum(known), 1) if known or not name.endswith("rate") else None
     return totals
+
+
+def ordered(rows: list[Row], sort: str) -> list[Row]:
+    """Rows in one of the orders of :data:`SORTS`."""
+    return sorted(rows, key=_order(sort))
 
 
 def _order(sort: str) -> Callable[[Row], tuple[Any, ...]]:

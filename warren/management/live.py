@@ -1,0 +1,109 @@
+"""``/api/snapshot``: what the page draws, of all queues (:mod:`warren.top.snapshots`) and of those who are held back.
+
+However many look, the node is asked once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from warren.actors.engines.errors import NotFoundError
+from warren.aio import bridge
+from warren.management.http import bad_request, integer, not_found
+from warren.management.samples import Document
+from warren.top.snapshots import SORTS, Snapshot, Snapshots, ordered, totals_of
+
+if TYPE_CHECKING:
+    from warren.management.call import Call
+    from warren.running_node import RunningNode
+
+FRESH_S: Final = 0.9
+MAX_ROWS: Final = 1000
+
+
+@attrs.define(eq=False)
+class Live:
+    """The last snapshot of a node. ``clock``: monotonic seconds."""
+
+    _node: RunningNode
+    _clock: Callable[[], float] = time.monotonic
+    _snapshots: Snapshots = attrs.field(init=False)
+    _single: Snapshots = attrs.field(init=False)
+    """Of single queues, so that the rates of all stay over a second."""
+    _last: Snapshot | None = None
+    _taken_s: float = 0.0
+    _lock: asyncio.Lock = attrs.Factory(asyncio.Lock)
+
+    def __attrs_post_init__(self) -> None:
+        self._snapshots, self._single = Snapshots(self._node), Snapshots(self._node)
+
+    async def take(self) -> Snapshot:
+        """A snapshot that is hardly a second old."""
+        async with self._lock:
+            if self._last is None or self._clock() - self._taken_s >= FRESH_S:
+                self._last = await bridge.in_thread(self._snapshots.take)
+                self._taken_s = self._clock()
+            return self._last
+
+    async def queue(self, vhost: str, name: str) -> Snapshot:
+        """One queue, with what was declared. Raises :class:`NotFoundError`."""
+        async with self._lock:
+            return await bridge.in_thread(lambda: self._single.queue(vhost, name))
+
+
+async def snapshot(call: Call) -> Any:
+    """Rows of queues: ``vhost``, ``name`` (a piece of it), ``sort``, ``limit``; or, with ``queue``, of that one."""
+    allowed = call.vhosts if call.is_administrator else call.usable_vhosts
+    queue = call.query.get("queue")
+    vhost = call.query.get("vhost", None if queue is None else "/")
+    if vhost is not None and vhost not in allowed:
+        raise not_found()
+    taken = await call.managed.live.take()
+    found: Document = {
+        "vhosts": allowed,
+        "memory": taken["memory"] if call.is_monitor else None,
+        "held": _held(call, taken),
+        "clients": _clients(call),
+    }
+    if queue is not None and vhost is not None:
+        return found | await _one(call, vhost, queue, taken)
+    sort, limit = call.query.get("sort", "messages"), integer(call.query.get("limit", 100))
+    if sort not in SORTS or limit < 0:
+        raise bad_request(f"queues are sorted by {', '.join(SORTS)}")
+    wanted = call.query.get("name", "").lower()
+    seen = set(allowed if vhost is None else [vhost])
+    rows = [row for row in taken["queues"] if row["vhost"] in seen]
+    shown = ordered([row for row in rows if wanted in row["name"].lower()], sort)
+    kept = shown[: min(limit, MAX_ROWS)]
+    return found | {"totals": totals_of(rows), "queues": kept, "left_out": len(shown) - len(kept)}
+
+
+async def _one(call: Call, vhost: str, name: str, taken: Snapshot) -> Document:
+    try:
+        said = await call.managed.live.queue(vhost, name)
+    except NotFoundError:
+        raise not_found(f"no queue '{name}' in vhost '{vhost}'") from None
+    policy = (said["stats"] or {}).get("policy")
+    rates = [row for row in taken["queues"] if (row["vhost"], row["name"]) == (vhost, name)]
+    row = said["queue"] | {rate: rates[0][rate] if rates else None for rate in ("in_rate", "out_rate")}
+    return {"queue": row, "declared": said["declared"], "policy": policy}
+
+
+def _held(call: Call, taken: Snapshot) -> Document:
+    """Who cannot publish at the moment."""
+    connections = list(call.managed.clients.connections.values())
+    return {
+        "alarms": taken["memory"]["alarms"],
+        "connections": sum(connection.info()["state"] == "blocked" for connection in connections),
+        "publishers": call.node.held_publishers,
+    }
+
+
+def _clients(call: Call) -> Document:
+    connections = list(call.managed.clients.connections.values())
+    return {"connections": len(connections), "channels": sum(len(one.channels) for one in connections)}
