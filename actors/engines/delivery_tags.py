@@ -65,6 +65,16 @@ class DeliveryTags(Generic[Owner]):
         """To be looked at only."""
         return self._runs
 
+    @property
+    def oldest(self) -> int | None:
+        """The first tag that is not settled; ``None``: there is none."""
+        return self._runs[0].first if self._runs else None
+
+    @property
+    def next_tag(self) -> int:
+        """The tag of what comes next."""
+        return self._next
+
     def give(self, level: int, seq_ids: range, owner: Owner) -> int:
         """Number messages that go to the channel; the first one's tag."""
         first, count = self._next, len(seq_ids)

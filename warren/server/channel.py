@@ -25,6 +25,7 @@ from warren.server.consuming import ChannelConsumers
 from warren.server.direct_reply import ReplyConsumer
 from warren.server.publishing import ChannelPublisher
 from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
+from warren.server.unacked_age import UnackedAge
 
 if TYPE_CHECKING:
     from warren.server.connection import ClientConnection
@@ -50,6 +51,7 @@ class ServerChannel:
         self.consumers: ChannelConsumers = ChannelConsumers(self)
         self.replies = ReplyConsumer(self)
         self.closed = False
+        self._age = UnackedAge()
         self._busy = False
         self._waiting: deque[ChannelEvent] = deque()
         self._idle: list[Any] = []
@@ -137,11 +139,24 @@ class ServerChannel:
                 index = event.index
             case _:
                 index = event.method.index
+        self._refuse(error, index)
+
+    def _refuse(self, error: Exception, index: int) -> None:
         dropped = list(self._waiting)
         self.abandon()
         self.connection.failed(self.number, error, index)
         for one in dropped:
             self._answer_close(one)
+
+    def look_for_timeout(self, now_s: float, timeout_ms: int) -> None:
+        """Close it where a delivery has been unacked for too long."""
+        unacked = self.consumers.unacked
+        if not self.closed and self._age.tick(now_s, unacked.oldest, unacked.next_tag) * 1000 > timeout_ms:
+            why = (
+                f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: {timeout_ms} ms. "
+                "This timeout value can be configured, see consumers doc guide to learn more"
+            )
+            self._refuse(Refusal(PRECONDITION_FAILED, why), 0)
 
     def _answer_close(self, event: ChannelEvent) -> None:
         """Of what comes behind a refusal only a close has to be answered: the client waits for that."""

@@ -36,6 +36,9 @@ somebody else's by then."""
 STOP_TIMEOUT_S: Final = 1.0
 """How long clients have to say that they have seen the end."""
 
+CHANNEL_TICK_INTERVAL_S: Final = 60.0
+"""So often deliveries are looked for that nobody acks, unless their time is shorter."""
+
 
 class ListenError(StorageError):
     """The server cannot listen where it was told to."""
@@ -120,6 +123,18 @@ class Server:
         if settings.directory is not None:
             self._socket = DirectorySocket(self, settings.directory)
             self._listening.append(await self._socket.listen())
+        if settings.consumer_timeout is not None:
+            self._look_for_timeouts(settings.consumer_timeout)
+
+    def _look_for_timeouts(self, timeout_ms: int) -> None:
+        """Now, and again and again. The directory's own user has all the time that there is."""
+        now_s = self.loop.time()
+        for connection in list(self.connections.values()):
+            if not connection.is_owner:
+                for channel in list(connection.channels.values()):
+                    channel.look_for_timeout(now_s, timeout_ms)
+        wait_s = min(CHANNEL_TICK_INTERVAL_S, timeout_ms / 1000)
+        self.loop.call_later(wait_s, self._look_for_timeouts, timeout_ms)
 
     async def _listen_on(self, port: int, tls: TlsSettings | None) -> None:
         login_from = "distinguished_name" if tls is None else tls.login_from

@@ -16,6 +16,9 @@ DEFAULT_TLS_PORT: Final = 5671
 DEFAULT_MAX_MESSAGE_SIZE: Final = 134_217_728
 """128 MiB, RabbitMQ 3.10's."""
 
+DEFAULT_CONSUMER_TIMEOUT: Final = 1_800_000
+"""Half an hour, RabbitMQ 3.10's."""
+
 
 @attrs.frozen(kw_only=True)
 class TlsSettings:
@@ -65,6 +68,9 @@ class ServerSettings:
     """Connections at a time; ``None``: no limit."""
     max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
     """Bytes."""
+    consumer_timeout: int | None = DEFAULT_CONSUMER_TIMEOUT
+    """Milliseconds for which a delivery may be unacked; then its channel is closed, looked for once a minute. ``None``:
+    for ever."""
     loopback_users: tuple[str, ...] = ("guest",)
     """Who may connect from this machine only."""
     directory: str | None = None
@@ -87,3 +93,5 @@ class ServerSettings:
                 raise SettingsError(f"{name} is 0 … 65535, not {port}")
         if self.channel_max < 0 or self.heartbeat < 0 or self.max_message_size < 1:
             raise SettingsError("channel_max, heartbeat and max_message_size are not negative")
+        if self.consumer_timeout is not None and self.consumer_timeout < 1:
+            raise SettingsError("consumer_timeout is at least 1 ms, or None for no limit")
