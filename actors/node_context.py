@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 from pykka import ActorRef
@@ -54,6 +54,8 @@ class NodeContext:
     check_directory: Callable[[], None] = lambda: None
     """Raises :class:`~warren.storage.errors.DirectoryLostError` where the data directory was removed or replaced:
     before anybody is told that something is safe there. From any thread."""
+    on_deleted: Callable[[Literal["vhost", "user"], str], None] = lambda kind, name: None
+    """Told, in the node's turn, of a vhost or a user that is no more: whoever serves clients lets those of it go."""
     counting: bool = False
     """Whether queues count what happens to them, for a recorder that is there or will be."""
     timer: ActorRef[Any] = attrs.field(init=False)

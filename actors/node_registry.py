@@ -156,8 +156,12 @@ class NodeRegistry(NodePart):
 
     def define(self, work: Callable[[Definitions], T]) -> T:
         """Change what is declared and has no actor: users, permissions. On return it is written down."""
+        before = [user.name for user in self.users]
         result = work(self.definitions)
         self._save()
+        for name in before:
+            if name not in self.users:
+                self._context.on_deleted("user", name)
         return result
 
     def delete_vhost(self, name: str) -> None:
@@ -181,6 +185,7 @@ class NodeRegistry(NodePart):
         del self.vhosts[name]
         for entry in entries.values():
             entry.deleted = True
+        self._context.on_deleted("vhost", name)
 
     # ── queues, exchanges, bindings ─────────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import attrs
 
@@ -93,6 +93,8 @@ class RunningNode:
         self._clock = clock
         self._forked: WrongProcessError | None = None
         self._closed = False
+        self.on_deleted: list[Callable[[Literal["vhost", "user"], str], None]] = []
+        """Called, in the node's actor, with a vhost or a user that was deleted."""
         self.hosted: list[Hosted] = []
         """What runs over it."""
         self._ended = Future()
@@ -104,6 +106,7 @@ class RunningNode:
             settings=config.node,
             engine=config.engine,
             check_invariants=check_invariants,
+            on_deleted=self._tell_deleted,
         )
         owner = f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}{SHARED if shared else ''}"
         ref = NodeActor.start(
@@ -130,6 +133,10 @@ class RunningNode:
         """When it was opened, in seconds of the monotonic clock."""
         self._status = StatusServer.start(path, lambda: Snapshots(self).answer) if attach else None
         open_nodes.opened(self)
+
+    def _tell_deleted(self, kind: Literal["vhost", "user"], name: str) -> None:
+        for tell in list(self.on_deleted):
+            tell(kind, name)
 
     @property
     def closed(self) -> bool:

@@ -47,7 +47,7 @@ class UserVerbs:
         yield from self._define(lambda definitions: definitions.users.add(name, _as_bytes(password), kept))
 
     def delete_user(self, name: str) -> Steps[None]:
-        """With all permissions. Raises :class:`NotFoundError`, as all verbs do that name a user."""
+        """With all permissions; its connections are closed. Raises :class:`NotFoundError`, as others for users do."""
         yield from self._define(lambda definitions: definitions.users.delete(name))
 
     def change_password(self, name: str, password: str | bytes | None) -> Steps[None]:

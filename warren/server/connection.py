@@ -29,6 +29,7 @@ from warren.amqp.methods import method_of
 from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
 from warren.amqp.states import Side, State
 from warren.server.channel import ServerChannel
+from warren.server.limits import channel_refused, connection_refused
 from warren.server.replies import ACCESS_REFUSED, CONNECTION_FORCED, NOT_ALLOWED, closes_channel, reply_of
 from warren.server.sasl import Credentials, SaslError, credentials, mechanisms
 from warren.server.server_properties import server_properties
@@ -227,9 +228,7 @@ class ClientConnection(asyncio.Protocol):
             case MethodReceived(0, method):
                 self._handle_connection_method(method)
             case MethodReceived(number, c.Channel.Open()):
-                self.channels[number] = ServerChannel(self, number)
-                if self.engine.is_open(number):
-                    self.engine.send(number, c.Channel.OpenOk())
+                self._open_channel(number)
             case MethodReceived(number, c.Channel.CloseOk()):
                 self.channels.pop(number, None)
             case MethodReceived(number):
@@ -317,6 +316,8 @@ class ClientConnection(asyncio.Protocol):
         method_index = c.Connection.Open.index
         if vhost not in self.node.actor.vhosts:
             self._fail(NOT_ALLOWED, f"NOT_ALLOWED - vhost {vhost} not found", method_index)
+        elif not self.is_owner and (refusal := connection_refused(self.server, self.user, vhost)) is not None:
+            self._fail(NOT_ALLOWED, f"NOT_ALLOWED - {refusal}", method_index)
         elif not self.is_owner and not self.node.actor.users.may_use(self.user, vhost):
             text = f"NOT_ALLOWED - access to vhost '{vhost}' refused for user '{self.user}'"
             self._fail(NOT_ALLOWED, text, method_index)
@@ -325,6 +326,14 @@ class ClientConnection(asyncio.Protocol):
             if self._deadline is not None:
                 self._deadline.cancel()
             self.engine.send(0, c.Connection.OpenOk())
+
+    def _open_channel(self, number: int) -> None:
+        if not self.is_owner and (refusal := channel_refused(self.server, self.user)) is not None:
+            self._fail(NOT_ALLOWED, f"NOT_ALLOWED - {refusal}", 0)
+            return
+        self.channels[number] = ServerChannel(self, number)
+        if self.engine.is_open(number):
+            self.engine.send(number, c.Channel.OpenOk())
 
     async def _closed(self) -> None:
         await self._release_channels()

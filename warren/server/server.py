@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import attrs
 
@@ -95,6 +95,7 @@ class Server:
             self.thread = None
             raise
         self.node.hosted.append(self)
+        self.node.on_deleted.append(self._deleted)
         if self.settings.management is not None:
             try:
                 self._manage(self.settings.management)
@@ -104,6 +105,16 @@ class Server:
         for host, port in self.addresses:
             if not _is_loopback(host):
                 _LOG.warning("listening on %s:%d, which other machines reach", host, port)
+
+    def _deleted(self, kind: Literal["vhost", "user"], name: str) -> None:
+        """Close the connections of a vhost or a user that was deleted."""
+
+        def close() -> None:
+            for connection in list(self.connections.values()):
+                if not connection.is_owner and name == (connection.vhost if kind == "vhost" else connection.user):
+                    connection.close(f"{kind} '{name}' is deleted")
+
+        self.post(close)
 
     def _manage(self, settings: ManagementSettings) -> None:
         from warren.management.server import ManagementServer  # noqa: PLC0415 - an extra
@@ -154,6 +165,8 @@ class Server:
             return
         if self.management is not None:
             self.management.stop()
+        with contextlib.suppress(ValueError):
+            self.node.on_deleted.remove(self._deleted)
         self.thread.run(self._stop(reason))
         self.thread.stop()
         self.thread = None

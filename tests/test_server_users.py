@@ -1,0 +1,114 @@
+"""Users' and vhosts' limits, and what becomes of connections whose user or vhost goes: as on a real RabbitMQ."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pika  # type: ignore[import-untyped]
+import pytest
+
+import warren
+from tests.support.broker import Broker
+from warren.server.settings import ServerSettings
+
+Change = Callable[..., object]
+
+
+class Side:
+    """A server, and how its operator changes things."""
+
+    def __init__(self, port: int, change: dict[str, Change]) -> None:
+        self.port = port
+        self.change = change
+
+    def connect(self, user: str = "bob", vhost: str = "shop") -> Any:
+        credentials = pika.PlainCredentials(user, "secret" if user == "bob" else "guest")
+        return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port, vhost, credentials))
+
+
+def close_reason(work: Callable[[], object]) -> tuple[int, str]:
+    with pytest.raises((pika.exceptions.ConnectionClosedByBroker, pika.exceptions.ProbableAccessDeniedError)) as closed:
+        work()
+    found = re.search(r"\((\d+),? ?\)? ?[\"'](.*)[\"']", str(closed.value))
+    assert found is not None, str(closed.value)
+    return int(found[1]), found[2]
+
+
+def lives(side: Side) -> list[object]:
+    """What is seen of a few lives of connections."""
+    change, seen = side.change, list[object]()
+    change["vhost limits"]({"max-connections": 1})
+    first = side.connect()
+    seen.append(close_reason(side.connect))
+    change["vhost limits"]({"max-connections": -1})
+    change["user limits"]({"max-connections": 2, "max-channels": 3})
+    second = side.connect()
+    seen.append(close_reason(side.connect))
+    for connection in (first, second, second):
+        connection.channel()
+    seen.append(close_reason(second.channel))
+    change["user limits"]({"max-connections": -1, "max-channels": -1})
+    other = side.connect()
+    change["delete vhost"]()
+    for connection in (first, other):
+        seen.append(close_reason(lambda connection=connection: connection.process_data_events(5)))  # type: ignore[misc]
+    last = side.connect(vhost="/")
+    change["delete user"]()
+    seen.append(close_reason(lambda: last.process_data_events(5)))
+    guest = side.connect("guest", "/")
+    guest.channel().queue_declare("mine", exclusive=True)
+    guest.close()
+    return seen
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Side]:
+    with warren.open(tmp_path / "data") as node:
+        node.vhost("shop")
+        node.add_user("bob", "secret")
+        for vhost in ("/", "shop"):
+            node.set_permissions("bob", ".*", ".*", ".*", vhost=vhost)
+        server = node.serve(ServerSettings(port=0))
+        change: dict[str, Change] = {
+            "vhost limits": lambda limits: node.set_vhost_limits(limits, vhost="shop"),
+            "user limits": lambda limits: node.set_user_limits("bob", limits),
+            "delete vhost": lambda: node.delete_vhost("shop"),
+            "delete user": lambda: node.delete_user("bob"),
+        }
+        yield Side(server.addresses[0][1], change)
+        server.stop()
+
+
+SEEN = [
+    (530, "NOT_ALLOWED - access to vhost 'shop' refused for user 'bob': connection limit (1) is reached"),
+    (530, "NOT_ALLOWED - connection refused for user 'bob': user connection limit (2) is reached"),
+    (530, "NOT_ALLOWED - number of channels opened for user 'bob' has reached the maximum allowed user limit of (3)"),
+    (320, "CONNECTION_FORCED - vhost 'shop' is deleted"),
+    (320, "CONNECTION_FORCED - vhost 'shop' is deleted"),
+    (320, "CONNECTION_FORCED - user 'bob' is deleted"),
+]
+
+
+def test_limits_hold_and_connections_go_with_their_vhost_and_user(served: Side) -> None:
+    assert lives(served) == SEEN
+
+
+@pytest.mark.broker
+def test_the_real_one_says_the_same(tmp_path: Path) -> None:
+    with Broker(tmp_path / "broker") as broker:
+        broker.start()
+        broker.ctl("add_vhost", "shop")
+        broker.ctl("add_user", "bob", "secret")
+        for vhost in ("/", "shop"):
+            broker.ctl("set_permissions", "-p", vhost, "bob", ".*", ".*", ".*")
+        change: dict[str, Change] = {
+            "vhost limits": lambda limits: broker.ctl("set_vhost_limits", "-p", "shop", json.dumps(limits)),
+            "user limits": lambda limits: broker.ctl("set_user_limits", "bob", json.dumps(limits)),
+            "delete vhost": lambda: broker.ctl("delete_vhost", "shop"),
+            "delete user": lambda: broker.ctl("delete_user", "bob"),
+        }
+        assert lives(Side(broker.amqp_port, change)) == SEEN
