@@ -15,7 +15,7 @@ after every turn that there is more.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -24,6 +24,7 @@ from pykka._envelope import Envelope as Letter
 from warren.actors import topic_messages as tm
 from warren.actors.dispatch_actor import DispatchActor
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
+from warren.actors.engines.topics.stream_retention import StreamRetention, hold
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.front_end import FrontEnd, PublishBatch
 from warren.actors.future import Confirm, Future
@@ -31,6 +32,7 @@ from warren.actors.inbox import PendingBatch
 from warren.actors.node_context import NodeContext
 from warren.actors.topic_part import MS_NS, TopicPart
 from warren.msg_store.commit_log import Appended, Batch, MessageIllegalError
+from warren.msg_store.commit_log_expiry import Hold
 from warren.msg_store.commit_log_flush import FlushTimer
 from warren.msg_store.commit_log_format import Host
 from warren.storage.errors import NoRoomError, WarrenError
@@ -124,9 +126,12 @@ class CommitLogActor(TopicPart, FrontEnd):
         dispatcher: DispatchActor,
         sync: str,
         used_disk_percent: Callable[[], float],
+        streams: Callable[[], Mapping[str, StreamRetention]] = dict,
     ) -> None:
+        """``streams``: what they keep, by topic."""
         super().__init__(context)
         self.store = store
+        self._streams = streams
         self._dispatcher = dispatcher
         self._sync = sync
         self._used_disk_percent = used_disk_percent
@@ -316,7 +321,12 @@ class CommitLogActor(TopicPart, FrontEnd):
         self._clean_later()
         wall_us = self._context.clock.wall_us()
         hour = datetime.datetime.fromtimestamp(wall_us // 1_000_000).astimezone().hour
-        if self.store.expire_commit_log(wall_us // _US_OF_MS, hour, self._used_disk_percent()):
+        now_ms, streams = wall_us // _US_OF_MS, self._streams()
+
+        def held(base: int) -> Hold:
+            return hold(self.store, streams, base, now_ms) if streams else "not held"
+
+        if self.store.expire_commit_log(now_ms, hour, self._used_disk_percent(), held):
             self._dispatcher.call_soon(self.store.expire_queues)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────

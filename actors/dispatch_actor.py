@@ -7,6 +7,7 @@ the slots of the index file that is being filled are written then, so that a cop
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -158,6 +159,15 @@ class DispatchActor(TopicPart):
                     future.set()
                 else:
                     self._catching_up.append((end, with_index, future))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete what was built of a topic, all of whose messages are written. Whoever waits for more looks again."""
+        with contextlib.suppress(NoRoomError):
+            while self.store.dispatch():
+                pass
+        self.store.delete_topic(topic)
+        self.store.drain_touched()
+        self.arrivals.ring()
 
     def catch_up(self, end: int, *, with_index: bool = False) -> Future | None:
         """Answered once entries (``with_index``: and keys) are built up to this physical offset."""

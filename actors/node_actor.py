@@ -35,7 +35,7 @@ from warren.actors.engines.restarts import Restarts, Retries
 from warren.actors.inbox import Inbox
 from warren.actors.memory_monitor_actor import MemoryMonitorActor
 from warren.actors.node_context import NodeContext
-from warren.actors.node_errors import BrokenNodeError, ForeignDirectoryError, UnsavedError
+from warren.actors.node_errors import BrokenNodeError, ForeignDirectoryError, TopicsDownError, UnsavedError
 from warren.actors.node_registry import VHOSTS_DIRECTORY, NodeRegistry
 from warren.actors.node_topics import NodeTopics
 from warren.actors.pool import ActorStoppedError
@@ -44,6 +44,7 @@ from warren.actors.queue_entry import QueueEntry
 from warren.actors.recorder_actor import Record, RecorderActor
 from warren.actors.running_topics import RunningTopics
 from warren.actors.running_vhost import RunningVhost
+from warren.actors.streams import NodeStreams
 from warren.actors.timer import TimerActor, tell
 from warren.queue_index import directory as names
 from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, StorageError, WarrenError
@@ -95,13 +96,16 @@ class NodeActor(NodeRegistry):
         self._entries_down: dict[str, Mapping[str, QueueEntry]] = {}
         """Of vhosts that are down: what handles hold on to."""
         self._retries = Retries()
+        topic_settings = TopicSettings() if topic_settings is None else topic_settings
+        self.streams = NodeStreams(context, topic_settings, self._topics_of_streams)
         self._topics = NodeTopics(
             context,
             path,
-            TopicSettings() if topic_settings is None else topic_settings,
+            topic_settings,
             probes.used_disk_percent,
             owner=owner,
             retry_later=lambda error: self._retry_later(("topics",), error),
+            streams=self.streams.retentions,
         )
 
     def describe(self) -> str:
@@ -150,8 +154,10 @@ class NodeActor(NodeRegistry):
                 self._keep_down(name, {}, error)
         with contextlib.suppress(DiskFullError):  # it is tried again with the next change, or at the end
             self._definitions.save()
+        self.streams.restore(self._definitions)
         if self._topics.on_disk:
             self._topics.try_to_open()
+        self._declare_topics_of_streams()
         if self._record is not None:
             context.recorder = RecorderActor.start(context, self._record, self._queue_actors)
 
@@ -189,10 +195,11 @@ class NodeActor(NodeRegistry):
             _LOG.exception("vhost '%s' is down", name)
             self.down[name] = error
             return
+        vhost.streams = self.streams
         self.down.pop(name, None)
         self._entries_down.pop(name, None)
         orphans = [one for one in vhost.orphans() if definitions.declare_queue(one, named_by_node=True)]
-        vhost.start_queues(definitions.queues())
+        vhost.start_queues(queue for queue in definitions.queues() if not queue.is_stream)
         self.vhosts[name] = vhost
         for orphan in orphans:
             if self._owns_directory and vhost.is_empty(orphan.name):  # what a queue left that was not to survive
@@ -261,6 +268,25 @@ class NodeActor(NodeRegistry):
     def declare_topic(self, name: str, queues: int) -> RunningTopics:
         """See that a topic is there."""
         return self._topics.declare(name, queues)
+
+    def delete_topic(self, name: str) -> None:
+        """See that a topic is not there."""
+        if (topics := self._topics.get()) is not None:
+            topics.delete(name)
+
+    def _topics_of_streams(self) -> RunningTopics:
+        topics = self._topics.get()
+        if topics is None:
+            raise TopicsDownError("there are no topics")
+        return topics
+
+    def _declare_topics_of_streams(self) -> None:
+        """Those that a crash has kept from being declared, or that were lost with the topics' folder."""
+        for stream in self.streams:
+            with contextlib.suppress(WarrenError):  # they are down: whoever uses the stream is told
+                topics = self._topics.get()
+                if topics is None or topics.table.queues(stream.topic) is None:
+                    self._topics.declare(stream.topic, 1)
 
     def forget(self, error: WarrenError) -> None:
         """In a forked child: whatever asks the actors here would do their work, on the parent's files."""

@@ -32,7 +32,9 @@ from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import BrokenNodeError, UnsavedError, VhostDownError
 from warren.actors.node_part import NodePart
 from warren.actors.queue_entry import QueueEntry
+from warren.actors.running_topics import RunningTopics
 from warren.actors.running_vhost import RunningVhost
+from warren.actors.streams import NodeStreams, Stream
 from warren.queue_index import directory as names
 from warren.storage.errors import StorageError, WarrenError
 
@@ -54,6 +56,7 @@ class NodeRegistry(NodePart):
         """Read by any thread, changed by this actor alone."""
         self.down: dict[str, BaseException] = {}
         """Vhosts that could not be opened, and why."""
+        self.streams: NodeStreams
 
     @property
     def definitions(self) -> Definitions:
@@ -78,6 +81,14 @@ class NodeRegistry(NodePart):
     @abstractmethod
     def _try_to_open_vhost(self, name: str, entries: Mapping[str, QueueEntry]) -> None:
         """Open a vhost again, or say why it is down. ``entries``: what handles hold on to."""
+
+    @abstractmethod
+    def declare_topic(self, name: str, queues: int) -> RunningTopics:
+        """See that a topic is there."""
+
+    @abstractmethod
+    def delete_topic(self, name: str) -> None:
+        """See that a topic is not there."""
 
     def _vhost_path(self, name: str) -> str:
         entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
@@ -185,12 +196,16 @@ class NodeRegistry(NodePart):
         del self.vhosts[name]
         for entry in entries.values():
             entry.deleted = True
+        for stream in self.streams.of(name):
+            self._drop_stream(stream)
         self._context.on_deleted("vhost", name)
 
     # ── queues, exchanges, bindings ─────────────────────────────────────────────────────────────────────────────
 
     def declare_queue(self, declaration: QueueDeclaration, owner: object | None) -> QueueEntry:
         """See that a queue is there; one that is, is the one that is asked for or it is refused."""
+        if declaration.is_stream:
+            raise PreconditionFailedError(f"{declaration}: streams are for clients of a server; here, use a topic")
         vhost = self.vhost(declaration.vhost)
         entry = vhost.queues.get(declaration.name)
         if entry is not None:
@@ -209,10 +224,39 @@ class NodeRegistry(NodePart):
 
     def _check_queue_limit(self, vhost: RunningVhost, declaration: QueueDeclaration) -> None:
         limit = self.parameters.vhost_limits(vhost.name).get("max-queues", -1)
-        if 0 <= limit <= len(vhost.queues):
+        if 0 <= limit <= len(vhost.queues) + len(self.streams.of(vhost.name)):
             raise PreconditionFailedError(
                 f"cannot declare queue '{declaration.name}': queue limit in vhost '{vhost.name}' ({limit}) is reached"
             )
+
+    def declare_stream(self, declaration: QueueDeclaration) -> Stream:
+        """See that a stream is there; one that is, is the one that is asked for or it is refused."""
+        vhost = self.vhost(declaration.vhost)
+        if not vhost.definitions.has("queue", declaration.name):
+            self._check_queue_limit(vhost, declaration)
+        if self.definitions.declare_queue(declaration):
+            declaration = vhost.definitions.queue(declaration.name)
+            self.declare_topic(declaration.topic, 1)  # a crash before the next line leaves an empty topic
+            self._save()
+            return self.streams.add(declaration)
+        stream = self.streams.find(declaration.vhost, declaration.name)
+        if stream is None:
+            raise RuntimeError(f"{declaration} is defined and not there")
+        return stream
+
+    def delete_stream(self, stream: Stream) -> None:
+        """With its bindings, and its messages; those go from the disk with their files."""
+        declaration = stream.declaration
+        self.definitions.delete_queue(declaration.vhost, declaration.name)
+        self._save()
+        self._drop_stream(stream)
+
+    def _drop_stream(self, stream: Stream) -> None:
+        self.streams.remove(stream)
+        try:
+            self.delete_topic(stream.topic)
+        except WarrenError as error:
+            _LOG.warning("the topic of %s, which was deleted, stays: %s", stream.declaration, error)
 
     def release(self, owner: object) -> None:
         """Delete the exclusive queues of an owner that goes."""
@@ -251,6 +295,9 @@ class NodeRegistry(NodePart):
         goes too, with whatever its files still hold.
         """
         running = self.vhost(vhost)
+        if (stream := self.streams.find(vhost, name)) is not None:
+            self.delete_stream(stream)
+            return 0
         if name not in running.queues:
             return 0
         entry = running.queues[name]
@@ -350,7 +397,10 @@ class NodeRegistry(NodePart):
             self.vhosts[name].apply_policies()
         for declaration in imported.queues:
             running = self.vhost(declaration.vhost)
-            if declaration.name not in running.queues:
+            if declaration.is_stream:
+                stream = self.streams.add(running.definitions.queue(declaration.name))
+                self.declare_topic(stream.topic, 1)
+            elif declaration.name not in running.queues:
                 entry = running.queues[declaration.name] = QueueEntry(declaration)
                 running.start_queue(entry)
         return imported

@@ -15,7 +15,7 @@ from pykka import ActorRef
 from warren.actors.engines.restarts import Restarts
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import TopicsDownError
-from warren.actors.running_topics import TOPICS_DIRECTORY, RunningTopics
+from warren.actors.running_topics import TOPICS_DIRECTORY, RunningTopics, Streams
 from warren.storage.topic_settings import TopicSettings
 
 _LOG = logging.getLogger("warren.node")
@@ -33,8 +33,10 @@ class NodeTopics:
         *,
         owner: str,
         retry_later: Callable[[BaseException], None],
+        streams: Streams,
     ) -> None:
-        """``path``: the node's; ``retry_later``: is told what keeps the topics down."""
+        """``path``: the node's; ``retry_later``: is told what keeps the topics down; ``streams``: what they keep."""
+        self._streams = streams
         self._context = context
         self._path = settings.store_path_root_dir or f"{path}/{TOPICS_DIRECTORY}"
         self._settings = settings
@@ -71,6 +73,7 @@ class NodeTopics:
             self._used_disk_percent,
             owner=self._owner,
             has_failed=bool(self._restarts),
+            streams=self._streams,
         )
         self.error = None
         return self.running

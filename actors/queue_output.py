@@ -28,6 +28,7 @@ from warren.actors.inbox import ControlCall
 from warren.actors.looking import allocated_bytes
 from warren.actors.node_context import NodeContext
 from warren.actors.queue_front_end import QueueFrontEnd
+from warren.actors.streams import Stream
 from warren.actors.timer import tell
 from warren.queue_index.msg_ids import MsgIds
 from warren.storage.errors import DiskFullError, NoRoomError
@@ -38,8 +39,10 @@ IDLE_BYTES: Final = 4096
 """What an idle queue is taken to need, where memory is counted by the engine itself."""
 
 
-Dispatch = Callable[[str, tuple[str, ...], Any], list[tuple[str, ActorRef[Any] | None]]]
-"""exchange, routing keys, headers → name and actor (``None``: down) of each queue that a dead letter goes to."""
+Target = ActorRef[Any] | Stream | None
+"""A queue's actor, or a stream; ``None``: a queue that is down."""
+Dispatch = Callable[[str, tuple[str, ...], Any], list[tuple[str, Target]]]
+"""exchange, routing keys, headers → name and target of each queue that a dead letter goes to."""
 
 
 class QueueOutput(QueueFrontEnd):
@@ -114,11 +117,14 @@ class QueueOutput(QueueFrontEnd):
         confirms: list[Future] = []
         gate = self._context.gate
 
-        def targets(letter: DeadLetter) -> list[tuple[str, ActorRef[Any] | None]]:
+        def targets(letter: DeadLetter) -> list[tuple[str, Target]]:
             return self._dispatch(batch.exchange, letter.routing_keys, letter.headers)
 
         for name, target, letter, msg_id in copies(batch, self.msg_ids, targets):
             confirms.append(confirm := Future())
+            if isinstance(target, Stream):
+                target.take_dead_letter(letter.envelope, letter.body, confirm)
+                continue
             if target is None or target.actor_stopped.is_set():
                 confirm.fail(QueueDownError(f"queue '{name}' is down"))
                 continue

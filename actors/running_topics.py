@@ -17,7 +17,7 @@ import datetime
 import functools
 import logging
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -27,6 +27,7 @@ from warren.actors.commit_log_actor import CommitLogActor
 from warren.actors.dispatch_actor import DispatchActor
 from warren.actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
 from warren.actors.engines.topics.store_files import CONFIG, CONSUME_QUEUES
+from warren.actors.engines.topics.stream_retention import StreamRetention
 from warren.actors.engines.topics.topic_store import TopicStore, queue_directories
 from warren.actors.engines.topics.topic_table import TopicTable
 from warren.actors.groups_actor import GroupsActor
@@ -50,6 +51,9 @@ TOPICS_DIRECTORY: Final = "topics"
 DELAY_OFFSETS: Final = "delayOffset.json"
 OFFSETS: Final = "offsets"
 """Below it, those of broadcast readers."""
+
+Streams = Callable[[], Mapping[str, StreamRetention]]
+"""By topic, what the streams keep."""
 
 _SYNC_OF = {"SYNC_FLUSH": "group", "ASYNC_FLUSH": "os"}
 
@@ -85,10 +89,11 @@ class RunningTopics:
         *,
         owner: str,
         has_failed: bool = False,
+        streams: Streams = dict,
     ) -> RunningTopics:
         """Recover the store in ``path`` (none there: make one) and start its actors.
 
-        ``owner``: who says so in lock files. ``has_failed``: in this process.
+        ``owner``: who says so in lock files. ``has_failed``: in this process. ``streams``: what they keep of it.
         """
         files = context.files
         elsewhere = []
@@ -102,7 +107,9 @@ class RunningTopics:
                 files.make_directories(place)
                 locks.append(files.lock(lock, owner))
                 until_open.callback(locks[-1].release)
-            topics = cls._open(context, path, settings, used_disk_percent, locks, has_failed=has_failed)
+            topics = cls._open(
+                context, path, settings, used_disk_percent, locks, has_failed=has_failed, streams=streams
+            )
             until_open.pop_all()
         return topics
 
@@ -116,6 +123,7 @@ class RunningTopics:
         locks: list[Lock],
         *,
         has_failed: bool,
+        streams: Streams,
     ) -> RunningTopics:
         files = context.files
         files.make_directories(f"{path}/{CONFIG}")
@@ -143,6 +151,7 @@ class RunningTopics:
             dispatcher=dispatcher,
             sync=sync,
             used_disk_percent=used_disk_percent,
+            streams=streams,
         )
         groups = _started(
             GroupsActor,
@@ -188,6 +197,13 @@ class RunningTopics:
                     self.table.save(now_ms, sync=True)
                 raise
             self.groups.call_soon(lambda: self.groups.more_queues(topic, queues))
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic that nobody appends to any more; its messages go with their CommitLog files."""
+        self.log.actor_ref.ask(Call(lambda: None))  # what was handed over is written
+        self.dispatcher.actor_ref.ask(Call(functools.partial(self.dispatcher.delete_topic, topic)))
+        self.table.take_back(topic, None)
+        self.table.save(self.context.clock.wall_us() // 1000, sync=True)
 
     def close(self) -> None:
         """A clean stop; raises what keeps it from being one."""

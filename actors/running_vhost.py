@@ -31,7 +31,9 @@ from warren.actors.inbox import Call, ControlCall, Inbox
 from warren.actors.node_context import NodeContext
 from warren.actors.queue_actor import OpenedQueue, QueueActor
 from warren.actors.queue_entry import QueueEntry
+from warren.actors.queue_output import Target
 from warren.actors.store_actor import MessageStoreActor, RemoteStore
+from warren.actors.streams import NodeStreams
 from warren.actors.timer import tell
 from warren.actors.vhost_files import VhostFiles
 from warren.msg_store.message_store import StoreStatus
@@ -57,6 +59,8 @@ class RunningVhost:
     transient: ActorRef[Any]
     _context: NodeContext
     queues: dict[str, QueueEntry] = attrs.Factory(dict)
+    streams: NodeStreams | None = None
+    """The node's; they go on when a vhost is opened anew."""
     _clean: bool = False
     _opened: set[str] = attrs.Factory(set)
     """Directories that a queue's actor has opened since: their recovery terms hold no more."""
@@ -239,16 +243,18 @@ class RunningVhost:
 
     def dispatch(
         self, exchange: str, routing_keys: tuple[str, ...], headers: Mapping[str, Any] | None
-    ) -> list[tuple[str, ActorRef[Any] | None]]:
+    ) -> list[tuple[str, Target]]:
         """Where a dead letter goes; nowhere if its exchange is gone."""
         if exchange and not self.definitions.has("exchange", exchange):
             return []
-        found: list[tuple[str, ActorRef[Any] | None]] = []
+        found: list[tuple[str, Target]] = []
         for name in self.definitions.routing.route_all(exchange, routing_keys, headers, from_node=True):
             entry = self.queues.get(name)
             if entry is not None:
                 actor = entry.running
                 found.append((name, None if actor is None else actor.actor_ref))
+            elif self.streams is not None and (stream := self.streams.find(self.name, name)) is not None:
+                found.append((name, stream))
         return found
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -25,14 +25,14 @@ from __future__ import annotations
 
 import posixpath
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Literal
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.msg_store.commit_log_expiry import expired_files
+from warren.msg_store.commit_log_expiry import Hold, expired_files
 from warren.msg_store.commit_log_format import (
     BLANK_HEADER_BYTES,
     BLANK_MAGIC,
@@ -304,11 +304,16 @@ class CommitLog:
         self.flushed_end, self.flushed_store_timestamp = end, timestamp
         return end
 
-    def expire(self, now_ms: int, hour: int, disk_used_percent: float) -> list[int]:
-        """Delete the files that are old enough, or in the way; returns their bases. ``hour``: of the local day."""
+    def expire(
+        self, now_ms: int, hour: int, disk_used_percent: float, hold: Callable[[int], Hold] = lambda _: "not held"
+    ) -> list[int]:
+        """Delete the files that are old enough, or in the way; returns their bases. ``hour``: of the local day.
+
+        ``hold``: see :mod:`warren.msg_store.commit_log_expiry`.
+        """
         files, mapped = self.mapped.files, self.mapped
         times = [(base, files.modified_ms(mapped.path(base))) for base in mapped.bases]
-        expired = expired_files(times, self.settings, now_ms, hour, disk_used_percent)
+        expired = expired_files(times, self.settings, now_ms, hour, disk_used_percent, hold=hold)
         for base in expired:
             self._delete(base)
         self.flushed_end = max(self.flushed_end, self.min_offset)

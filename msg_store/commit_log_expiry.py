@@ -4,12 +4,15 @@ A file is *old* when it was last written ``fileReservedTime`` hours ago. Old fil
 names, and at any hour on a disk that is used beyond ``diskMaxUsedSpaceRatio``. On one that is nearly full, files that
 are not old go too, if ``cleanFileForciblyEnable`` says so. The oldest go first, none behind one that stays, a few at a
 time, and never the last.
+
+Somebody may *hold* files (:data:`Hold`): those that are kept stay, whatever age or disk say; those that are let go go,
+whatever age and hour.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
 
 from warren.storage.topic_settings import TopicSettings
 
@@ -18,19 +21,32 @@ MOST_AT_A_TIME: Final = 10
 """So that a full disk does not cost everything before anybody looks again."""
 _HOUR_MS: Final = 3_600_000
 
+Hold = Literal["kept", "let go", "not held"]
+
 
 def expired_files(
-    files: Sequence[tuple[int, int]], settings: TopicSettings, now_ms: int, hour: int, disk_used_percent: float
+    files: Sequence[tuple[int, int]],
+    settings: TopicSettings,
+    now_ms: int,
+    hour: int,
+    disk_used_percent: float,
+    *,
+    hold: Callable[[int], Hold] = lambda _: "not held",
 ) -> list[int]:
-    """Bases of the files that go, of ``files``: base and time of the last write of each, oldest first."""
-    is_time = hour in map(int, settings.delete_when.split(";"))
-    if not is_time and disk_used_percent <= settings.disk_max_used_space_ratio:
-        return []
+    """Bases of the files that go, of ``files``: base and time of the last write of each, oldest first.
+
+    ``hold``: what is said of the file with that base.
+    """
+    is_time = (
+        hour in map(int, settings.delete_when.split(";")) or disk_used_percent > settings.disk_max_used_space_ratio
+    )
     forcibly = settings.clean_file_forcibly_enable and disk_used_percent > NEARLY_FULL_PERCENT
     reserved_ms = settings.file_reserved_time * _HOUR_MS
     expired: list[int] = []
     for base, modified_ms in files[:-1][:MOST_AT_A_TIME]:
-        if not forcibly and now_ms < modified_ms + reserved_ms:
+        held = hold(base)
+        is_due = is_time and (forcibly or now_ms >= modified_ms + reserved_ms)
+        if held == "kept" or (held == "not held" and not is_due):
             break
         expired.append(base)
     return expired

@@ -794,10 +794,10 @@ def test_one_vhosts_definitions_say_no_vhost_and_go_into_any() -> None:
     assert definitions.export_definitions("copy") == document
 
 
-@pytest.mark.parametrize("how", [{"type": "quorum"}, {"type": "stream"}, {"arguments": {"x-queue-type": "quorum"}}])
+@pytest.mark.parametrize("how", [{"type": "quorum"}, {"type": "mirrored"}, {"arguments": {"x-queue-type": "quorum"}}])
 def test_queues_that_are_not_classic_are_refused(how: dict[str, Any]) -> None:
     item = {"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}} | how
-    with pytest.raises(DefinitionsError, match=r"'q' in vhost '/' is of type '(quorum|stream)'; only classic"):
+    with pytest.raises(DefinitionsError, match=r"'q' in vhost '/' is of type '(quorum|mirrored)'; only classic"):
         Definitions().import_definitions({"queues": [item]})
 
 

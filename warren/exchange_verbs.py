@@ -9,9 +9,8 @@ from warren.actors.engines.exchanges import ExchangeDeclaration
 from warren.actors.engines.routing import carbon_copies
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishKey
-from warren.actors.queue_actor import QueueActor
 from warren.messages import PublishArguments, as_bodies, publish_key
-from warren.publishing import publishing, settled_confirm
+from warren.publishing import Receiver, publishing, settled_confirm
 from warren.running_node import RunningNode
 from warren.steps import Handle, Steps
 from warren.storage.errors import WarrenError
@@ -74,13 +73,14 @@ class ExchangeVerbs:
         where = f"routing key '{routing_key}' of exchange '{self.declaration.name}'"
         return settled_confirm(UnroutableError(f"no queue for {where}") if mandatory else None)
 
-    def _route(self, routing_key: str, headers: Mapping[str, Any] | None) -> list[QueueActor]:
+    def _route(self, routing_key: str, headers: Mapping[str, Any] | None) -> list[Receiver]:
         """The queues that such a message goes to now."""
         self.node.check_process()
         vhost = self.node.vhost(self.declaration.vhost)
         keys = (routing_key, *carbon_copies(headers)) if headers else (routing_key,)
         names = vhost.definitions.routing.route_all(self.declaration.name, keys, headers)
-        return [entry.actor for name in names if (entry := vhost.queues.get(name)) is not None]
+        found: list[Receiver] = [entry.actor for name in names if (entry := vhost.queues.get(name)) is not None]
+        return [*found, *self.node.streams(vhost.name, names)] if len(found) < len(names) else found
 
     def _key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
         """What goes around the bodies."""

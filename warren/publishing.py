@@ -13,12 +13,16 @@ from warren.actors.admission import Admission
 from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.handing_over import PublishKey
 from warren.actors.queue_actor import QueueActor
+from warren.actors.streams import Stream
 from warren.running_node import RunningNode
+
+Receiver = QueueActor | Stream
+"""What takes messages."""
 
 
 def publishing(
     node: RunningNode,
-    find: Callable[[], Sequence[QueueActor]],
+    find: Callable[[], Sequence[Receiver]],
     key: PublishKey,
     bodies: list[bytes],
     *,
@@ -32,10 +36,10 @@ def publishing(
     ``straight``: an event loop, too, may hand them to a consumer that waits, which is quicker than waking a thread.
     """
 
-    def size_of(actors: Sequence[QueueActor]) -> int:
+    def size_of(actors: Sequence[Receiver]) -> int:
         return len(actors) * key.size_bytes(bodies)  # each encodes them for itself
 
-    def give(actors: Sequence[QueueActor], reserved_bytes: int, here: bool) -> Confirm | None:
+    def give(actors: Sequence[Receiver], reserved_bytes: int, here: bool) -> Confirm | None:
         here |= straight
         if len(actors) == 1:
             return _give_one(actors[0], key, bodies, reserved_bytes, here=here)
@@ -44,7 +48,7 @@ def publishing(
     return Admission(find, size_of, give, block, timeout, ahead)
 
 
-def _give_one(actor: QueueActor, key: PublishKey, bodies: list[bytes], reserved_bytes: int, *, here: bool) -> Confirm:
+def _give_one(actor: Receiver, key: PublishKey, bodies: list[bytes], reserved_bytes: int, *, here: bool) -> Confirm:
     if len(bodies) == 1:
         return actor.publish(key, bodies[0], reserved_bytes, here=here)
     return actor.publish_many(key, bodies, reserved_bytes, here=here)
@@ -52,7 +56,7 @@ def _give_one(actor: QueueActor, key: PublishKey, bodies: list[bytes], reserved_
 
 def _give_all(
     node: RunningNode,
-    actors: Sequence[QueueActor],
+    actors: Sequence[Receiver],
     key: PublishKey,
     bodies: list[bytes],
     reserved_bytes: int,

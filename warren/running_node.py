@@ -41,6 +41,7 @@ from warren.actors.queue_entry import QueueEntry
 from warren.actors.running_topics import RunningTopics
 from warren.actors.running_vhost import RunningVhost
 from warren.actors.status_server import StatusServer
+from warren.actors.streams import Stream
 from warren.config import Config
 from warren.recording import RecordFile
 from warren.steps import Reading, Steps, call
@@ -196,6 +197,11 @@ class RunningNode:
             found.append(entry)
         return found
 
+    def streams(self, vhost: str, names: Iterable[str]) -> list[Stream]:
+        """Those of the names that are streams'."""
+        streams = self.actor.streams
+        return [stream for name in names if (stream := streams.find(vhost, name)) is not None] if streams else []
+
     def topics_now(self) -> RunningTopics:
         """The topics' actors of the moment, without waiting for topics that are just opened anew."""
         self.check_process()
@@ -255,8 +261,8 @@ class RunningNode:
         return self._context.allocated.by_owner.get(actor.actor_urn, 0)
 
     def stats(self) -> Steps[dict[str, Any]]:
-        """Of every vhost the queues' :meth:`Queue.stats`, those that failed, and the stores; :meth:`memory`; and the
-        topics (:mod:`warren.topic_stats`), ``None`` where there never was one."""
+        """Of every vhost the queues' :meth:`Queue.stats`, its streams, the queues that failed, and the stores;
+        :meth:`memory`; and the topics (:mod:`warren.topic_stats`), ``None`` where there never was one."""
         memory = yield from self.memory()
         found: dict[str, Any] = yield Reading(lambda: self._stats(memory))
         return found
@@ -272,7 +278,11 @@ class RunningNode:
                 stores = {kind: attrs.asdict(status) for kind, status in running.store_statuses()}
             except WarrenError:
                 continue  # the vhost is just being deleted, or opened anew
-            vhosts[name] = {"queues": queues, "down": failed_queues(running), "stores": stores}
+            streams: dict[str, Any] = {}
+            for stream in self.actor.streams.of(name):
+                with contextlib.suppress(WarrenError):
+                    streams[stream.declaration.name] = stream.stats()
+            vhosts[name] = {"queues": queues, "streams": streams, "down": failed_queues(running), "stores": stores}
         return {"path": self.path, "memory": memory, "vhosts": vhosts, "topics": self._topic_stats()}
 
     def _topic_stats(self) -> dict[str, Any] | None:

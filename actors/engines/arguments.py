@@ -1,6 +1,7 @@
 """What a queue is declared as: its name, its kind, and its ``x-`` arguments, checked.
 
-A declaration is a value. Arguments are those of RabbitMQ's classic queues, under their names; what is known is checked
+A declaration is a value, of a classic queue or of a stream (:mod:`warren.actors.engines.stream_arguments`). A classic
+queue's arguments are RabbitMQ's, under their names; what is known is checked
 when the declaration is made (:class:`~warren.actors.engines.errors.ArgumentsError`), what belongs to other kinds of
 queue is refused, and what nobody knows is kept and means nothing. What an engine has to know of them
 :class:`~warren.actors.engines.queue_arguments.QueueArguments` say.
@@ -21,6 +22,7 @@ import attrs
 
 from warren.actors.engines.errors import ArgumentsError
 from warren.actors.engines.queue_arguments import MAX_PERIOD_MS, QueueArguments
+from warren.actors.engines.stream_arguments import STREAM, STREAM_CHECKS, StreamLimits, check_new, check_values
 from warren.actors.engines.texts import MAX_SHORT_STRING_BYTES, check_short_string, check_texts, inequivalent
 from warren.queue_index.amqp_tables import Timestamp, type_name
 
@@ -124,6 +126,8 @@ class QueueDeclaration(QueueArguments):
     """Gone with its last consumer, if it ever had one."""
     arguments: Mapping[str, Any] = attrs.field(factory=dict, converter=_frozen, hash=False)
     """A copy that nobody can change."""
+    topic: str = ""
+    """Of a stream: the topic that has its messages, once somebody has chosen it."""
 
     def __attrs_post_init__(self) -> None:
         check_short_string("a queue's name", self.name)
@@ -133,6 +137,9 @@ class QueueDeclaration(QueueArguments):
 
     def _check_arguments(self) -> None:
         """In a broker's order: the first that is wrong is told."""
+        if self.is_stream:
+            check_values(self, self.arguments)
+            return
         exchange = self.arguments.get("x-dead-letter-exchange", "")
         if not isinstance(exchange, str):
             raise ArgumentsError(f"invalid type '{type_name(exchange)}' for arg 'x-dead-letter-exchange' in {self}")
@@ -151,6 +158,27 @@ class QueueDeclaration(QueueArguments):
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost}'"
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is a stream (:mod:`warren.actors.engines.stream_arguments`) and no classic queue."""
+        return self.arguments.get("x-queue-type") == STREAM
+
+    @property
+    def stream_limits(self) -> StreamLimits:
+        """How long a stream's messages stay."""
+        return StreamLimits.of(self.arguments)
+
+    def check_new(self) -> None:
+        """Raise :class:`ArgumentsError` for what may be said of a queue that is there, but no new one can be."""
+        if self.is_stream:
+            check_new(
+                self,
+                self.arguments,
+                durable=self.durable,
+                exclusive=self.exclusive,
+                auto_delete=self.auto_delete,
+            )
+
     # ── again, and in files ─────────────────────────────────────────────────────────────────────────────────────
 
     def equivalent(self, other: QueueDeclaration) -> str | None:
@@ -164,7 +192,7 @@ class QueueDeclaration(QueueArguments):
         for name, flag in (("durable", durable), ("auto_delete", auto_delete)):
             if flag != getattr(self, name):
                 return inequivalent(name, self, flag, getattr(self, name))
-        for name in _CHECKS:
+        for name in STREAM_CHECKS if self.is_stream else _CHECKS:
             current, received = self.arguments.get(name), arguments.get(name)
             if (_type_class(current), current) == (_type_class(received), received):
                 continue
@@ -181,6 +209,7 @@ class QueueDeclaration(QueueArguments):
             "durable": self.durable,
             "auto_delete": self.auto_delete,
             "arguments": copy.deepcopy(dict(self.arguments)),
+            **({"topic": self.topic} if self.topic else {}),
         }
 
     @classmethod
@@ -192,7 +221,7 @@ class QueueDeclaration(QueueArguments):
         for key, kind in types.items():
             if not isinstance(definition.get(key), kind):
                 raise ArgumentsError(f"a queue's definition whose {key} is {definition.get(key)!r:.100}")
-        return cls(**{key: definition[key] for key in types})
+        return cls(**{key: definition[key] for key in types}, topic=str(definition.get("topic", "")))
 
 
 def _type_class(value: Any) -> str:

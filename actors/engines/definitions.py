@@ -37,6 +37,7 @@ from warren.actors.engines.parameters import Parameters
 from warren.actors.engines.permissions import Permissions, TopicPermissions, permissions_of, topic_permissions_of
 from warren.actors.engines.policies import Policy, PolicyKind
 from warren.actors.engines.texts import check_short_string, check_utf8, is_text
+from warren.actors.engines.topics.names import stream_topic
 from warren.actors.engines.users import Users
 from warren.actors.engines.vhost_definitions import (
     NOTHING_REMOVED,
@@ -192,7 +193,12 @@ class Definitions:
     # ── what is in them: see VhostDefinitions ───────────────────────────────────────────────────────────────────
 
     def declare_queue(self, declaration: QueueDeclaration, *, named_by_node: bool = False) -> bool:
-        """See that the queue is there; returns whether it is new. ``named_by_node``: its name may be a reserved one."""
+        """See that the queue is there; returns whether it is new. ``named_by_node``: its name may be a reserved one.
+
+        A stream gets a topic, each anew: what one that was deleted has left in the files is not this one's.
+        """
+        if declaration.is_stream and not declaration.topic:
+            declaration = attrs.evolve(declaration, topic=stream_topic(declaration.name, self._random(8)))
         return self.vhost(declaration.vhost).declare_queue(declaration, named_by_node=named_by_node)
 
     def delete_queue(self, vhost: str, name: str) -> Removed:
@@ -311,7 +317,7 @@ class Definitions:
         """Add what RabbitMQ's definitions JSON has to what there is; where a vhost is said, into that one.
 
         All or nothing: raises :class:`DefinitionsError`, which lists everything that is in the way: a queue or an
-        exchange that is there as another one, a queue that is not classic, a binding without its ends.
+        exchange that is there as another one, a quorum queue, a binding without its ends.
         """
         plan = Plan(self._vhosts, vhost, self.users)
         plan.read(document)

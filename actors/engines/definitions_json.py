@@ -10,7 +10,7 @@ nobody knows, is told, so that nobody believes that something comes of it.
 
 *Skipped*, as by a broker: queues and exchanges whose names begin with ``amq.``, and bindings of which an end is
 missing. (A broker's own exports have such bindings: it leaves internal exchanges out, not what is bound to them.)
-*Refused*: queues of other types than classic, which keep other promises.
+*Refused*: quorum queues, which keep other promises than any queue here.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from warren.actors.engines.errors import ArgumentsError, PreconditionFailedError
 from warren.actors.engines.exchanges import DEFAULT_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration
 from warren.actors.engines.parameters import Parameters
 from warren.actors.engines.policies import Policy
+from warren.actors.engines.stream_arguments import STREAM
 from warren.actors.engines.texts import check_short_string, check_utf8
 from warren.actors.engines.users import Users
 from warren.actors.engines.vhost_definitions import VhostDefinitions, is_builtin
@@ -136,11 +137,13 @@ def _policies(vhost: VhostDefinitions) -> list[dict[str, Any]]:
 
 
 def _queues(vhost: VhostDefinitions) -> list[dict[str, Any]]:
-    return [
-        queue.to_json() | {"type": "classic", "arguments": _exported(queue.arguments)}
-        for queue in vhost.queues()
-        if not queue.exclusive
-    ]
+    items = []
+    for queue in vhost.queues():
+        if not queue.exclusive:
+            kind = STREAM if queue.is_stream else "classic"
+            items.append(queue.to_json() | {"type": kind, "arguments": _exported(queue.arguments)})
+            items[-1].pop("topic", None)
+    return items
 
 
 def _exchanges(vhost: VhostDefinitions) -> list[dict[str, Any]]:
@@ -286,11 +289,17 @@ class Plan:
         kind = definition.get("type") or "classic"
         if isinstance(arguments, Mapping) and kind == "classic":
             kind = arguments.get("x-queue-type", "classic")
-        if kind != "classic":
-            raise ArgumentsError(f"{_called(definition)} is of type {kind!r:.100}; only classic queues can be had")
+        if kind == STREAM and isinstance(arguments, Mapping):
+            arguments = {**arguments, "x-queue-type": STREAM}
+        elif kind != "classic":
+            raise ArgumentsError(
+                f"{_called(definition)} is of type {kind!r:.100}; only classic queues and streams can be had"
+            )
+        definition.pop("topic", None)  # each stream has its own
         queue = QueueDeclaration.from_json({"auto_delete": False} | definition | {"arguments": arguments})
         if not queue.name:
             raise ArgumentsError("a queue needs a name")
+        queue.check_new()
         if self._is_welcome(queue):
             self._merge(queue, self.queues, self._queue(queue.vhost, queue.name))
 

@@ -152,6 +152,7 @@ class VhostDefinitions:
             raise ArgumentsError("a queue needs a name")
         if not named_by_node:
             self._check_name("queue", declaration.name)
+        declaration.check_new()
         if is_kept(declaration):
             self._notes.note("put", "queue", declaration.to_json())
         self._put_queue(declaration)

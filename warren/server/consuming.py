@@ -26,6 +26,7 @@ from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
 from warren.actors.future import Future
 from warren.actors.queue_actor import QueueActor
+from warren.actors.streams import Stream
 from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of
@@ -35,6 +36,8 @@ from warren.queue_index.amqp_tables import LongInteger, type_name
 from warren.queue_index.contents import Content, contents_of, pieces
 from warren.server.direct_reply import REPLY_TO
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
+from warren.server.stream_consumer import StreamConsumer
+from warren.server.streams import check_consume, find_stream, refuse_get
 from warren.server.topology import find_queue
 from warren.steps import ask, call
 from warren.storage.errors import WarrenError
@@ -47,7 +50,10 @@ _UNLESS_GONE: Final = contextlib.suppress(WarrenError)
 _PIECES_AT_A_TIME: Final = 16
 """So many go to one consumer before others get their turn."""
 
-Unacked = TagRun["Channel"]
+
+Settler = Channel | StreamConsumer
+"""What deliveries came through, and are settled through: for a queue, or a stream."""
+Unacked = TagRun[Settler]
 
 
 @attrs.define(eq=False)
@@ -92,8 +98,8 @@ class ChannelConsumers:
 
     def __init__(self, channel: ServerChannel) -> None:
         self._channel = channel
-        self.by_tag: dict[str, ServerConsumer] = {}
-        self.unacked: DeliveryTags[Channel] = DeliveryTags()
+        self.by_tag: dict[str, ServerConsumer | StreamConsumer] = {}
+        self.unacked: DeliveryTags[Settler] = DeliveryTags()
         self.uncommitted: list[tuple[str, list[Unacked]]] = []
         """What a transaction holds back: outcomes, and what they are for."""
         self.prefetch = 0
@@ -106,6 +112,7 @@ class ChannelConsumers:
         channel = self._channel
         name = channel.queue_name(method.queue)
         channel.check("queue", name, "read")
+        refuse_get(channel, name)
         actor = find_queue(channel, name).actor
         through, required = self._through_for(actor), not method.no_ack
         batches, ready = await bridge.answer(
@@ -159,8 +166,11 @@ class ChannelConsumers:
                 channel.send(c.Basic.ConsumeOk(tag))
             return
         channel.check("queue", name, "read")
-        entry = find_queue(channel, name)
         arguments = dict(method.arguments or {})
+        if (stream := find_stream(channel, name)) is not None:
+            await self._consume_stream(stream, tag, method, arguments)
+            return
+        entry = find_queue(channel, name)
         actor = entry.actor
         through = self._through_for(actor)
         known_as = f"{channel.connection.name}.{channel.number}.{tag}"
@@ -194,6 +204,20 @@ class ChannelConsumers:
             channel.send(c.Basic.ConsumeOk(tag))
         self._pump(consumer)
 
+    async def _consume_stream(
+        self, stream: Stream, tag: str, method: c.Basic.Consume, arguments: dict[str, Any]
+    ) -> None:
+        channel, prefetch = self._channel, self.prefetch
+        check_consume(stream, arguments, prefetch=prefetch, global_prefetch=self.global_prefetch, no_ack=method.no_ack)
+        consumer = StreamConsumer(
+            channel, stream, tag=tag, exclusive=method.exclusive, prefetch=prefetch, arguments=arguments
+        )
+        await consumer.find_start()
+        self.by_tag[tag] = consumer
+        if not method.nowait:
+            channel.send(c.Basic.ConsumeOk(tag))
+        consumer.begin()
+
     @property
     def _prefetch(self) -> int:
         limits = [limit for limit in (self.prefetch, self.global_prefetch) if limit]
@@ -218,7 +242,8 @@ class ChannelConsumers:
             try:
                 delivered = consumer.deliveries.take_now()
             except WarrenError:
-                self._lost(consumer)
+                consumer.gone = True
+                self.lost(consumer)
                 return
             if delivered is None:
                 break
@@ -259,16 +284,17 @@ class ChannelConsumers:
         tags = range(tag, tag + count)
         channel.connection.engine.deliver(channel.number, method, tags, piece.properties, piece.bodies)
 
-    def _lost(self, consumer: ServerConsumer) -> None:
+    def lost(self, consumer: ServerConsumer | StreamConsumer) -> None:
         """The queue is gone, or has failed. The client that deleted it has its answer first."""
-        consumer.gone = True
         self.by_tag.pop(consumer.tag, None)
         if self._channel.connection.capabilities.get("consumer_cancel_notify"):
             self._channel.afterwards(lambda: self._channel.send(c.Basic.Cancel(consumer.tag, True)))
 
     async def cancel(self, method: c.Basic.Cancel) -> None:
         consumer = self.by_tag.pop(method.consumer_tag or "", None)
-        if consumer is not None:
+        if isinstance(consumer, StreamConsumer):
+            consumer.stop()
+        elif consumer is not None:
             consumer.gone = True
             with _UNLESS_GONE:
                 actor = consumer.through.actor
@@ -292,7 +318,7 @@ class ChannelConsumers:
         if method.global_:
             self.global_prefetch = method.prefetch_count
             for consumer in self.by_tag.values():
-                if not consumer.no_ack:
+                if isinstance(consumer, ServerConsumer) and not consumer.no_ack:
                     with _UNLESS_GONE:
                         actor = consumer.through.actor
                         actor.call_soon(functools.partial(actor.set_prefetch, consumer.name, self._prefetch))
@@ -355,8 +381,11 @@ class ChannelConsumers:
     async def release(self) -> None:
         """The channel is over: everything goes back to its queue."""
         for consumer in self.by_tag.values():
-            consumer.gone = True
-            consumer.deliveries.drain()
+            if isinstance(consumer, StreamConsumer):
+                consumer.stop()
+            else:
+                consumer.gone = True
+                consumer.deliveries.drain()
         self.by_tag.clear()
         self._channel.replies.end()
         through, self._through = self._through, {}
@@ -367,10 +396,13 @@ class ChannelConsumers:
 
 def _settle_runs(outcome: str, runs: Sequence[Unacked]) -> None:
     """Each queue gets what is its own, in one message; one that is gone has it already."""
-    parts: dict[Channel, list[range]] = {}
+    parts: dict[Settler, list[range]] = {}
     for run in runs:
         parts.setdefault(run.owner, []).append(run.seq_ids)
     for through, ranges in parts.items():
+        if isinstance(through, StreamConsumer):
+            through.settle_ranges(outcome, ranges)
+            continue
         with _UNLESS_GONE:
             through.settle_ranges(outcome, ranges)
 

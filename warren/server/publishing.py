@@ -20,12 +20,11 @@ from warren.actors.engines.exchanges import ExchangeDeclaration
 from warren.actors.engines.routing import carbon_copies
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishKey
-from warren.actors.queue_actor import QueueActor
 from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of
 from warren.amqp.received import Messages
-from warren.publishing import publishing
+from warren.publishing import Receiver, publishing
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.properties import Properties, decode_properties, encode_properties
 from warren.server.confirms import Confirms
@@ -99,7 +98,7 @@ class ChannelPublisher:
         return self._admit(addressed, event.bodies, numbered, actors)
 
     def _admit(
-        self, addressed: _Addressed, bodies: list[bytes], numbered: int | None, actors: Sequence[QueueActor]
+        self, addressed: _Addressed, bodies: list[bytes], numbered: int | None, actors: Sequence[Receiver]
     ) -> Work:
         admission = publishing(self._channel.node, lambda: actors, addressed.key, bodies, straight=True)
         try:
@@ -114,7 +113,7 @@ class ChannelPublisher:
         return None
 
     async def _wait(
-        self, addressed: _Addressed, bodies: list[bytes], numbered: int | None, actors: Sequence[QueueActor]
+        self, addressed: _Addressed, bodies: list[bytes], numbered: int | None, actors: Sequence[Receiver]
     ) -> None:
         """Wait to be let in; meanwhile the socket is not read."""
         connection = self._channel.connection
@@ -234,13 +233,14 @@ class ChannelPublisher:
         )
         return PublishKey(envelope, expiration_ms, properties.priority or 0)
 
-    def _route(self, addressed: _Addressed) -> list[QueueActor]:
+    def _route(self, addressed: _Addressed) -> list[Receiver]:
         vhost = self._channel.node.vhost(self._channel.vhost)
         names = vhost.definitions.routing.route_all(addressed.checked.name, addressed.routing_keys, addressed.headers)
-        return [
+        actors: list[Receiver] = [
             actor for name in names if (entry := vhost.queues.get(name)) is not None
             and (actor := entry.running) is not None
         ]  # fmt: skip
+        return [*actors, *self._channel.node.streams(vhost.name, names)] if len(actors) < len(names) else actors
 
     def _reply(self, addressed: _Addressed, event: Messages) -> bool:
         """Give messages to a channel that waits for replies; whether there is one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from warren.actors.engines.errors import RefusedError
-from warren.actors.node_errors import VhostDownError
+from warren.actors.node_errors import TopicsDownError, VhostDownError
 from warren.actors.pool import ActorStoppedError
 from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError
 from warren.storage.errors import MessageError, WarrenError
@@ -41,7 +41,7 @@ def reply_of(error: Exception) -> tuple[int, str]:
             return error.reply_code, _text(error.reply_code, str(error))
         case MessageError():
             return PRECONDITION_FAILED, _text(PRECONDITION_FAILED, str(error))
-        case ActorStoppedError() | VhostDownError():
+        case ActorStoppedError() | VhostDownError() | TopicsDownError():
             return NOT_FOUND, _text(NOT_FOUND, str(error))
         case WarrenError():
             return INTERNAL_ERROR, _text(INTERNAL_ERROR, str(error))

@@ -9,10 +9,13 @@ from pamqp import commands as c
 
 from warren.actors.engines.arguments import QueueDeclaration, locked
 from warren.actors.engines.exchanges import ALTERNATE_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration
+from warren.actors.engines.stream_arguments import STREAM
 from warren.actors.node_actor import NodeActor
 from warren.actors.queue_entry import QueueEntry
+from warren.actors.streams import Stream
 from warren.aio import bridge
 from warren.amqp.methods import method_of
+from warren.server import streams
 from warren.server.direct_reply import check_declared, is_reply_queue
 from warren.server.replies import ACCESS_REFUSED, COMMAND_INVALID, PRECONDITION_FAILED, RESOURCE_LOCKED, Refusal
 from warren.steps import call
@@ -126,41 +129,54 @@ async def declare_queue(channel: ServerChannel, method: c.Queue.Declare) -> None
             channel.send(method_of(c.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
         return
     if method.passive:
-        entry = find_queue(channel, name)
+        found = streams.find_stream(channel, name) or find_queue(channel, name)
     else:
-        if not name:
-            name = channel.node.new_queue_name()
-        elif name.startswith(RESERVED_PREFIX) and not _exists(channel, name):
-            raise Refusal(
-                ACCESS_REFUSED,
-                f"queue name '{name}' contains reserved prefix 'amq.*'",
-            )
-        channel.check("queue", name, "configure")
-        entry = await _declare(channel, name, method)
-    channel.last_queue = entry.declaration.name
-    ready, consumers = await bridge.answer(call(entry.actor, lambda: _counts(entry)))
+        found = await _declare(channel, name, method)
+    name = channel.last_queue = found.declaration.name
+    ready, consumers = await _counts(channel, found)
     if not method.nowait:
-        channel.send(
-            method_of(c.Queue.DeclareOk, queue=entry.declaration.name, message_count=ready, consumer_count=consumers)
-        )
+        channel.send(method_of(c.Queue.DeclareOk, queue=name, message_count=ready, consumer_count=consumers))
+
+
+async def _declare(channel: ServerChannel, name: str, method: c.Queue.Declare) -> QueueEntry | Stream:
+    wants_stream = (method.arguments or {}).get("x-queue-type") == STREAM
+    if not name and wants_stream:
+        streams.refuse_server_name()
+    if not name:
+        name = channel.node.new_queue_name()
+    elif name.startswith(RESERVED_PREFIX) and not _exists(channel, name):
+        raise Refusal(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
+    channel.check("queue", name, "configure")
+    there = streams.find_stream(channel, name)
+    if there is not None or (wants_stream and _exists(channel, name)):
+        _check_equivalent((there or find_queue(channel, name)).declaration, method, method.arguments or {})
+    return await (streams.declare if wants_stream else _declare_queue)(channel, name, method)
 
 
 def _exists(channel: ServerChannel, name: str) -> bool:
     return name in channel.node.vhost(channel.vhost).queues
 
 
-def _counts(entry: QueueEntry) -> tuple[int, int]:
-    entry.actor.touch()  # to ask is to use it
-    process = entry.actor.process
-    return len(process), process.consumer_count
+async def _counts(channel: ServerChannel, found: QueueEntry | Stream) -> tuple[int, int]:
+    """Messages that are ready, and consumers."""
+    if isinstance(found, Stream):
+        return await streams.count(channel, found), 0  # RabbitMQ says none of a stream, whoever consumes
+    actor = found.actor
+
+    def count() -> tuple[int, int]:
+        actor.touch()  # to ask is to use it
+        return len(actor.process), actor.process.consumer_count
+
+    counted: tuple[int, int] = await bridge.answer(call(actor, count))
+    return counted
 
 
-async def _declare(channel: ServerChannel, name: str, method: c.Queue.Declare) -> QueueEntry:
+async def _declare_queue(channel: ServerChannel, name: str, method: c.Queue.Declare) -> QueueEntry:
     arguments = dict(method.arguments or {})
     kind, durable = arguments.get("x-queue-type"), method.durable
     if kind == "quorum" and channel.connection.server.settings.default_queue_type_for_quorum == "classic":
         arguments, durable = {**arguments, "x-queue-type": "classic"}, True
-    elif kind in ("quorum", "stream"):
+    elif kind == "quorum":
         raise Refusal(
             PRECONDITION_FAILED, f"queue '{name}' in vhost '{channel.vhost}': there are no {kind} queues here"
         )
@@ -205,6 +221,7 @@ async def delete_queue(channel: ServerChannel, method: c.Queue.Delete) -> None:
 async def purge_queue(channel: ServerChannel, method: c.Queue.Purge) -> None:
     name = channel.queue_name(_no_line_breaks(method.queue))
     channel.check("queue", name, "read")
+    streams.refuse_purge(channel, name)
     actor = find_queue(channel, name).actor
     purged: int = await bridge.answer(call(actor, actor.purge))
     if not method.nowait:

@@ -17,6 +17,7 @@ from warren.msg_store import commit_log_format
 SCHEDULE_TOPIC: Final = commit_log_format.SCHEDULE_TOPIC
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+STREAM_PREFIX: Final = "%STREAM%"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
@@ -54,6 +55,7 @@ TRANSACTION_PREPARED: Final = "TRAN_MSG"
 PRODUCER_GROUP: Final = "PGROUP"
 PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 
+_FOREIGN = re.compile(r"[^%|a-zA-Z0-9_-]", re.ASCII)
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 
 
@@ -91,6 +93,13 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """Where a group's messages go after the last attempt."""
     return DLQ_PREFIX + group
+
+
+def stream_topic(stream: str, suffix: bytes) -> str:
+    """A topic for a stream: its name, as far as a topic can have it, and ``suffix``, which no other topic has."""
+    tail = f"%{suffix.hex()}"
+    readable = _FOREIGN.sub("_", stream)
+    return STREAM_PREFIX + readable[: commit_log_format.MAX_TOPIC_BYTES - len(STREAM_PREFIX) - len(tail)] + tail
 
 
 def group_of(topic: str) -> str | None:

@@ -37,6 +37,7 @@ from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT, COMMIT_L
 from warren.actors.engines.topics.store_loading import check_index_sizes, load_queue, queue_place, strangers
 from warren.actors.engines.topics.store_recovery import Cut, Recovery
 from warren.msg_store.commit_log import Appended, Batch, CommitLog, MessageIllegalError
+from warren.msg_store.commit_log_expiry import Hold
 from warren.msg_store.commit_log_format import BLANK_HEADER_BYTES, COMMIT, ROLLBACK, TRANSACTION_MASK, Blank
 from warren.msg_store.message_batch import measure
 from warren.msg_store.record_check import Failure
@@ -431,7 +432,9 @@ class TopicStore:
 
     # ── expiry ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def expire_commit_log(self, now_ms: int, hour: int, disk_used_percent: float) -> bool:
+    def expire_commit_log(
+        self, now_ms: int, hour: int, disk_used_percent: float, hold: Callable[[int], Hold] = lambda _: "not held"
+    ) -> bool:
         """Delete CommitLog files that are old enough, or in the way; whether there were any. ``hour``: local.
 
         None before all that could go have their entries: what comes behind them would get the numbers of theirs.
@@ -439,7 +442,7 @@ class TopicStore:
         bases = self.commit_log.mapped.bases
         if not bases or self.dispatched < bases[-1]:
             return False
-        return bool(self.commit_log.expire(now_ms, hour, disk_used_percent))
+        return bool(self.commit_log.expire(now_ms, hour, disk_used_percent, hold))
 
     def expire_queues(self) -> None:
         """Delete what stands before the CommitLog's first file: entries and index items of deleted messages."""
@@ -447,6 +450,16 @@ class TopicStore:
         for queue in self.queues.values():
             queue.expire(first)
         self.index.expire(first)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete what was built of a topic; its messages go with their CommitLog files. For whoever dispatches."""
+        doomed = [key for key in self.queues if key[0] == topic]
+        gone = [self.queues[key] for key in doomed]
+        self.queues = {key: queue for key, queue in self.queues.items() if key[0] != topic}
+        for queue in gone:
+            queue.close()
+        if doomed:
+            self.files.delete_tree(f"{self.directory}/{CONSUME_QUEUES}/{topic}")
 
     def check_built(self) -> None:
         """Raise ``RuntimeError`` where what was built contradicts itself or the CommitLog; for whoever dispatches."""

@@ -1,0 +1,238 @@
+"""StreamConsumer: one consumer of a stream.
+
+It reads on by itself, from where it began, as far as the client has credit: as many messages as its prefetch may be
+unacked, and an ack gives room for one more. Nothing is taken from the stream, so other consumers have nothing to do
+with it. Files are read in a thread; where the client takes nothing, nothing is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+from pamqp import commands as c
+
+from warren.actors.engines.topics.stream_retention import STREAM_QUEUE_ID
+from warren.actors.streams import Stream, StreamMessage
+from warren.aio import bridge
+from warren.amqp.methods import method_of
+from warren.queue_index.properties import decode_properties, encode_properties
+from warren.server.streams import OFFSET, OffsetSpec, refuse_return
+from warren.storage.errors import WarrenError
+from warren.topic_lookup import offsets_at
+
+if TYPE_CHECKING:
+    from warren.server.channel import ServerChannel
+
+_LOG = logging.getLogger("warren.server")
+
+_MOST_AT_ONCE: Final = 256
+"""Messages that are read in one go."""
+
+_HEADERS: Final = 0x2000
+_CONTENT_TYPES: Final = (0x8000, 0x4000)
+"""Flags of what stands ahead of the headers: short strings."""
+_NAME: Final = bytes((len(OFFSET),)) + OFFSET.encode() + b"l"
+_OFFSET: Final = struct.Struct(">q")
+_FLAGS: Final = struct.Struct(">H")
+_LENGTH: Final = struct.Struct(">I")
+
+
+class StreamConsumer:
+    """A consumer of a client, of a stream."""
+
+    no_ack: Final = False
+
+    def __init__(
+        self,
+        channel: ServerChannel,
+        stream: Stream,
+        *,
+        tag: str,
+        exclusive: bool,
+        prefetch: int,
+        arguments: dict[str, Any],
+    ) -> None:
+        self._channel = channel
+        self._stream = stream
+        self.tag = tag
+        self.queue = stream.declaration.name
+        self.exclusive = exclusive
+        self.prefetch = prefetch
+        self.arguments = arguments
+        self.gone = False
+        self._credit = prefetch
+        self._offset = 0
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    def info(self) -> dict[str, Any]:
+        """What RabbitMQ's management shows of a consumer."""
+        return {
+            "consumer_tag": self.tag,
+            "queue": self.queue,
+            "ack_required": True,
+            "exclusive": self.exclusive,
+            "prefetch_count": self.prefetch,
+            "arguments": self.arguments,
+            "active": True,
+            "activity_status": "up",
+        }
+
+    # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def find_start(self) -> None:
+        """Find out where it begins."""
+        node = self._channel.node
+        running = await bridge.run(node.caught_up())
+        spec = OffsetSpec.of(self._stream.declaration, self.arguments.get(OFFSET, "next"), node.now_ms())
+
+        def start() -> int:
+            there = self._stream.bounds()
+            if spec.name is not None:
+                wanted = {"first": there.start, "last": max(there.stop - 1, there.start), "next": there.stop}[spec.name]
+            elif spec.moment_ms is not None:
+                found = offsets_at(running, self._stream.topic, STREAM_QUEUE_ID + 1, spec.moment_ms / 1000)
+                wanted = found[STREAM_QUEUE_ID]
+            else:
+                wanted = spec.offset or 0  # it may be one that will come
+            return max(wanted, there.start)
+
+        self._offset = await bridge.in_thread(start)
+
+    def begin(self) -> None:
+        """Send what there is, and what comes."""
+        self._stream.consumers.add(self._wake)
+        self._task = self._channel.connection.start(self._run())
+
+    def stop(self) -> None:
+        """Nothing more goes to the client."""
+        if not self.gone:
+            self.gone = True
+            self._stream.consumers.discard(self._wake)
+            self._changed.set()
+
+    # ── the messages ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _run(self) -> None:
+        try:
+            while not self._is_over:
+                self._stream.check()
+                if self._credit <= 0 or not self._channel.connection.writable:
+                    await self._wait_for_client()
+                elif not await self._send_some():
+                    await self._wait_for_more()
+        except WarrenError as error:
+            if not self._is_over:
+                _LOG.info("the consumer '%s' ends: %s", self.tag, error)
+                self.stop()
+                self._channel.consumers.lost(self)
+
+    @property
+    def _is_over(self) -> bool:
+        return self.gone or self._channel.closed
+
+    async def _wait_for_client(self) -> None:
+        """Until it has acked something, or takes something."""
+        self._changed.clear()
+        connection = self._channel.connection
+        if not connection.writable:
+            connection.when_writable(self._changed.set)
+        await self._changed.wait()
+
+    async def _send_some(self) -> bool:
+        """Whether there was anything."""
+        count = min(self._credit, _MOST_AT_ONCE)
+        messages = await bridge.in_thread(functools.partial(self._stream.read, self._offset, count))
+        if not messages or self._is_over:
+            return bool(messages)
+        self._offset = messages[-1].offset + 1
+        self._credit -= len(messages)
+        self._deliver(messages)
+        return True
+
+    async def _wait_for_more(self) -> None:
+        """Until something was appended to the stream, or the client is gone."""
+        running = self._stream.topics
+        topics, arrivals = {self._stream.topic}, running.dispatcher.arrivals
+        arrival = arrivals.wait_for(topics, running.dispatcher)
+        try:
+            queue = running.store.queues.get((self._stream.topic, STREAM_QUEUE_ID))
+            if queue is not None and queue.max_offset > self._offset:
+                return
+            if running.store.dispatched < running.store.commit_log.end:
+                running.dispatcher.call_soon(running.dispatcher.dispatch)
+            self._changed.clear()
+            if self._is_over:
+                return
+            if not running.dispatcher.actor_stopped.is_set():
+                arrival.on_done(lambda _: self._wake())
+                await self._changed.wait()
+            if running.dispatcher.actor_stopped.is_set():
+                await bridge.run(self._channel.node.change(lambda _: None))  # they are just opened anew
+        finally:
+            arrivals.forget(topics, arrival)
+
+    def _wake(self) -> None:
+        """In any thread."""
+        self._channel.connection.server.post(self._changed.set)
+
+    def _deliver(self, messages: Sequence[StreamMessage]) -> None:
+        channel = self._channel
+        deliver, number = channel.connection.engine.deliver, channel.number
+        first = channel.consumers.unacked.give(0, range(messages[0].offset, messages[0].offset + len(messages)), self)
+        for tag, message in enumerate(messages, first):
+            method = method_of(
+                c.Basic.Deliver,
+                consumer_tag=self.tag,
+                redelivered=False,
+                exchange=message.exchange,
+                routing_key=message.routing_key,
+            )
+            properties = with_offset(message.properties, message.offset)
+            deliver(number, method, range(tag, tag + 1), properties, [message.body])
+        channel.connection.flush()
+
+    # ── settling: what a channel asks of those that its deliveries came from ────────────────────────────────────
+
+    def settle_ranges(self, outcome: str, offsets: Sequence[range]) -> None:
+        """Acks give credit, while it lives. Raises :class:`~warren.server.replies.Refusal` for anything else."""
+        if self.gone:
+            return
+        if outcome != "ack":
+            refuse_return(self._stream)
+        self._credit += sum(map(len, offsets))
+        self._changed.set()
+
+
+def with_offset(properties: bytes, offset: int) -> bytes:
+    """A message's properties with the header ``x-stream-offset``."""
+    before, table, behind = _split(properties)
+    table += _NAME + _OFFSET.pack(offset)
+    return b"".join((before, _LENGTH.pack(len(table)), table, behind))
+
+
+@functools.lru_cache(maxsize=256)
+def _split(properties: bytes) -> tuple[bytes, bytes, bytes]:
+    """What stands ahead of the headers, with the flag for them; the headers without their length; what is behind."""
+    if _NAME[:-1] in properties:  # a publisher's own, which has to go
+        known = decode_properties(properties)
+        if known.headers is not None and OFFSET in known.headers:
+            headers = {name: value for name, value in known.headers.items() if name != OFFSET}
+            properties = encode_properties(attrs.evolve(known, headers=headers))
+    [flags] = _FLAGS.unpack_from(properties)
+    at = _FLAGS.size
+    for flag in _CONTENT_TYPES:
+        if flags & flag:
+            at += 1 + properties[at]
+    ahead = _FLAGS.pack(flags | _HEADERS) + properties[_FLAGS.size : at]
+    if not flags & _HEADERS:
+        return ahead, b"", properties[at:]
+    [length] = _LENGTH.unpack_from(properties, at)
+    start = at + _LENGTH.size
+    return ahead, properties[start : start + length], properties[start + length :]

@@ -1,0 +1,128 @@
+"""Streams as clients declare and consume them: what RabbitMQ refuses, and the rest through the node.
+
+:mod:`warren.actors.streams` has what a stream is; :mod:`warren.server.stream_consumer` what a client gets of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+from pamqp import commands as c
+
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.stream_arguments import period_ms
+from warren.actors.streams import Stream
+from warren.aio import bridge
+from warren.queue_index.amqp_tables import Timestamp, type_name
+from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
+
+if TYPE_CHECKING:
+    from warren.server.channel import ServerChannel
+
+OFFSET: Final = "x-stream-offset"
+_FOREIGN_CONSUMER_ARGUMENTS: Final = ("x-priority", "x-cancel-on-ha-failover")
+
+
+def find_stream(channel: ServerChannel, name: str) -> Stream | None:
+    """The stream of that name, if there is one."""
+    streams = channel.node.actor.streams
+    return streams.find(channel.vhost, name) if streams else None
+
+
+async def declare(channel: ServerChannel, name: str, method: c.Queue.Declare) -> Stream:
+    """See that the stream is there."""
+    declaration = QueueDeclaration(
+        vhost=channel.vhost,
+        name=name,
+        durable=method.durable and not method.exclusive,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+        arguments=dict(method.arguments or {}),
+    )
+    stream: Stream = await channel.change(lambda actor: actor.declare_stream(declaration))
+    return stream
+
+
+async def count(channel: ServerChannel, stream: Stream) -> int:
+    """How many messages it has."""
+    await bridge.run(channel.node.caught_up())
+    return len(await bridge.in_thread(stream.bounds))
+
+
+def refuse_server_name() -> None:
+    """A stream has a name of its own."""
+    raise Refusal(PRECONDITION_FAILED, "Cannot declare a server-named queue for type rabbit_stream_queue")
+
+
+def refuse_get(channel: ServerChannel, name: str) -> None:
+    """Where it is a stream."""
+    _refuse(channel, name, "basic.get")
+
+
+def refuse_purge(channel: ServerChannel, name: str) -> None:
+    """Where it is a stream."""
+    _refuse(channel, name, "queue.purge")
+
+
+def refuse_return(stream: Stream) -> None:
+    """A message of a stream is acked, and nothing else."""
+    raise Refusal(NOT_IMPLEMENTED, f"basic.nack and basic.reject not supported by stream queues {stream.declaration}")
+
+
+def _refuse(channel: ServerChannel, name: str, what: str) -> None:
+    if (stream := find_stream(channel, name)) is not None:
+        raise Refusal(NOT_IMPLEMENTED, f"{what} not supported by stream queues {stream.declaration}")
+
+
+def check_consume(
+    stream: Stream, arguments: Mapping[str, Any], *, prefetch: int, global_prefetch: int, no_ack: bool
+) -> None:
+    """Raise :class:`Refusal` for a consumer that a stream cannot have."""
+    declaration = stream.declaration
+    if OFFSET in arguments:
+        OffsetSpec.of(declaration, arguments[OFFSET], 0)
+    for name in arguments:
+        if name in _FOREIGN_CONSUMER_ARGUMENTS:
+            raise Refusal(
+                PRECONDITION_FAILED, f"invalid arg '{name}' for {declaration} of queue type rabbit_stream_queue"
+            )
+    if not prefetch:
+        raise Refusal(PRECONDITION_FAILED, f"consumer prefetch count is not set for '{declaration}'")
+    if no_ack:
+        raise Refusal(NOT_IMPLEMENTED, f"automatic acknowledgement not supported by stream queues {declaration}")
+    if global_prefetch:
+        raise Refusal(NOT_IMPLEMENTED, f"{declaration} does not support global qos")
+
+
+@attrs.frozen
+class OffsetSpec:
+    """Where a consumer begins: one of these."""
+
+    name: str | None = None
+    """``first``, ``last`` or ``next``."""
+    offset: int | None = None
+    moment_ms: int | None = None
+    """Milliseconds since 1970."""
+
+    @classmethod
+    def of(cls, declaration: QueueDeclaration, value: Any, now_ms: int) -> OffsetSpec:
+        """What the argument means at this moment; raises :class:`Refusal` for what is none."""
+        match value:
+            case "first" | "last" | "next":
+                return cls(name=value)
+            case str() if (period := period_ms(value)) is not None:
+                return cls(moment_ms=now_ms - period)
+            case datetime():
+                return cls(moment_ms=round(value.replace(tzinfo=value.tzinfo or UTC).timestamp() * 1000))
+            case Timestamp():
+                return cls(moment_ms=int(value) * 1000)
+            case int() if not isinstance(value, bool):
+                return cls(offset=value)
+        said = f'<<"{value}">>' if isinstance(value, str) else str(value).lower()
+        raise Refusal(
+            PRECONDITION_FAILED,
+            f"invalid arg '{OFFSET}' for {declaration}: {{invalid_stream_offset_arg,{{{type_name(value)},{said}}}}}",
+        )
