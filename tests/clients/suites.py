@@ -154,7 +154,7 @@ AMQPLIB = Suite(
     name="amqplib",
     source=GitTag("https://github.com/amqp-node/amqplib", "v2.0.1"),
     report="junit",
-    command=("node", "--test", "--test-reporter=junit", "--test-timeout=20000"),
+    command=("node", "--test", "--test-reporter=junit", "--test-concurrency=1", "--test-timeout=120000"),
     environment={"URL": "amqp://localhost"},
     reports_on_output=True,
     note="its whole suite, Node.js",
