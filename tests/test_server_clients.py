@@ -11,6 +11,7 @@ import pytest
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 from pika import spec
+from pika.exceptions import ChannelClosedByBroker
 
 from tests.support.server_tools import Served, served
 from warren.amqp.connection import Connection
@@ -71,12 +72,13 @@ def sent(*methods: tuple[int, Method]) -> bytes:
     return b"".join(encode_method(channel, method) for channel, method in methods)
 
 
-def read_until(raw: socket.socket, end: bytes) -> None:
+def read_until(raw: socket.socket, end: bytes) -> bytes:
     data = b""
     while not data.endswith(end):
         more = raw.recv(1 << 16)
         assert more, "the server has hung up"
         data += more
+    return data
 
 
 def names(data: bytes) -> list[tuple[int, str]]:
@@ -99,7 +101,7 @@ def test_what_comes_in_one_piece_with_the_close_is_answered_before_it(here: Serv
                 (0, c.Connection.Close(200, "", 0, 0)),
             )
         )
-        answer = b"".join(iter(lambda: raw.recv(1 << 16), b""))
+        answer = read_until(raw, encode_method(0, c.Connection.CloseOk()))
     assert sorted(names(answer)[:-1]) == [(1, "Channel.OpenOk"), (1, "Queue.DeclareOk"), (2, "Channel.OpenOk")]
     assert names(answer)[-1] == (0, "Connection.CloseOk")
 
@@ -135,3 +137,16 @@ def test_a_channel_is_closed_while_its_queue_goes(here: Served) -> None:
             raw.sendall(sent((1, c.Channel.Close(200, "", 0, 0))))
             read_until(raw, encode_method(1, c.Channel.CloseOk()))
     assert not [queue for queue in here.node.vhost("/").queues() if queue.name.startswith("reply-")]
+
+
+def test_what_a_client_has_still_on_its_way_when_it_closes_costs_it_no_answer(here: Served) -> None:
+    """amqplib sends what it has buffered for its channels behind the close; the socket is the client's to close."""
+    with Raw(here.port).socket as raw:
+        raw.sendall(sent((1, c.Channel.Open()), (0, c.Connection.Close(200, "", 0, 0))))
+        behind = sent((1, c.Queue.Declare(0, "behind"))) * 10_000
+        raw.sendall(behind)
+        answer = read_until(raw, encode_method(0, c.Connection.CloseOk()))
+        raw.sendall(behind)
+        assert names(answer) == [(1, "Channel.OpenOk"), (0, "Connection.CloseOk")]
+    with here.channel() as channel, pytest.raises(ChannelClosedByBroker, match="NOT_FOUND"):
+        channel.queue_declare("behind", passive=True)

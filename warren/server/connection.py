@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("warren.server")
 
+LINGER_S: Final = 30.0
+"""How long a client that has closed its connection has to close its socket; less where its heartbeats are faster. What
+it had still on its way is read and dropped, so that the answer reaches it."""
 CLOSE_TIMEOUT_S: Final = 3.0
 """How long a client that broke the protocol, or was refused, is waited for."""
 
@@ -89,6 +92,8 @@ class ClientConnection(asyncio.Protocol):
         self._holding: set[object] = set()
         """What keeps the socket from being read."""
         self._blocked_told = False
+        self._lingers = False
+        """Whether the client has been told that its connection is closed, and the socket is its own to close."""
         self._over = False
 
     # ── the socket ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,6 +117,8 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard = self.server.loop.time()
         self.received_bytes += len(data)
+        if self._lingers:
+            return
         with self.node.pool.holding():
             for event in self.engine.receive(data):
                 self._handle(event)
@@ -168,7 +175,7 @@ class ClientConnection(asyncio.Protocol):
             self._spoke = self.server.loop.time()
             self.sent_bytes += len(data)
             self._transport.write(data)
-        if self.engine.state is State.TERMINATED and self._transport is not None:
+        if self.engine.state is State.TERMINATED and not self._lingers and self._transport is not None:
             self._transport.close()
 
     def flush_soon(self) -> None:
@@ -340,6 +347,8 @@ class ClientConnection(asyncio.Protocol):
         await bridge.run(self.node.change(lambda actor: actor.release(self)))
         if self.engine.state is State.CLOSING:
             self.engine.send(0, c.Connection.CloseOk())
+            self._lingers = True
+            self._wait_for_close(min(self.engine.heartbeat or LINGER_S, LINGER_S))
         self.flush()
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -370,6 +379,7 @@ class ClientConnection(asyncio.Protocol):
     def close(self, reason: str) -> None:
         """Close it, as an operator does."""
         self._fail(CONNECTION_FORCED, f"CONNECTION_FORCED - {reason}", 0)
+        self._lingers = False
         self.flush()
 
     def _fail(self, code: int, text: str, method_index: int) -> None:
@@ -384,11 +394,12 @@ class ClientConnection(asyncio.Protocol):
         self._wait_for_close()
         self.flush_soon()
 
-    def _wait_for_close(self) -> None:
+    def _wait_for_close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._holding.clear()
-        self._deadline = self.server.loop.call_later(CLOSE_TIMEOUT_S, self.abort)
+        for reason in list(self._holding):
+            self.release(reason)
+        self._deadline = self.server.loop.call_later(timeout_s, self.abort)
 
     # ── heartbeats ──────────────────────────────────────────────────────────────────────────────────────────────
 
