@@ -31,6 +31,7 @@ from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.definitions_file import FILE_NAME as DEFINITIONS_FILE
 from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.memory_readings import MemoryReading
+from warren.actors.engines.policies import AppliedPolicies
 from warren.actors.engines.restarts import Restarts, Retries
 from warren.actors.inbox import Inbox
 from warren.actors.memory_monitor_actor import MemoryMonitorActor
@@ -97,7 +98,7 @@ class NodeActor(NodeRegistry):
         """Of vhosts that are down: what handles hold on to."""
         self._retries = Retries()
         topic_settings = TopicSettings() if topic_settings is None else topic_settings
-        self.streams = NodeStreams(context, topic_settings, self._topics_of_streams)
+        self.streams = NodeStreams(context, topic_settings, self._topics_of_streams, self._policies_of_queue)
         self._topics = NodeTopics(
             context,
             path,
@@ -273,6 +274,9 @@ class NodeActor(NodeRegistry):
         """See that a topic is not there."""
         if (topics := self._topics.get()) is not None:
             topics.delete(name)
+
+    def _policies_of_queue(self, vhost: str, name: str) -> AppliedPolicies:
+        return self.definitions.vhost(vhost).policies.of("queue", name)
 
     def _topics_of_streams(self) -> RunningTopics:
         topics = self._topics.get()

@@ -23,6 +23,8 @@ from warren.actors.clock import Clock
 from warren.actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.definitions import Definitions
+from warren.actors.engines.policies import AppliedPolicies
+from warren.actors.engines.stream_arguments import StreamLimits
 from warren.actors.engines.topics.reading import read_packed
 from warren.actors.engines.topics.stream_retention import STREAM_QUEUE_ID, StreamRetention
 from warren.actors.future import Confirm, CountDown, Future
@@ -60,6 +62,10 @@ _PLAIN: Final = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}~"
 """Beside letters, digits and ``_.-``."""
 
 
+PoliciesOf = Callable[[str, str], AppliedPolicies]
+"""Vhost, queue → the policies that it has."""
+
+
 class StreamMessage(NamedTuple):
     """A message of a stream, as it was published."""
 
@@ -79,6 +85,7 @@ class Stream:
     _settings: TopicSettings
     _topics: Callable[[], RunningTopics]
     """The topics of the moment; raises why there are none."""
+    _policies_of: PoliciesOf
     deleted: bool = False
     consumers: set[Callable[[], None]] = attrs.Factory(set)
     """What wakes each of the node's clients that consume it, in any thread."""
@@ -207,9 +214,15 @@ class Stream:
     def retention(self) -> StreamRetention:
         """What it keeps. Raises as :attr:`topics` does."""
         store, known = self.topics.store, self._retention
-        if known is None or known.store is not store:
-            known = self._retention = StreamRetention(store, self.topic, self.declaration.stream_limits)
+        limits = StreamLimits.of(self.declaration.arguments, self.policies.definition)
+        if known is None or known.store is not store or known.limits != limits:
+            known = self._retention = StreamRetention(store, self.topic, limits)
         return known
+
+    @property
+    def policies(self) -> AppliedPolicies:
+        """Those that hold for it now."""
+        return self._policies_of(self.declaration.vhost, self.declaration.name)
 
     def bounds(self) -> range:
         """The offsets of its messages. Reads files."""
@@ -262,13 +275,21 @@ class Stream:
             "first_offset": there.start,
             "committed_offset": there.stop - 1,
             "topic": self.topic,
+            **self.policies.to_json(),
         }
 
 
 class NodeStreams:
     """The streams of a node. Changed by the node's actor alone; any thread may look."""
 
-    def __init__(self, context: NodeContext, settings: TopicSettings, topics: Callable[[], RunningTopics]) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        settings: TopicSettings,
+        topics: Callable[[], RunningTopics],
+        policies_of: PoliciesOf,
+    ) -> None:
+        self._policies_of = policies_of
         self._context = context
         self._settings = settings
         self._topics = topics
@@ -297,7 +318,7 @@ class NodeStreams:
 
     def add(self, declaration: QueueDeclaration) -> Stream:
         """A stream that is declared."""
-        stream = Stream(declaration, self._context, self._settings, self._topics)
+        stream = Stream(declaration, self._context, self._settings, self._topics, self._policies_of)
         self._streams[declaration.vhost, declaration.name] = stream
         return stream
 

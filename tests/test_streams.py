@@ -354,6 +354,9 @@ def test_what_is_shown_of_a_stream(here: Served) -> None:
             "consumers": 1,
             "first_offset": 0,
             "committed_offset": 1,
+            "policy": None,
+            "operator_policy": None,
+            "effective_policy_definition": {},
         }
         [connection] = here.server.connections.values()
         [shown] = [one.info() for one in connection.channels[1].consumers.by_tag.values()]
@@ -493,6 +496,25 @@ def test_other_topics_messages_stay_as_long_as_topics_do() -> None:
     assert stream.bounds(2 * HOUR_MS) == range(9, 11)
     assert log.expire(73 * HOUR_MS, hour=3) == 3, "not at this hour"
     assert log.expire(73 * HOUR_MS, hour=4) == 1
+
+
+def test_a_policy_goes_before_the_arguments() -> None:
+    arguments = {"x-max-age": "1h", "x-max-length-bytes": 5}
+    assert StreamLimits.of(arguments, {}) == StreamLimits(HOUR_MS, 5)
+    assert StreamLimits.of(arguments, {"max-age": "2h"}) == StreamLimits(2 * HOUR_MS, 5)
+    assert StreamLimits.of({}, {"max-length-bytes": 9}) == StreamLimits(None, 9)
+
+
+def test_a_policy_is_applied_to_a_stream_that_is_there(tmp_path: Path) -> None:
+    with served(tmp_path / "node", **SMALL_FILES) as here, here.channel() as channel:
+        declare(channel)
+        publish(channel, "events", [bytes(8 << 10)] * 20)
+        assert channel.queue_declare("events", passive=True).method.message_count == 20
+        here.node.set_policy("short", "^events$", {"max-length-bytes": 1 << 15})
+        assert 4 <= channel.queue_declare("events", passive=True).method.message_count < 20
+        stats = here.node.stats()["vhosts"]["/"]["streams"]["events"]
+        assert (stats["policy"], stats["effective_policy_definition"]) == ("short", {"max-length-bytes": 1 << 15})
+        here.node.clear_policy("short")
 
 
 def test_an_empty_stream_has_no_bounds_and_keeps_nothing() -> None:

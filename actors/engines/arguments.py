@@ -22,7 +22,7 @@ import attrs
 
 from warren.actors.engines.errors import ArgumentsError
 from warren.actors.engines.queue_arguments import MAX_PERIOD_MS, QueueArguments
-from warren.actors.engines.stream_arguments import STREAM, STREAM_CHECKS, StreamLimits, check_new, check_values
+from warren.actors.engines.stream_arguments import STREAM, STREAM_CHECKS, check_new, check_values
 from warren.actors.engines.texts import MAX_SHORT_STRING_BYTES, check_short_string, check_texts, inequivalent
 from warren.queue_index.amqp_tables import Timestamp, type_name
 
@@ -162,11 +162,6 @@ class QueueDeclaration(QueueArguments):
     def is_stream(self) -> bool:
         """Whether it is a stream (:mod:`warren.actors.engines.stream_arguments`) and no classic queue."""
         return self.arguments.get("x-queue-type") == STREAM
-
-    @property
-    def stream_limits(self) -> StreamLimits:
-        """How long a stream's messages stay."""
-        return StreamLimits.of(self.arguments)
 
     def check_new(self) -> None:
         """Raise :class:`ArgumentsError` for what may be said of a queue that is there, but no new one can be."""

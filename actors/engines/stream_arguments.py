@@ -120,7 +120,7 @@ class StreamLimits:
     """Of records in the CommitLog."""
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> StreamLimits:
-        """What a stream's arguments say."""
-        age = arguments.get("x-max-age")
-        return cls(None if age is None else period_ms(age), arguments.get("x-max-length-bytes"))
+    def of(cls, arguments: Mapping[str, Any], policies: Mapping[str, Any]) -> StreamLimits:
+        """What a stream's arguments and its policies' definition say; as with RabbitMQ, these go before those."""
+        age, length_bytes = (policies.get(name, arguments.get(f"x-{name}")) for name in ("max-age", "max-length-bytes"))
+        return cls(None if age is None else period_ms(age), length_bytes)
