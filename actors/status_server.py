@@ -1,4 +1,4 @@
-"""A node's status server: answers other processes that want to look at a running node, and changes nothing.
+"""A node's status server: answers other processes that want to look at a running node, or to operate it.
 
 A *line* of JSON comes in, a line goes out, over a Unix-domain socket that only the node's user can open. What is asked
 and answered is the caller's (``warren.top.snapshots``); here are the socket and the one thread that serves it.

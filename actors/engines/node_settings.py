@@ -185,7 +185,7 @@ class NodeSettings:
     """How often an actor may fail and be restarted before it stays down."""
 
     attach: bool = attrs.field(default=True, validator=yes_or_no)
-    """Whether other processes of the same user may look at the node: ``warren top``. Only in a real directory."""
+    """Whether other processes of the same user may look at the node, and operate it: ``warren top``, ``warren ctl``."""
 
     record: str | None = attrs.field(default=None, converter=_record)
     """The Parquet file that the node is recorded in; ``None``: it is not."""

@@ -107,6 +107,8 @@ def _filled_in(pattern: str, user: str, vhost: str) -> str:
 def _compiled(pattern: object) -> re.Pattern[str]:
     if not isinstance(pattern, str) or len(pattern) > _MAX_PATTERN:
         raise ArgumentsError(f"a pattern is a text of at most {_MAX_PATTERN} characters")
+    if "[[:" in pattern or "[^[:" in pattern:  # Python would take them for other sets
+        raise ArgumentsError(f"no regular expression: {pattern!r}: names of classes as [:alpha:] are not known")
     try:
         return re.compile(pattern or "^$")
     except (re.error, RecursionError, OverflowError) as error:
