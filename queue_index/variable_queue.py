@@ -73,6 +73,7 @@ class QueueFiles:
             clock=self.clock,
             rates=Rates(self.clock()),
             io_batch_size=self.settings.msg_store_io_batch_size,
+            target_ram_count=self.settings.target_ram_count_max,
         )
 
 
@@ -346,7 +347,10 @@ class VariableQueue:
         """How long, at today's rates, messages in RAM may last; ``None``: without limit. Pages at once if it falls."""
         s = self._state
         old = s.target_ram_count
-        s.target_ram_count = None if duration_s is None else int(duration_s * s.rates.total)
+        most = s.settings.target_ram_count_max
+        s.target_ram_count = most if duration_s is None else int(duration_s * s.rates.total)
+        if most is not None and s.target_ram_count is not None:
+            s.target_ram_count = min(s.target_ram_count, most)
         if s.target_ram_count is not None and (old is None or s.target_ram_count < old):
             paging.reduce_memory_use(s)
 

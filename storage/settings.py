@@ -53,6 +53,9 @@ class Settings:
     previous_ram_counts: bool = True
     """ram_duration averages with the counts of the report before (3.10 leaves them at 0)."""
 
+    target_ram_count_max: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(1)))
+    """Messages that a queue keeps in RAM at most, however much memory there is; ``None``: as the memory allows."""
+
     delta_read_max: int | None = None
     """Messages that one load from delta reads at most; ``None``: all to the segment's end."""
 

@@ -247,3 +247,17 @@ def test_a_paged_unacked_message_comes_back_after_a_crash_if_it_is_persistent() 
     fetched = again.fetch_many(100, ack_required=False)
     assert [one for part in fetched for one in part.bodies()] == [body(n) for n in range(50, 100)]
     assert all(part.redelivered for part in fetched)
+
+
+def test_a_queue_keeps_no_more_in_ram_than_it_is_told_to_whatever_the_memory() -> None:
+    queue = new_queue(attrs.evolve(SMALL, target_ram_count_max=100))
+    for _ in range(20):
+        publish(queue, 50)
+        while queue.state.waiting_bump:
+            queue.bump()
+        assert queue.state.ram_msg_count <= 100
+    for target in (None, 1e9, 0.0, None):
+        queue.set_ram_duration_target(target)
+        assert queue.state.target_ram_count == (0 if target == 0.0 else 100)
+    taken = [one for fetched in queue.fetch_many(1000, ack_required=False) for one in fetched.bodies()]
+    assert taken == [body(n) for n in range(1000)]

@@ -53,6 +53,7 @@ class SettingKeywords(TypedDict, total=False):
     reduce_after_every_operation: bool
     deliver_with_publish: bool
     previous_ram_counts: bool
+    target_ram_count_max: int | None
     delta_read_max: int | None
     delta_read_ahead: int
     delta_read_min: int
