@@ -397,3 +397,35 @@ def test_definitions_come_back_as_they_went(api: Api, tmp_path: Path) -> None:
         ann.close()
     for path in ("/queues/%2F/kept", "/users/ann", "/policies/%2F/p"):
         assert api.ask("DELETE", path).status == 204
+
+
+# ── streams ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_stream_is_listed_among_the_queues(api: Api) -> None:
+    stream = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+    assert [api.ask("PUT", "/queues/%2F/stream", stream).status for _ in range(2)] == [201, 204]
+    sent = {"properties": {}, "routing_key": "stream", "payload": "x", "payload_encoding": "string"}
+    for _ in range(3):
+        assert api.ask("POST", "/exchanges/%2F/amq.default/publish", sent).document == {"routed": True}
+    found = api.get("/queues/%2F/stream")
+    [among] = [one for one in api.get("/queues/%2F") if one["name"] == "stream"]
+    assert {name: found[name] for name in among} == among
+    assert (found["type"], found["state"], found["messages"], found["messages_ready"]) == ("stream", "running", 3, 3)
+    assert (found["consumers"], found["consumer_details"], found["policy"]) == (0, [], None)
+    assert found["members"] == found["online"] == [found["node"]]
+    refused = api.ask("DELETE", "/queues/%2F/stream/contents")
+    assert refused.status == 400
+    assert refused.document["reason"] == "queue.purge not supported by stream queues queue 'stream' in vhost '/'"
+    get = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+    refused = api.ask("POST", "/queues/%2F/stream/get", get)
+    assert refused.status == 400
+    assert refused.document["reason"] == "540 basic.get not supported by stream queues queue 'stream' in vhost '/'"
+    assert api.ask("DELETE", "/queues/%2F/stream?if-empty=true").status == 204
+    assert api.ask("GET", "/queues/%2F/stream").status == 404
+
+
+def test_a_stream_that_cannot_be_is_refused(api: Api) -> None:
+    refused = api.ask("PUT", "/queues/%2F/stream", {"durable": False, "arguments": {"x-queue-type": "stream"}})
+    assert refused.status == 400
+    assert refused.document["reason"] == "invalid property 'non-durable' for queue 'stream' in vhost '/'"

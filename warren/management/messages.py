@@ -20,15 +20,15 @@ from warren.actors.engines.routing import carbon_copies
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishKey, PublishRefusedError
 from warren.actors.node_context import BlockedError
-from warren.actors.queue_actor import QueueActor
 from warren.aio import bridge
 from warren.channel import Channel, DeliveredMessage
 from warren.consumer_verbs import spread
 from warren.management.call import Call
 from warren.management.http import HttpError, bad_request, closed_with, integer, not_found, refused_in_channel, required
 from warren.management.queues import check_owner, find
+from warren.management.streams import find_stream, refuse
 from warren.messages import ReceivedMessage
-from warren.publishing import publishing
+from warren.publishing import Receiver, publishing
 from warren.queue_index.amqp_tables import table_to_json
 from warren.queue_index.message_format import Envelope
 from warren.queue_index.properties import NAMES, Properties, encode_properties
@@ -185,10 +185,11 @@ async def _hand_over(
     )
     key = PublishKey(envelope, expiration_ms, properties.priority or 0)
 
-    def find_queues() -> list[QueueActor]:
+    def find_queues() -> list[Receiver]:
         running = call.node.vhost(vhost)
         names = running.definitions.routing.route_all(exchange, keys, headers)
-        return [entry.actor for name in names if (entry := running.queues.get(name)) is not None]
+        queues = [entry.actor for name in names if (entry := running.queues.get(name)) is not None]
+        return [*queues, *call.node.streams(vhost, names)]
 
     confirm: Confirm | None = await bridge.admitted(
         publishing(call.node, find_queues, key, [body], timeout=PUBLISH_TIMEOUT_S)
@@ -212,6 +213,7 @@ async def get(call: Call) -> Any:
         raise bad_request(["unknown", ack_mode])
     try:
         call.managed.users.check(call.user.name, vhost, "queue", name, "read")
+        refuse(find_stream(call), "540 basic.get")
         (entry,) = call.node.queues(vhost, [name])
         check_owner(entry)
     except NotFoundError as error:

@@ -112,7 +112,7 @@ async def _object_totals(call: Call) -> Document:
         "connections": len(connections),
         "consumers": 0,
         "exchanges": sum(len(one.definitions.exchanges()) for one in running),
-        "queues": sum(len(one.queues) for one in running),
+        "queues": sum(len(one.definitions.queues()) for one in running),
     }
 
 

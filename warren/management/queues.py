@@ -13,6 +13,7 @@ from warren.management.http import Done, bad_request, boolean, not_found, requir
 from warren.management.lists import listed
 from warren.management.overview import disable_stats
 from warren.management.samples import LENGTHS, Document, declared
+from warren.management.streams import document, documents, find_stream, listed_streams, refuse, short
 from warren.queue_verbs import QueueVerbs
 
 
@@ -37,9 +38,10 @@ def find(call: Call, name: str = "queue") -> QueueEntry:
 
 async def queues(call: Call) -> Any:
     """``/api/queues``, ``/api/queues/:vhost``."""
-    entries = _entries(call)
+    entries, streams = _entries(call), listed_streams(call)
     if disable_stats(call) and call.query.get("enable_queue_totals") != "true":
-        return listed([_short(call, entry) for entry in entries], call.query, pages=True)
+        known = [_short(call, entry) for entry in entries] + [short(call, stream) for stream in streams]
+        return listed(known, call.query, pages=True)
     sample = await call.managed.sample()
     keys = [(entry.declaration.vhost, entry.declaration.name) for entry in entries]
     found = [sample.queues[key] for key in keys if key in sample.queues]
@@ -48,25 +50,32 @@ async def queues(call: Call) -> Any:
             _short(call, one.entry) | {"state": one.document["state"]} | {n: one.document.get(n, 0) for n in LENGTHS}
             for one in found
         ]
-        return listed(totals, call.query, pages=True)
-    return listed([one.document for one in found], call.query, pages=True)
+        return listed(totals + await documents(call, streams), call.query, pages=True)
+    return listed([one.document for one in found] + await documents(call, streams), call.query, pages=True)
 
 
 async def queue(call: Call) -> Any:
     """``/api/queues/:vhost/:queue``."""
+    if (stream := find_stream(call)) is not None:
+        if disable_stats(call):
+            return short(call, stream)
+        return _with_consumers(call, stream.declaration, await document(call, stream))
     entry = find(call)
     if disable_stats(call):
         return _short(call, entry)
     sample = await call.managed.sample_queue(entry.declaration.vhost, entry.declaration.name)
     if sample is None:
         raise not_found()
-    declaration = entry.declaration
+    return _with_consumers(call, entry.declaration, sample.document)
+
+
+def _with_consumers(call: Call, declaration: QueueDeclaration, found: Document) -> Document:
     consumers = [
         one
         for one in consumers_of(call.managed.clients, call.managed.node_name)
         if one["queue"] == {"vhost": declaration.vhost, "name": declaration.name}
     ]
-    return {"consumer_details": consumers, "deliveries": [], "incoming": []} | sample.document
+    return {"consumer_details": consumers, "deliveries": [], "incoming": []} | found
 
 
 async def put_queue(call: Call) -> Any:
@@ -82,7 +91,7 @@ async def put_queue(call: Call) -> Any:
         users.check(user, vhost, "queue", name, "read")
         users.check(user, vhost, "exchange", exchange, "write")
     running = call.node.vhost(vhost)
-    new = name not in running.queues
+    new = not running.definitions.has("queue", name)
     declaration = QueueDeclaration(
         vhost=vhost,
         name=name,
@@ -90,14 +99,17 @@ async def put_queue(call: Call) -> Any:
         auto_delete=boolean(said.get("auto_delete")),
         arguments=arguments,
     )
-    await call.managed.change(lambda actor: actor.declare_queue(declaration, call))
+    if declaration.is_stream:
+        await call.managed.change(lambda actor: actor.declare_stream(declaration))
+    else:
+        await call.managed.change(lambda actor: actor.declare_queue(declaration, call))
     return Done(new)
 
 
 async def delete_queue(call: Call) -> Any:
     """Delete a queue, with ``if-empty`` and ``if-unused``."""
-    entry = find(call)
-    vhost, name = entry.declaration.vhost, entry.declaration.name
+    declaration = (find_stream(call) or find(call)).declaration
+    vhost, name = declaration.vhost, declaration.name
     call.managed.users.check(call.user.name, vhost, "queue", name, "configure")
     if_empty, if_unused = (call.query.get(one) == "true" for one in ("if-empty", "if-unused"))
     await call.managed.change(
@@ -108,6 +120,7 @@ async def delete_queue(call: Call) -> Any:
 
 async def purge(call: Call) -> Any:
     """Delete all ready messages."""
+    refuse(find_stream(call), "queue.purge")
     entry = find(call)
     check_owner(entry)
     declaration = entry.declaration

@@ -80,7 +80,7 @@ class StreamConsumer:
             "exclusive": self.exclusive,
             "prefetch_count": self.prefetch,
             "arguments": self.arguments,
-            "active": True,
+            "active": False,  # as RabbitMQ says of a stream's
             "activity_status": "up",
         }
 
