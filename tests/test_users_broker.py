@@ -14,8 +14,8 @@ import pytest
 import warren
 from tests.support.broker import Broker
 from tests.support.runtime_tools import hand_node
-from warren.actors.engines.errors import AccessRefusedError, PreconditionFailedError
-from warren.actors.engines.permissions import permissions_of, topic_permissions_of
+from warren.actors.engines.errors import AccessRefusedError, ArgumentsError, PreconditionFailedError
+from warren.actors.engines.permissions import Permissions, permissions_of, topic_permissions_of
 from warren.actors.engines.users import Users
 
 pytestmark = pytest.mark.broker
@@ -137,3 +137,29 @@ def test_a_queue_too_many_is_refused_in_the_brokers_words(broker: Broker) -> Non
         with pytest.raises(PreconditionFailedError) as ours:
             small.queue("two")
     assert (refused.value.reply_code, refused.value.reply_text) == (406, f"PRECONDITION_FAILED - {ours.value}")
+
+
+MATCHES = [
+    (pattern, name)
+    for pattern in (
+        "^\\w+$", "^.{5}$", "^.{6}$", "^[é]$", "ï", "^(?i)A", "a$", "^a.b$", "^a|b$", "\\d", "^[^a]+$", "(?:x|y)++z",
+    )
+    for name in ("naïve", "é", "a\n", "a\nb", "A", "b", "٣", "7", "xyz", "aa")
+]  # fmt: skip
+
+
+def test_patterns_match_what_they_match_on_a_broker(broker: Broker) -> None:
+    def binary(text: str) -> str:
+        return f"<<{','.join(map(str, text.encode()))}>>"
+
+    ours, asked = [], []
+    for pattern, name in MATCHES:
+        try:
+            ours.append(str(Permissions(pattern, "", "").allow("configure", name)).lower())
+        except ArgumentsError:  # what Python does not know is refused, not taken for something else
+            continue
+        asked.append(f"{{{binary(name)}, {binary(pattern)}}}")
+    found = broker.eval(f"[match =:= re:run(N, P, [{{capture, none}}]) || {{N, P}} <- [{', '.join(asked)}]]")
+    theirs = [word.strip() for word in found.strip("[]").split(",")]
+    assert len(asked) > len(MATCHES) // 2
+    assert ours == theirs

@@ -94,6 +94,11 @@ class Node(NodeUsers, Vhost):
         """Its settings."""
         return self.blocking.config
 
+    @property
+    def is_guest(self) -> bool:
+        """Whether another process hosts the node; of a directory that is shared."""
+        return self.blocking.is_guest
+
     vhost = awaited(NodeVerbs.vhost, Vhost)
     vhosts = awaited(NodeVerbs.vhosts)
     delete_vhost = awaited(NodeVerbs.delete_vhost)
