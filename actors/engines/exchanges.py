@@ -172,11 +172,17 @@ class ExchangeDeclaration:
 
         Of the arguments only the alternate exchange counts.
         """
-        for name in ("type", "durable", "auto_delete", "internal", "alternate_exchange"):
-            current, received = getattr(self, name), getattr(other, name)
-            if current != received:
-                argument = name.replace("_", "-") if name == "alternate_exchange" else name
-                return inequivalent(argument, self, received, current)
+        fields = {name: getattr(other, name) for name in ("type", "durable", "auto_delete", "internal")}
+        return self.differs(arguments=other.arguments, **fields)
+
+    def differs(self, *, arguments: Mapping[str, Any], **fields: Any) -> str | None:
+        """Why these arguments, whatever they are, and fields are not what this one was declared with; or ``None``."""
+        for name, received in fields.items():
+            if received != getattr(self, name):
+                return inequivalent(name, self, received, getattr(self, name))
+        received = arguments.get(ALTERNATE_EXCHANGE)
+        if received != self.alternate_exchange:
+            return inequivalent(ALTERNATE_EXCHANGE, self, received, self.alternate_exchange)
         return None
 
     def to_json(self) -> dict[str, Any]:

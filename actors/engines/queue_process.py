@@ -245,10 +245,10 @@ class QueueProcess(QueueDeliveries):
         :class:`~warren.actors.engines.errors.PreconditionFailedError` where it has consumers, or messages, and must
         not.
         """
-        if if_unused and len(self._consumers):
-            raise PreconditionFailedError(f"{self.declaration} in use")
         if if_empty and len(self.backing):
             raise PreconditionFailedError(f"{self.declaration} not empty")
+        if if_unused and len(self._consumers):
+            raise PreconditionFailedError(f"{self.declaration} in use")
         effects = self.effects
         for consumer in self._consumers:
             effects.cancelled.append(consumer.tag)

@@ -26,6 +26,7 @@ from tests.support.amqp_driver import Driver, Transcript
 from tests.support.amqp_program import program_of
 from tests.support.broker import Broker
 from tests.support.differential_program import Program, Step, shortened
+from tests.support.server_tools import served
 
 TRIES: Final = 4
 """So often a difference has to show."""
@@ -107,6 +108,13 @@ def real_server(directory: Path) -> Iterator[int]:
         yield broker.amqp_port
 
 
+@contextmanager
+def own_server(directory: Path) -> Iterator[int]:
+    """The port of a warren's server."""
+    with served(directory) as found:
+        yield found.port
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:100", metavar="FIRST:END")
@@ -118,7 +126,7 @@ def main(arguments: list[str]) -> int:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         there = stack.enter_context(real_server(Path(directory) / "real"))
-        here = there
+        here = there if options.both_real else stack.enter_context(own_server(Path(directory) / "own"))
         for seed in range(first, end):
             text = report(here, there, seed, options.shorten)
             if text:

@@ -308,8 +308,6 @@ class Driver:
                 tags.append(tag)
                 if not (channel.gets.popleft() if name == "basic.get_ok" else consumer in channel.needs_no_ack):
                     to_settle[self._symbolic(consumer)].append(tag)
-            if name == "basic.return" and confirmed:
-                answers.append(("returned after a confirm", {}))
             if name == "basic.deliver":
                 given[self._symbolic(consumer)].append((name, told))
             else:

@@ -11,6 +11,12 @@ Refusal = tuple[str, dict[str, Any], str]
 
 _NOT_FOUND: Final = "404 NOT_FOUND - no queue '@no' in vhost '/'"
 _DEFAULT: Final = "403 ACCESS_REFUSED - operation not permitted on the default exchange"
+_BUSY: Final = "406 PRECONDITION_FAILED - queue '@busy' in vhost '/'"
+_LOCKED: Final = (
+    "405 RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '@owned' in vhost '/'. It could be "
+    "originally declared on another connection or the exclusive property value does not match that of the original "
+    "declaration."
+)
 _INVALID: Final = "406 PRECONDITION_FAILED - invalid arg '{}' for queue '@new' in vhost '/'"
 _INEQUIVALENT: Final = (
     "406 PRECONDITION_FAILED - inequivalent arg '{}' for {} in vhost '/': received {} but current is {}"
@@ -52,6 +58,11 @@ BEFORE: Final[list[tuple[str, dict[str, Any]]]] = [
     ("exchange.declare", {"exchange": "@x", "exchange_type": "topic", "arguments": {"alternate-exchange": "a"}}),
     ("exchange.declare", {"exchange": "@internal", "exchange_type": "fanout", "internal": True}),
     ("queue.bind", {"queue": "@q", "exchange": "@x", "routing_key": "a"}),
+    ("queue.declare", {"queue": "@busy"}),
+    ("basic.qos", {"prefetch_count": 1, "connection": 1}),
+    ("basic.consume", {"queue": "@busy", "connection": 1}),
+    ("basic.publish", {"exchange": "", "routing_key": "@busy", "properties": {}, "body": "b", "count": 2}),
+    ("queue.declare", {"queue": "@owned", "exclusive": True, "connection": 1}),
 ]
 """What is there."""
 
@@ -111,6 +122,18 @@ REFUSALS: Final[list[Refusal]] = [
     *(
         (verb, {"queue": ""}, "404 NOT_FOUND - no previously declared queue")
         for verb in ("queue.purge", "queue.delete", "queue.bind", "queue.unbind", "basic.get", "basic.consume")
+    ),
+    ("queue.delete", {"queue": "@busy", "if_unused": True, "if_empty": True}, f"{_BUSY} not empty"),
+    ("queue.delete", {"queue": "@busy", "if_unused": True}, f"{_BUSY} in use"),
+    (
+        "basic.consume",
+        {"queue": "@busy", "exclusive": True},
+        "403 ACCESS_REFUSED - queue '@busy' in vhost '/' in exclusive use",
+    ),
+    *(
+        (verb, {"queue": "@owned", **more}, _LOCKED)
+        for verb in ("queue.declare", "queue.delete", "queue.purge", "basic.get", "basic.consume")
+        for more in ([{}, {"passive": True}, {"exclusive": True}] if verb == "queue.declare" else [{}])
     ),
     ("exchange.declare", {"exchange": "", "exchange_type": "topic"}, _DEFAULT),
     ("exchange.declare", {"exchange": "@y", "exchange_type": "o"}, "503 COMMAND_INVALID - unknown exchange type 'o'"),

@@ -285,10 +285,14 @@ class ChannelConsumers:
         channel.connection.engine.deliver(channel.number, method, tags, piece.properties, piece.bodies)
 
     def lost(self, consumer: ServerConsumer | StreamConsumer) -> None:
-        """The queue is gone, or has failed. The client that deleted it has its answer first."""
-        self.by_tag.pop(consumer.tag, None)
-        if self._channel.connection.capabilities.get("consumer_cancel_notify"):
-            self._channel.afterwards(lambda: self._channel.send(c.Basic.Cancel(consumer.tag, True)))
+        """The queue is gone, or has failed: so all its consumers are cancelled, in the order of their tags. The client
+        that deleted it has its answer first."""
+        for tag, one in sorted(self.by_tag.items()):
+            if one.queue == consumer.queue:
+                one.gone = True
+                del self.by_tag[tag]
+                if self._channel.connection.capabilities.get("consumer_cancel_notify"):
+                    self._channel.afterwards(functools.partial(self._channel.send, c.Basic.Cancel(tag, True)))
 
     async def cancel(self, method: c.Basic.Cancel) -> None:
         consumer = self.by_tag.pop(method.consumer_tag or "", None)

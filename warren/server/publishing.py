@@ -90,7 +90,7 @@ class ChannelPublisher:
         actors = self._route(addressed)
         if not actors:
             if not self._reply(addressed, event):
-                self._unroutable(event)
+                self._unroutable(addressed, event)
             self._settle(numbered, None)
             return None
         if len(event.bodies) > 1 and not all(actor.coalesces for actor in actors):
@@ -253,7 +253,7 @@ class ChannelPublisher:
         asker.replies.deliver(routing_key, event.properties, event.bodies, asker.consumers.pass_by(len(event.bodies)))
         return True
 
-    def _unroutable(self, event: Messages) -> None:
+    def _unroutable(self, addressed: _Addressed, event: Messages) -> None:
         """Messages that no queue gets: back, where the client wants to know."""
         method: c.Basic.Publish = event.method  # type: ignore[assignment]
         if not method.mandatory or not self._channel.may_send:
@@ -266,7 +266,7 @@ class ChannelPublisher:
             routing_key=method.routing_key,
         )
         for body in event.bodies:
-            self._channel.send_message(returned, event.properties, body)
+            self._channel.send_message(returned, addressed.key.envelope.properties, body)
 
     # ── transactions ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -51,18 +51,19 @@ async def declare_exchange(channel: ServerChannel, method: c.Exchange.Declare) -
         _refuse_default(name)
         channel.check("exchange", name, "configure")
         arguments = method.arguments or {}
-        if not definitions.has("exchange", name) and (alternate := arguments.get(ALTERNATE_EXCHANGE)) is not None:
+        fields: dict[str, Any] = {
+            "type": method.exchange_type,
+            "durable": method.durable,
+            "auto_delete": method.auto_delete,
+            "internal": method.internal,
+        }
+        if definitions.has("exchange", name):
+            if (why := definitions.exchange(name).differs(arguments=arguments, **fields)) is not None:
+                raise Refusal(PRECONDITION_FAILED, why)
+        elif (alternate := arguments.get(ALTERNATE_EXCHANGE)) is not None:
             channel.check("exchange", name, "read")
             channel.check("exchange", str(alternate), "write")
-        declaration = ExchangeDeclaration(
-            vhost=channel.vhost,
-            name=name,
-            type=method.exchange_type,  # type: ignore[arg-type]  # checked above
-            durable=method.durable,
-            auto_delete=method.auto_delete,
-            internal=method.internal,
-            arguments=arguments,
-        )
+        declaration = ExchangeDeclaration(vhost=channel.vhost, name=name, arguments=arguments, **fields)
         await channel.change(lambda actor: actor.declare_exchange(declaration))
     if not method.nowait:
         channel.send(c.Exchange.DeclareOk())
@@ -144,7 +145,7 @@ async def _declare(channel: ServerChannel, name: str, method: c.Queue.Declare) -
         streams.refuse_server_name()
     if not name:
         name = channel.node.new_queue_name()
-    elif name.startswith(RESERVED_PREFIX) and not _exists(channel, name):
+    elif name.startswith(RESERVED_PREFIX):
         raise Refusal(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
     channel.check("queue", name, "configure")
     there = streams.find_stream(channel, name)
@@ -173,9 +174,9 @@ async def _counts(channel: ServerChannel, found: QueueEntry | Stream) -> tuple[i
 
 async def _declare_queue(channel: ServerChannel, name: str, method: c.Queue.Declare) -> QueueEntry:
     arguments = dict(method.arguments or {})
-    kind, durable = arguments.get("x-queue-type"), method.durable
+    kind = arguments.get("x-queue-type")
     if kind == "quorum" and channel.connection.server.settings.default_queue_type_for_quorum == "classic":
-        arguments, durable = {**arguments, "x-queue-type": "classic"}, True
+        arguments["x-queue-type"], method.durable = "classic", True
     elif kind == "quorum":
         raise Refusal(
             PRECONDITION_FAILED, f"queue '{name}' in vhost '{channel.vhost}': there are no {kind} queues here"
@@ -185,7 +186,7 @@ async def _declare_queue(channel: ServerChannel, name: str, method: c.Queue.Decl
     declaration = QueueDeclaration(
         vhost=channel.vhost,
         name=name,
-        durable=durable,
+        durable=method.durable and not method.exclusive,
         exclusive=method.exclusive,
         auto_delete=method.auto_delete,
         arguments=arguments,
@@ -201,7 +202,8 @@ def _check_equivalent(there: QueueDeclaration, method: c.Queue.Declare, argument
     """Refuse what is not what is there, before it is asked whether it could be at all."""
     if there.exclusive != method.exclusive:
         raise Refusal(RESOURCE_LOCKED, locked(there))
-    why = there.differs(durable=method.durable, auto_delete=method.auto_delete, arguments=arguments)
+    durable = method.durable and not method.exclusive
+    why = there.differs(durable=durable, auto_delete=method.auto_delete, arguments=arguments)
     if why is not None:
         raise Refusal(PRECONDITION_FAILED, why)
 

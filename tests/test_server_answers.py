@@ -1,0 +1,98 @@
+"""What the server answers where a differential run has found it otherwise."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pamqp import commands as c
+
+from tests.support.amqp_driver import Driver, Transcript
+from tests.support.amqp_link import Link
+from tests.support.differential_program import Step
+from tests.support.server_tools import served
+from warren.amqp.methods import encode_method
+
+OK = {"queue": "@q", "message_count": 0, "consumer_count": 0}
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with served(tmp_path_factory.mktemp("node") / "node") as found:
+        yield found.port
+
+
+def told(port: int, *methods: tuple[str, dict[str, Any]]) -> Transcript:
+    """What comes of these methods, on one channel unless they say where."""
+    where = {"connection": 0, "channel": 1}
+    return Driver(port).run(tuple(Step(at, verb, where | arguments) for at, (verb, arguments) in enumerate(methods)))
+
+
+def published(**arguments: Any) -> tuple[str, dict[str, Any]]:
+    message = {"exchange": "", "routing_key": "@q", "properties": {}, "body": "m", "count": 1}
+    return "basic.publish", message | arguments
+
+
+def test_consumers_of_a_deleted_queue_are_cancelled_in_the_order_of_their_tags(port: int) -> None:
+    tags = ["b", "c", "a"]
+    consumes = [("basic.consume", {"queue": "@q", "consumer_tag": tag}) for tag in tags]
+    answers = told(port, ("queue.declare", {"queue": "@q"}), *consumes, ("queue.delete", {"queue": "@q"}))[-1]["0.1"]
+    assert answers[0] == ["queue.delete_ok", {"message_count": 0}]
+    assert [arguments["consumer_tag"] for _, arguments in answers[1:]] == ["a", "b", "c"]
+
+
+def test_an_exclusive_queue_is_never_durable(port: int) -> None:
+    declare = {"queue": "@q", "exclusive": True}
+    again = told(port, ("queue.declare", declare | {"durable": True}), ("queue.declare", declare))[-1]
+    assert again["0.1"] == [["queue.declare_ok", OK]]
+
+
+def test_a_blind_copy_is_blind_in_a_message_that_comes_back_too(port: int) -> None:
+    headers = {"BCC": ["@nowhere"], "h": True}
+    [[name, returned]] = told(port, published(mandatory=True, properties={"headers": headers}))[-1]["0.1"]
+    assert name == "basic.return"
+    assert returned["properties"] == " \0" + "\0\0\0\4\1ht\1"
+
+
+def test_a_connection_with_consumers_of_a_queue_that_goes_with_the_first_of_them_is_closed(port: int) -> None:
+    consumes = [("basic.consume", {"queue": "@q", "channel": channel}) for channel in (1, 2, 3)]
+    found = told(port, ("queue.declare", {"queue": "@q", "auto_delete": True}), *consumes, ("connection.close", {}))
+    assert found[-1] == {"0": [["connection.close_ok", {}]], "queues": {}}
+
+
+def test_bytes_that_are_no_text_may_stand_in_a_binding_s_arguments(port: int) -> None:
+    binding = {"queue": "@q", "exchange": "amq.headers", "arguments": {"h": b"\xff"}}
+    found = told(
+        port,
+        ("queue.declare", {"queue": "@q"}),
+        ("queue.bind", binding),
+        published(exchange="amq.headers", properties={"headers": {"h": 1}}),
+    )
+    assert found[1]["0.1"] == [["queue.bind_ok", {}]]
+    assert found[-1]["queues"] == {"@q": [0, 0]}
+
+
+def test_what_came_before_a_violation_in_the_same_read_breaks_nothing(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = Link(port)
+    with caplog.at_level(logging.ERROR):
+        link.write(
+            b"".join(
+                (
+                    encode_method(1, c.Channel.Open()),
+                    encode_method(1, c.Queue.Declare(queue="before", auto_delete=True)),
+                    encode_method(1, c.Basic.Get(queue="before")),
+                    encode_method(1, c.Channel.Close(200, "", 0, 0)),
+                    struct.pack(">BHI", 3, 1, 5) + b"hello\0",
+                )
+            )
+        )
+        while link.is_open:
+            link.read()
+    [(name, close), end] = link.came
+    assert (name, close["reply_code"], end) == ("connection.close", 501, ("eof", {}))
+    assert caplog.records == []
