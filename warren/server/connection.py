@@ -48,6 +48,14 @@ CLOSE_TIMEOUT_S: Final = 3.0
 """How long a client that broke the protocol, or was refused, is waited for."""
 
 
+_ANSWERED_IN: Final[dict[type[Method], State]] = {
+    c.Connection.StartOk: State.SECURING,
+    c.Connection.TuneOk: State.OPENING,
+    c.Connection.Open: State.OPENING,
+    c.Connection.UpdateSecret: State.RUNNING,
+}
+
+
 class ClientConnection(asyncio.Protocol):
     """One client's connection. Its ``info`` is what RabbitMQ's management shows of it."""
 
@@ -242,7 +250,7 @@ class ClientConnection(asyncio.Protocol):
                 if (channel := self.channels.get(number)) is not None:
                     channel.handle(event)
             case HeaderReceived():
-                if not event.refused:
+                if not event.refused and self.engine.state is State.HANDSHAKE:
                     self._start()
             case Violation():
                 self._violated(event.error)
@@ -250,6 +258,8 @@ class ClientConnection(asyncio.Protocol):
                 pass
 
     def _handle_connection_method(self, method: Method) -> None:
+        if self.engine.state is not _ANSWERED_IN.get(type(method), self.engine.state):
+            return  # what came behind it in the same read has closed the connection
         match method:
             case c.Connection.StartOk():
                 self._started(method)
