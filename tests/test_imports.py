@@ -34,6 +34,7 @@ HOMES = {
     "kombu": "warren.kombu",
     "amqp": "warren.kombu",
     "prometheus_client": "warren.metrics",
+    "pytest": "warren.pytest_plugin",
 }
 """Libraries that only one package or module may know."""
 
@@ -42,6 +43,7 @@ EXTRAS = {
     "sim": ("warren.simulation", "warren.recording", "warren.parquet_log"),
     "kombu": ("warren.kombu",),
     "prometheus": ("warren.metrics",),
+    "pytest": ("warren.pytest_plugin",),
     "server": ("warren.server", "warren.management"),
 }
 """Optional dependencies, and who may import them."""
