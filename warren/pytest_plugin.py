@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 if TYPE_CHECKING:
-    from warren.running_node import RunningNode
+    from warren import Node
     from warren.server import Server
 
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class WarrenBroker:
     """What ``warren_broker`` is."""
 
-    node: RunningNode
+    node: Node
     """The node: what it has can be read and changed here, beside the clients."""
     server: Server
     """The server over it: its ``connections``, and ``close`` of each."""
