@@ -283,8 +283,11 @@ def test_definitions_and_vhosts_are_changed_from_outside(host: Node, guest: Node
     document = {
         "vhosts": [{"name": "/"}, {"name": "other"}],
         "queues": [{"vhost": "other", "name": "q", "durable": True, "auto_delete": False, "arguments": {}}],
+        "permissions": [{"user": "guest", "vhost": "other", "configure": "", "write": "", "read": ".*"}],
     }
-    guest.import_definitions(document)
+    imported = guest.import_definitions(document)
+    assert [one.name for one in imported.queues] == ["q"]
+    assert imported.permissions == (("guest", "other"),)
     other = guest.vhost("other")
     other.queue("q", passive=True).publish(b"over there").wait()
     mine = other.queue("mine", exclusive=True)

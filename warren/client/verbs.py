@@ -257,6 +257,8 @@ class RemoteNodeVerbs(RemoteVhostVerbs, NodeVerbs):
             ("bindings", Binding),
         ):
             found[name] = [kind(**one) for one in found[name]]
+        for name in ("permissions", "topic_permissions", "parameters"):
+            found[name] = [tuple(one) for one in found[name]]
         lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
         return Imported(**found | lists)
 
