@@ -274,6 +274,70 @@ def test_a_queue_that_refuses_says_so(api: Api) -> None:
     api.ask("DELETE", "/queues/%2F/full")
 
 
+STRANGE: tuple[str, ...] = (
+    "null", "[]", "{}", '"x"', "1", "-1", "1.5", "true", "1e999", "NaN", '"\\ud800"', '{"a": null}', '{"a": [1, {}]}',
+    str(1 << 80), '"' + "x" * 300 + '"', "[" * 200 + "]" * 200, '{"": 1}', '"\\u0000"', '""',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", STRANGE, ids=lambda value: value[:20])
+def test_whatever_a_request_says_is_answered(api: Api, value: str) -> None:
+    """With a status below 500, and the node goes on."""
+    requests = [
+        ("PUT", "/queues/%2F/odd", ("durable", "auto_delete", "arguments", "node")),
+        ("PUT", "/queues/%2F/odd", ("arguments/x-message-ttl", "arguments/x-max-length", "arguments/x-y")),
+        ("PUT", "/exchanges/%2F/odd", ("type", "durable", "internal", "arguments", "arguments/alternate-exchange")),
+        ("POST", "/bindings/%2F/e/amq.headers/q/odd", ("routing_key", "arguments", "arguments/x-match", "arguments/y")),
+        ("POST", "/exchanges/%2F/amq.fanout/publish",
+         ("routing_key", "properties", "properties/headers", "properties/priority", "properties/expiration",
+          "properties/delivery_mode", "properties/timestamp", "properties/headers/x", "properties/user_id", "payload",
+          "payload_encoding")),
+        ("POST", "/queues/%2F/odd/get", ("count", "ackmode", "encoding", "truncate")),
+        ("POST", "/queues/%2F/odd/move", ("to", "count")),
+        ("POST", "/queues/%2F/odd/actions", ("action",)),
+        ("PUT", "/users/odd", ("tags", "password", "password_hash", "hashing_algorithm")),
+        ("POST", "/users/bulk-delete", ("users",)),
+        ("PUT", "/permissions/%2F/odd", ("configure", "write", "read")),
+        ("PUT", "/topic-permissions/%2F/odd", ("exchange", "write", "read")),
+        ("PUT", "/user-limits/odd/max-channels", ("value",)),
+        ("PUT", "/vhost-limits/%2F/max-connections", ("value",)),
+        ("PUT", "/policies/%2F/odd", ("pattern", "definition", "definition/max-length", "priority", "apply-to")),
+        ("PUT", "/operator-policies/%2F/odd", ("pattern", "definition", "definition/max-length")),
+        ("PUT", "/parameters/shovel/%2F/odd", ("value",)),
+        ("PUT", "/global-parameters/odd", ("value",)),
+        ("PUT", "/vhosts/odd", ("description", "tags", "tracing", "default_queue_type")),
+        ("POST", "/definitions", ("queues", "vhosts", "users", "policies", "bindings", "parameters", "permissions")),
+        ("POST", "/definitions/%2F", ("queues", "exchanges", "parameters")),
+    ]  # fmt: skip
+    usual = {
+        "properties": {}, "routing_key": "", "payload": "", "payload_encoding": "string", "count": 1, "to": "none",
+        "ackmode": "ack_requeue_true", "encoding": "auto", "tags": "", "configure": "", "write": "", "read": "",
+        "pattern": "^none$", "definition": {"max-length": 1}, "value": 1, "exchange": "amq.topic",
+    }  # fmt: skip
+    failed = []
+    for method, path, fields in requests:
+        for field in fields:
+            document = usual | {"vhosts": []} if "definitions" not in path else {}
+            answer = api.ask(method, path, _with(document, field.split("/"), value))
+            if answer.status >= 500 and answer.status != 503:
+                failed.append((method, path, field, answer.document))
+    assert not failed
+    for path in ("/queues/%2F/odd", "/exchanges/%2F/odd", "/users/odd", "/vhosts/odd", "/global-parameters/odd",
+                 "/policies/%2F/odd", "/operator-policies/%2F/odd", "/parameters/shovel/%2F/odd",
+                 "/vhost-limits/%2F/max-connections"):  # fmt: skip
+        api.ask("DELETE", path)
+    assert api.get("/whoami")["name"] == "guest"
+
+
+def _with(document: dict[str, Any], path: list[str], value: str) -> str:
+    """JSON in which a field has a value, however strange."""
+    marker = "@value@"
+    nested: Any = marker
+    for name in reversed(path[1:]):
+        nested = {name: nested}
+    return json.dumps({**document, path[0]: nested}).replace(f'"{marker}"', value)
+
+
 def test_a_body_that_is_too_long_is_refused(tmp_path: Path) -> None:
     settings = ManagementSettings(management_tcp_port=0, management_max_http_body_size=1000)
     with warren.open(tmp_path / "node") as node, management.serve(node, settings) as server, Api(server.url) as api:
@@ -359,9 +423,12 @@ def test_lists_are_sorted_filtered_and_cut() -> None:
     assert page["items"] == [{"name": "c"}]
     assert (page["total_count"], page["item_count"], page["page_count"]) == (3, 1, 2)
     assert [one["name"] for one in listed(items, {"page": "1", "name": "a"}, pages=True)["items"]] == ["A"]
-    for wrong in ({"page": "0"}, {"page": "x"}, {"page": "9"}, {"page": "1", "name": "(", "use_regex": "true"}):
+    patterns = ("(", "(a+)+$", "(a|aa)*b", "a*a*a*a*b", "x" * 1000)
+    wrong = [{"page": "1", "name": pattern, "use_regex": "true"} for pattern in patterns]
+    for query in ({"page": "0"}, {"page": "x"}, {"page": "9"}, *wrong):
         with pytest.raises(HttpError):
-            listed(items, wrong, pages=True)
+            listed(items, query, pages=True)
+    assert len(listed(items, {"page": "1", "name": "^[ab].*$", "use_regex": "true"}, pages=True)["items"]) == 2
 
 
 def test_a_path_is_split_before_it_is_decoded() -> None:

@@ -159,7 +159,7 @@ class Policy:
                 f"pattern should be regular expression but is invalid: {_regex_error(error)}"
             ) from error
         object.__setattr__(self, "_regex", regex)
-        if self.apply_to not in _APPLY_TO:
+        if not isinstance(self.apply_to, str) or self.apply_to not in _APPLY_TO:
             raise ArgumentsError(
                 f"apply-to '{self.apply_to!s:.100}' unrecognised; should be 'queues', 'exchanges' or 'all'"
             )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from warren.actors.engines.definitions_json import BROKER_VERSION
 from warren.actors.engines.errors import RefusedError
 from warren.management.call import Call
-from warren.management.http import Done, bad_request, json_response, not_found
+from warren.management.http import Done, bad_request, json_response, not_found, parse_json
 from warren.management.lists import columns_of, pick
 
 
@@ -35,22 +34,27 @@ async def import_definitions(call: Call) -> Any:
     """Declare what a document has: all of it, or nothing."""
     body = await call.raw_body()
     try:
-        document = json.loads(body) if body else {}
-    except (ValueError, RecursionError):
+        document = parse_json(body) if body else {}
+    except ValueError:
         document = None
     if not isinstance(document, dict):
         raise bad_request("failed_to_parse_json")
     vhost = call.parts.get("vhost")
     if vhost is not None and vhost not in call.vhosts:
         raise not_found("vhost_not_found")
-    declared = {one.get("name") for one in document.get("vhosts", []) if isinstance(one, dict)}
-    for part in ("queues", "exchanges", "bindings", "permissions", "policies"):
-        for one in document.get(part, []) if vhost is None else []:
-            where = one.get("vhost") if isinstance(one, dict) else None
-            if where is not None and where not in declared and where not in call.vhosts:
+    known = [*call.vhosts, *(one.get("name") for one in _items(document, "vhosts"))]
+    for part in ("queues", "exchanges", "bindings", "permissions", "policies") if vhost is None else ():
+        for one in _items(document, part):
+            if (where := one.get("vhost")) is not None and where not in known:
                 raise bad_request(["no_such_vhost", where])
     try:
         await call.managed.change(lambda actor: actor.import_definitions(document, vhost))
     except RefusedError as error:
         raise bad_request(str(error)) from error
     return Done()
+
+
+def _items(document: dict[str, Any], part: str) -> list[dict[str, Any]]:
+    """The objects of a part; what is none is for the node to refuse."""
+    found = document.get(part)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

@@ -13,7 +13,7 @@ from warren.actors.engines.errors import AccessRefusedError, NotFoundError
 from warren.actors.engines.exchanges import DEFAULT_EXCHANGE, Binding, DestinationType, ExchangeDeclaration
 from warren.actors.engines.vhost_definitions import VhostDefinitions, is_builtin
 from warren.management.call import Call
-from warren.management.http import Done, bad_request, boolean, not_found
+from warren.management.http import Done, arguments_of, bad_request, boolean, not_found
 from warren.management.lists import listed
 from warren.management.overview import disable_stats
 from warren.management.samples import Document
@@ -73,9 +73,7 @@ async def put_exchange(call: Call) -> Any:
     """Declare an exchange."""
     vhost, name = call.vhost_to_change, call.exchange_part("exchange")
     said = await call.body()
-    arguments = said.get("arguments") or {}
-    if not isinstance(arguments, dict):
-        raise bad_request("arguments are an object")
+    arguments = arguments_of(said)
     users, user = call.managed.users, call.user.name
     users.check(user, vhost, "exchange", name, "configure")
     if isinstance(alternate := arguments.get("alternate-exchange"), str):
@@ -200,7 +198,7 @@ async def post_binding(call: Call) -> Any:
         destination=name,
         destination_type=kind,
         routing_key=str(said.get("routing_key") or ""),
-        arguments=said.get("arguments") or {},
+        arguments=arguments_of(said),
     )
     _check(call, binding)
     await call.managed.change(lambda actor: actor.bind(binding, call))

@@ -161,8 +161,8 @@ def parse_body(body: bytes) -> dict[str, Any]:
     if body in (b"", b"null", b"undefined"):
         return {}
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
+        found = parse_json(body)
+    except ValueError:
         raise bad_request("not_json") from None
     if isinstance(found, str):
         raise bad_request(
@@ -173,6 +173,24 @@ def parse_body(body: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise bad_request("not_json")
     return found
+
+
+def parse_json(body: bytes) -> Any:
+    """A value that can be written down again: of numbers and texts that are some. Raises ``ValueError``."""
+    try:
+        found = json.loads(body)
+        json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return found
+
+
+def arguments_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a declaration has. Raises :class:`HttpError`."""
+    arguments = found.get("arguments") or {}
+    if not isinstance(arguments, dict):
+        raise bad_request("arguments are an object")
+    return arguments
 
 
 def required(found: Mapping[str, Any], *names: str) -> list[Any]:

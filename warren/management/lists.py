@@ -13,8 +13,12 @@ from warren.management.http import HttpError, bad_request
 DEFAULT_PAGE_SIZE: Final = 100
 MAX_PAGE_SIZE: Final = 500
 _BY_NAME: Final = ("vhost", "name")
-_MAX_PATTERN: Final = 1000
+_MAX_PATTERN: Final = 250
 """Characters of a regular expression that names are searched for."""
+_REPEATS: Final = re.compile(r"[*+{]")
+_NESTED: Final = re.compile(r"\)[*+{]")
+_MAX_REPEATS: Final = 3
+"""What repeats in it; and no group may. So none can take for ever: nobody else is served meanwhile."""
 
 Query = Mapping[str, str]
 Item = Mapping[str, Any]
@@ -54,9 +58,15 @@ class Page:
         if not self.is_pattern:
             wanted = self.name.lower()
             return [item for item in items if wanted in str(item.get("name", "")).lower()]
+        if (
+            len(self.name) > _MAX_PATTERN
+            or len(_REPEATS.findall(self.name)) > _MAX_REPEATS
+            or _NESTED.search(self.name)
+        ):
+            raise _invalid()
         try:
-            pattern = re.compile(self.name[:_MAX_PATTERN], re.IGNORECASE)
-        except (re.error, RecursionError):
+            pattern = re.compile(self.name, re.IGNORECASE)
+        except (re.error, RecursionError, OverflowError):
             raise _invalid() from None
         return [item for item in items if pattern.search(str(item.get("name", "")))]
 

@@ -9,7 +9,7 @@ from warren.actors.engines.errors import ResourceLockedError
 from warren.actors.queue_entry import QueueEntry
 from warren.management.call import Call
 from warren.management.clients import consumers_of
-from warren.management.http import Done, bad_request, boolean, not_found, required
+from warren.management.http import Done, arguments_of, bad_request, boolean, not_found, required
 from warren.management.lists import listed
 from warren.management.overview import disable_stats
 from warren.management.samples import LENGTHS, Document, declared
@@ -82,9 +82,7 @@ async def put_queue(call: Call) -> Any:
     """Declare a queue."""
     vhost, name = call.vhost_to_change, call.parts["queue"]
     said = await call.body()
-    arguments = said.get("arguments") or {}
-    if not isinstance(arguments, dict):
-        raise bad_request("arguments are an object")
+    arguments = arguments_of(said)
     users, user = call.managed.users, call.user.name
     users.check(user, vhost, "queue", name, "configure")
     if (exchange := arguments.get("x-dead-letter-exchange")) is not None and isinstance(exchange, str):

@@ -101,9 +101,9 @@ async def bulk_delete(call: Call) -> Any:
     if not isinstance(names, list):
         raise bad_request("users are a list")
     for name in names:
-        if name not in call.managed.users:
+        if not isinstance(name, str) or name not in call.managed.users:
             raise bad_request(["no_such_user", name])
-        await define(call, functools.partial(_delete, str(name)))
+        await define(call, functools.partial(_delete, name))
     return Done()
 
 
