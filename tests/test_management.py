@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,11 @@ from typing import Any
 import httpx
 import pika
 import pytest
+import trustme
 
 import warren
 from tests.support.management_tools import Api
+from tests.support.waiting import wait_until
 from warren import management
 from warren.management import ManagementSettings
 from warren.management.access import Sessions
@@ -345,6 +350,21 @@ def test_a_body_that_is_too_long_is_refused(tmp_path: Path) -> None:
         assert _publish(api, "q", "x").status == 200
 
 
+def test_a_stream_is_a_queue_of_that_type(api: Api) -> None:
+    stream = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+    assert [api.ask("PUT", "/queues/%2F/log", stream).status for _ in range(2)] == [201, 204]
+    assert _publish(api, "log", "one").document == {"routed": True}
+    wait_until(lambda: api.get("/queues/%2F/log")["messages_ready"] == 1, "the message's entry")
+    assert api.get("/queues/%2F/log")["type"] == "stream"
+    assert [queue["type"] for queue in api.get("/queues") if queue["name"] == "log"] == ["stream"]
+    assert [queue["type"] for queue in api.get("/queues?disable_stats=true") if queue["name"] == "log"] == ["stream"]
+    get = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+    for refused in (api.ask("POST", "/queues/%2F/log/get", get), api.ask("DELETE", "/queues/%2F/log/contents")):
+        assert (refused.status, refused.document["reason"][:21]) == (400, "540 NOT_IMPLEMENTED -")
+    assert api.ask("DELETE", "/queues/%2F/log").status == 204
+    assert api.ask("GET", "/queues/%2F/log").status == 404
+
+
 # ── beside a server ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -371,6 +391,34 @@ def test_it_runs_in_the_loop_of_a_server_and_shows_its_clients(tmp_path: Path) -
             connection.close()
         server.stop()
         assert not node._running.hosted
+
+
+def test_it_speaks_https_where_it_has_a_certificate(tmp_path: Path) -> None:
+    authority, server_pem = trustme.CA(), str(tmp_path / "server.pem")
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(server_pem)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    settings = ManagementSettings(
+        management_tcp_port=0, management_ssl_certfile=server_pem, management_ssl_keyfile=server_pem
+    )
+    with warren.open(tmp_path / "node") as node, management.serve(node, settings) as server:
+        assert server.url.startswith("https://")
+        with httpx.Client(base_url=server.url, verify=context) as client:
+            answer = client.post("/login", json={"username": "guest", "password": "guest"})
+            assert "; Secure" in answer.headers["set-cookie"]
+
+
+def test_warren_serve_has_an_option_for_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "warren", "serve", str(tmp_path / "node"), "--port", "0", "--management-port", "0"]
+    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            with Api(json.loads(process.stdout.readline())["management"]) as api:
+                assert api.get("/whoami")["name"] == "guest"
+                assert api.get("/health/checks/protocol-listener/amqp091")["status"] == "ok"
+        finally:
+            process.terminate()
+        assert process.wait(30) == 0
 
 
 def test_it_ends_with_its_node_and_does_not_start_twice_on_a_port(tmp_path: Path) -> None:

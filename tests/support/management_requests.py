@@ -329,4 +329,17 @@ REQUESTS: tuple[Request, ...] = (
     ("GET", "/exchanges/none", None),
     ("GET", "/exchanges/%2F/none", None),
     ("GET", "/exchanges/%2F/amq.default", None),
+    ("PUT", "/queues/%2F/log", {"durable": True, "arguments": {"x-queue-type": "stream"}}),
+    ("PUT", "/queues/%2F/log", {"durable": True, "arguments": {"x-queue-type": "stream"}}),
+    ("PUT", "/queues/%2F/log", {"durable": True}),
+    ("PUT", "/queues/%2F/log2", {"arguments": {"x-queue-type": "stream"}}),
+    ("GET", "/queues/%2F/log?disable_stats=true&columns=name,type,durable,arguments", None),
+    (
+        "POST",
+        "/exchanges/%2F/amq.default/publish",
+        {"routing_key": "log", "properties": {}, "payload": "hi", "payload_encoding": "string"},
+    ),
+    ("POST", "/queues/%2F/log/get", {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}),
+    ("DELETE", "/queues/%2F/log/contents", None),
+    ("DELETE", "/queues/%2F/log", None),
 )

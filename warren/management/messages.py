@@ -25,8 +25,7 @@ from warren.channel import Channel, DeliveredMessage
 from warren.consumer_verbs import spread
 from warren.management.call import Call
 from warren.management.http import HttpError, bad_request, closed_with, integer, not_found, refused_in_channel, required
-from warren.management.queues import check_owner, find
-from warren.management.streams import find_stream, refuse
+from warren.management.queues import check_owner, find_classic
 from warren.messages import ReceivedMessage
 from warren.publishing import Receiver, publishing
 from warren.queue_index.amqp_tables import table_to_json
@@ -188,8 +187,8 @@ async def _hand_over(
     def find_queues() -> list[Receiver]:
         running = call.node.vhost(vhost)
         names = running.definitions.routing.route_all(exchange, keys, headers)
-        queues = [entry.actor for name in names if (entry := running.queues.get(name)) is not None]
-        return [*queues, *call.node.streams(vhost, names)]
+        found: list[Receiver] = [entry.actor for name in names if (entry := running.queues.get(name)) is not None]
+        return [*found, *call.node.streams(vhost, names)] if len(found) < len(names) else found
 
     confirm: Confirm | None = await bridge.admitted(
         publishing(call.node, find_queues, key, [body], timeout=PUBLISH_TIMEOUT_S)
@@ -213,7 +212,8 @@ async def get(call: Call) -> Any:
         raise bad_request(["unknown", ack_mode])
     try:
         call.managed.users.check(call.user.name, vhost, "queue", name, "read")
-        refuse(find_stream(call), "540 basic.get")
+        if call.node.actor.streams.find(vhost, name) is not None:
+            find_classic(call, "basic.get")
         (entry,) = call.node.queues(vhost, [name])
         check_owner(entry)
     except NotFoundError as error:
@@ -272,10 +272,9 @@ async def browse(call: Call) -> Any:
 
     ``count``: how many; ``after``: behind which place (``next`` of the answer before); ``truncate``: bytes of a body.
     """
-    entry = find(call)
+    entry = find_classic(call, "browsing")
     declaration = entry.declaration
     call.managed.users.check(call.user.name, declaration.vhost, "queue", declaration.name, "read")
-    check_owner(entry)
     count = max(1, min(BROWSE_AT_MOST, integer(call.query.get("count", 50))))
     limit = max(0, integer(call.query.get("truncate", _BROWSED_BYTES)))
     page = await call.managed.run(QueueVerbs(call.node, entry).page(count, _place(call.query.get("after"))))
@@ -310,13 +309,12 @@ async def move(call: Call) -> Any:
 
     ``to``, ``count``. Each is acked once it is safe there: none is lost; a crash in between leaves it in both.
     """
-    entry = find(call)
+    entry = find_classic(call, "moving")
     to, count = required(await call.body(), "to", "count")
     vhost, name = entry.declaration.vhost, entry.declaration.name
     users, user = call.managed.users, call.user.name
     users.check(user, vhost, "queue", name, "read")
     users.check(user, vhost, "exchange", "", "write")
-    check_owner(entry)
     target = call.node.vhost(vhost).queues.get(str(to))
     if target is None:
         raise not_found(f"no queue '{to}' in vhost '{vhost}'")

@@ -7,75 +7,82 @@ from typing import Any
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.errors import ResourceLockedError
 from warren.actors.queue_entry import QueueEntry
+from warren.actors.streams import Stream
 from warren.management.call import Call
 from warren.management.clients import consumers_of
 from warren.management.http import Done, arguments_of, bad_request, boolean, not_found, required
 from warren.management.lists import listed
 from warren.management.overview import disable_stats
 from warren.management.samples import LENGTHS, Document, declared
-from warren.management.streams import document, documents, find_stream, listed_streams, refuse, short
 from warren.queue_verbs import QueueVerbs
 
 
-def _short(call: Call, entry: QueueEntry) -> Document:
-    return declared(entry, call.managed.node_name)
+def _short(call: Call, declaration: QueueDeclaration) -> Document:
+    return declared(declaration, call.managed.node_name)
 
 
-def _entries(call: Call) -> list[QueueEntry]:
-    """Those that a list is of."""
-    running = [call.node.actor.vhosts.get(vhost) for vhost in call.listed_vhosts]
-    return [entry for one in running if one is not None for entry in list(one.queues.values())]
+def _declarations(call: Call) -> list[QueueDeclaration]:
+    """Of the queues that a list has."""
+    found, streams = [], call.node.actor.streams
+    for vhost in call.listed_vhosts:
+        if (running := call.node.actor.vhosts.get(vhost)) is not None:
+            found += [entry.declaration for entry in list(running.queues.values())]
+            found += [stream.declaration for stream in streams.of(vhost)]
+    return found
 
 
-def find(call: Call, name: str = "queue") -> QueueEntry:
+def find(call: Call) -> QueueEntry | Stream:
     """The queue of the path. Raises :class:`HttpError` where it is not there."""
-    running = call.node.actor.vhosts.get(call.vhost)
-    entry = None if running is None else running.queues.get(call.parts[name])
-    if entry is None:
+    running, name = call.node.actor.vhosts.get(call.vhost), call.parts["queue"]
+    entry = None if running is None else running.queues.get(name)
+    found = entry or call.node.actor.streams.find(call.vhost, name)
+    if found is None:
         raise not_found()
-    return entry
+    return found
+
+
+def find_classic(call: Call, what: str) -> QueueEntry:
+    """The same, where a stream cannot do ``what`` is asked for. Raises :class:`HttpError`."""
+    found = find(call)
+    if isinstance(found, Stream):
+        raise bad_request(f"540 NOT_IMPLEMENTED - {what} not supported by stream queues {found.declaration}")
+    check_owner(found)
+    return found
 
 
 async def queues(call: Call) -> Any:
     """``/api/queues``, ``/api/queues/:vhost``."""
-    entries, streams = _entries(call), listed_streams(call)
+    declarations = _declarations(call)
     if disable_stats(call) and call.query.get("enable_queue_totals") != "true":
-        known = [_short(call, entry) for entry in entries] + [short(call, stream) for stream in streams]
-        return listed(known, call.query, pages=True)
+        return listed([_short(call, one) for one in declarations], call.query, pages=True)
     sample = await call.managed.sample()
-    keys = [(entry.declaration.vhost, entry.declaration.name) for entry in entries]
+    keys = [(one.vhost, one.name) for one in declarations]
     found = [sample.queues[key] for key in keys if key in sample.queues]
     if disable_stats(call):
         totals = [
-            _short(call, one.entry) | {"state": one.document["state"]} | {n: one.document.get(n, 0) for n in LENGTHS}
+            _short(call, one.declaration)
+            | {"state": one.document["state"]}
+            | {n: one.document.get(n, 0) for n in LENGTHS}
             for one in found
         ]
-        return listed(totals + await documents(call, streams), call.query, pages=True)
-    return listed([one.document for one in found] + await documents(call, streams), call.query, pages=True)
+        return listed(totals, call.query, pages=True)
+    return listed([one.document for one in found], call.query, pages=True)
 
 
 async def queue(call: Call) -> Any:
     """``/api/queues/:vhost/:queue``."""
-    if (stream := find_stream(call)) is not None:
-        if disable_stats(call):
-            return short(call, stream)
-        return _with_consumers(call, stream.declaration, await document(call, stream))
-    entry = find(call)
+    declaration = find(call).declaration
     if disable_stats(call):
-        return _short(call, entry)
-    sample = await call.managed.sample_queue(entry.declaration.vhost, entry.declaration.name)
+        return _short(call, declaration)
+    sample = await call.managed.sample_queue(declaration.vhost, declaration.name)
     if sample is None:
         raise not_found()
-    return _with_consumers(call, entry.declaration, sample.document)
-
-
-def _with_consumers(call: Call, declaration: QueueDeclaration, found: Document) -> Document:
     consumers = [
         one
         for one in consumers_of(call.managed.clients, call.managed.node_name)
         if one["queue"] == {"vhost": declaration.vhost, "name": declaration.name}
     ]
-    return {"consumer_details": consumers, "deliveries": [], "incoming": []} | found
+    return {"consumer_details": consumers, "deliveries": [], "incoming": []} | sample.document
 
 
 async def put_queue(call: Call) -> Any:
@@ -88,8 +95,7 @@ async def put_queue(call: Call) -> Any:
     if (exchange := arguments.get("x-dead-letter-exchange")) is not None and isinstance(exchange, str):
         users.check(user, vhost, "queue", name, "read")
         users.check(user, vhost, "exchange", exchange, "write")
-    running = call.node.vhost(vhost)
-    new = not running.definitions.has("queue", name)
+    new = not call.node.vhost(vhost).definitions.has("queue", name)
     declaration = QueueDeclaration(
         vhost=vhost,
         name=name,
@@ -106,7 +112,7 @@ async def put_queue(call: Call) -> Any:
 
 async def delete_queue(call: Call) -> Any:
     """Delete a queue, with ``if-empty`` and ``if-unused``."""
-    declaration = (find_stream(call) or find(call)).declaration
+    declaration = find(call).declaration
     vhost, name = declaration.vhost, declaration.name
     call.managed.users.check(call.user.name, vhost, "queue", name, "configure")
     if_empty, if_unused = (call.query.get(one) == "true" for one in ("if-empty", "if-unused"))
@@ -118,9 +124,7 @@ async def delete_queue(call: Call) -> Any:
 
 async def purge(call: Call) -> Any:
     """Delete all ready messages."""
-    refuse(find_stream(call), "queue.purge")
-    entry = find(call)
-    check_owner(entry)
+    entry = find_classic(call, "queue.purge")
     declaration = entry.declaration
     call.managed.users.check(call.user.name, declaration.vhost, "queue", declaration.name, "read")
     await call.managed.run(QueueVerbs(call.node, entry).purge())

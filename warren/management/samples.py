@@ -13,13 +13,16 @@ from typing import Any, Final
 
 import attrs
 
+from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.inbox import Call
 from warren.actors.looking import ask_politely
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
+from warren.actors.streams import Stream
 from warren.management.rates import Rates, rates_of
 from warren.running_node import RunningNode
 from warren.steps import run
+from warren.storage.errors import WarrenError
 
 QUEUE_PATIENCE_S: Final = 0.5
 SAMPLE_PATIENCE_S: Final = 3.0
@@ -37,6 +40,8 @@ _STATS: Final = (
     "effective_policy_definition",
 )  # fmt: skip
 """What a queue says of itself and the API repeats."""
+_OF_STREAMS: Final = ("consumers", "policy", "operator_policy", "effective_policy_definition")
+"""What a stream says of itself."""
 
 Key = tuple[str, str]
 Document = dict[str, Any]
@@ -56,7 +61,7 @@ class _Answer:
 class QueueSample:
     """One queue at one moment."""
 
-    entry: QueueEntry
+    declaration: QueueDeclaration
     document: Document
     """As ``/api/queues`` has it."""
     message_stats: Mapping[str, int]
@@ -112,6 +117,8 @@ class Samples:
             for name, entry in list(running.queues.items()):
                 key = vhost, name
                 samples[key] = self._sample(key, entry, before.pop(key, None), now_s)
+            for stream in self._node.actor.streams.of(vhost):
+                samples[vhost, stream.declaration.name] = self._stream(stream, now_s)
         for answer in before.values():
             self._gone.update(_message_stats(answer.counts))
         self._rates.keep(samples)
@@ -124,7 +131,8 @@ class Samples:
         running = self._node.actor.vhosts.get(vhost)
         entry = None if running is None else running.queues.get(name)
         if entry is None:
-            return None
+            stream = self._node.actor.streams.find(vhost, name)
+            return None if stream is None else self._stream(stream, self._clock())
         key = vhost, name
         return self._sample(key, entry, self._answers.get(key), self._clock())
 
@@ -145,13 +153,27 @@ class Samples:
         """Any other counters with their rates."""
         return rates_of(counters, self._other_rates.note(("other", key), self._clock(), counters))
 
+    def _stream(self, stream: Stream, now_s: float) -> QueueSample:
+        """A queue of the type ``stream``, which is a topic."""
+        declaration = stream.declaration
+        document = declared(declaration, self.node_name) | {"state": "running"}
+        try:
+            stats = stream.stats()
+        except WarrenError as error:
+            return QueueSample(declaration, document | {"state": "down", "reason": str(error)}, {}, None, {})
+        lengths = {name: int(str(stats[name])) for name in LENGTHS}
+        key = declaration.vhost, declaration.name
+        numbers = rates_of(lengths, self._rates.note(key, now_s, lengths)) | {name: stats[name] for name in _OF_STREAMS}
+        readers = {"readers": {self.node_name: stats["consumers"]}, "memory": 0}
+        return QueueSample(declaration, document | numbers | readers, {}, stats, {})
+
     def _sample(self, key: Key, entry: QueueEntry, last: _Answer | None, now_s: float) -> QueueSample:
-        actor = entry.running
+        actor, declaration = entry.running, entry.declaration
         if actor is None:
-            return QueueSample(entry, self._down(entry), {}, None, {})
+            return QueueSample(declaration, self._down(entry), {}, None, {})
         answer = self._ask(actor, now_s) or (last if last is not None and last.actor is actor else None)
         if answer is None:
-            return QueueSample(entry, declared(entry, self.node_name) | {"state": "running"}, {}, None, {})
+            return QueueSample(declaration, declared(declaration, self.node_name) | {"state": "running"}, {}, None, {})
         self._answers[key] = answer
         stats, counted = answer.stats, _message_stats(answer.counts)
         lengths = {name: stats[name] for name in LENGTHS}
@@ -171,7 +193,7 @@ class Samples:
         if any(counted.values()):
             document["message_stats"] = rates_of(counted, rates)
         disk = {name: stats[name] for name in ("disk_reads", "disk_writes")}
-        return QueueSample(entry, document, counted, stats, disk)
+        return QueueSample(declaration, document, counted, stats, disk)
 
     def _ask(self, actor: QueueActor, began_s: float) -> _Answer | None:
         def answer() -> tuple[Document, Mapping[str, int]]:
@@ -186,13 +208,16 @@ class Samples:
         return _Answer(actor, stats, counts, self._node.allocated_bytes(actor))
 
     def _down(self, entry: QueueEntry) -> Document:
-        return declared(entry, self.node_name) | {"state": "down", "reason": str(entry.error or entry.down_error())}
+        return declared(entry.declaration, self.node_name) | {
+            "state": "down",
+            "reason": str(entry.error or entry.down_error()),
+        }
 
 
-def declared(entry: QueueEntry, node: str) -> Document:
+def declared(declaration: QueueDeclaration, node: str) -> Document:
     """What is known of a queue without asking it."""
-    declaration = entry.declaration
-    return {
+    members = {"members": [node], "online": [node]} if declaration.is_stream else {}
+    return members | {
         "arguments": dict(declaration.arguments),
         "auto_delete": declaration.auto_delete,
         "durable": declaration.durable,
@@ -200,7 +225,7 @@ def declared(entry: QueueEntry, node: str) -> Document:
         "name": declaration.name,
         "node": node,
         "state": "live",
-        "type": "classic",
+        "type": "stream" if declaration.is_stream else "classic",
         "vhost": declaration.vhost,
     }
 
