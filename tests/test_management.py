@@ -18,7 +18,6 @@ import trustme
 
 import warren
 from tests.support.management_tools import Api
-from tests.support.waiting import wait_until
 from warren import management
 from warren.management import ManagementSettings
 from warren.management.access import Sessions
@@ -348,21 +347,6 @@ def test_a_body_that_is_too_long_is_refused(tmp_path: Path) -> None:
     with warren.open(tmp_path / "node") as node, management.serve(node, settings) as server, Api(server.url) as api:
         assert _publish(api, "q", "x" * 2000).status == 400
         assert _publish(api, "q", "x").status == 200
-
-
-def test_a_stream_is_a_queue_of_that_type(api: Api) -> None:
-    stream = {"durable": True, "arguments": {"x-queue-type": "stream"}}
-    assert [api.ask("PUT", "/queues/%2F/log", stream).status for _ in range(2)] == [201, 204]
-    assert _publish(api, "log", "one").document == {"routed": True}
-    wait_until(lambda: api.get("/queues/%2F/log")["messages_ready"] == 1, "the message's entry")
-    assert api.get("/queues/%2F/log")["type"] == "stream"
-    assert [queue["type"] for queue in api.get("/queues") if queue["name"] == "log"] == ["stream"]
-    assert [queue["type"] for queue in api.get("/queues?disable_stats=true") if queue["name"] == "log"] == ["stream"]
-    get = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
-    for refused in (api.ask("POST", "/queues/%2F/log/get", get), api.ask("DELETE", "/queues/%2F/log/contents")):
-        assert (refused.status, refused.document["reason"][:21]) == (400, "540 NOT_IMPLEMENTED -")
-    assert api.ask("DELETE", "/queues/%2F/log").status == 204
-    assert api.ask("GET", "/queues/%2F/log").status == 404
 
 
 # ── beside a server ──────────────────────────────────────────────────────────────────────────────────────────────────

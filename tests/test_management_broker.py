@@ -115,6 +115,7 @@ STATUSES: dict[str, str] = {
 }
 
 TEXTS: dict[str, str] = {
+    'PUT /queues/%2F/log {"durable": true}': "a stream's type",
     "x-message-ttl": "the value is said, too",
     '"configure": "("': "Erlang's texts as lists of numbers",
     '"pattern": "("': "other words for what is wrong with a regular expression",

@@ -213,7 +213,7 @@ async def get(call: Call) -> Any:
     try:
         call.managed.users.check(call.user.name, vhost, "queue", name, "read")
         if call.node.actor.streams.find(vhost, name) is not None:
-            find_classic(call, "basic.get")
+            find_classic(call, "540 basic.get")
         (entry,) = call.node.queues(vhost, [name])
         check_owner(entry)
     except NotFoundError as error:

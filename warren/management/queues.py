@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from warren.actors.engines.arguments import QueueDeclaration
@@ -15,6 +16,7 @@ from warren.management.lists import listed
 from warren.management.overview import disable_stats
 from warren.management.samples import LENGTHS, Document, declared
 from warren.queue_verbs import QueueVerbs
+from warren.storage.errors import WarrenError
 
 
 def _short(call: Call, declaration: QueueDeclaration) -> Document:
@@ -45,7 +47,7 @@ def find_classic(call: Call, what: str) -> QueueEntry:
     """The same, where a stream cannot do ``what`` is asked for. Raises :class:`HttpError`."""
     found = find(call)
     if isinstance(found, Stream):
-        raise bad_request(f"540 NOT_IMPLEMENTED - {what} not supported by stream queues {found.declaration}")
+        raise bad_request(f"{what} not supported by stream queues {found.declaration}")
     check_owner(found)
     return found
 
@@ -71,9 +73,13 @@ async def queues(call: Call) -> Any:
 
 async def queue(call: Call) -> Any:
     """``/api/queues/:vhost/:queue``."""
-    declaration = find(call).declaration
+    found = find(call)
+    declaration = found.declaration
     if disable_stats(call):
         return _short(call, declaration)
+    if isinstance(found, Stream):
+        with contextlib.suppress(WarrenError):  # the topics are down: the sample says so
+            await call.managed.run(call.node.caught_up())
     sample = await call.managed.sample_queue(declaration.vhost, declaration.name)
     if sample is None:
         raise not_found()
