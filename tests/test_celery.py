@@ -265,3 +265,67 @@ def test_the_configuration_alone_names_the_transport(tmp_path: Path) -> None:
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
     assert queues(tmp_path / "node") == {"celery": 1}
+
+
+# ── several processes ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+SHOP = """
+import os, sys
+import warren.kombu
+from celery import Celery
+
+place = os.path.dirname(os.path.abspath(__file__))
+app = Celery("shop", broker=f"warren://{place}/node", backend=f"file://{place}/results")
+app.conf.update(
+    broker_connection_retry_on_startup=False,
+    broker_transport_options={"confirm_publish": True},
+    beat_schedule={"tick": {"task": "note", "schedule": 0.2, "args": ("tick",)}},
+    beat_schedule_filename=f"{place}/schedule",
+)
+
+@app.task(name="note")
+def note(what):
+    with open(f"{place}/notes", "a") as notes:
+        notes.write(f"{what} {os.getpid()}\\n")
+    return what
+
+@app.task(name="again")
+def again(what):
+    note.delay(what)
+"""
+
+
+def test_prefork_workers_beat_and_two_senders_share_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "shop.py").write_text(SHOP)
+    notes = tmp_path / "notes"
+
+    def begin(*arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-m", *arguments], cwd=tmp_path, stderr=subprocess.DEVNULL)
+
+    def noted() -> Counter[str]:
+        return Counter(line.split()[0] for line in notes.read_text().splitlines()) if notes.exists() else Counter()
+
+    def wait_for(*what: str) -> None:
+        wait_until(lambda: Counter(what) <= noted(), f"not all of {what} is done")
+
+    sender = "import shop; print(shop.note.delay('web {0}').get(timeout=60)); shop.again.delay('web {0}')"
+    worker = begin("celery", "-A", "shop", "worker", "--pool", "prefork", "-c", "2", "-l", "ERROR")
+    beat = begin("celery", "-A", "shop", "beat", "-l", "ERROR")
+    try:
+        for number in (1, 2):
+            program = sender.replace("web {0}", f"web-{number}")
+            subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=PATIENCE_S)
+        wait_for("web-1", "web-2", "web-1", "web-2", "tick")
+        worker.kill()  # and with it perhaps the host
+        worker.wait()
+        subprocess.run([sys.executable, "-c", "import shop; shop.note.delay('later')"], cwd=tmp_path, check=True)
+        worker = begin("celery", "-A", "shop", "worker", "--pool", "prefork", "-c", "2", "-l", "ERROR")
+        wait_for("later")
+    finally:
+        for process in (worker, beat):
+            process.terminate()
+        for process in (worker, beat):
+            process.wait(PATIENCE_S)
+    assert noted()["web-1"] == 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import pickle
 import queue
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import pytest
 
 import warren
 from warren.durable_queue import DurableQueue, ShutDown
+from warren.errors import WrongProcessError
 from warren.storage.errors import SettingsError
 
 New = Callable[..., DurableQueue]
@@ -402,3 +405,42 @@ def test_puts_that_are_not_waited_for_are_there(new: New) -> None:
         jobs.put(number)
     jobs.close()
     assert new().qsize() == 10
+
+
+# ── other processes ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _work_off(jobs: DurableQueue, done: DurableQueue, count: int) -> None:
+    for _ in range(count):
+        done.put([os.getpid(), jobs.get(timeout=60)])
+        jobs.task_done()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_multiprocessing_share_a_queue(tmp_path: Path, method: str) -> None:
+    context = multiprocessing.get_context(method)
+    with (
+        DurableQueue(tmp_path / "data", "jobs", serializer="json") as jobs,
+        DurableQueue(tmp_path / "data", "done", serializer="json") as done,
+    ):
+        workers = [context.Process(target=_work_off, args=(jobs, done, 20)) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        for number in range(40):
+            jobs.put(number)
+        jobs.join()
+        for worker in workers:
+            worker.join(60)
+            assert worker.exitcode == 0
+        found = [done.get(timeout=60) for _ in range(40)]
+        assert sorted(number for _, number in found) == list(range(40))
+        assert {process for process, _ in found} == {worker.pid for worker in workers}
+
+
+def test_a_queue_of_a_node_does_not_go_to_another_process(tmp_path: Path) -> None:
+    with (
+        warren.open(tmp_path / "data") as node,
+        DurableQueue(node, "jobs") as jobs,
+        pytest.raises(WrongProcessError),
+    ):
+        pickle.dumps(jobs)

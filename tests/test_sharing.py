@@ -520,6 +520,27 @@ def test_the_next_host_goes_on_when_one_closes(host: Node, guest: Node) -> None:
             assert next(consumer).body == b"and more"
 
 
+def test_what_does_not_survive_the_host_is_declared_again(host: Node, guest: Node) -> None:
+    transient = guest.queue("transient", durable=False)
+    own = guest.queue("", exclusive=True)
+    shy = guest.queue("shy", auto_delete=True)
+    guest.queue("deleted", durable=False).delete()
+    exchange = guest.exchange("x", "topic", durable=False)
+    for queue in (transient, own, shy):
+        guest.bind(queue, exchange, "a.*")
+    guest.bind(transient, exchange, "b")
+    guest.unbind(transient, exchange, "b")
+    with shy.consume(timeout=60) as consumer:
+        transient.publish(b"lost", persistent=False).wait()
+        host.close()
+        exchange.publish(b"there again", "a.b", mandatory=True).wait(60)
+        exchange.publish(b"not there", "b").wait(60)
+        assert next(consumer).body == b"there again"
+        assert bodies(transient) == bodies(own) == [b"there again"]
+    left = {"transient", own.name}
+    wait_until(lambda: {one.name for one in guest.queues()} == left, "the queue that deletes itself is there")
+
+
 def test_a_closed_handle_says_so(host: Node, guest: Node) -> None:
     queue = guest.queue("q")
     confirm = queue.publish(b"on its way")

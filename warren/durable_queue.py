@@ -12,7 +12,8 @@ another constructor and nothing else. Three things are different, because what i
 it has none, the oldest of any thread. *Unfinished* items are those that are on disk.
 
 The limit ``maxsize`` counts items that nobody has got, and holds for what is put through queues of this class in this
-process. A durable queue is a queue of the node, bound to nothing; everything that a node offers works on it too.
+process; several processes that put at the same time may exceed it by an item each. A durable queue is a queue of the
+node, bound to nothing; everything that a node offers works on it too.
 """
 
 from __future__ import annotations
@@ -25,36 +26,36 @@ import pickle
 import queue
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from warren.actors import messages as m
 from warren.actors.deliveries import Deliveries
-from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
-from warren.actors.engines.effects import Delivered
 from warren.actors.future import Confirm
 from warren.actors.node_context import BlockedError
-from warren.actors.pool import ActorStoppedError
+from warren.actors.pool import ActorStoppedError, WrongProcessError
 from warren.actors.waiting_room import WaitingRoom, this_thread
-from warren.channel import Channel
 from warren.consumer import Delivery
-from warren.consumer_verbs import spread
 from warren.messages import as_body
 from warren.node import Node
 from warren.queue import Queue
-from warren.shared_node import NodeLease, borrow_node, is_foreign, lease_node
-from warren.steps import call, run
+from warren.shared_node import NodeLease, borrow_node, lease_node
+from warren.steps import run
 from warren.storage.errors import SettingsError, WarrenError
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]
 Serializer = Literal["json", "pickle"] | tuple[Encode, Decode]
 
-_numbers = itertools.count(1)
-
 _ROOMS: weakref.WeakKeyDictionary[Node, dict[str, WaitingRoom]] = weakref.WeakKeyDictionary()
 """Queues of the same name in the same node share one: who gets from one makes room in the other."""
+
+
+_QUEUES: weakref.WeakSet[DurableQueue] = weakref.WeakSet()
+
+
+def _room_of(node: Node, name: str) -> WaitingRoom:
+    return _ROOMS.setdefault(node, {}).setdefault(name, WaitingRoom())
 
 
 class _ShutDown(Exception):
@@ -78,7 +79,11 @@ def _pair(serializer: Serializer | None) -> tuple[Encode, Decode]:
 
 
 class DurableQueue:
-    """A FIFO queue between the threads of a process, and between one run of a program and the next."""
+    """A FIFO queue between threads and processes, and between one run of a program and the next.
+
+    One of a path can be used by forked children and sent to other processes (``multiprocessing``): see
+    :func:`warren.open`'s ``share``. An item that was got when the process that hosts the directory died comes again.
+    """
 
     def __init__(
         self,
@@ -109,14 +114,28 @@ class DurableQueue:
         except BaseException:
             self._lease.release()
             raise
-        self._room = _ROOMS.setdefault(self._node, {}).setdefault(name, WaitingRoom())
-        self._channel: Channel | None = None
+        self._room = _room_of(self._node, name)
+        self._arguments = path_or_node, name, maxsize, serializer, confirm
         self._gotten: dict[int, tuple[int, Delivery]] = {}
         """Thread and item, in the order in which they were got."""
         self._gets = itertools.count(1)
         self._getters: set[Deliveries] = set()
         self._shut: Literal["no", "draining", "at once"] = "no"
         self._closed = False
+        _QUEUES.add(self)
+
+    def __reduce__(self) -> tuple[Callable[..., DurableQueue], tuple[Any, ...]]:
+        """For another process: it opens the directory for itself."""
+        where, name, maxsize, serializer, confirm = self._arguments
+        if isinstance(where, Node):
+            raise WrongProcessError("a queue of a node is of its process; one of a path goes to others")
+        return _reopened, (os.path.abspath(where), name, maxsize, serializer, confirm)
+
+    def _forget(self) -> None:
+        """In a forked child: what was got is the parent's, and so are the threads that wait."""
+        self._gotten.clear()
+        self._getters.clear()
+        self._room = _room_of(self._node, self.name)
 
     def __repr__(self) -> str:
         return f"<warren.DurableQueue {self.name!r}>"
@@ -198,7 +217,6 @@ class DurableQueue:
                 if delivery is None and block:
                     delivery = self._await(None if deadline is None else max(0.0, deadline - time.monotonic()))
             except ActorStoppedError:  # the queue's actor starts anew, and everything is ready again; or it does not:
-                self._channel = None
                 self._queue.stats()  # then this says why
                 continue
             if delivery is not None:
@@ -210,49 +228,30 @@ class DurableQueue:
         """:meth:`get` without waiting for an item."""
         return self.get(block=False)
 
-    def _own_channel(self) -> Channel:
-        channel = self._channel
-        if channel is None or not channel.alive:
-            channel = self._channel = Channel(self._queue._verbs.actor, f"durable-{next(_numbers)}")
-        return channel
-
     def _get_now(self) -> Delivery | None:
-        channel = self._own_channel()
-        actor = channel.actor
-        batches: list[Delivered] = call(
-            actor, lambda: actor.queue_turn.get_many(channel.name, 1, ack_required=True)
-        ).get()
-        return next((one for delivered in batches for one in spread(Delivery, channel, delivered)), None)
+        return self._queue.get()
 
     def _await(self, timeout: float | None) -> Delivery | None:
-        """Wait in line with the other getters, as a consumer of one message: the channel keeps it when that goes."""
-        channel = self._own_channel()
-        deliveries = Deliveries(channel.name, channel.actor)
-        tag = f"{channel.name}-{next(self._gets)}"
-        channel.actor.actor_ref.ask(
-            m.Subscribe(ConsumerDeclaration(channel=channel.name, tag=tag, prefetch=1), deliveries)
-        )
+        """Wait in line with the other getters, as a consumer of one message: its channel keeps it when that goes."""
+        consumer = self._queue._verbs.consumer(1)
+        run(consumer.begin())
+        deliveries = consumer.deliveries
         self._getters.add(deliveries)
+        taken = False
         try:
             if self._shut == "no":
                 deliveries.arrival().settled(timeout)
-        except BaseException:  # KeyboardInterrupt: nobody takes what comes
-            self._stop_waiting(channel, deliveries, tag)
-            self._queue.nack(self._spread(channel, deliveries))
-            raise
-        self._stop_waiting(channel, deliveries, tag)
-        # Not earlier: what comes while the time runs out is this getter's all the same.
-        return next(self._spread(channel, deliveries), None)
-
-    def _stop_waiting(self, channel: Channel, deliveries: Deliveries, tag: str) -> None:
-        self._getters.discard(deliveries)
-        actor = channel.actor
-        call(actor, lambda: actor.cancel_consumer(tag)).get()
-
-    @staticmethod
-    def _spread(channel: Channel, deliveries: Deliveries) -> Iterator[Delivery]:
-        delivered = deliveries.take_now()
-        return iter(()) if delivered is None else spread(Delivery, channel, delivered)
+            self._getters.discard(deliveries)
+            run(consumer.cancel())
+            # Not earlier: what comes while the time runs out is this getter's all the same.
+            delivered = deliveries.take_now()
+            delivery = None if delivered is None else next(consumer.spread(Delivery, delivered), None)
+            taken = delivery is not None
+            return delivery
+        finally:
+            self._getters.discard(deliveries)
+            if not taken:  # KeyboardInterrupt, too: nobody takes what comes
+                run(consumer.close())
 
     def _take(self, delivery: Delivery) -> Any:
         self._gotten[next(self._gets)] = this_thread(), delivery
@@ -301,12 +300,19 @@ class DurableQueue:
             return
         self._closed = True
         self.shutdown(immediate=True)
+        gotten = [delivery for _, delivery in self._gotten.values()]
         self._gotten.clear()
-        if not is_foreign(self._node):
-            with contextlib.suppress(WarrenError):
-                if self._channel is not None:
-                    run(self._channel.shut())
+        with contextlib.suppress(WarrenError):
+            self._queue.nack(gotten)
+            self._queue.release()
+        if not self._node.is_foreign:
             self._lease.release()
+
+    def join_thread(self) -> None:
+        """Nothing, as items are safe when they are put; for programs that have it from ``multiprocessing``."""
+
+    def cancel_join_thread(self) -> None:
+        """The same."""
 
     def __enter__(self) -> Self:
         return self
@@ -315,3 +321,16 @@ class DurableQueue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _reopened(path: str, name: str, maxsize: int, serializer: Serializer | None, confirm: bool) -> DurableQueue:
+    return DurableQueue(path, name, maxsize, serializer, confirm=confirm)
+
+
+def _forget_all() -> None:
+    _ROOMS.clear()
+    for one in list(_QUEUES):
+        one._forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -94,6 +94,7 @@ class Node(NodeUsers, Vhost):
     def __init__(self, running: RunningNode | SharedDirectory) -> None:
         """:func:`warren.open` is the usual way."""
         self._opened = running
+        self._process = os.getpid()
         super().__init__(NodeVerbs(running) if isinstance(running, RunningNode) else running.verbs())
 
     @property
@@ -110,6 +111,11 @@ class Node(NodeUsers, Vhost):
     def config(self) -> Config:
         """Its settings."""
         return self._opened.config
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it was opened by the process that this one was forked from."""
+        return self._process != os.getpid()
 
     @property
     def is_guest(self) -> bool:

@@ -1,7 +1,8 @@
 """One node a directory for everybody in a process who knows only the path: Kombu's connections, durable queues.
 
-The node is opened for the first of them and closed by the last, or when the process ends. A directory that the program
-has opened by itself, with :func:`warren.open`, is locked: hand over that node instead of the path.
+The node is opened for the first of them and closed by the last, or when the process ends; with other processes it is
+shared. A directory that the program has opened by itself, with :func:`warren.open` and without ``share``, is locked:
+hand over that node instead of the path.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from typing import Any
 import attrs
 
 from warren import node as nodes
-from warren.actors.pool import WrongProcessError
 from warren.actors.shared import Shared
 from warren.config import Config
 from warren.node import Node
-from warren.running_node import ClosedError
 from warren.storage.errors import SettingsError, WarrenError
 
 
 def is_open(node: Node) -> bool:
-    """Whether it can be used by this process."""
+    """Whether it can be used by this process, which has opened it."""
+    if node.is_foreign:
+        return False
     try:
         node._opened.check_process()
     except WarrenError:
@@ -60,7 +61,7 @@ def lease_node(
     """
     key = os.path.realpath(path)
     chosen = None if config is None and not settings else Config.of(config, **(settings or {}))
-    node = _NODES.acquire(key, lambda: nodes.open(key, chosen))
+    node = _NODES.acquire(key, lambda: nodes.open(key, chosen, share=True))
     lease = NodeLease(node, key)
     if chosen is not None and chosen != node.config:
         lease.release()
@@ -71,14 +72,3 @@ def lease_node(
 def borrow_node(node: Node) -> NodeLease:
     """A node that is somebody else's to close."""
     return NodeLease(node, None)
-
-
-def is_foreign(node: Node) -> bool:
-    """Whether the node belongs to the process that this one was forked from."""
-    try:
-        node._opened.check_process()
-    except WrongProcessError:
-        return True
-    except ClosedError:
-        return False
-    return False

@@ -91,6 +91,12 @@ class VhostVerbs:
         """Those that failed too."""
         return [QueueVerbs(self.node, entry) for entry in list(self.node.vhost(self.name).queues.values())]
 
+    def queue_identity(self, name: str) -> object:
+        """What is another object for another queue of that name, as far as that is known. Raises
+        :class:`NotFoundError`, where that is known."""
+        [entry] = self.node.queues(self.name, [name])
+        return entry
+
     # ── exchanges and bindings ──────────────────────────────────────────────────────────────────────────────────
 
     def exchange(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import socket
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import attrs
 from pamqp import commands as c
+from pamqp.base import Frame as Method
 
 from warren.amqp.connection import Connection
 from warren.amqp.received import Event, MethodReceived, Violation
 from warren.amqp.states import Side, State
 from warren.client.errors import CONNECTION_FORCED, LinkLostError, refusal
 from warren.storage.errors import WarrenError
+
+_LOG = logging.getLogger("warren.client")
 
 RECEIVE_BYTES: Final = 1 << 18
 PATIENCE_S: Final = 30.0
@@ -44,61 +49,120 @@ class Login:
         return c.Connection.StartOk(properties, "PLAIN", f"\0{self.user}\0{self.password}")
 
 
-def shake_hands(
-    connection: socket.socket, login: Login, *, channel_max: int, frame_max: int, channels: Iterable[int]
-) -> tuple[Connection, list[Event]]:
-    """An open connection with these channels open, and what has come beyond that.
+class Hands:
+    """A connection that is being opened. The calling thread waits for each answer.
 
-    Raises :class:`LinkLostError` where the server hangs up, and what it refuses.
+    Raises :class:`LinkLostError` where the server hangs up, and what it refuses; the socket is closed then.
     """
-    engine = Connection(Side.CLIENT, channel_max=channel_max, frame_max=frame_max, has_own_methods=True)
-    rest: list[Event] = []
-    waiting = set(channels)
 
-    def until(condition: Callable[[], bool]) -> None:
-        while True:
-            data = engine.data_to_send()
-            if data:
-                connection.sendall(data)
-            if condition():
-                return
-            received = connection.recv(RECEIVE_BYTES)
-            if not received:
-                raise LinkLostError("the server hung up while the connection was opened")
-            for event in engine.receive(received):
-                _answer(engine, login, event, waiting, rest)
-
-    try:
+    def __init__(self, connection: socket.socket, login: Login, channel_max: int, frame_max: int) -> None:
+        self._socket = connection
+        self._login = login
+        self._engine = Connection(Side.CLIENT, channel_max=channel_max, frame_max=frame_max, has_own_methods=True)
+        self.rest: list[Event] = []
+        """What came and belongs to whoever uses the connection."""
+        self._mine: int | None = None
+        self._answers: list[Method] = []
         connection.settimeout(PATIENCE_S)
-        until(lambda: engine.state is State.RUNNING)
+        self._until(lambda: self._engine.state is State.RUNNING)
+
+    def declare(self, number: int, methods: list[Method]) -> None:
+        """Declare these, in order, through a channel for that; what is refused is left out."""
+        self._mine = number
+        while methods:
+            self._ask(c.Channel.Open(), 1)
+            for method in methods:
+                self._engine.send(number, method)
+            self._answers.clear()
+            count = len(methods)
+            self._until(functools.partial(self._has, count))
+            if not _is_close(self._answers):
+                self._ask(c.Channel.Close(200, "Goodbye", 0, 0), 1)
+                break
+            refused = self._answers[-1]
+            _LOG.warning("something could not be declared again: %s", getattr(refused, "reply_text", ""))
+            self._engine.send(number, c.Channel.CloseOk())
+            methods = methods[len(self._answers) :]
+        self._mine = None
+
+    def _has(self, count: int) -> bool:
+        """Whether so many answers came, or the channel was closed."""
+        return len(self._answers) >= count or _is_close(self._answers)
+
+    def _ask(self, method: Method, count: int) -> None:
+        if self._mine is not None:
+            self._answers.clear()
+            self._engine.send(self._mine, method)
+            self._until(lambda: len(self._answers) >= count)
+
+    def open(self, numbers: Iterable[int]) -> None:
+        """Open these channels."""
+        waiting = set(numbers)
         for number in sorted(waiting):
-            engine.send(number, c.Channel.Open())
-        until(lambda: not waiting)
-        connection.settimeout(None)
-    except (OSError, WarrenError) as error:
-        connection.close()
-        if isinstance(error, WarrenError):
+            self._engine.send(number, c.Channel.Open())
+        self._until(lambda: self._take_opened(waiting))
+
+    def _take_opened(self, waiting: set[int]) -> bool:
+        opened = [one for one in self.rest if isinstance(one, MethodReceived) and _is_open_ok(one.method)]
+        for one in opened:
+            self.rest.remove(one)
+            waiting.discard(one.channel)
+        return not waiting
+
+    def done(self) -> Connection:
+        """The open connection."""
+        self._socket.settimeout(None)
+        return self._engine
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        try:
+            while True:
+                data = self._engine.data_to_send()
+                if data:
+                    self._socket.sendall(data)
+                if condition():
+                    return
+                received = self._socket.recv(RECEIVE_BYTES)
+                if not received:
+                    raise LinkLostError("the server hung up while the connection was opened")
+                for event in self._engine.receive(received):
+                    self._answer(event)
+        except OSError as error:
+            self._socket.close()
+            raise LinkLostError(f"the connection could not be opened: {error}") from error
+        except WarrenError:
+            self._socket.close()
             raise
-        raise LinkLostError(f"the connection could not be opened: {error}") from error
-    return engine, rest
+
+    def _answer(self, event: Event) -> None:
+        engine = self._engine
+        if isinstance(event, Violation):
+            raise event.error
+        if not isinstance(event, MethodReceived):
+            self.rest.append(event)
+            return
+        match event.method:
+            case c.Connection.Start():
+                engine.send(0, self._login.start_ok())
+            case c.Connection.Tune():
+                engine.send(0, c.Connection.TuneOk(engine.channel_max, engine.frame_max, 0))
+                engine.send(0, c.Connection.Open(self._login.vhost))
+            case c.Connection.Close(reply_code=code, reply_text=text):
+                raise LinkLostError(text or "") if code == CONNECTION_FORCED else refusal(code, text)
+            case method if event.channel == self._mine:
+                self._answers.append(method)
+            case method if event.channel:
+                self.rest.append(event)
 
 
-def _answer(engine: Connection, login: Login, event: Event, waiting: set[int], rest: list[Event]) -> None:
-    if isinstance(event, Violation):
-        raise event.error
-    if not isinstance(event, MethodReceived):
-        rest.append(event)
-        return
-    match event.method:
-        case c.Connection.Start():
-            engine.send(0, login.start_ok())
-        case c.Connection.Tune():
-            engine.send(0, c.Connection.TuneOk(engine.channel_max, engine.frame_max, 0))
-            engine.send(0, c.Connection.Open(login.vhost))
-        case c.Connection.Close(reply_code=code, reply_text=text):
-            raise LinkLostError(text or "") if code == CONNECTION_FORCED else refusal(code, text)
-        case c.Channel.OpenOk():
-            waiting.discard(event.channel)
-        case _:
-            if event.method.index >> 16 != c.Connection.frame_id:
-                rest.append(event)
+def shake_hands(connection: socket.socket, login: Login, channel_max: int, frame_max: int) -> Hands:
+    """Open a connection over a socket; for its errors see :class:`Hands`."""
+    return Hands(connection, login, channel_max, frame_max)
+
+
+def _is_close(answers: list[Method]) -> bool:
+    return bool(answers) and isinstance(answers[-1], c.Channel.Close)
+
+
+def _is_open_ok(method: Method) -> bool:
+    return isinstance(method, c.Channel.OpenOk)

@@ -25,6 +25,7 @@ from warren.amqp.received import Event, MethodReceived, Violation
 from warren.client.errors import CONNECTION_FORCED, LinkLostError, refusal
 from warren.client.handshake import RECEIVE_BYTES, Login, shake_hands
 from warren.client.sending import Receiver, Sending
+from warren.client.topology import Topology
 from warren.storage.errors import WarrenError
 
 _LOG = logging.getLogger("warren.client")
@@ -56,6 +57,8 @@ class Link(Sending):
         self._channels: dict[int, Receiver] = {}
         self._free_numbers: list[int] = []
         self._last_number = 0
+        self.topology = Topology()
+        """What has to be declared again on the next socket."""
         self._ready: list[Future] = []
         self._good_bye: Future | None = None
         self.blocked = ""
@@ -81,9 +84,10 @@ class Link(Sending):
             connection = self._connect(lambda: self.closed is not None)
             with self._lock:
                 numbers = sorted(self._channels)
-            engine, rest = shake_hands(
-                connection, self._login, channel_max=self._channel_max, frame_max=self._frame_max, channels=numbers
-            )
+                again = self.topology.again()
+            hands = shake_hands(connection, self._login, self._channel_max, self._frame_max)
+            hands.declare(self._last_number + 1, again)
+            hands.open(numbers)
         except LinkLostError as error:
             _LOG.info("%s", error)
             self._park.acquire(timeout=TICK_S)
@@ -96,7 +100,7 @@ class Link(Sending):
             if self.closed is not None:
                 connection.close()
                 return
-            self.engine = engine
+            self.engine = engine = hands.done()
             self.watch(connection)
             self._free_numbers = [one for one in range(1, self._last_number + 1) if one not in self._channels]
             for number in numbers:
@@ -106,7 +110,7 @@ class Link(Sending):
                     engine.send(number, c.Channel.Close(200, "Goodbye", 0, 0))
             ready, self._ready = self._ready, []
             later += [(future.offer, (None,)) for future in ready]
-            for event in rest:
+            for event in hands.rest:
                 self._receive_event(event, later)
             self.flush()
         call_later(later)

@@ -14,7 +14,7 @@ from warren.actors.deliveries import Deliveries
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.effects import Delivered
-from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.errors import ArgumentsError, NotFoundError
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishKey, QueueGoneError
 from warren.actors.leading import Later
@@ -213,6 +213,7 @@ class RemoteQueueVerbs(QueueVerbs):
         yield from call(self.remote, "queue.set_mode", name=self.name, mode=mode)
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> Steps[int]:
+        self.remote.topology.delete_queue(self.name)
         found: c.Queue.DeleteOk = yield from self.remote.ask(c.Queue.Delete(0, self.name, if_unused, if_empty))
         return int(found.message_count or 0)
 
@@ -301,8 +302,9 @@ class Subscription(DeliverySlot):
 
     def _begun_again(self, begun: Future) -> None:
         deliveries = None if self.deliveries is None else self.deliveries()
-        if begun.error is not None and not isinstance(begun.error, LinkLostError) and deliveries is not None:
-            deliveries.end(begun.error)
+        error = begun.error
+        if error is not None and not isinstance(error, LinkLostError) and deliveries is not None:
+            deliveries.end(QueueGoneError(str(error)) if isinstance(error, NotFoundError) else error)
 
 
 class RemoteConsumerVerbs(ConsumerVerbs):

@@ -42,6 +42,7 @@ class RemoteVhost:
         self.path = path
         self.name = name
         self.window = Window()
+        self.topology = link.topology
         self._control: ClientChannel | None = None
         self._publishers: dict[str, PublishChannel] = {}
 
@@ -58,9 +59,10 @@ class RemoteVhost:
 
     def control(self) -> Steps[ClientChannel]:
         """The channel for questions, open."""
+        if not self.link.is_up:
+            yield self.link.ready()
         channel = self._control
         if channel is None or not channel.alive:
-            yield self.link.ready()
             channel = self._control = ClientChannel(self.link)
             channel.open()
         if channel.opened is not None and not channel.opened.done:

@@ -65,6 +65,7 @@ class SharedDirectory:
         self._host = host
         self._running: RunningNode | None = None
         self._closed = False
+        self._process = os.getpid()
         self._begin()
         self.local: RunningNode | None = None
         """The node that handles work on directly."""
@@ -123,6 +124,9 @@ class SharedDirectory:
 
     def _connect(self, stopped: Callable[[], bool]) -> socket.socket:
         """A socket to the host, whoever that is or will be."""
+        if self._process != os.getpid():  # not when it was forked: who forks may forget what is to be done at the end
+            self._process = os.getpid()
+            open_nodes.close_at_exit(self)
         patience = time.monotonic() + GRACE_S
         while not stopped():
             holder = lock_holder(self._lock_path)
@@ -184,7 +188,6 @@ class SharedDirectory:
             remote.link.forget(error)
             remote.forget()
         self._remotes = remotes
-        open_nodes.close_at_exit(self)
 
 
 def _connected(directory: str) -> socket.socket | None:

@@ -109,9 +109,10 @@ class RemoteVhostVerbs(VhostVerbs):
             auto_delete=auto_delete,
             arguments=arguments or {},
         )
-        answer = yield from self.remote.ask(
-            c.Queue.Declare(0, name, False, durable, exclusive, auto_delete, False, dict(declaration.arguments))
-        )
+        method = c.Queue.Declare(0, name, False, durable, exclusive, auto_delete, False, dict(declaration.arguments))
+        answer = yield from self.remote.ask(method)
+        method.queue = answer.queue
+        self.remote.topology.declare_queue(method)
         if answer.queue != declaration.name:
             declaration = QueueDeclaration(
                 vhost=self.name,
@@ -124,6 +125,7 @@ class RemoteVhostVerbs(VhostVerbs):
         return RemoteQueueVerbs(self.remote, declaration)
 
     def _delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool, force: bool) -> Steps[int]:
+        self.remote.topology.delete_queue(name)
         if vhost == self.name and not force:  # by the owner of exclusive ones
             answer = yield from self.remote.ask(c.Queue.Delete(0, name, if_unused, if_empty))
             return int(answer.message_count)
@@ -133,6 +135,9 @@ class RemoteVhostVerbs(VhostVerbs):
     def all_queues(self) -> list[Any]:
         found = run(self._call("vhost.queues"))
         return [RemoteQueueVerbs(self.remote, QueueDeclaration(vhost=self.name, **one)) for one in found]
+
+    def queue_identity(self, name: str) -> object:
+        return self  # the handle goes by the name
 
     # ── exchanges and bindings ──────────────────────────────────────────────────────────────────────────────────
 
@@ -158,13 +163,15 @@ class RemoteVhostVerbs(VhostVerbs):
             internal=internal,
             arguments=arguments or {},
         )
-        yield from self.remote.ask(
-            c.Exchange.Declare(0, name, type, False, durable, auto_delete, internal, False, dict(declaration.arguments))
-        )
+        found = dict(declaration.arguments)
+        method = c.Exchange.Declare(0, name, type, False, durable, auto_delete, internal, False, found)
+        yield from self.remote.ask(method)
+        self.remote.topology.declare_exchange(method)
         return RemoteExchangeVerbs(self.remote, declaration)
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> Steps[None]:
         yield from self.remote.ask(c.Exchange.Delete(0, name, if_unused))
+        self.remote.topology.delete_exchange(name)
 
     def bind(
         self,
@@ -174,10 +181,9 @@ class RemoteVhostVerbs(VhostVerbs):
         arguments: Mapping[str, Any] | None = None,
     ) -> Steps[None]:
         binding = self._binding(destination, source, routing_key, arguments)
-        kind = c.Exchange.Bind if binding.destination_type == "exchange" else c.Queue.Bind
-        yield from self.remote.ask(
-            kind(0, binding.destination, binding.source, routing_key, False, dict(binding.arguments))
-        )
+        method = _bind(binding)
+        yield from self.remote.ask(method)
+        self.remote.topology.bind(method)
 
     def unbind(
         self,
@@ -187,6 +193,7 @@ class RemoteVhostVerbs(VhostVerbs):
         arguments: Mapping[str, Any] | None = None,
     ) -> Steps[None]:
         binding = self._binding(destination, source, routing_key, arguments)
+        self.remote.topology.unbind(_bind(binding))
         found = dict(binding.arguments)
         yield from self.remote.ask(
             c.Exchange.Unbind(0, binding.destination, binding.source, routing_key, False, found)
@@ -221,6 +228,11 @@ class RemoteVhostVerbs(VhostVerbs):
                 timeout=timeout,
             )
         )
+
+
+def _bind(binding: Binding) -> c.Queue.Bind | c.Exchange.Bind:
+    kind = c.Exchange.Bind if binding.destination_type == "exchange" else c.Queue.Bind
+    return kind(0, binding.destination, binding.source, binding.routing_key, False, dict(binding.arguments))
 
 
 class RemoteNodeVerbs(RemoteVhostVerbs, NodeVerbs):

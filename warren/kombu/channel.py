@@ -28,7 +28,6 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishRefusedError
 from warren.actors.pool import ActorStoppedError
-from warren.actors.queue_entry import QueueEntry
 from warren.channel import settle
 from warren.consumer import Delivery
 from warren.exchange_verbs import UnroutableError
@@ -62,7 +61,7 @@ class Channel(base.StdChannel):
         self._subscriptions: dict[str, Subscription] = {}
         self._ended: list[Subscription] = []
         """Cancelled, with messages that are unsettled."""
-        self._handles: dict[str, tuple[QueueEntry, Queue]] = {}
+        self._handles: dict[str, tuple[object, Queue]] = {}
         self._tags = itertools.count(1)
         self._consumed: dict[int, tuple[Delivery, dict[int, None]]] = {}
         self._gotten: dict[int, Delivery] = {}
@@ -204,10 +203,10 @@ class Channel(base.StdChannel):
     def _queue(self, name: str) -> Queue:
         """A handle that stays, for what it got is unsettled with it; another one where the queue was deleted since."""
         vhost = self._open_connection.vhost
-        [entry] = vhost._verbs.node.queues(vhost.name, [name])
+        identity = vhost._verbs.queue_identity(name)
         known = self._handles.get(name)
-        if known is None or known[0] is not entry:
-            known = self._handles[name] = entry, vhost.queue(name, passive=True)
+        if known is None or known[0] is not identity:
+            known = self._handles[name] = identity, vhost.queue(name, passive=True)
         return known[1]
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,13 +15,13 @@ import time
 from collections import deque
 from typing import Any
 
-from warren.actors.pool import ActorStoppedError
+from warren.actors.pool import ActorStoppedError, WrongProcessError
 from warren.actors.wake_event import WakeEvent
 from warren.exchange import Exchange
 from warren.kombu.address import Address
 from warren.kombu.errors import as_amqp
 from warren.kombu.subscription import Receiver, Subscription
-from warren.shared_node import is_foreign, is_open
+from warren.shared_node import is_open
 from warren.storage.errors import WarrenError
 
 
@@ -50,7 +50,7 @@ class Connection:
     @property
     def is_foreign(self) -> bool:
         """Whether the node is that of the process that this one was forked from."""
-        return is_foreign(self.node)
+        return self.node.is_foreign
 
     @property
     def is_usable(self) -> bool:
@@ -59,6 +59,8 @@ class Connection:
 
     def check(self) -> None:
         """Raise where it cannot be used any more."""
+        if self.is_foreign:
+            raise WrongProcessError(f"{self.node.path} was opened by the process that this one was forked from")
         self.node._opened.check_process()
 
     # ── channels and what they share ────────────────────────────────────────────────────────────────────────────

@@ -145,7 +145,7 @@ async def _declare(channel: ServerChannel, name: str, method: c.Queue.Declare) -
         streams.refuse_server_name()
     if not name:
         name = channel.node.new_queue_name()
-    elif name.startswith(RESERVED_PREFIX):
+    elif name.startswith(RESERVED_PREFIX) and not channel.connection.is_owner:
         raise Refusal(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
     channel.check("queue", name, "configure")
     there = streams.find_stream(channel, name)
