@@ -222,7 +222,7 @@ def _serve_directory(running: RunningNode) -> RunningNode:
     from warren.server import Server, ServerSettings  # noqa: PLC0415
 
     try:
-        Server(running, ServerSettings(port=None, directory=running.path)).start()
+        Server(running, ServerSettings(port=None, directory=running.path, consumer_timeout=None)).start()
     except BaseException:
         running.close()
         raise

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import socket
 import time
@@ -87,6 +88,7 @@ class SharedDirectory:
         self._hosting = new_lock()
         self._remotes: list[RemoteVhost] = []
         self._ended = Future()
+        self._election = -1
 
     # ── host or client ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -96,12 +98,29 @@ class SharedDirectory:
         return self._running is not None
 
     def _become_host(self) -> RunningNode:
+        """Raises :class:`DirectoryLockedError` where another process is, or is just becoming host."""
         with self._hosting:
             if self._closed:
                 raise LinkLostError("the directory is being closed")
             if self._running is None:
-                self._running = self._host()
+                self._running = self._elected()
             return self._running
+
+    def _elected(self) -> RunningNode:
+        """One process at a time opens the node: the lock of the directory itself says which, and is given up then."""
+        self._election = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._election, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if lock_holder(self._lock_path) is not None:
+                raise DirectoryLockedError(f"{self._lock_path}: in use")
+            return self._host()
+        except BlockingIOError:
+            raise DirectoryLockedError(f"{self._lock_path}: another process is just opening it") from None
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._election, fcntl.LOCK_UN)  # for copies that a forked child may have, too
+                os.close(self._election)
+            self._election = -1
 
     def running(self) -> RunningNode:
         """The node, where this process hosts it. Raises :class:`NotFromOutsideError`."""
@@ -134,6 +153,7 @@ class SharedDirectory:
                 try:
                     self._become_host()
                 except DirectoryLockedError:
+                    time.sleep(RETRY_S)
                     continue
             elif holder.endswith(SHARED):
                 patience = time.monotonic() + GRACE_S
@@ -182,6 +202,8 @@ class SharedDirectory:
             return
         error = WrongProcessError(f"{self.path}: this was asked for by the process that this one was forked from")
         remotes = self._remotes
+        if self._election >= 0:
+            os.close(self._election)
         self._begin()
         self._running = self.local = None
         for remote in remotes:
