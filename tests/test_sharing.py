@@ -97,8 +97,7 @@ def test_a_guest_publishes_and_the_host_gets_it_and_the_other_way_round(host: No
     )
     assert (found.exchange, found.routing_key) == ("", "q")
     found.ack()
-    here.sync()
-    assert there.stats()["messages"] == 0
+    wait_until(lambda: here.stats()["messages"] == 0, "the ack did not come")
     assert (there.name, there.vhost, there.durable, there.arguments) == ("q", "/", True, {"x-max-length": 10})
 
 
