@@ -18,10 +18,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from warren.actors.engines.arguments import QueueDeclaration, locked
+from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.definitions_json import Imported
-from warren.actors.engines.errors import NotFoundError, PreconditionFailedError, ResourceLockedError
+from warren.actors.engines.errors import NotFoundError, PreconditionFailedError
 from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
 from warren.actors.engines.parameters import Parameters
 from warren.actors.engines.policies import Policy, PolicyKind
@@ -170,9 +170,8 @@ class NodeRegistry(NodePart):
         before = [user.name for user in self.users]
         result = work(self.definitions)
         self._save()
-        for name in before:
-            if name not in self.users:
-                self._context.on_deleted("user", name)
+        for name in set(before).difference(user.name for user in self.users):
+            self._context.on_deleted("user", name)
         return result
 
     def delete_vhost(self, name: str) -> None:
@@ -209,7 +208,7 @@ class NodeRegistry(NodePart):
         vhost = self.vhost(declaration.vhost)
         entry = vhost.queues.get(declaration.name)
         if entry is not None:
-            _check_owner(entry, owner)
+            entry.check_owner(owner)
         else:
             self._check_queue_limit(vhost, declaration)
         if self.definitions.declare_queue(declaration, named_by_node=declaration.name.startswith("amq.gen-")):
@@ -223,11 +222,8 @@ class NodeRegistry(NodePart):
         return entry
 
     def _check_queue_limit(self, vhost: RunningVhost, declaration: QueueDeclaration) -> None:
-        limit = self.parameters.vhost_limits(vhost.name).get("max-queues", -1)
-        if 0 <= limit <= len(vhost.queues) + len(self.streams.of(vhost.name)):
-            raise PreconditionFailedError(
-                f"cannot declare queue '{declaration.name}': queue limit in vhost '{vhost.name}' ({limit}) is reached"
-            )
+        count = len(vhost.queues) + len(self.streams.of(vhost.name))
+        self.parameters.check_queue_limit(vhost.name, declaration.name, count)
 
     def declare_stream(self, declaration: QueueDeclaration) -> Stream:
         """See that a stream is there; one that is, is the one that is asked for or it is refused."""
@@ -269,7 +265,7 @@ class NodeRegistry(NodePart):
         entry = self.vhost(vhost).queues.get(name)
         if entry is None:
             raise NotFoundError(f"no queue '{name}' in vhost '{vhost}'")
-        _check_owner(entry, owner)
+        entry.check_owner(owner)
         return entry
 
     def use_queue(self, vhost: str, name: str, owner: object | None) -> QueueEntry:
@@ -302,7 +298,7 @@ class NodeRegistry(NodePart):
             return 0
         entry = running.queues[name]
         if owner is not None:
-            _check_owner(entry, owner)
+            entry.check_owner(owner)
         if force and entry.running is None:
             running.remove_files(entry)
         deleted = self._take_out(running, name, if_empty=if_empty, if_unused=if_unused)
@@ -362,7 +358,7 @@ class NodeRegistry(NodePart):
     def _check_destination(self, binding: Binding, owner: object) -> None:
         entry = self.vhost(binding.vhost).queues.get(binding.destination)
         if entry is not None and binding.destination_type == "queue":
-            _check_owner(entry, owner)
+            entry.check_owner(owner)
 
     def set_policy(self, policy: Policy) -> None:
         """See that a policy, or an operator policy, is there; queues are told of it."""
@@ -382,10 +378,6 @@ class NodeRegistry(NodePart):
         """As RabbitMQ's JSON."""
         return [policy.to_json() for policy in self.vhost(vhost).definitions.policies.all(kind)]
 
-    def export_definitions(self, vhost: str | None) -> dict[str, Any]:
-        """As RabbitMQ's JSON."""
-        return self.definitions.export_definitions(vhost)
-
     def import_definitions(self, document: Mapping[str, Any], vhost: str | None) -> Imported:
         """Add what the JSON has, all of it or nothing."""
         imported = self.definitions.import_definitions(document, vhost)
@@ -404,9 +396,3 @@ class NodeRegistry(NodePart):
                 entry = running.queues[declaration.name] = QueueEntry(declaration)
                 running.start_queue(entry)
         return imported
-
-
-def _check_owner(entry: QueueEntry, owner: object | None) -> None:
-    """Raise :class:`ResourceLockedError` where a queue is exclusive to somebody else."""
-    if entry.owner is not None and entry.owner is not owner:
-        raise ResourceLockedError(locked(entry.declaration))

@@ -10,7 +10,8 @@ from typing import Any
 import attrs
 from pykka import ActorRef
 
-from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.arguments import QueueDeclaration, locked
+from warren.actors.engines.errors import ResourceLockedError
 from warren.actors.engines.restarts import Restarts
 from warren.actors.handing_over import QueueDownError, QueueGoneError
 from warren.actors.queue_actor import QueueActor
@@ -51,6 +52,11 @@ class QueueEntry:
         if self.error is not None:
             return QueueDownError(f"{self.declaration} is down: {self.error}")
         return self._actor.stopped_error() if self._actor is not None else QueueDownError(f"{self.declaration} is down")
+
+    def check_owner(self, owner: object | None) -> None:
+        """Raise :class:`ResourceLockedError` where the queue is exclusive to somebody else."""
+        if self.owner is not None and self.owner is not owner:
+            raise ResourceLockedError(locked(self.declaration))
 
     def start(self, actor: QueueActor) -> None:
         """Let an actor have the queue."""

@@ -230,7 +230,7 @@ class RunningNode:
 
     def definitions(self, vhost: str | None = None) -> Steps[dict[str, Any]]:
         """What is declared, of the whole node or of one vhost, as RabbitMQ's definitions JSON."""
-        return (yield from self.change(lambda actor: actor.export_definitions(vhost)))
+        return (yield from self.change(lambda actor: actor.definitions.export_definitions(vhost)))
 
     def memory(self) -> Steps[dict[str, Any]]:
         """Memory and disk as the monitor sees them, and the alarms that are set."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from warren.actors.engines.changes import ChangeNotes, NotedTable
-from warren.actors.engines.errors import AccessRefusedError, ArgumentsError, NotFoundError
+from warren.actors.engines.errors import AccessRefusedError, ArgumentsError, NotFoundError, PreconditionFailedError
 from warren.actors.engines.texts import check_short_string, check_texts
 from warren.actors.engines.users import checked_limits
 
@@ -60,6 +60,14 @@ class Parameters:
         """How many connections and queues a vhost may have (:data:`VHOST_LIMITS`); below 0: any number."""
         limits: dict[str, int] = self._parameters.get((vhost, LIMITS_COMPONENT, LIMITS_NAME)) or {}
         return limits
+
+    def check_queue_limit(self, vhost: str, queue: str, count: int) -> None:
+        """Raise :class:`PreconditionFailedError` where a vhost with ``count`` queues may not have one more."""
+        limit = self.vhost_limits(vhost).get("max-queues", -1)
+        if 0 <= limit <= count:
+            raise PreconditionFailedError(
+                f"cannot declare queue '{queue}': queue limit in vhost '{vhost}' ({limit}) is reached"
+            )
 
     def forget_vhost(self, vhost: str) -> None:
         """The vhost was deleted."""
