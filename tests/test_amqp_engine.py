@@ -154,6 +154,19 @@ def test_messages_that_came_together_are_one_run() -> None:
     ]
 
 
+def test_deliveries_may_differ_in_their_properties() -> None:
+    client, server = running(frame_max=FRAME_MIN_SIZE)
+    bodies = [b"", b"small", bytes(FRAME_MIN_SIZE)]
+    properties = [PERSISTENT, NO_PROPERTIES, PERSISTENT]
+    server.deliver_each(1, c.Basic.Deliver("ctag", 0, False, "logs", "info"), range(7, 10), properties, bodies)
+    delivered = client.receive(server.data_to_send())
+    assert [(one.tags, one.properties, one.bodies) for one in delivered if isinstance(one, Messages)] == [
+        ([7], PERSISTENT, [b""]),
+        ([8], NO_PROPERTIES, [b"small"]),
+        ([9], PERSISTENT, [bytes(FRAME_MIN_SIZE)]),
+    ]
+
+
 def test_a_body_that_is_larger_than_a_frame_stands_in_several() -> None:
     client, server = running(frame_max=FRAME_MIN_SIZE)
     body = bytes(range(256)) * 100

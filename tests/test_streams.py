@@ -25,6 +25,7 @@ from warren.actors.engines.topics.names import check_topic_name, stream_topic
 from warren.actors.engines.topics.stream_retention import STREAM_QUEUE_ID, StreamRetention, hold
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.engines.users import Users
+from warren.ctl.listing import list_queues
 from warren.msg_store.commit_log import Batch
 from warren.msg_store.commit_log_format import Host
 from warren.queue_index.properties import Properties, decode_properties, encode_properties
@@ -363,6 +364,19 @@ def test_what_is_shown_of_a_stream(here: Served) -> None:
         assert (shown["queue"], shown["prefetch_count"], shown["ack_required"]) == ("events", 10, True)
         channel.basic_cancel(consumer.tag)
         assert here.node.stats()["vhosts"]["/"]["streams"]["events"]["consumers"] == 0
+
+
+def test_streams_are_among_the_queues_that_ctl_lists(here: Served) -> None:
+    with here.channel() as channel:
+        channel.queue_declare("jobs", durable=True)
+        declare(channel)
+        publish(channel, "events", [b"0", b"1"])
+        columns = ["name", "type", "messages", "state"]
+        rows = list_queues(here.node._running, {"vhost": "/", "columns": columns})
+        assert [[row[column] for column in columns] for row in rows] == [
+            ["jobs", "classic", 0, "running"],
+            ["events", "stream", 2, "running"],
+        ]
 
 
 def test_rights_are_those_of_a_queue(here: Served) -> None:

@@ -264,10 +264,21 @@ class RunningNode:
         """Of every vhost the queues' :meth:`Queue.stats`, its streams, the queues that failed, and the stores;
         :meth:`memory`; and the topics (:mod:`warren.topic_stats`), ``None`` where there never was one."""
         memory = yield from self.memory()
-        found: dict[str, Any] = yield Reading(lambda: self._stats(memory))
+        streams: dict[str, dict[str, Any]] = {}
+        for stream in self.actor.streams:
+            with contextlib.suppress(WarrenError):
+                of_vhost = streams.setdefault(stream.declaration.vhost, {})
+                of_vhost[stream.declaration.name] = yield from self.stream_stats(stream)
+        found: dict[str, Any] = yield Reading(lambda: self._stats(memory, streams))
         return found
 
-    def _stats(self, memory: dict[str, Any]) -> dict[str, Any]:
+    def stream_stats(self, stream: Stream) -> Steps[dict[str, Any]]:
+        """What a stream says of itself, with what was published until now."""
+        yield from self.caught_up()
+        found: dict[str, Any] = yield Reading(stream.stats)
+        return found
+
+    def _stats(self, memory: dict[str, Any], streams: dict[str, dict[str, Any]]) -> dict[str, Any]:
         vhosts: dict[str, Any] = {}
         for name, running in list(self.actor.vhosts.items()):
             queues: dict[str, Any] = {}
@@ -278,11 +289,8 @@ class RunningNode:
                 stores = {kind: attrs.asdict(status) for kind, status in running.store_statuses()}
             except WarrenError:
                 continue  # the vhost is just being deleted, or opened anew
-            streams: dict[str, Any] = {}
-            for stream in self.actor.streams.of(name):
-                with contextlib.suppress(WarrenError):
-                    streams[stream.declaration.name] = stream.stats()
-            vhosts[name] = {"queues": queues, "streams": streams, "down": failed_queues(running), "stores": stores}
+            of_streams = streams.get(name, {})
+            vhosts[name] = {"queues": queues, "streams": of_streams, "down": failed_queues(running), "stores": stores}
         return {"path": self.path, "memory": memory, "vhosts": vhosts, "topics": self._topic_stats()}
 
     def _topic_stats(self) -> dict[str, Any] | None:

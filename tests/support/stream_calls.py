@@ -150,7 +150,7 @@ def _publishes(name: str, *bodies: bytes, more: int) -> Any:
     return then
 
 
-def _refused(settle: Callable[[BlockingChannel], None]) -> Any:
+def refused(settle: Callable[[BlockingChannel], None]) -> Any:
     def then(channel: BlockingChannel) -> int:
         settle(channel)
         return 99  # which never come
@@ -350,9 +350,9 @@ CALLS: Final[dict[str, Call]] = {
     "two at a time, all acked": reads("five", 2, prefetch=2, then=_acks(0, multiple=True, more=4)),
     "two at a time, the second acked": reads("five", 2, prefetch=2, then=_acks(2, more=3)),
     "an unknown tag acked": reads("five", 5, then=_acks(9, more=5)),
-    "nacked": reads("five", 5, then=_refused(lambda channel: channel.basic_nack(1))),
-    "nacked for good": reads("five", 5, then=_refused(lambda channel: channel.basic_nack(1, requeue=False))),
-    "rejected": reads("five", 5, then=_refused(lambda channel: channel.basic_reject(1))),
+    "nacked": reads("five", 5, then=refused(lambda channel: channel.basic_nack(1))),
+    "nacked for good": reads("five", 5, then=refused(lambda channel: channel.basic_nack(1, requeue=False))),
+    "rejected": reads("five", 5, then=refused(lambda channel: channel.basic_reject(1))),
     "two at once": call(_two_at_once),
     "cancelled": call(_cancelled),
     "what comes later": reads("one", 0, None, then=_publishes("one", b"a", b"b", b"c", more=3)),

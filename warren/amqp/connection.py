@@ -430,12 +430,24 @@ class Connection:
     ) -> None:
         """Send deliveries that differ in their delivery tags and bodies; the method's own tag does not count."""
         self._check_content(channel, deliver)
-        encoded = encode_arguments(deliver)
-        at = 1 + encoded[0]  # behind the consumer tag
-        method = encoded[:at], encoded[at + 8 :]
+        method = _around_tag(deliver)
         self._out.append(
             contents(channel, deliver.index, method, properties, bodies, tags=tags, frame_max=self._writable_bytes)
         )
+
+    def deliver_each(
+        self,
+        channel: int,
+        deliver: c.Basic.Deliver,
+        tags: Iterable[int],
+        properties: Iterable[bytes],
+        bodies: Iterable[bytes],
+    ) -> None:
+        """Send deliveries that differ in their properties, too."""
+        self._check_content(channel, deliver)
+        method, index, frame_max = _around_tag(deliver), deliver.index, self._writable_bytes
+        for tag, each, body in zip(tags, properties, bodies, strict=True):
+            self._out.append(contents(channel, index, method, each, (body,), tags=(tag,), frame_max=frame_max))
 
     def send_message(
         self, channel: int, method: c.Basic.GetOk | c.Basic.Return, properties: bytes, body: bytes
@@ -495,6 +507,13 @@ def _decode_on_0(payload: bytes) -> Method:
         raise
     except ProtocolError:
         raise ProtocolError(INTERNAL_ERROR, "") from None
+
+
+def _around_tag(deliver: c.Basic.Deliver) -> tuple[bytes, bytes]:
+    """The method's bytes before its delivery tag and behind it."""
+    encoded = encode_arguments(deliver)
+    at = 1 + encoded[0]  # behind the consumer tag
+    return encoded[:at], encoded[at + 8 :]
 
 
 def _lower(ours: int, theirs: int) -> int:

@@ -10,11 +10,13 @@ from warren.actors.inbox import Call
 from warren.actors.looking import ask_politely
 from warren.actors.node_actor import NodeActor
 from warren.actors.queue_entry import QueueEntry
+from warren.actors.streams import Stream
 from warren.ctl.text import typed_table
 from warren.ctl.verb import Arguments
 from warren.queue_verbs import QueueVerbs
 from warren.running_node import RunningNode
 from warren.steps import run
+from warren.storage.errors import WarrenError
 
 Rows = list[dict[str, Any]]
 
@@ -52,8 +54,20 @@ _PATIENCE_S: Final = 1.0
 
 
 def list_queues(node: RunningNode, said: Arguments) -> Rows:
-    wanted = set(said["columns"])
-    return [_queue(entry, wanted) for entry in list(node.vhost(said["vhost"]).queues.values())]
+    wanted, vhost = set(said["columns"]), node.vhost(said["vhost"])
+    queues = [_queue(entry, wanted) for entry in list(vhost.queues.values())]
+    return queues + [_stream(node, stream) for stream in node.actor.streams.of(vhost.name)]
+
+
+def _stream(node: RunningNode, stream: Stream) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(QUEUE_COLUMNS)
+    declaration = stream.declaration
+    try:
+        row |= run(node.stream_stats(stream))
+    except WarrenError:  # the topics are down
+        row |= {"name": declaration.name, "durable": True, "auto_delete": False, "exclusive": False}
+        row |= {"state": "down", "type": "stream"}
+    return row | {"arguments": typed_table(declaration.arguments)}
 
 
 def _queue(entry: QueueEntry, wanted: set[str]) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import logging
+import operator
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from warren.server.channel import ServerChannel
 
 _LOG = logging.getLogger("warren.server")
+
+_address = operator.attrgetter("exchange", "routing_key")
 
 _MOST_AT_ONCE: Final = 256
 """Messages that are read in one go."""
@@ -184,18 +188,24 @@ class StreamConsumer:
 
     def _deliver(self, messages: Sequence[StreamMessage]) -> None:
         channel = self._channel
-        deliver, number = channel.connection.engine.deliver, channel.number
-        first = channel.consumers.unacked.give(0, range(messages[0].offset, messages[0].offset + len(messages)), self)
-        for tag, message in enumerate(messages, first):
+        tag = channel.consumers.unacked.give(0, range(messages[0].offset, messages[0].offset + len(messages)), self)
+        for (exchange, routing_key), found in itertools.groupby(messages, _address):
+            same = list(found)
             method = method_of(
                 c.Basic.Deliver,
                 consumer_tag=self.tag,
                 redelivered=False,
-                exchange=message.exchange,
-                routing_key=message.routing_key,
+                exchange=exchange,
+                routing_key=routing_key,
             )
-            properties = with_offset(message.properties, message.offset)
-            deliver(number, method, range(tag, tag + 1), properties, [message.body])
+            channel.connection.engine.deliver_each(
+                channel.number,
+                method,
+                range(tag, tag + len(same)),
+                [with_offset(message.properties, message.offset) for message in same],
+                [message.body for message in same],
+            )
+            tag += len(same)
         channel.connection.flush()
 
     # ── settling: what a channel asks of those that its deliveries came from ────────────────────────────────────
