@@ -9,7 +9,7 @@ a transcript says the same each time, but for what a server may choose. That is 
 - of confirms it counts which messages they are of, not how many stand in one;
 - deliveries on one channel are told consumer by consumer: queues send on their own, and so their order, and with it who
   has which delivery tag, is nobody's business;
-- times of dead lettering are left out.
+- consumers that are cancelled with their queue are told by their tags, and times of dead lettering are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import attrs
 from pamqp.base import Frame as Method
 
 from tests.support.amqp_link import KINDS, Link, LinkChannel, Record
-from tests.support.amqp_program import REPLY_TO
+from tests.support.amqp_values import REPLY_TO
 from tests.support.differential_program import Program, Step, named
 from warren.amqp.methods import method_of
 from warren.queue_index.properties import Properties, encode_properties
@@ -313,7 +313,9 @@ class Driver:
             else:
                 answers.append((name, told))
             self._note(number, channel, step, name, arguments)
-        found[where] = answers
+        cancelled = [one for one in answers if one[0] == "basic.cancel"]
+        others = [one for one in answers if one[0] != "basic.cancel"]
+        found[where] = others + sorted(cancelled, key=lambda one: self._symbolic(one[1]["consumer_tag"]))
         for consumer, deliveries in sorted(given.items()):
             found[f"{where} to {consumer}"] = deliveries
         if tags:

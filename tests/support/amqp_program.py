@@ -11,72 +11,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
+from tests.support.amqp_values import (
+    CONTENT,
+    EXPIRATIONS,
+    HEADERS,
+    KEYS,
+    MATCHES,
+    NAMES,
+    PATTERNS,
+    PREDECLARED,
+    REPLY_TO,
+    TYPES,
+    WRONG,
+)
 from tests.support.differential_program import FAR_MS, Program, Step
-from warren.queue_index.amqp_tables import LongInteger
-
-CONNECTIONS: Final = 3
-REPLY_TO: Final = "amq.rabbitmq.reply-to"
-
-_TYPES: Final = ("direct", "fanout", "headers", "topic")
-_PREDECLARED: Final = ("amq.direct", "amq.fanout", "amq.headers", "amq.match", "amq.topic")
-_KEYS: Final = ("a", "b", "a.b", "a.c", "b.c.d", "")
-_PATTERNS: Final = ("a", "b", "*", "#", "a.*", "*.b", "a.#", "#.d", "*.*", "")
-_HEADERS: Final[tuple[Mapping[str, Any], ...]] = (
-    {},
-    {"h": 1},
-    {"h": "x"},
-    {"h": 1, "i": True},
-    {"i": False},
-    {"h": None},
-    {"x-h": 1, "h": 1.5},
-    {"h": LongInteger(1), "i": [1, "two", {"three": 3}]},
-    {"h": b"\xff\0"},
-)
-_MATCHES: Final = ("all", "any", "all-with-x", "any-with-x")
-_NUMBERS: Final = ("x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-max-priority")
-_WRONG_NUMBERS: Final = (-1, "10", 1.5, None, True, 1 << 40, 0, 256, {}, [])
-_WRONG: Final[Mapping[str, tuple[Any, ...]]] = {
-    **dict.fromkeys(_NUMBERS, _WRONG_NUMBERS),
-    "x-overflow": ("drop-tail", 1, ""),
-    "x-queue-mode": ("eager", 5),
-    "x-dead-letter-exchange": (5, None, ["@x0"]),
-    "x-dead-letter-routing-key": (5, "a"),
-    "x-dead-letter-strategy": ("at-most-once", "sometimes"),
-    "x-single-active-consumer": ("true", 1),
-    "x-queue-type": ("classic", 1),
-    "x-queue-master-locator": ("client-local",),
-    "x-max-in-memory-length": (1, -1),
-    "x-max-in-memory-bytes": (1,),
-    "x-delivery-limit": (1,),
-    "x-quorum-initial-group-size": (1,),
-    "x-max-age": ("1h",),
-    "x-stream-max-segment-size-bytes": (1000,),
-    "x-queue-version": (3, "1", 1),
-    "x-unknown": (1, "two", None),
-}
-_NAMES: Final = (
-    "amq.",
-    "amq.own",
-    "with\nnewline",
-    "\N{LATIN SMALL LETTER U WITH DIAERESIS}",
-    "x" * 255,
-    "amq.gen-own",
-)
-_EXPIRATIONS: Final = ("", "abc", "-1", "1.5", "12abc", "4294967296", " 1", f"+{FAR_MS}", "\N{ARABIC-INDIC DIGIT ONE}")
-_CONTENT: Final[Mapping[str, tuple[Any, ...]]] = {
-    "content_type": ("text/plain", ""),
-    "content_encoding": ("utf-8",),
-    "correlation_id": ("c1",),
-    "message_id": ("m1",),
-    "timestamp": (0, 1_700_000_000),
-    "type": ("t",),
-    "app_id": ("a",),
-    "cluster_id": ("k",),
-    "user_id": ("guest",),
-    "reply_to": ("@q0", REPLY_TO),
-}
 
 Arguments = dict[str, Any]
 
@@ -167,22 +117,22 @@ class Author:
     def _any_queue(self) -> str:
         rng = self.rng
         if self._wrong():
-            return rng.choice(("@nowhere", "@nowhere", "", *_NAMES))
+            return rng.choice(("@nowhere", "@nowhere", "", *NAMES))
         return rng.choice((*self.queues, *self.queues, *self.named[-2:]))
 
     def _any_exchange(self) -> str:
         rng = self.rng
         if self._wrong():
-            return rng.choice(("@nowhere", "amq.nowhere", *_NAMES))
-        return rng.choice(_PREDECLARED) if rng.random() < 0.1 else rng.choice((*self.exchanges, ""))
+            return rng.choice(("@nowhere", "amq.nowhere", *NAMES))
+        return rng.choice(PREDECLARED) if rng.random() < 0.1 else rng.choice((*self.exchanges, ""))
 
     def _own_exchange(self) -> str:
         if self._wrong():
             return self._any_exchange()
-        return self.rng.choice(self.exchanges or _PREDECLARED)
+        return self.rng.choice(self.exchanges or PREDECLARED)
 
     def _key(self, exchange: str) -> str:
-        return self.rng.choice(_KEYS) if exchange else self._any_queue()
+        return self.rng.choice(KEYS) if exchange else self._any_queue()
 
     # ── what is declared ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -217,8 +167,8 @@ class Author:
         if "x-dead-letter-exchange" in arguments and rng.random() < 0.6:
             arguments["x-dead-letter-routing-key"] = self._key(arguments["x-dead-letter-exchange"])
         if self._wrong(2):
-            name = rng.choice(tuple(_WRONG))
-            arguments[name] = rng.choice(_WRONG[name])
+            name = rng.choice(tuple(WRONG))
+            arguments[name] = rng.choice(WRONG[name])
         return arguments
 
     def _exchange(self, name: str) -> Arguments:
@@ -230,7 +180,7 @@ class Author:
             arguments["x-unknown"] = 1
         return {
             "exchange": name,
-            "type": "bogus" if self._wrong() else rng.choice(_TYPES),
+            "type": "bogus" if self._wrong() else rng.choice(TYPES),
             "durable": rng.random() < 0.7,
             "auto_delete": rng.random() < 0.15,
             "internal": rng.random() < 0.08,
@@ -269,10 +219,10 @@ class Author:
 
     def _bind(self) -> None:
         rng = self.rng
-        arguments = dict(rng.choice(_HEADERS))
+        arguments = dict(rng.choice(HEADERS))
         if rng.random() < 0.4:
-            arguments["x-match"] = rng.choice(_MATCHES) if not self._wrong(2) else rng.choice(("some", 5, ""))
-        key = rng.choice(_PATTERNS)
+            arguments["x-match"] = rng.choice(MATCHES) if not self._wrong(2) else rng.choice(("some", 5, ""))
+        key = rng.choice(PATTERNS)
         if self.exchanges and rng.random() < 0.2:
             ends = {"destination": self._any_exchange(), "source": self._own_exchange()}
             self._add("exchange.bind", **ends, routing_key=key, nowait=self._nowait(), arguments=arguments)
@@ -307,7 +257,7 @@ class Author:
     def _message(self, number: int) -> Arguments:
         rng = self.rng
         exchange = self._any_exchange()
-        headers = dict(rng.choice(_HEADERS))
+        headers = dict(rng.choice(HEADERS))
         for name in ("CC", "BCC"):
             if rng.random() < 0.05:
                 headers[name] = [self._key(exchange) for _ in range(rng.choice((1, 2)))]
@@ -317,14 +267,14 @@ class Author:
         if not self.prioritizes and not self.lazy and rng.random() < 0.1:
             properties["expiration"] = rng.choice(("0", str(FAR_MS)))
         if self._wrong():
-            properties["expiration"] = rng.choice(_EXPIRATIONS)
+            properties["expiration"] = rng.choice(EXPIRATIONS)
         if rng.random() < 0.4:
             properties["delivery_mode"] = rng.choice((1, 2, 2))
         if self.prioritizes and rng.random() < 0.5:
             properties["priority"] = rng.choice((0, 1, 2, 9, 255))
         if rng.random() < 0.1:
-            name = rng.choice(tuple(_CONTENT))
-            properties[name] = rng.choice(_CONTENT[name])
+            name = rng.choice(tuple(CONTENT))
+            properties[name] = rng.choice(CONTENT[name])
         if self._wrong():
             properties["user_id"] = rng.choice(("nobody", ""))
         return {
