@@ -278,6 +278,23 @@ def test_clients_are_listed_and_closed(served: tuple[Path, Server]) -> None:
     wait_until(lambda: said(data, "list_connections") == "", "the connection is gone")
 
 
+def test_streams_are_queues_too(served: tuple[Path, Server]) -> None:
+    data, server = served
+    client = connected(server)
+    channel = client.channel()
+    channel.queue_declare("log", durable=True, arguments={"x-queue-type": "stream"})
+    channel.confirm_delivery()
+    channel.basic_publish("", "log", b"one")
+    client.close()
+    assert said(data, "list_queues", "name", "type", "messages", "state", "--no-table-headers") == (
+        "log\tstream\t1\trunning\n"
+    )
+    assert as_json(data, "status")["totals"]["queue_count"] == 1
+    assert "is a stream, which cannot be purged" in refused(data, "purge_queue", "log")
+    said(data, "delete_queue", "log")
+    assert said(data, "list_queues", "name") == ""
+
+
 def test_all_connections_are_closed(served: tuple[Path, Server]) -> None:
     data, server = served
     clients = [connected(server) for _ in range(3)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from warren.actors.engines.errors import NotFoundError
+from warren.actors.engines.arguments import QueueDeclaration
+from warren.actors.engines.errors import ArgumentsError, NotFoundError
 from warren.actors.inbox import Call
 from warren.actors.looking import ask_politely
 from warren.actors.node_actor import NodeActor
@@ -56,33 +57,38 @@ _PATIENCE_S: Final = 1.0
 def list_queues(node: RunningNode, said: Arguments) -> Rows:
     wanted, vhost = set(said["columns"]), node.vhost(said["vhost"])
     queues = [_queue(entry, wanted) for entry in list(vhost.queues.values())]
-    return queues + [_stream(node, stream) for stream in node.actor.streams.of(vhost.name)]
-
-
-def _stream(node: RunningNode, stream: Stream) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(QUEUE_COLUMNS)
-    declaration = stream.declaration
-    try:
-        row |= run(node.stream_stats(stream))
-    except WarrenError:  # the topics are down
-        row |= {"name": declaration.name, "durable": True, "auto_delete": False, "exclusive": False}
-        row |= {"state": "down", "type": "stream"}
-    return row | {"arguments": typed_table(declaration.arguments)}
+    return queues + [_stream(node, stream, wanted) for stream in node.actor.streams.of(vhost.name)]
 
 
 def _queue(entry: QueueEntry, wanted: set[str]) -> dict[str, Any]:
-    declaration, actor = entry.declaration, entry.running
-    row: dict[str, Any] = dict.fromkeys(QUEUE_COLUMNS)
+    actor, found = entry.running, dict[str, Any]()
     if not wanted <= _DECLARED:
         stats = None if actor is None else ask_politely(actor.actor_ref, Call(actor.stats), _PATIENCE_S)
-        row |= {"state": "down" if actor is None else "busy"} if stats is None else stats | {"state": "running"}
-    return row | {
+        found = {"state": "down" if actor is None else "busy"} if stats is None else stats | {"state": "running"}
+    return _declared(entry.declaration, found)
+
+
+def _stream(node: RunningNode, stream: Stream, wanted: set[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if not wanted <= _DECLARED:
+        try:
+            found = run(node.stream_stats(stream))
+        except WarrenError:  # the topics are down
+            found = {"state": "down"}
+    return _declared(stream.declaration, found)
+
+
+def _declared(declaration: QueueDeclaration, found: Mapping[str, Any]) -> dict[str, Any]:
+    """A row, of what a queue says of itself and what it was declared as."""
+    return {
+        **dict.fromkeys(QUEUE_COLUMNS),
+        **found,
         "name": declaration.name,
         "durable": declaration.durable,
         "auto_delete": declaration.auto_delete,
         "exclusive": declaration.exclusive,
         "arguments": typed_table(declaration.arguments),
-        "type": "classic",
+        "type": "stream" if declaration.is_stream else "classic",
     }
 
 
@@ -124,6 +130,8 @@ def list_bindings(node: RunningNode, said: Arguments) -> Rows:
 
 
 def purge_queue(node: RunningNode, said: Arguments) -> dict[str, int]:
+    if (stream := node.actor.streams.find(said["vhost"], said["queue"])) is not None:
+        raise ArgumentsError(f"{stream.declaration} is a stream, which cannot be purged")
     queue = QueueVerbs(node, _entry(node, said))
     purged = run(queue.purge())
     run(queue.sync())
@@ -131,7 +139,8 @@ def purge_queue(node: RunningNode, said: Arguments) -> dict[str, int]:
 
 
 def delete_queue(node: RunningNode, said: Arguments) -> dict[str, int]:
-    _entry(node, said)
+    if node.actor.streams.find(said["vhost"], said["queue"]) is None:
+        _entry(node, said)
     ready = run(
         node.change(
             lambda actor: actor.delete_queue(

@@ -47,7 +47,7 @@ def status(node: RunningNode, _: Arguments) -> dict[str, Any]:
         },
         "totals": {
             "connection_count": sum(len(getattr(server, "connections", ())) for server in servers),
-            "queue_count": sum(len(vhost.queues) for vhost in vhosts),
+            "queue_count": sum(len(vhost.queues) for vhost in vhosts) + len(list(node.actor.streams)),
             "virtual_host_count": len(vhosts) + len(node.actor.down),
         },
         "listeners": [
