@@ -334,6 +334,19 @@ def test_a_consumer_that_waits_for_acks_is_told_that_its_stream_is_gone(here: Se
         assert channel.queue_declare("jobs").method.message_count == 0, "the channel goes on"
 
 
+def test_a_node_closes_while_a_consumer_reads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with served(tmp_path / "node") as here:
+        connection = pika.BlockingConnection(pika.URLParameters(here.url))
+        channel = connection.channel()
+        declare(channel)
+        topic = here.node.topic(here.node.stats()["vhosts"]["/"]["streams"]["events"]["topic"])
+        topic.append_many([bytes(4000)] * 5000).wait()
+        consume(channel, prefetch=5000)
+    assert [
+        one.getMessage() for one in caplog.records if one.levelname == "ERROR" and not one.name.startswith("pika")
+    ] == []
+
+
 def test_what_is_shown_of_a_stream(here: Served) -> None:
     with here.channel() as channel:
         declare(channel)

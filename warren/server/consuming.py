@@ -384,14 +384,17 @@ class ChannelConsumers:
 
     async def release(self) -> None:
         """The channel is over: everything goes back to its queue."""
+        of_streams: list[StreamConsumer] = []
         for consumer in self.by_tag.values():
             if isinstance(consumer, StreamConsumer):
-                consumer.stop()
+                of_streams.append(consumer)
             else:
                 consumer.gone = True
                 consumer.deliveries.drain()
         self.by_tag.clear()
         self._channel.replies.end()
+        for reader in of_streams:
+            await reader.end()
         through, self._through = self._through, {}
         for one in through.values():
             with _UNLESS_GONE:

@@ -121,6 +121,12 @@ class StreamConsumer:
             self._stream.consumers.discard(self._wake)
             self._changed.set()
 
+    async def end(self) -> None:
+        """Stop, and wait until no file is read any more."""
+        self.stop()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
     # ── the messages ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _run(self) -> None:
