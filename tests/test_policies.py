@@ -160,6 +160,20 @@ def test_what_waits_keeps_the_expiry_that_it_came_with() -> None:
     assert bench.got() == [b"for ever too"]
 
 
+def test_what_may_not_wait_at_all_is_gone_at_once_wherever_it_would_stand() -> None:
+    bench = Bench()
+    bench.publish(b"waits")
+    apply(bench, {"message-ttl": 0})
+    bench.publish(b"1", b"2", token="t")
+    assert bench.queue.drain_effects().confirmed == ["t"]
+    assert len(bench.queue) == 1
+    apply(bench, {"message-ttl": 0, "dead-letter-exchange": "x"})
+    bench.publish(b"3")
+    assert len(bench.queue) == 2  # behind the head, and is heard of when it gets there
+    assert bench.got(1) == [b"waits"]
+    assert bench.dead() == [("expired", b"3")]
+
+
 def test_messages_with_consumers_count_for_no_limit_that_comes() -> None:
     bench = Bench()
     bench.publish(*[b"%d" % number for number in range(6)])

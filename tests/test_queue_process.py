@@ -185,6 +185,26 @@ def test_priority_queue_drops_the_head_of_its_highest_level() -> None:
     assert bench.got() == [b"middle", b"low"]
 
 
+@pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
+def test_a_stop_brings_back_no_more_than_the_limit_whatever_the_overflow(overflow: str) -> None:
+    bench = Bench({"x-max-length": 2, "x-overflow": overflow, "x-dead-letter-exchange": "dlx"})
+    bench.publish(*bodies(2))
+    bench.got(2, ack_required=True)
+    bench.publish(b"new", b"newer")
+    bench.queue.tick()
+    assert not bench.dead()
+    bench.stop_and_start(asleep=True)
+    assert bench.queue.next_deadline_us() == 0
+    bench.queue.tick()
+    assert bench.dead() == [("maxlen", body) for body in bodies(2)]
+    bench.got(1, ack_required=True)
+    bench.publish(b"newest")
+    bench.queue.close_channel("get")
+    bench.queue.tick()
+    assert not bench.dead()
+    assert len(bench.queue) == 3  # a broker, too, sees to that once
+
+
 def test_messages_that_a_stop_brought_back_past_the_limit_go_at_the_next_tick() -> None:
     bench = Bench({"x-max-length": 2, "x-dead-letter-exchange": "dlx"})
     bench.publish(*bodies(2))

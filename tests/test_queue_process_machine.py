@@ -79,6 +79,7 @@ class Model(UsersQueue):
         back = self.held + self.dying
         self.ready = sorted((sent for sent in self.ready + back if sent.persistent), key=place)
         self.dying = []
+        self.starting = True
         self.forget_users()
         for sent in self.ready:
             sent.redelivered = EITHER

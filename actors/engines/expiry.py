@@ -4,7 +4,8 @@
 until it gets there.
 
 *Limits* hold for ready messages. ``drop-head`` is done after messages came, from the head: of a priority queue's
-highest level. Where a whole batch came and some of what goes is due as well, either reason may be told.
+highest level; with what a stop has brought back it is done whatever ``x-overflow`` says, as a broker does. Where a
+whole batch came and some of what goes is due as well, either reason may be told.
 
 Without a dead-letter exchange such messages are removed; with one they go to the
 :mod:`~warren.actors.engines.dead_letter_outbox`.
@@ -42,12 +43,15 @@ class Expiry:
     ttl_us: int | None = attrs.field(init=False)
     expiring: bool = attrs.field(init=False)
     """Whether a message may have an expiry."""
+    _starting: bool = attrs.field(init=False)
+    """Whether limits hold for what a stop has brought back, too, and nobody has seen to that."""
     _deadline_us: int | None = attrs.field(init=False)
     """While the queue is asleep: when the message at the head expires; 0: nobody has looked."""
 
     def __attrs_post_init__(self) -> None:
         self._take_limits()
         self.expiring = len(self._backing) > 0 or self._backing.recovering
+        self._starting = self.expiring and self.limits is not None
         self._deadline_us = 0 if self.expiring else None
 
     def _take_limits(self) -> None:
@@ -95,7 +99,7 @@ class Expiry:
 
     def next_deadline_us(self) -> int | None:
         """When there is something to do next; ``None``: never, for what is here now. Wakes nothing."""
-        if self.limits is not None and not self.limits.refuses and self.limits.excess(self._backing):
+        if self.is_over:
             return 0
         if not self.expiring:
             return None
@@ -103,6 +107,22 @@ class Expiry:
             return self._deadline_us
         level = self._backing.first_level()
         return None if level is None else self._backing.level(level).head_expiry() or None
+
+    @property
+    def _sheds(self) -> Limits | None:
+        """The limits, where what is too many goes from the head."""
+        limits = self.limits
+        return None if limits is None or (limits.refuses and not self._starting) else limits
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is more than the limits allow, which :meth:`shed` sees to."""
+        return self._sheds is not None and self._sheds.excess(self._backing) is not None
+
+    @property
+    def discards(self) -> bool:
+        """Whether a message that comes goes at once, wherever it would stand, unless a consumer takes it."""
+        return self.ttl_us == 0 and self._arguments.dead_letter_exchange is None
 
     def fall_asleep(self) -> None:
         """The queue is about to: remember what cannot be looked at then."""
@@ -132,9 +152,10 @@ class Expiry:
 
     def shed(self) -> None:
         """What is more than the limits allow dies, from the head."""
-        limits = self.limits
-        if limits is None or limits.refuses:
+        limits = self._sheds
+        if limits is None:
             return
+        self._starting = self._backing.recovering
         while excess := limits.excess(self._backing):
             level = self._backing.first_level()
             if level is None:

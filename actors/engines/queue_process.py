@@ -137,7 +137,7 @@ class QueueProcess(QueueDeliveries):
             self.counts.note_published(len(bodies), sum(map(len, bodies)), envelope.persistent)
         level = self.backing.level_of(priority)
         expiry_us = self._expiry.expiry_us(expiration_ms)
-        confirm = token is not None and envelope.persistent and self.backing.durable
+        confirm = token is not None and envelope.persistent and self.backing.durable and not self._expiry.discards
         # What expires at once makes room for the next: the limits see such messages one by one.
         singly = self._expiry.limits is not None and 0 < expiry_us <= self._wall_clock()
         step, all_taken = 1 if singly else max(len(bodies), 1), True
@@ -175,7 +175,9 @@ class QueueProcess(QueueDeliveries):
             msg_ids = b"".join([msg_ids[16 * index : 16 * index + 16] for index in taken])
             bodies = [bodies[index] for index in taken]
             at_once = min(at_once, len(bodies))
-        if expiry_us:
+        if self._expiry.discards:
+            msg_ids, bodies = msg_ids[: 16 * at_once], bodies[:at_once]
+        if expiry_us and bodies:
             self._expiry.expiring = True  # only now: what stood here before may have been the last that expires
         for part in (range(at_once), range(at_once, len(bodies))):
             if part:
@@ -217,6 +219,11 @@ class QueueProcess(QueueDeliveries):
     def next_deadline_us(self) -> int | None:
         """When :meth:`tick` next has something to do; ``None``: not for anything that is here."""
         return self._expiry.next_deadline_us()
+
+    @property
+    def is_over_limits(self) -> bool:
+        """Whether :meth:`tick` has something to drop that is one too many."""
+        return self._expiry.is_over
 
     def expires_at_us(self) -> int | None:
         """When the queue itself is to be deleted, if nobody uses it until then."""

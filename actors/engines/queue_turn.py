@@ -383,7 +383,11 @@ class QueueTurn:
 
     def _next_deadline_us(self) -> int | None:
         of_message, arguments = self.process.next_deadline_us(), self.process.arguments
-        if of_message == 0 and arguments.message_ttl_ms is None and arguments.dead_letter_exchange is None:
+        if of_message == 0 and not (
+            arguments.message_ttl_ms is not None
+            or arguments.dead_letter_exchange is not None
+            or self.process.is_over_limits
+        ):
             of_message = None  # it has not been opened yet, and for a message that is only dropped it need not be
         of_queue = self.process.expires_at_us()
         if of_message is None or of_queue is None:

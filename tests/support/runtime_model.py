@@ -146,7 +146,7 @@ class NodeQueue(UsersQueue):
     def dooms(self, copy: Copy) -> list[str]:
         """Of what a copy may die while its queue is brought up."""
         reasons = ["expired"] if 0 < copy.expiry_us <= self.node.now_us else []
-        if self.limited and not self.refuses and len(self.known) > self.arguments["x-max-length"]:
+        if self.limited and len(self.known) > self.arguments["x-max-length"]:
             reasons.append("maxlen")
         return reasons
 

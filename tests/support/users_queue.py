@@ -77,6 +77,8 @@ class UsersQueue:
     """For whose messages the active one waits."""
     had_one: bool = attrs.field(default=False, kw_only=True)
     """Whether there ever was a consumer."""
+    starting: bool = attrs.field(default=False, kw_only=True)
+    """Whether limits hold for what a stop brought back, too, as in a broker, and it was not looked at."""
 
     # ── what those who build on it may note ─────────────────────────────────────────────────────────────────────
 
@@ -140,7 +142,8 @@ class UsersQueue:
         return (limit is not None and length > limit) or (limit_bytes is not None and total > limit_bytes)
 
     def shed(self) -> None:
-        if not self.refuses:
+        starting, self.starting = self.starting, False
+        if not self.refuses or starting:
             while self.over():
                 self.die(self.ready.pop(0), "maxlen")
                 self.expire()
