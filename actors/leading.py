@@ -66,7 +66,9 @@ class Leading(ABC):
         self._lock = threading.Lock()
         self._park = threading.Semaphore(0)
         self._poll = select.poll()
-        self._woken, self._waker = socket.socketpair()
+        self._woken: socket.socket | None = None
+        self._waker: socket.socket | None = None
+        """What is sent here wakes who waits at the socket; there once somebody wants one."""
         self._thread: threading.Thread | None = None
         self._leader: _Token | None = None
         self._followers: deque[Any] = deque()
@@ -115,7 +117,8 @@ class Leading(ABC):
         self.connection, self.is_joining = connection, False
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
-        self._poll.register(self._woken, select.POLLIN)
+        if self._woken is not None:
+            self._poll.register(self._woken, select.POLLIN)
 
     def locked(self) -> threading.Lock:
         """For those whose state the lock guards, too: channels, publishers."""
@@ -135,12 +138,14 @@ class Leading(ABC):
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         for end in (self._woken, self._waker):
-            end.close()
+            if end is not None:
+                end.close()
 
     def ask_to_join(self) -> None:
         """Let the reader connect; called with the lock held."""
         self.is_joining = True
         if self._thread is None:
+            self._woken, self._waker = socket.socketpair()
             self._thread = threading.Thread(target=self._read, name="warren-client", daemon=True)
             self._thread.start()
         self.wake()
@@ -236,7 +241,7 @@ class Leading(ABC):
             if connection is None or self.connection is connection:
                 readable = False
                 for descriptor, _ in ready:
-                    if descriptor == self._woken.fileno():
+                    if self._woken is not None and descriptor == self._woken.fileno():
                         with contextlib.suppress(OSError):
                             self._woken.recv(4096, socket.MSG_DONTWAIT)
                     else:
@@ -251,8 +256,9 @@ class Leading(ABC):
 
     def wake(self) -> None:
         """Let whoever leads look; where nobody does, the reader. Takes no lock."""
-        with contextlib.suppress(OSError):
-            self._waker.send(b"!", socket.MSG_DONTWAIT)
+        if self._waker is not None:
+            with contextlib.suppress(OSError):
+                self._waker.send(b"!", socket.MSG_DONTWAIT)
         if self._is_deep and self._leader is None:
             self._is_deep = False
             self._park.release()

@@ -296,6 +296,7 @@ def again(what):
 """
 
 
+@pytest.mark.slow
 def test_prefork_workers_beat_and_two_senders_share_a_directory(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "shop.py").write_text(SHOP)

@@ -311,6 +311,20 @@ def test_users_and_policies_are_kept_from_outside(host: Node, guest: Node) -> No
         guest.delete_user("nobody")
 
 
+@pytest.mark.parametrize("whose", ["host", "guest"])
+def test_vhosts_that_are_released_leave_nothing_behind(host: Node, guest: Node, whose: str) -> None:
+    node = host if whose == "host" else guest
+    queue = node.queue("q")
+    before = len(os.listdir("/proc/self/fd"))
+    threads = threading.active_count()
+    for _ in range(20):
+        with node.vhost("/") as vhost:
+            vhost.queue("q").publish(b"").wait()
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before + 4, "descriptors are left")
+    assert threading.active_count() <= threads + 2
+    assert len(queue) == 20
+
+
 def test_what_cannot_be_done_from_outside_says_so(guest: Node) -> None:
     with pytest.raises(NotFromOutsideError, match="topics"):
         guest.topic("t")

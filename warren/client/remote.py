@@ -36,8 +36,11 @@ class RemoteVhost:
 
     gate: Final = NoGate()
 
-    def __init__(self, link: Link, name: str, path: str = "") -> None:
-        """``path``: the directory's."""
+    def __init__(
+        self, link: Link, name: str, path: str = "", on_close: Callable[[RemoteVhost], None] = lambda _: None
+    ) -> None:
+        """``path``: the directory's; ``on_close``: called when it was closed."""
+        self._on_close = on_close
         self.link = link
         self.path = path
         self.name = name
@@ -56,6 +59,7 @@ class RemoteVhost:
     def close(self) -> None:
         """Leave, with the exclusive queues that were declared here."""
         self.link.close(ClosedError("the vhost was released"))
+        self._on_close(self)
 
     def control(self) -> Steps[ClientChannel]:
         """The channel for questions, open."""

@@ -137,9 +137,13 @@ class SharedDirectory:
 
     def new_remote(self, vhost: str) -> RemoteVhost:
         """A connection, made when it is first used."""
-        remote = RemoteVhost(Link(self._connect, Login(vhost)), vhost, self.path)
+        remote = RemoteVhost(Link(self._connect, Login(vhost)), vhost, self.path, self._forget_remote)
         self._remotes.append(remote)
         return remote
+
+    def _forget_remote(self, remote: RemoteVhost) -> None:
+        with contextlib.suppress(ValueError):
+            self._remotes.remove(remote)
 
     def _connect(self, stopped: Callable[[], bool]) -> socket.socket:
         """A socket to the host, whoever that is or will be."""

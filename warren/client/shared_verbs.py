@@ -6,6 +6,7 @@ Handles hold on to them, whatever becomes of the process.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -49,9 +50,16 @@ class Switch:
 class SharedVhostVerbs(Switch):
     """A vhost's. What it returns switches, too."""
 
-    def __init__(self, directory: SharedDirectory, name: str, local: VhostVerbs | None, remote: RemoteVhost) -> None:
-        self._connection = remote
-        super().__init__(directory, local, lambda: RemoteVhostVerbs(remote, name, directory.new_remote))
+    def __init__(
+        self,
+        directory: SharedDirectory,
+        name: str,
+        local: VhostVerbs | None,
+        connection: Callable[[], RemoteVhost],
+    ) -> None:
+        """``connection``: makes one when it is needed."""
+        self._connection = functools.cache(connection)
+        super().__init__(directory, local, lambda: RemoteVhostVerbs(self._connection(), name, directory.new_remote))
 
     def _switching(self, local: Any, remote: Callable[[], Any]) -> Any:
         return Switch(self._directory, local, remote)
@@ -59,7 +67,7 @@ class SharedVhostVerbs(Switch):
     def _queue(self, found: QueueVerbs) -> Any:
         if isinstance(found, RemoteQueueVerbs):
             return found
-        return self._switching(found, lambda: RemoteQueueVerbs(self._connection, found.entry.declaration))
+        return self._switching(found, lambda: RemoteQueueVerbs(self._connection(), found.entry.declaration))
 
     def queue(self, *args: Any, **kwargs: Any) -> Steps[Any]:
         return self._queue((yield from self.now().queue(*args, **kwargs)))
@@ -71,7 +79,7 @@ class SharedVhostVerbs(Switch):
         found: ExchangeVerbs = yield from self.now().exchange(*args, **kwargs)
         if isinstance(found, RemoteExchangeVerbs):
             return found
-        return self._switching(found, lambda: RemoteExchangeVerbs(self._connection, found.declaration))
+        return self._switching(found, lambda: RemoteExchangeVerbs(self._connection(), found.declaration))
 
 
 class SharedNodeVerbs(SharedVhostVerbs):
@@ -79,11 +87,11 @@ class SharedNodeVerbs(SharedVhostVerbs):
 
     def __init__(self, directory: SharedDirectory) -> None:
         local = None if directory.local is None else NodeVerbs(directory.local)
-        super().__init__(directory, "/", local, directory.node)
+        super().__init__(directory, "/", local, lambda: directory.node)
         self._new_remote = lambda: RemoteNodeVerbs(directory.node, directory.new_remote)
 
     def vhost(self, name: str = "/") -> Steps[Any]:
         found = yield from self.now().vhost(name)
         if isinstance(found, RemoteVhostVerbs):
             return found
-        return SharedVhostVerbs(self._directory, name, found, self._directory.new_remote(name))
+        return SharedVhostVerbs(self._directory, name, found, lambda: self._directory.new_remote(name))

@@ -82,9 +82,8 @@ class RemoteVhostVerbs(VhostVerbs):
 
     def release(self) -> Steps[None]:
         """Delete the exclusive queues that were declared through this object: they go with its connection."""
+        yield from self.remote.flush()
         self.remote.close()
-        return
-        yield
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
 
