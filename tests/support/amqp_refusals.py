@@ -207,6 +207,17 @@ REFUSALS: Final[list[Refusal]] = [
         "406 PRECONDITION_FAILED - user_id property set to 'nobody' but authenticated user was 'guest'",
         user_id="nobody",
     ),
+    _publish(
+        "406 PRECONDITION_FAILED - fast reply consumer does not exist",
+        reply_to=REPLY_TO,
+        user_id="nobody",
+        expiration="soon",
+    ),
+    _publish(
+        "406 PRECONDITION_FAILED - user_id property set to 'nobody' but authenticated user was 'guest'",
+        user_id="nobody",
+        expiration="soon",
+    ),
     (
         "basic.publish",
         {"exchange": "", "routing_key": "@q", "immediate": True, "properties": {}, "body": "", "count": 1},

@@ -198,6 +198,9 @@ class ChannelPublisher:
         if declaration.type == "topic":
             channel.check_topic(exchange, routing_key, "write")
         properties = decode_properties(encoded)
+        if asks := properties.reply_to == REPLY_TO:
+            properties = attrs.evolve(properties, reply_to=channel.replies.address_for_request())
+            encoded = encode_properties(properties)
         if properties.user_id not in (None, channel.user) and not channel.connection.is_owner:
             raise Refusal(
                 PRECONDITION_FAILED,
@@ -205,9 +208,6 @@ class ChannelPublisher:
                 f"but authenticated user was '{channel.user}'",
             )
         expiration_ms = None if properties.expiration is None else _milliseconds(properties.expiration)
-        if asks := properties.reply_to == REPLY_TO:
-            properties = attrs.evolve(properties, reply_to=channel.replies.address_for_request())
-            encoded = encode_properties(properties)
         headers = None if properties.headers is None else dict(properties.headers)
         copies = carbon_copies(headers) if headers else ()
         if headers and "BCC" in headers:  # a blind copy is blind: the header goes
