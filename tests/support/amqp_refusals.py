@@ -119,6 +119,13 @@ REFUSALS: Final[list[Refusal]] = [
     _again("x-message-ttl", "the value '7' of type 'long'", "none", {"x-message-ttl": LongInteger(7)}),
     *((verb, {"queue": "@no"}, _NOT_FOUND) for verb in ("queue.purge", "basic.get", "basic.consume")),
     ("queue.declare", {"queue": "@no", "passive": True}, _NOT_FOUND),
+    ("queue.declare", {"queue": "@\rn\no", "passive": True}, _NOT_FOUND),
+    *(
+        (verb, {"queue": "@n\no"}, "404 NOT_FOUND - no queue '@n\no' in vhost '/'")
+        for verb in ("queue.purge", "basic.get", "basic.consume")
+    ),
+    ("queue.bind", {"queue": "@n\no", "exchange": "amq.direct"}, _NOT_FOUND),
+    ("queue.bind", {"queue": "@q", "exchange": "@n\no"}, "404 NOT_FOUND - no exchange '@no' in vhost '/'"),
     *(
         (verb, {"queue": ""}, "404 NOT_FOUND - no previously declared queue")
         for verb in ("queue.purge", "queue.delete", "queue.bind", "queue.unbind", "basic.get", "basic.consume")

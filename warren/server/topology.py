@@ -221,7 +221,7 @@ async def delete_queue(channel: ServerChannel, method: c.Queue.Delete) -> None:
 
 
 async def purge_queue(channel: ServerChannel, method: c.Queue.Purge) -> None:
-    name = channel.queue_name(_no_line_breaks(method.queue))
+    name = channel.queue_name(method.queue)
     channel.check("queue", name, "read")
     streams.refuse_purge(channel, name)
     actor = find_queue(channel, name).actor
