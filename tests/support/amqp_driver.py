@@ -47,6 +47,7 @@ _RESERVED: Final = (
     (re.compile(rf"{re.escape(REPLY_TO)}\.[-\w+/=.]+"), f"{REPLY_TO}.*"),
 )
 _REPLY_ADDRESS: Final = re.compile(rf"{re.escape(REPLY_TO)}\.[-\w+/=.]+".encode())
+_COUNTED_ADDRESS: Final = re.compile(b".(" + _REPLY_ADDRESS.pattern + b")", re.DOTALL)
 _TIME: Final = re.compile(rb"(\x04timeT).{8}", re.DOTALL)
 
 Transcript = list[Mapping[str, Any]]
@@ -366,7 +367,8 @@ class Driver:
             case str():
                 return self._symbolic(value)
             case bytes():
-                text = self._symbolic(_TIME.sub(rb"\1" + bytes(8), value).decode("latin-1"))
+                value = _COUNTED_ADDRESS.sub(rb"\1", _TIME.sub(rb"\1" + bytes(8), value))
+                text = self._symbolic(value.decode("latin-1"))
                 return text if len(text) < 500 else f"{text[:30]} … {len(text)}"
             case dict():
                 return {self._in_one_form(name): self._in_one_form(one) for name, one in value.items()}
