@@ -54,9 +54,9 @@ def main() -> int:
             comparison = _compared(suite, options.subject, work, options.only)
             results[name] = Result(name, f"{suite.source.what}: {suite.note}", comparison)
             _say(results[name])
+            if not options.no_page and not options.only and options.subject == "warren":
+                PAGE.write_text(with_results(PAGE.read_text(), results))
     print("\n".join([*HEAD, *(result.row for result in results.values())]))
-    if not options.no_page and not options.only and options.subject == "warren":
-        PAGE.write_text(with_results(PAGE.read_text(), results))
     return int(any(result.comparison.real_only for result in results.values()))
 
 

@@ -28,6 +28,7 @@ IFF_UP: Final = 1
 
 def main() -> None:
     name, server, out, *only = sys.argv[1:]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started here ends with it
     _loopback_up()
     out_directory = Path(out).resolve()
     certificates = out_directory.parent / "certificates"
