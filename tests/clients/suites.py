@@ -76,7 +76,7 @@ PIKA = pytest_suite(
     GitTag("https://github.com/pika/pika", "1.4.4"),
     "tests/acceptance",
     requirements=("pytest>=8", "gevent", "tornado", "twisted"),
-    note="`tests/acceptance`: blocking, select, asyncio, Tornado, Twisted and gevent connections",
+    note="its acceptance tests: blocking, select, asyncio, Tornado, Twisted and gevent connections",
 )
 
 PIKA_TLS = attrs.evolve(
@@ -147,7 +147,7 @@ AIO_PIKA = pytest_suite(
     requirements=("pytest>=8", "aiomisc>=18", "aiomisc-pytest", "shortuuid", "timeout-decorator"),
     environment={"DOCKER_HOST": "tcp://localhost:2375"},
     services=("docker",),
-    note="`tests`, plain and TLS, `connect` and `connect_robust`",
+    note="`tests`, plain and TLS, plain connections and robust ones",
 )
 
 AMQPLIB = Suite(
