@@ -71,9 +71,10 @@ class QueueActor(QueueOutput):
         *,
         open_process: Callable[[QueueActor], OpenedQueue],
         dispatch: Dispatch,
+        is_opening: Callable[[], bool] = lambda: False,
         policies: AppliedPolicies = NO_POLICIES,
     ) -> None:
-        super().__init__(context, declaration, dispatch)
+        super().__init__(context, declaration, dispatch, is_opening)
         self._open_process = open_process
         self.policies = policies
         """Those that it was last told to have; the node's actor changes them."""

@@ -6,6 +6,7 @@ monitor, confirms to publishers, dead letters to other queues. What comes in is 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 from collections.abc import Callable
@@ -44,15 +45,21 @@ Target = ActorRef[Any] | Stream | None
 Dispatch = Callable[[str, tuple[str, ...], Any], list[tuple[str, Target]]]
 """exchange, routing keys, headers → name and target of each queue that a dead letter goes to."""
 
+_OPENING_WAIT_NS: Final = 10_000_000
+
 
 class QueueOutput(QueueFrontEnd):
     """The outgoing half of a queue's actor."""
 
-    __slots__ = ("_dispatch", "msg_ids", "rest_number")
+    __slots__ = ("_dispatch", "_is_opening", "msg_ids", "rest_number")
 
-    def __init__(self, context: NodeContext, declaration: QueueDeclaration, dispatch: Dispatch) -> None:
+    def __init__(
+        self, context: NodeContext, declaration: QueueDeclaration, dispatch: Dispatch, is_opening: Callable[[], bool]
+    ) -> None:
         super().__init__(context, declaration)
         self._dispatch = dispatch
+        self._is_opening = is_opening
+        """Whether queues may be there that are not started yet."""
         self.msg_ids = MsgIds(context.random(8))
         self.rest_number = 0
         """Another one in each rest, 0 at work: while it stays the same the queue's numbers do too."""
@@ -114,6 +121,10 @@ class QueueOutput(QueueFrontEnd):
 
     def send_dead_letters(self, batch: DeadLetterBatch) -> None:
         """Publish dead letters to where their exchange leads; what is safe there may go here."""
+        if self._is_opening():
+            again = functools.partial(self.send_dead_letters, batch)
+            self.call_later(f"dead letters {batch.number}", _OPENING_WAIT_NS, again)
+            return
         confirms: list[Future] = []
         gate = self._context.gate
 

@@ -61,6 +61,8 @@ class RunningVhost:
     queues: dict[str, QueueEntry] = attrs.Factory(dict)
     streams: NodeStreams | None = None
     """The node's; they go on when a vhost is opened anew."""
+    opening: bool = True
+    """Whether queues may be there that are not started yet."""
     _clean: bool = False
     _opened: set[str] = attrs.Factory(set)
     """Directories that a queue's actor has opened since: their recovery terms hold no more."""
@@ -118,6 +120,7 @@ class RunningVhost:
                 entry.go_down(reasons[0])
             else:
                 self.start_queue(entry)
+        self.opening = False
 
     def remove_files(self, entry: QueueEntry) -> None:
         """Delete what a queue that is down has on disk; its bodies in the store stay until the next scan."""
@@ -145,6 +148,7 @@ class RunningVhost:
             entry.declaration,
             open_process=self._open_process,
             dispatch=self.dispatch,
+            is_opening=lambda: self.opening,
             policies=self.definitions.policies.of("queue", entry.declaration.name),
         )
         actor = ref.actor_inbox.owner if isinstance(ref.actor_inbox, Inbox) else None

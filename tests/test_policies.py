@@ -411,6 +411,20 @@ def test_a_queue_that_is_started_anew_has_its_policies() -> None:
     scene.node.close()
 
 
+def test_what_dies_while_a_vhost_is_being_opened_waits_for_the_queue_that_it_goes_to() -> None:
+    scene = hand_node()
+    queue = scene.node.queue("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    dead = scene.node.queue("dead")
+    scene.node._running.vhost("/").opening = True
+    queue.publish(b"1", expiration=0).wait()
+    scene.advance(1)
+    assert (queue.stats()["messages_dead_lettering"], len(dead)) == (1, 0)
+    scene.node._running.vhost("/").opening = False
+    scene.advance(1)
+    assert (queue.stats()["messages_dead_lettering"], bodies(dead)) == (0, [b"1"])
+    scene.node.close()
+
+
 def fail_once(scene: HandNode) -> None:
     """Its actor ends by an error, and the node starts another one."""
     entry = scene.node._running.vhost("/").queues["q"]
