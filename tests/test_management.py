@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -377,6 +378,18 @@ def test_it_runs_in_the_loop_of_a_server_and_shows_its_clients(tmp_path: Path) -
         assert not node._running.hosted
 
 
+def test_who_connects_and_asks_nothing_is_let_go(tmp_path: Path) -> None:
+    settings = ManagementSettings(management_tcp_port=0, management_tcp_request_timeout=100)
+    with warren.open(tmp_path / "node") as node, management.serve(node, settings) as server:
+        with socket.create_connection(server.addresses[0], timeout=20) as silent:
+            assert silent.recv(1) == b""
+        with socket.create_connection(server.addresses[0], timeout=20) as slow:
+            slow.sendall(b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n")
+            assert slow.recv(1) == b""
+        with httpx.Client(base_url=server.url, auth=("guest", "guest")) as client:
+            assert client.get("/api/whoami").status_code == 200
+
+
 def test_it_speaks_https_where_it_has_a_certificate(tmp_path: Path) -> None:
     authority, server_pem = trustme.CA(), str(tmp_path / "server.pem")
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(server_pem)
@@ -421,6 +434,7 @@ def test_settings_that_cannot_be() -> None:
         {"management_ssl_certfile": os.devnull},
         {"management_ssl_certfile": "/nowhere", "management_ssl_keyfile": "/nowhere"},
         {"management_login_session_timeout": 0},
+        {"management_tcp_request_timeout": 0},
     ):
         with pytest.raises(SettingsError):
             ManagementSettings(**wrong)  # type: ignore[arg-type]

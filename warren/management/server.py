@@ -7,9 +7,10 @@ import contextlib
 import logging
 import socket
 from collections.abc import Iterator
-from typing import Self
+from typing import ClassVar, Final, Self
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from warren.actors.loop_thread import LoopThread
 from warren.management.app import Application
@@ -21,6 +22,8 @@ from warren.server.server import ListenError, Server
 
 _LOG = logging.getLogger("warren.management")
 
+MAX_CONNECTIONS: Final = 1024
+"""At a time, as with RabbitMQ."""
 _BACKLOG = 128
 _STOP_TIMEOUT_S = 2
 
@@ -31,6 +34,23 @@ class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class _Protocol(H11Protocol):
+    """One client. Who asks nothing, and who is one too many, is let go: nobody takes the server's descriptors away."""
+
+    timeout_s: ClassVar[float]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.close()
+        else:
+            self.loop.call_later(self.timeout_s, self._close_unless_asked)
+
+    def _close_unless_asked(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
 
 
 class ManagementServer:
@@ -80,6 +100,7 @@ class ManagementServer:
     async def _start(self, listening: socket.socket) -> None:
         config = uvicorn.Config(
             Application(self._managed),
+            http=type("Protocol", (_Protocol,), {"timeout_s": self.settings.management_tcp_request_timeout / 1000}),
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -20,6 +20,8 @@ class ManagementSettings:
     """The address to listen on: the loopback one, unless something else is said."""
     management_tcp_port: int = DEFAULT_PORT
     """0: a free one."""
+    management_tcp_request_timeout: int = 5000
+    """Milliseconds in which a client that has connected has to have asked something."""
     management_ssl_certfile: str | None = None
     """With it, the API is HTTPS: the server's certificate (PEM)."""
     management_ssl_keyfile: str | None = None
@@ -42,8 +44,11 @@ class ManagementSettings:
             path = getattr(self, name)
             if path is not None and not os.path.exists(path):
                 raise SettingsError(f"{name}: no file {path}")
-        if self.management_login_session_timeout < 1 or self.management_max_http_body_size < 1:
-            raise SettingsError("management_login_session_timeout and management_max_http_body_size are at least 1")
+        for name in (
+            "management_tcp_request_timeout", "management_login_session_timeout", "management_max_http_body_size",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} is at least 1, not {getattr(self, name)}")
 
     def on_port(self, port: int) -> ManagementSettings:
         """The same, with another port."""
