@@ -11,6 +11,7 @@ from tests.support.amqp_program import program_of
 from tests.support.broker import requires_broker
 from tests.support.differential_program import Step
 
+pytestmark = pytest.mark.filterwarnings("ignore:This command is deprecated")  # basic.recover-async
 SEEDS = range(140, 152)
 """More by hand: ``python -m tests.support.amqp_differential``. What they found has names in test_server_answers.py and
 test_server_refusals.py."""

@@ -15,6 +15,7 @@ from tests.support.broker import requires_broker
 from tests.support.differential_program import Program, Step
 from tests.support.server_tools import served
 
+pytestmark = pytest.mark.filterwarnings("ignore:This command is deprecated")  # basic.recover-async
 WHERE = {"connection": 0, "channel": 1}
 
 

@@ -39,7 +39,6 @@ PATIENCE_S: Final = 5.0
 """For what has to come."""
 DROPPED_S: Final = 0.1
 """So long a server may take to see that a client has gone."""
-
 _PROBE_CHANNELS: Final = 1000
 _RESERVED: Final = (
     (re.compile(r"amq\.gen-[\w-]{22}"), "amq.gen-*"),
@@ -256,14 +255,13 @@ class Driver:
             return False
         if found["reply_code"] == 404:
             self._seen.pop(queue, None)
-            if queue in self._queues:
-                del self._queues[queue]
+            self._queues.pop(queue, None)
             return False
         self._seen[queue] = found["reply_text"]
         if found["reply_code"] != 405:
             return False
-        others = [one for one, link in sorted(self._links.items()) if link.is_open]
-        self._queues[queue] = others[(others.index(number) + 1) % len(others)] if number in others else PROBE
+        links = [one for one, link in sorted(self._links.items()) if link.is_open]
+        self._queues[queue] = links[(links.index(number) + 1) % len(links)] if number in links else PROBE
         return True
 
     def _wait(self, missing: Any) -> None:
