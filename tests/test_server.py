@@ -113,6 +113,22 @@ def test_what_was_not_acked_comes_again_when_the_channel_is_closed(here: Served)
         assert [(method.redelivered, body) for method, _, body in got] == [(True, b"0"), (True, b"1"), (False, b"2")]
 
 
+def test_a_message_that_cannot_be_read_keeps_those_behind_it_from_nobody(tmp_path: Path) -> None:
+    with warren.open(tmp_path / "node") as node:
+        node.queue("q").publish_many([b"%d" % number for number in range(5)]).wait()
+    (journal,) = (tmp_path / "node").glob("msg_stores/vhosts/*/queues/*/journal.jif")
+    data = bytearray(journal.read_bytes())
+    second = data.index(b"basic_message", data.index(b"basic_message") + 1)
+    data[second : second + 1] = b"?"
+    journal.write_bytes(data)
+    with served(tmp_path / "node") as here, here.channel() as channel:
+        got: list[bytes] = []
+        channel.basic_consume("q", lambda channel, method, properties, body: got.append(body), auto_ack=True)
+        while len(got) < 4:
+            channel.connection.process_data_events(time_limit=10)
+        assert got == [b"0", b"2", b"3", b"4"]
+
+
 def test_a_mandatory_message_without_a_queue_comes_back(here: Served) -> None:
     with here.channel() as channel:
         channel.confirm_delivery()

@@ -10,6 +10,7 @@ taken from the queue. Without a prefetch, too, only so many messages wait here.
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -47,6 +48,15 @@ if TYPE_CHECKING:
 
 _UNLESS_GONE: Final = contextlib.suppress(WarrenError)
 """A queue may go at any time, in its own thread: then it has back all that it had given."""
+
+
+class _Sent(enum.Enum):
+    """Nothing is left of a batch; ``None`` is a message that cannot be read."""
+
+    SENT = enum.auto()
+
+
+_SENT: Final = _Sent.SENT
 _PIECES_AT_A_TIME: Final = 16
 """So many go to one consumer before others get their turn."""
 
@@ -72,7 +82,7 @@ class ServerConsumer:
     """By which the queue knows it."""
     deliveries: Deliveries
     arrival: Future | None = None
-    sending: Iterator[Content | None] | None = None
+    sending: Iterator[Content | None] = attrs.field(factory=lambda: iter(()))
     """What is left of a batch that is being sent."""
     unsent: range = range(0)
     """The queue's tags of that."""
@@ -233,12 +243,11 @@ class ChannelConsumers:
             if not connection.writable:
                 connection.when_writable(functools.partial(self._pump, consumer))
                 return
-            piece = None if consumer.sending is None else next(consumer.sending, None)
-            if piece is not None:
+            piece = next(consumer.sending, _SENT)
+            if not isinstance(piece, _Sent):
                 self._deliver(consumer, piece)
                 connection.flush()
                 continue
-            consumer.sending = None
             try:
                 delivered = consumer.deliveries.take_now()
             except WarrenError:
