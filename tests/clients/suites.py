@@ -89,7 +89,7 @@ PIKA_TLS = attrs.evolve(
         "testdata/certs/client_key.pem": "client_key.pem",
         "testdata/certs/client_certificate.pem": "client_certificate.pem",
     },
-    note="the same with `--use-tls`, client certificates shown",
+    note="the same by TLS, client certificates shown",
 )
 
 AMQP = pytest_suite(
