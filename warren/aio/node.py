@@ -95,6 +95,11 @@ class Node(NodeUsers, Vhost):
         return self.blocking.config
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether it was opened by the process that this one was forked from."""
+        return self.blocking.is_foreign
+
+    @property
     def is_guest(self) -> bool:
         """Whether another process hosts the node; of a directory that is shared."""
         return self.blocking.is_guest
