@@ -129,6 +129,26 @@ def test_a_message_that_cannot_be_read_keeps_those_behind_it_from_nobody(tmp_pat
         assert got == [b"0", b"2", b"3", b"4"]
 
 
+def test_a_limit_of_the_whole_channel_is_of_all_its_consumers_together(here: Served) -> None:
+    with here.channel() as channel:
+        got: list[tuple[str, int]] = []
+        channel.basic_qos(prefetch_count=3, global_qos=True)
+        for queue in ("one", "two"):
+            channel.queue_declare(queue)
+            here.node.queue(queue, durable=False).publish_many([queue.encode()] * 5).wait()
+            channel.basic_consume(
+                queue, lambda channel, method, properties, body: got.append((body.decode(), method.delivery_tag))
+            )
+        for settled in range(1, 11):
+            channel.connection.process_data_events(time_limit=0.05)
+            assert len(got) <= settled + 2
+            while len(got) < min(settled + 2, 10):
+                channel.connection.process_data_events(time_limit=10)
+            channel.basic_ack(settled)
+        assert sorted(queue for queue, _ in got) == ["one"] * 5 + ["two"] * 5
+        assert [tag for _, tag in got] == list(range(1, 11))
+
+
 def test_a_mandatory_message_without_a_queue_comes_back(here: Served) -> None:
     with here.channel() as channel:
         channel.confirm_delivery()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +22,7 @@ from pamqp import commands as c
 from warren.actors import messages as m
 from warren.actors.deliveries import Deliveries
 from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.consumers import Consumer
+from warren.actors.engines.consumers import UNLIMITED_ROOM, Consumer
 from warren.actors.engines.delivery_tags import DeliveryTags, TagRun
 from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
@@ -115,6 +116,8 @@ class ChannelConsumers:
         self.prefetch = 0
         self.global_prefetch = 0
         self._through: dict[QueueActor, Channel] = {}
+        self._held: list[ServerConsumer] = []
+        """Whom the channel's limit keeps from getting what has come for them."""
 
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -243,8 +246,15 @@ class ChannelConsumers:
             if not connection.writable:
                 connection.when_writable(functools.partial(self._pump, consumer))
                 return
+            if (room := self._room(consumer)) == 0:
+                self._held.append(consumer)
+                return
             piece = next(consumer.sending, _SENT)
             if not isinstance(piece, _Sent):
+                if piece is not None and len(piece.bodies) > room:
+                    rest = attrs.evolve(piece, bodies=piece.bodies[room:])
+                    consumer.sending = itertools.chain([rest], consumer.sending)
+                    piece = attrs.evolve(piece, bodies=piece.bodies[:room])
                 self._deliver(consumer, piece)
                 connection.flush()
                 continue
@@ -267,6 +277,18 @@ class ChannelConsumers:
         arrival = consumer.deliveries.arrival()
         consumer.arrival = arrival
         arrival.on_done(functools.partial(self._arrived, consumer))
+
+    def _room(self, consumer: ServerConsumer) -> int:
+        """How many messages more the channel's limit lets the client have."""
+        if not self.global_prefetch or consumer.no_ack:
+            return UNLIMITED_ROOM
+        return max(self.global_prefetch - len(self.unacked), 0)
+
+    def _let_go(self) -> None:
+        """The client may have more than before."""
+        held, self._held = self._held, []
+        for consumer in held:
+            self._pump(consumer)
 
     def _arrived(self, consumer: ServerConsumer, _: Future) -> None:
         """In any thread."""
@@ -338,6 +360,7 @@ class ChannelConsumers:
         else:
             self.prefetch = method.prefetch_count
         self._channel.send(c.Basic.QosOk())
+        self._let_go()
         return None
 
     # ── settling ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -347,12 +370,14 @@ class ChannelConsumers:
         if multiple:
             for tag in tags:
                 self._settle(outcome, self._take_up_to(tag))
-            return
-        try:
-            self._settle(outcome, self.unacked.take(tag_ranges(list(tags))))
-        except UnknownTagError:
-            for tag in tags:  # those before the wrong one count
-                self._settle(outcome, self._take_one(tag))
+        else:
+            try:
+                self._settle(outcome, self.unacked.take(tag_ranges(list(tags))))
+            except UnknownTagError:
+                for tag in tags:  # those before the wrong one count
+                    self._settle(outcome, self._take_one(tag))
+        if self._held:
+            self._let_go()
 
     def _take_one(self, tag: int) -> list[Unacked]:
         try:
@@ -389,6 +414,7 @@ class ChannelConsumers:
         _settle_runs("requeue", self.unacked.take_all())
         if answer:
             self._channel.send(c.Basic.RecoverOk())
+        self._let_go()
         return None
 
     async def release(self) -> None:
