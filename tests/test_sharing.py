@@ -533,6 +533,23 @@ def test_the_next_host_goes_on_when_one_closes(host: Node, guest: Node) -> None:
             assert next(consumer).body == b"and more"
 
 
+def test_a_host_that_closes_has_done_all_that_others_have_sent_until_then(tmp_path: Path) -> None:
+    for number in range(5):
+        path = tmp_path / f"data-{number}"
+        host = warren.open(path, share=True, sync="os")
+        host.queue("taken").publish_many([b"%d" % one for one in range(200)]).wait()
+        with warren.open(path, share=True, sync="os") as guest:
+            taken, sent = guest.queue("taken"), guest.queue("sent")
+            for delivery in taken.get_many(200):
+                delivery.ack()
+            confirms = [sent.publish(b"%d" % one) for one in range(500)]
+            host.close()
+            for confirm in confirms:
+                confirm.wait(30)
+            assert bodies(sent, 1000) == [b"%d" % one for one in range(500)]  # none of them twice
+            assert len(taken) == 0
+
+
 def test_what_does_not_survive_the_host_is_declared_again(host: Node, guest: Node) -> None:
     transient = guest.queue("transient", durable=False)
     own = guest.queue("", exclusive=True)

@@ -58,5 +58,9 @@ class CallError(Method):
         self.text = text
 
 
+HANDING_OVER: Final = "the host of the node hands over"
+"""As the reason of a ``connection.blocked``: send nothing more, end your half of the socket, and read its other half to
+its end. Everything that was sent is done and answered."""
+
 OWN_METHODS: Final[dict[int, type[Method]]] = {one.index: one for one in (Call, CallOk, CallError)}
 """By class id and method id, 16 bits each."""

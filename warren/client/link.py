@@ -21,7 +21,9 @@ from pamqp.base import Frame as Method
 
 from warren.actors.future import Future
 from warren.actors.leading import TICK_S, Later, call_later
-from warren.amqp.received import Event, MethodReceived, Violation
+from warren.amqp.connection import Connection
+from warren.amqp.own_methods import HANDING_OVER
+from warren.amqp.received import Event, Messages, MethodReceived, Violation
 from warren.client.errors import CONNECTION_FORCED, LinkLostError, refusal
 from warren.client.handshake import RECEIVE_BYTES, Login, shake_hands
 from warren.client.sending import Receiver, Sending
@@ -61,6 +63,8 @@ class Link(Sending):
         """What has to be declared again on the next socket."""
         self._ready: list[Future] = []
         self._good_bye: Future | None = None
+        self._last_engine: Connection | None = None
+        """Of a host that hands over: nothing more is sent to it, and it still answers."""
         self.blocked = ""
         """Why publishers have to wait, where the server says so."""
 
@@ -70,7 +74,8 @@ class Link(Sending):
         with self._lock:
             if self.engine is None and self.closed is None:
                 self._ready.append(future)
-                self.ask_to_join()
+                if self._last_engine is None:
+                    self.ask_to_join()
                 return future
         if self.closed is not None:
             future.fail(self.closed)
@@ -129,12 +134,12 @@ class Link(Sending):
 
     def lose(self, error: WarrenError, later: Later) -> None:
         """The socket is of no use any more."""
-        if self.engine is None:
+        if self.engine is None and self._last_engine is None:
             return
         _LOG.info("%s", error)
         if self.connection is not None:
             later.append((self.connection.close, ()))
-        self.engine, self.connection = None, None
+        self.engine, self._last_engine, self.connection = None, None, None
         self._unsent.clear()
         self.blocked = ""
         for number, receiver in list(self._channels.items()):
@@ -178,7 +183,7 @@ class Link(Sending):
                 self.send(receiver.number, c.Channel.Close(200, "Goodbye", 0, 0))
 
     def receive(self, connection: socket.socket, later: Later) -> None:
-        engine = self.engine
+        engine = self.engine or self._last_engine
         try:
             data = connection.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -211,8 +216,27 @@ class Link(Sending):
                     self.is_lazy = True
                 if receiver is not None:
                     receiver.closed(refusal(method.reply_code, method.reply_text), later)
-            elif receiver is not None:
+            elif receiver is not None and not self._comes_again(event):
                 receiver.receive(event, later)
+
+    def _comes_again(self, event: Event) -> bool:
+        """Whether it is a message of a host that hands over: nobody could settle it."""
+        return (
+            self._last_engine is not None
+            and isinstance(event, Messages)
+            and isinstance(event.method, c.Basic.Deliver | c.Basic.GetOk)
+        )
+
+    def _host_leaves(self) -> None:
+        """Send what was handed over until now, and nothing more until the next host is found."""
+        self.flush()
+        self._last_engine, self.engine = self.engine, None
+        self.flush()
+
+    def all_sent(self) -> None:
+        if self._last_engine is not None and self.connection is not None:
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_WR)
 
     def _give_up(self, error: WarrenError, later: Later) -> None:
         """Something that one side sent was wrong: to send it again would not do better."""
@@ -234,6 +258,8 @@ class Link(Sending):
                     self._give_up(error, later)
             case c.Connection.CloseOk():
                 self.lose(LinkLostError("the connection is closed"), later)
+            case c.Connection.Blocked(reason=reason) if reason == HANDING_OVER:
+                self._host_leaves()
             case c.Connection.Blocked(reason=reason):
                 self.blocked = reason or "blocked"
             case c.Connection.Unblocked():

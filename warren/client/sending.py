@@ -117,12 +117,13 @@ class Sending(Leading):
 
     def flush(self) -> None:
         """Write what there is, as far as the socket takes it."""
-        if self.engine is None or self.connection is None:
+        if self.connection is None:
             return
-        self.is_lazy = False
-        data = self.encoded().data_to_send()
-        if data:
-            self._unsent.append(memoryview(data))
+        if self.engine is not None:
+            self.is_lazy = False
+            data = self.encoded().data_to_send()
+            if data:
+                self._unsent.append(memoryview(data))
         try:
             while self._unsent:
                 first = self._unsent[0]
@@ -132,10 +133,14 @@ class Sending(Leading):
                 else:
                     self._unsent.popleft()
             self._sent_at = time.monotonic()
+            self.all_sent()
         except BlockingIOError:
             self.wake()  # whoever leads waits for room, too
         except OSError:
             self._unsent.clear()  # who reads finds out
+
+    def all_sent(self) -> None:
+        """The socket has taken everything."""
 
     def flush_lazy(self) -> None:
         if self.is_lazy or self._gathered:

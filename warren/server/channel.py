@@ -173,12 +173,21 @@ class ServerChannel:
             self._waiting.clear()
             self.connection.start(self.consumers.release())
 
-    async def finish(self) -> None:
-        """Do what has come, then give everything back."""
+    async def _all_done(self) -> None:
+        """Do what has come."""
         if self._busy:
             waiter = self.connection.server.loop.create_future()
             self._idle.append(waiter)
             await waiter
+
+    async def all_answered(self) -> None:
+        """Do what has come, and wait until what was published is safe."""
+        await self._all_done()
+        await self.publisher.all_told()
+
+    async def finish(self) -> None:
+        """Do what has come, then give everything back."""
+        await self._all_done()
         if not self.closed:
             self.closed = True
             await self.consumers.release()

@@ -26,6 +26,7 @@ from warren.amqp.connection import Connection
 from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError
 from warren.amqp.framing import MethodRun
 from warren.amqp.methods import method_of
+from warren.amqp.own_methods import HANDING_OVER
 from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
 from warren.amqp.states import Side, State
 from warren.server.channel import ServerChannel
@@ -102,6 +103,8 @@ class ClientConnection(asyncio.Protocol):
         self._blocked_told = False
         self._lingers = False
         """Whether the client has been told that its connection is closed, and the socket is its own to close."""
+        self._handing_over: asyncio.Future[None] | None = None
+        """Answered when the other half of the socket has come to its end."""
         self._over = False
 
     # ── the socket ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -147,12 +150,28 @@ class ClientConnection(asyncio.Protocol):
         self._when_writable.append(work)
 
     def eof_received(self) -> bool:
-        return False
+        if self._handing_over is None:
+            return False
+        if not self._handing_over.done():
+            self._handing_over.set_result(None)
+        return True
+
+    async def hand_over(self) -> None:
+        """Tell a process that shares the directory that its host goes; do, and answer, what it has sent until then."""
+        self._handing_over = self.server.loop.create_future()
+        self.engine.send(0, c.Connection.Blocked(HANDING_OVER))
+        self.flush()
+        await self._handing_over
+        for channel in list(self.channels.values()):
+            await channel.all_answered()
+        self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._over:
             return
         self._over = True
+        if self._handing_over is not None and not self._handing_over.done():
+            self._handing_over.set_result(None)
         for timer in (self._heartbeat, self._deadline):
             if timer is not None:
                 timer.cancel()

@@ -7,6 +7,7 @@ go is looked up once a batch. A client in confirm mode is told of what is safe i
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import re
 from collections.abc import Sequence
@@ -66,6 +67,7 @@ class ChannelPublisher:
         """What a transaction holds back."""
         self._addressed: dict[tuple[str, str, bytes], _Addressed] = {}
         self._telling = False
+        self._all_told: asyncio.Future[None] | None = None
         self._committing: list[Confirm] | None = None
         """What a commit waits for."""
 
@@ -171,6 +173,15 @@ class ChannelPublisher:
         for settled in self.confirms.take():
             kind = c.Basic.Ack if settled.ack else c.Basic.Nack
             self._channel.send(method_of(kind, delivery_tag=settled.tag, multiple=settled.multiple, requeue=False))
+        if self._all_told is not None and not self.confirms.open and not self._all_told.done():
+            self._all_told.set_result(None)
+
+    async def all_told(self) -> None:
+        """Come back when the client has been told of everything that it has published."""
+        if self.confirms is not None and self.confirms.open and not self._channel.closed:
+            self._all_told = self._channel.connection.server.loop.create_future()
+            await self._all_told
+        self._tell()
 
     # ── where to ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import attrs
 
 from warren.actors.loop_thread import LoopThread
+from warren.amqp.states import State
 from warren.running_node import RunningNode
 from warren.server.connection import ClientConnection
 from warren.server.direct_reply import ReplyAddresses
@@ -33,6 +34,8 @@ _OF_PARENTS: Final[list[Server]] = []
 """In a forked child: its parent's servers. Nobody may collect them, for their sockets would close numbers that are
 somebody else's by then."""
 
+HAND_OVER_S: Final = 2.0
+"""How long the processes that share a directory have to send what they were just sending to the host that goes."""
 STOP_TIMEOUT_S: Final = 1.0
 """How long clients have to say that they have seen the end."""
 
@@ -177,6 +180,8 @@ class Server:
             self._socket.remove()
         for listening in self._listening:
             listening.close()
+        if guests := [one for one in self.connections.values() if one.is_owner and one.engine.state is State.RUNNING]:
+            await asyncio.wait([one.start(one.hand_over()) for one in guests], timeout=HAND_OVER_S)
         for connection in list(self.connections.values()):
             connection.close(reason)
         if self._idle is not None and self.connections:
