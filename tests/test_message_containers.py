@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.support.classic_v2_tools import V2QueueOnDisk, msg_id
 from warren.queue_index import amqp10
 from warren.queue_index.amqp10 import NULL, encode_section
-from warren.queue_index.amqp_tables import LongString, Timestamp
+from warren.queue_index.amqp_tables import LongInteger, LongString, Timestamp
 from warren.queue_index.message_format import Message, decode_message, properties_size
 from warren.queue_index.properties import Properties, decode_properties, encode_properties
 from warren.queue_index.terms import body_of
@@ -516,12 +516,12 @@ def test_all_that_takes_messages_takes_containers(term: bytes) -> None:
 
 
 def test_a_letter_keeps_the_properties_that_the_publisher_sent() -> None:
-    """A number in 64 bits, which would be written in 32; unless the annotations say something else."""
+    """A number in 64 bits stays one; unless the annotations say something else of it."""
     sent = bytes.fromhex("3000" + "0000000b" + "016e6c" + "0000000000000007" + "02")
     data = (*content(Properties())[:3], sent, NONE, [b"body"])
     assert from_term(container("mc_amqpl", data), 0, (0, 0)).properties == sent
     changed = from_term(container("mc_amqpl", data, {TTL: 5}), 0, (0, 0)).properties
-    assert changed == encode_properties(Properties(headers={"n": 7}, delivery_mode=2, expiration="5"))
+    assert changed == encode_properties(Properties(headers={"n": LongInteger(7)}, delivery_mode=2, expiration="5"))
 
 
 def test_a_payload_is_counted_as_the_broker_counts_it() -> None:

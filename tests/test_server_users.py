@@ -38,9 +38,9 @@ def close_reason(work: Callable[[], object]) -> tuple[int, str]:
     return int(found[1]), found[2]
 
 
-def lives(side: Side) -> list[object]:
+def lives(side: Side) -> list[tuple[int, str]]:
     """What is seen of a few lives of connections."""
-    change, seen = side.change, list[object]()
+    change, seen = side.change, list[tuple[int, str]]()
     change["vhost limits"]({"max-connections": 1})
     first = side.connect()
     seen.append(close_reason(side.connect))
@@ -111,4 +111,6 @@ def test_the_real_one_says_the_same(tmp_path: Path) -> None:
             "delete vhost": lambda: broker.ctl("delete_vhost", "shop"),
             "delete user": lambda: broker.ctl("delete_user", "bob"),
         }
-        assert lives(Side(broker.amqp_port, change)) == SEEN
+        seen = lives(Side(broker.amqp_port, change))
+        # which of two processes there is first to end its connections differs from run to run
+        assert [(code, text.replace("is down", "is deleted")) for code, text in seen] == SEEN

@@ -42,9 +42,10 @@ used = frame.pivot_table(index="node.paging_ratio", columns="publishers.rate", v
 print((used * 100).round().astype(int).to_string())
 
 # %% [markdown]
-# Below 0.5 the ratio changes nothing: in RabbitMQ's rule a queue's target is (ram / 2 + rates) / ratio, and as long as
-# less than half of the watermark is used that is more than the queue has (docs/simulation-slow-consumer.md). Queues are
-# told, and page nothing. What counts is the rate: it is what decides how far above one half memory comes to stand.
+# Below 0.5 the ratio changes next to nothing: in RabbitMQ's rule a queue's target is (ram / 2 + rates) / ratio, and as
+# long as less than half of the watermark is used that is more than the queue has (docs/simulation-slow-consumer.md).
+# Queues are told, and page nothing. What counts is the rate: it is what decides how far above one half memory comes to
+# stand.
 
 # %%
 same = used.loc[[0.1, 0.3]].sub(used.loc[0.5]).abs().max().max()
