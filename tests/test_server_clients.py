@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -109,6 +110,7 @@ def test_what_comes_in_one_piece_with_the_close_is_answered_before_it(here: Serv
 def test_what_comes_in_one_piece_with_a_violation_ends_in_its_reason_alone(
     here: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING)
     with Raw(here.port).socket as raw:
         raw.sendall(sent((1, c.Channel.Open()), (1, c.Queue.Declare(0, "pipelined")), (1, c.Channel.Open())))
         *_, (number, last) = names(raw.recv(1 << 16))
