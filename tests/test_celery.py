@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import textwrap
@@ -95,6 +96,14 @@ def add_tasks(app: Any, tally: Tally) -> None:
     @app.task(name="holds", shared=False, acks_late=True)
     def holds() -> None:
         tally.add("held")
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """A worker in this process sets the root logger's level, and leaves it so."""
+    level = logging.root.level
+    yield
+    logging.root.setLevel(level)
 
 
 @contextmanager
