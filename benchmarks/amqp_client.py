@@ -24,8 +24,12 @@ _CHANNEL = 1
 class Client:
     """One connection with one channel, over a blocking socket."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
-        self.socket = socket.create_connection((host, port))
+    def __init__(self, port: int, host: str = "127.0.0.1", *, receive_buffer: int | None = None) -> None:
+        """``receive_buffer``: bytes that the kernel takes in before somebody reads; ``None``: as many as it will."""
+        self.socket = socket.socket()
+        if receive_buffer is not None:  # before it connects: then the other end knows
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.connect((host, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._engine = Connection(Side.CLIENT)
         self._acked_to = 0
