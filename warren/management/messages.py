@@ -16,6 +16,7 @@ from warren.actors.engines.errors import (
     PreconditionFailedError,
     RefusedError,
 )
+from warren.actors.engines.queue_arguments import MAX_PERIOD_MS
 from warren.actors.engines.routing import carbon_copies
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishKey, PublishRefusedError
@@ -46,7 +47,6 @@ MAX_GET: Final = 10_000
 MOVED_TOGETHER: Final = 256
 PUBLISH_TIMEOUT_S: Final = 30.0
 _INTEGERS: Final = frozenset({"delivery_mode", "priority", "timestamp"})
-_MAX_EXPIRATION_MS: Final = 315_360_000_000
 
 
 # ── properties ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -95,7 +95,7 @@ def _expiration_ms(properties: Properties) -> int | None:
     text = said if isinstance(said, str) else said.decode("latin-1")
     if not text.isascii() or not text.isdigit():
         raise ArgumentsError(f"invalid expiration '{text}': no_integer")
-    if int(text) > _MAX_EXPIRATION_MS:
+    if int(text) > MAX_PERIOD_MS:
         raise ArgumentsError(f"invalid expiration '{text}': {{value_too_large,{text}}}")
     return int(text)
 

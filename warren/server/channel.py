@@ -113,9 +113,7 @@ class ServerChannel:
                 afterwards, self._afterwards = self._afterwards, []
                 for todo in afterwards:
                     todo()
-                if self.closed or not self._waiting:
-                    break
-            elif self.closed or not self._waiting:
+            if self.closed or not self._waiting:
                 break
             event = self._waiting.popleft()
             if len(self._waiting) <= MAX_WAITING_EVENTS // 2:
@@ -132,14 +130,7 @@ class ServerChannel:
     def _fail(self, event: ChannelEvent, error: Exception) -> None:
         if self.closed:
             return
-        match event:
-            case Messages():
-                index = event.method.index
-            case MethodRun():
-                index = event.index
-            case _:
-                index = event.method.index
-        self._refuse(error, index)
+        self._refuse(error, event.index if isinstance(event, MethodRun) else event.method.index)
 
     def _refuse(self, error: Exception, index: int) -> None:
         dropped = list(self._waiting)
@@ -246,6 +237,7 @@ class ServerChannel:
     def info(self) -> dict[str, Any]:
         """What RabbitMQ's management shows of a channel."""
         connection, consumers = self.connection, self.consumers
+        of = connection.info()
         return {
             "name": f"{connection.name} ({self.number})",
             "number": self.number,
@@ -264,8 +256,8 @@ class ServerChannel:
             "global_prefetch_count": consumers.global_prefetch,
             "connection_details": {
                 "name": connection.name,
-                "peer_host": connection.info()["peer_host"],
-                "peer_port": connection.info()["peer_port"],
+                "peer_host": of["peer_host"],
+                "peer_port": of["peer_port"],
             },
         }
 

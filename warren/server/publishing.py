@@ -18,6 +18,7 @@ from pamqp import commands as c
 
 from warren.actors.admission import BackpressureWait
 from warren.actors.engines.exchanges import ExchangeDeclaration
+from warren.actors.engines.queue_arguments import MAX_PERIOD_MS
 from warren.actors.engines.routing import carbon_copies
 from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishKey
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from warren.server.channel import ServerChannel, Work
 
 NO_ROUTE: Final = 312
-MAX_EXPIRATION_MS: Final = 315_360_000_000
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _CACHED_ENVELOPES: Final = 256
 _CACHED_PROPERTIES_BYTES: Final = 512
@@ -206,8 +206,7 @@ class ChannelPublisher:
             raise Refusal(
                 ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange}' in vhost '{channel.vhost}'"
             )
-        if declaration.type == "topic":
-            channel.check_topic(exchange, routing_key, "write")
+        channel.check_topic(exchange, routing_key, "write")
         properties = decode_properties(encoded)
         if asks := properties.reply_to == REPLY_TO:
             properties = attrs.evolve(properties, reply_to=channel.replies.address_for_request())
@@ -317,6 +316,6 @@ def _milliseconds(expiration: str | bytes) -> int:
     value = int(number[0])
     if value < 0:
         raise Refusal(PRECONDITION_FAILED, f"invalid expiration '{text}': {{value_negative,{value}}}")
-    if value > MAX_EXPIRATION_MS:
+    if value > MAX_PERIOD_MS:
         raise Refusal(PRECONDITION_FAILED, f"invalid expiration '{text}': {{value_too_large,{value}}}")
     return value
