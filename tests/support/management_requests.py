@@ -8,6 +8,7 @@ Request = tuple[str, str, Any]
 """Method, path below ``/api``, and the body: a value that is sent as JSON, a text that is sent as it is, or none."""
 
 REQUESTS: tuple[Request, ...] = (
+    ("PUT", "/queues/%2F/elsewhere", {"node": "none@nowhere"}),
     ("PUT", "/queues/%2F/t1", {}),
     ("PUT", "/queues/%2F/t1", {}),
     ("PUT", "/queues/%2F/t1", {"durable": False}),
@@ -240,6 +241,14 @@ REQUESTS: tuple[Request, ...] = (
     ("GET", "/parameters/bogus", None),
     ("GET", "/parameters/bogus/%2F/n", None),
     ("DELETE", "/parameters/bogus/%2F/n", None),
+    ("PUT", "/parameters/policy/%2F/n", {"value": {"pattern": "x", "definition": {"max-length": 1}}}),
+    ("PUT", "/parameters/vhost-limits/%2F/limits", {"value": {"max-queues": 500}}),
+    ("PUT", "/parameters/vhost-limits/%2F/limits", {"value": {"max-queues": "x"}}),
+    ("PUT", "/parameters/vhost-limits/%2F/limits", {"value": {"bogus": 1}}),
+    ("GET", "/parameters/vhost-limits/%2F/limits", None),
+    ("GET", "/vhost-limits", None),
+    ("DELETE", "/parameters/vhost-limits/%2F/limits", None),
+    ("GET", "/vhost-limits", None),
     ("PUT", "/global-parameters/g1", {"value": {"a": 1}}),
     ("PUT", "/global-parameters/g1", {"value": "x"}),
     ("PUT", "/global-parameters/g1", {}),

@@ -100,10 +100,15 @@ async def parameter(call: Call) -> Any:
 
 
 async def put_parameter(call: Call) -> Any:
-    """``value``, of a component of one of RabbitMQ's plugins."""
+    """``value``: a vhost's limits, or what a component of one of RabbitMQ's plugins has."""
     vhost, component, name = call.vhost_to_change, call.parts["component"], call.parts["name"]
     (value,) = required(await call.body(), "value")
-    if component not in KEPT_COMPONENTS:
+    if component == "policy":
+        raise bad_request("policies may not be set using this method")
+    if component == LIMITS_COMPONENT and isinstance(value, dict):
+        for limit, number in value.items():
+            _check_limit(limit, number, "policy")
+    elif component not in KEPT_COMPONENTS:
         raise _invalid(f"component {component} not found")
     known = call.node.actor.parameters.in_vhost(vhost, component)
     await define(call, lambda definitions: definitions.set_parameter(vhost, component, name, value))
@@ -164,12 +169,16 @@ async def put_limit(call: Call) -> Any:
     """``value``: how many ``max-connections`` or ``max-queues``."""
     vhost, name = call.vhost_to_change, call.parts["name"]
     (value,) = required(await call.body(), "value")
-    if name not in VHOST_LIMITS:
-        raise _invalid(f"Unrecognised terms {erlang_pairs({name: value})} in limits")
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _invalid(f"{name} should be a number, actually was {erlang_text(value)}")
+    _check_limit(name, value)
     await _set_limits(call, vhost, call.node.actor.parameters.vhost_limits(vhost) | {name: value})
     return Done()
+
+
+def _check_limit(name: str, value: Any, kind: PolicyKind = "operator_policy") -> None:
+    if name not in VHOST_LIMITS:
+        raise _invalid(f"Unrecognised terms {erlang_pairs({name: value})} in limits", kind)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _invalid(f"{name} should be a number, actually was {erlang_text(value)}", kind)
 
 
 async def delete_limit(call: Call) -> Any:

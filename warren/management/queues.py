@@ -96,6 +96,8 @@ async def put_queue(call: Call) -> Any:
     vhost, name = call.vhost_to_change, call.parts["queue"]
     said = await call.body()
     arguments = arguments_of(said)
+    if (node := said.get("node", call.managed.node_name)) != call.managed.node_name:
+        raise bad_request(f"Node {node} could not be contacted")
     users, user = call.managed.users, call.user.name
     users.check(user, vhost, "queue", name, "configure")
     if (exchange := arguments.get("x-dead-letter-exchange")) is not None and isinstance(exchange, str):
