@@ -11,7 +11,7 @@ A message that stands in several frames is put together in memory, up to ``max_m
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 from pamqp import commands as c
@@ -34,25 +34,32 @@ from warren.amqp.framing import (
     BASIC,
     BODY,
     CONTENT_METHODS,
+    DELIVER,
+    GET,
+    GET_OK,
     HEADER,
     HEARTBEAT,
     METHOD,
+    ContentFrames,
+    ContentRun,
     Frame,
     FrameReader,
     Item,
     MethodRun,
     content_header,
-    contents,
     frame,
     settlements,
+    split_at_tag,
+    without_tag,
 )
 from warren.amqp.methods import (
     check_utf8,
-    decode_arguments,
     decode_method,
     dotted_name,
-    encode_arguments,
     encode_method,
+    encode_payload,
+    method_index,
+    settlement_flags,
 )
 from warren.amqp.own_methods import OWN_METHODS
 from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
@@ -76,11 +83,29 @@ _LEAST_BYTES: Final = {METHOD: 4, HEADER: 12, BODY: 0}
 _CONNECTION: Final = c.Connection.frame_id
 _NO_KIND: Final = 1 << 32
 """More than any payload has."""
-_DEAF: Final = frozenset((State.CLOSED, State.TERMINATED))
-_STOPPING: Final = _DEAF | {State.CLOSING}
-_ANSWERING: Final = frozenset((State.RUNNING, State.CLOSING))
+_RUNNING: Final = State.RUNNING
+_CLOSING: Final = State.CLOSING
+_TERMINATED: Final = State.TERMINATED
+_DEAF: Final = (State.CLOSED, State.TERMINATED)
+_STOPPING: Final = (*_DEAF, State.CLOSING)
+_ANSWERING: Final = (State.RUNNING, State.CLOSING)
 """What came before the peer's close may still be answered."""
-_LET_IN: Final = frozenset((State.TUNING, State.OPENING, State.RUNNING, State.CLOSING))
+_LET_IN: Final = (State.TUNING, State.OPENING, State.RUNNING, State.CLOSING)
+_USUAL: Final = {
+    side: frozenset(kind.index for kind in SENT_BY[side] - {c.Channel.Open} if kind.index >> 16 != _CONNECTION)
+    - set(OWN_METHODS)
+    for side in Side
+}
+"""What each side may send on a channel that is open."""
+_OPEN_AND_CLOSE: Final = frozenset(
+    kind.index for kind in (c.Channel.Open, c.Channel.OpenOk, c.Channel.Close, c.Channel.CloseOk)
+)
+_OFTEN: Final = (CONTENT_METHODS | {GET}) - {GET_OK}
+"""What comes with the same arguments again and again."""
+_CACHED: Final = 128
+"""So many methods, and beginnings of messages, that come again and again are kept as they are read and written."""
+_CACHED_BYTES: Final = 512
+"""And none that is longer."""
 
 
 @attrs.define
@@ -88,6 +113,8 @@ class _Content:
     """A message that has not come as a whole."""
 
     method: Method
+    tags: list[int]
+    """The delivery tag, where it has one."""
     properties: bytes | None = None
     """``None``: the content header has to come."""
     left: int = 0
@@ -127,6 +154,12 @@ class Connection:
         """Seconds between heartbeats, once negotiated; 0: none."""
         self.max_message_size = max_message_size
         self.has_own_methods = has_own_methods
+        self._ours, self._theirs = SENT_BY[side], SENT_BY[side.peer]
+        self._usual = _USUAL[side.peer]
+        self._methods: dict[bytes, Method] = {}
+        """What came before and may come again, by its bytes; nobody changes them."""
+        self._frames: dict[tuple[Any, ...], ContentFrames] = {}
+        """The same for messages that are sent."""
         self._reader = FrameReader(FRAME_MIN_SIZE)
         self._writable_bytes = FRAME_MIN_SIZE
         self._channels: dict[int, _Channel] = {}
@@ -137,16 +170,17 @@ class Connection:
 
     def receive(self, data: bytes) -> list[Event]:
         """What the peer's bytes mean. Never raises for what the peer sent: a :class:`Violation` is the last event."""
-        if self._is_over():
+        if self.state is _TERMINATED:
             return []
         events: list[Event] = []
-        self._reader.feed(data)
+        reader = self._reader
+        reader.feed(data)
         try:
             if self._header_due and not self._receive_header(events):
                 return events
-            while not self._is_over():
-                self._reader.finds_runs = self.state is State.RUNNING
-                if (item := self._reader.next()) is None:
+            while (state := self.state) is not _TERMINATED:
+                reader.finds_runs = state is _RUNNING
+                if (item := reader.next()) is None:
                     break
                 self._receive_item(item, events)
         except ProtocolError as error:
@@ -156,9 +190,6 @@ class Connection:
                 self._fail(error)
                 events.append(Violation(error))
         return events
-
-    def _is_over(self) -> bool:
-        return self.state is State.TERMINATED
 
     def _receive_header(self, events: list[Event]) -> bool:
         """Whether frames may follow."""
@@ -174,21 +205,34 @@ class Connection:
         return not refused
 
     def _receive_item(self, item: Item, events: list[Event]) -> None:
-        if self.state in _DEAF or (self.state is State.CLOSING and item.channel):
-            self._pass_over(item, events)
-        elif isinstance(item, Frame):
-            self._receive_frame(item, events)
-        else:
-            event: Event
-            if isinstance(item, MethodRun):
-                channel, event = self._channel_for(item.channel, c.INDEX_MAPPING[item.index]), item
-            else:
-                method = decode_arguments(item.index, item.method)
-                channel = self._channel_for(item.channel, type(method))
-                self._check_size(len(item.bodies[0]), item.index)
-                event = Messages(item.channel, method, item.tags, item.properties, item.bodies)
+        if isinstance(item, ContentRun):
+            method = self._known_method(item.method)
+            channel = self._channel_for(item.channel, item.index)
+            self._check_size(len(item.bodies[0]), item.index)
             if not channel.is_closing:
-                events.append(event)
+                _add_messages(events, Messages(item.channel, method, item.tags, item.properties, item.bodies))
+        elif isinstance(item, MethodRun):
+            if not self._channel_for(item.channel, item.index).is_closing:
+                events.append(item)
+        elif self.state in _DEAF or (self.state is _CLOSING and item.channel):
+            self._pass_over(item, events)
+        else:
+            self._receive_frame(item, events)
+
+    def _known_method(self, payload: bytes) -> Method:
+        """The method with this payload, read once for all."""
+        method = self._methods.get(payload)
+        return self._new_method(payload) if method is None else method
+
+    def _new_method(self, payload: bytes) -> Method:
+        method = decode_method(payload)
+        if self.side is Side.SERVER and method.index not in CONTENT_METHODS:
+            check_utf8(method)
+        if method.index in _OFTEN and len(payload) <= _CACHED_BYTES:
+            if len(self._methods) >= _CACHED:
+                self._methods.clear()
+            self._methods[payload] = method
+        return method
 
     def _receive_frame(self, found: Frame, events: list[Event]) -> None:
         kind, number, payload = found.kind, found.channel, found.payload
@@ -205,10 +249,7 @@ class Connection:
         elif self.state is not State.RUNNING:
             raise ProtocolError(UNEXPECTED_FRAME, describe_frame(kind, payload))
         elif kind == METHOD:
-            method = decode_method(payload)
-            if self.side is Side.SERVER and method.index not in CONTENT_METHODS:
-                check_utf8(method)
-            self._receive_channel_method(number, method, events)
+            self._receive_method(number, payload, events)
         else:
             self._receive_content(number, kind, payload, events)
 
@@ -232,7 +273,7 @@ class Connection:
             self.state = State.CLOSING
         else:
             following = TRANSITIONS.get(type(method), {}).get(self.state)
-            if following is None or type(method) not in SENT_BY[self.side.peer]:
+            if following is None or type(method) not in self._theirs:
                 if self.state is State.CLOSING:
                     return
                 raise ProtocolError(
@@ -287,38 +328,50 @@ class Connection:
             channel = self._channels[number] = _Channel()
         return channel
 
-    def _channel_for(self, number: int, kind: type[Method]) -> _Channel:
-        """The channel that the peer sends a method of this kind on, where it may."""
+    def _channel_for(self, number: int, index: int) -> _Channel:
+        """The channel that the peer sends a method with this index on, where it may."""
+        channel = self._channels.get(number)
+        if channel is not None and channel.is_open and channel.content is None and index in self._usual:
+            return channel
         channel = self._channel(number)
-        if kind.index in OWN_METHODS and not self.has_own_methods:
-            raise UnknownMethodError(kind.index)
+        if index in OWN_METHODS and not self.has_own_methods:
+            raise UnknownMethodError(index)
         if channel.content is not None:
             raise _unexpected(channel.content)
-        if kind is c.Channel.Open:
+        if index == c.Channel.Open.index:
             if channel.is_open:
-                raise ProtocolError(CHANNEL_ERROR, "second 'channel.open' seen", kind.index)
-        elif not channel.is_open and kind is not c.Channel.OpenOk:
-            raise ProtocolError(CHANNEL_ERROR, "expected 'channel.open'", kind.index)
-        if kind not in SENT_BY[self.side.peer] or kind.index >> 16 == _CONNECTION:
-            raise ProtocolError(COMMAND_INVALID, "unimplemented method", kind.index)
+                raise ProtocolError(CHANNEL_ERROR, "second 'channel.open' seen", index)
+        elif not channel.is_open and index != c.Channel.OpenOk.index:
+            raise ProtocolError(CHANNEL_ERROR, "expected 'channel.open'", index)
+        if (c.INDEX_MAPPING.get(index) or OWN_METHODS[index]) not in self._theirs or index >> 16 == _CONNECTION:
+            raise ProtocolError(COMMAND_INVALID, "unimplemented method", index)
         return channel
 
-    def _receive_channel_method(self, number: int, method: Method, events: list[Event]) -> None:
-        channel = self._channel_for(number, type(method))
-        if method.index in CONTENT_METHODS:
-            channel.content = _Content(method)
+    def _receive_method(self, number: int, payload: bytes, events: list[Event]) -> None:
+        index = method_index(payload)
+        if index in CONTENT_METHODS:
+            payload, tags = without_tag(index, payload)
+            method = self._known_method(payload)
+            self._channel_for(number, index).content = _Content(method, tags)
             return
-        if isinstance(method, c.Channel.CloseOk) and not channel.is_closing:
-            raise ProtocolError(COMMAND_INVALID, "unimplemented method", method.index)
-        if isinstance(method, c.Channel.Close | c.Channel.CloseOk):
-            if isinstance(method, c.Channel.Close) and channel.is_closing:  # both ask at once
+        method = self._known_method(payload)
+        channel = self._channel_for(number, index)
+        if index in _OPEN_AND_CLOSE:
+            self._receive_open_or_close(number, channel, method, events)
+        elif not channel.is_closing:
+            events.append(MethodReceived(number, method))
+
+    def _receive_open_or_close(self, number: int, channel: _Channel, method: Method, events: list[Event]) -> None:
+        if isinstance(method, c.Channel.CloseOk):
+            if not channel.is_closing:
+                raise ProtocolError(COMMAND_INVALID, "unimplemented method", method.index)
+            del self._channels[number]
+        elif isinstance(method, c.Channel.Close):
+            if channel.is_closing:  # both ask at once
                 self._out.append(encode_method(number, c.Channel.CloseOk()))
                 return
-            if isinstance(method, c.Channel.CloseOk):
-                del self._channels[number]
         else:
-            if isinstance(method, c.Channel.Open | c.Channel.OpenOk):
-                channel.is_open = True
+            channel.is_open = True
             if channel.is_closing:
                 return
         events.append(MethodReceived(number, method))
@@ -362,9 +415,8 @@ class Connection:
         if not content.left:
             channel.content = None
             if not channel.is_closing:
-                method, tag = content.method, getattr(content.method, "delivery_tag", None)
-                tags = [] if tag is None else [tag]
-                events.append(Messages(number, method, tags, content.properties, [b"".join(content.fragments)]))
+                body = b"".join(content.fragments)
+                _add_messages(events, Messages(number, content.method, content.tags, content.properties, [body]))
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -373,6 +425,11 @@ class Connection:
         data = b"".join(self._out)
         self._out.clear()
         return data
+
+    def pieces_to_send(self) -> list[bytes]:
+        """The same, where bodies of :data:`~warren.amqp.framing.LARGE_BYTES` stand by themselves, uncopied."""
+        pieces, self._out = self._out, []
+        return pieces
 
     def send(self, channel: int, method: Method) -> None:
         """Send a method without content. Raises :class:`OutOfOrderError` for what may not be sent now."""
@@ -384,7 +441,7 @@ class Connection:
         self._out.append(encode_method(channel, method))
 
     def _check_ours(self, method: Method) -> None:
-        if type(method) not in SENT_BY[self.side]:
+        if type(method) not in self._ours:
             raise OutOfOrderError(f"a {self.side.value} does not send {dotted_name(method)}")
         if self.state is State.TERMINATED:
             raise OutOfOrderError(f"the connection is over: {dotted_name(method)} cannot be sent")
@@ -408,6 +465,8 @@ class Connection:
         if self.state not in _ANSWERING:
             raise OutOfOrderError(f"{dotted_name(method)} cannot be sent in connection state {self.state.value}")
         channel = self._channels.get(number)
+        if channel is not None and not channel.is_closing and method.index not in _OPEN_AND_CLOSE:
+            return
         if isinstance(method, c.Channel.Open):
             if channel is not None:
                 raise OutOfOrderError(f"channel {number} is open")
@@ -422,18 +481,15 @@ class Connection:
     def publish(self, channel: int, publish: c.Basic.Publish, properties: bytes, bodies: Sequence[bytes]) -> None:
         """Send messages with the same method and properties (flags and list)."""
         self._check_content(channel, publish)
-        method = encode_arguments(publish), b""
-        self._out.append(contents(channel, publish.index, method, properties, bodies, frame_max=self._writable_bytes))
+        key = (channel, publish.exchange, publish.routing_key, publish.mandatory, publish.immediate, publish.ticket)
+        frames = self._frames.get(key) or self._new_frames(key, publish)
+        frames.write(properties, bodies, None, self._out)
 
     def deliver(
         self, channel: int, deliver: c.Basic.Deliver, tags: Iterable[int], properties: bytes, bodies: Sequence[bytes]
     ) -> None:
         """Send deliveries that differ in their delivery tags and bodies; the method's own tag does not count."""
-        self._check_content(channel, deliver)
-        method = _around_tag(deliver)
-        self._out.append(
-            contents(channel, deliver.index, method, properties, bodies, tags=tags, frame_max=self._writable_bytes)
-        )
+        self._frames_of_deliver(channel, deliver).write(properties, bodies, tags, self._out)
 
     def deliver_each(
         self,
@@ -441,39 +497,44 @@ class Connection:
         deliver: c.Basic.Deliver,
         tags: Iterable[int],
         properties: Iterable[bytes],
-        bodies: Iterable[bytes],
+        bodies: Sequence[bytes],
     ) -> None:
         """Send deliveries that differ in their properties, too."""
+        self._frames_of_deliver(channel, deliver).write_each(properties, bodies, tags, self._out)
+
+    def _frames_of_deliver(self, channel: int, deliver: c.Basic.Deliver) -> ContentFrames:
         self._check_content(channel, deliver)
-        method, index, frame_max = _around_tag(deliver), deliver.index, self._writable_bytes
-        for tag, each, body in zip(tags, properties, bodies, strict=True):
-            self._out.append(contents(channel, index, method, each, (body,), tags=(tag,), frame_max=frame_max))
+        key = (channel, deliver.consumer_tag, deliver.exchange, deliver.routing_key, deliver.redelivered)
+        return self._frames.get(key) or self._new_frames(key, deliver)
+
+    def _new_frames(self, key: tuple[Any, ...], method: c.Basic.Publish | c.Basic.Deliver) -> ContentFrames:
+        """For messages on a channel (the first of ``key``) that may come again."""
+        payload, tagged = encode_payload(method), method.index == DELIVER
+        parts = split_at_tag(DELIVER, payload) if tagged else (payload, b"")
+        frames = ContentFrames(key[0], parts, tagged=tagged, frame_max=self._writable_bytes)
+        if len(self._frames) >= _CACHED:
+            self._frames.clear()
+        self._frames[key] = frames
+        return frames
 
     def send_message(
         self, channel: int, method: c.Basic.GetOk | c.Basic.Return, properties: bytes, body: bytes
     ) -> None:
         """Send one message that is neither published nor delivered."""
         self._check_content(channel, method)
-        self._out.append(
-            contents(
-                channel,
-                method.index,
-                (encode_arguments(method), b""),
-                properties,
-                [body],
-                frame_max=self._writable_bytes,
-            )
-        )
+        payload = encode_payload(method)
+        frames = ContentFrames(channel, (payload, b""), tagged=False, frame_max=self._writable_bytes)
+        frames.write(properties, (body,), None, self._out)
 
     def settle(self, channel: int, method: c.Basic.Ack | c.Basic.Nack | c.Basic.Reject, tags: Iterable[int]) -> None:
         """Send acks, nacks or rejects with the same flags, one for each tag; the method's own tag does not count."""
         self._check_content(channel, method)
-        self._out.append(settlements(channel, method.index, tags, encode_arguments(method)[-1]))
+        self._out.append(settlements(channel, method.index, tags, settlement_flags(method)))
 
     def is_open(self, number: int) -> bool:
         """Whether messages may be sent on a channel. It may have been closed by what came later in the same read."""
         channel = self._channels.get(number)
-        return self.state in _ANSWERING and channel is not None and channel.is_open and not channel.is_closing
+        return channel is not None and channel.is_open and not channel.is_closing and self.state in _ANSWERING
 
     def is_closing(self, number: int) -> bool:
         """Whether we have asked to close a channel, and the peer has not answered."""
@@ -509,11 +570,19 @@ def _decode_on_0(payload: bytes) -> Method:
         raise ProtocolError(INTERNAL_ERROR, "") from None
 
 
-def _around_tag(deliver: c.Basic.Deliver) -> tuple[bytes, bytes]:
-    """The method's bytes before its delivery tag and behind it."""
-    encoded = encode_arguments(deliver)
-    at = 1 + encoded[0]  # behind the consumer tag
-    return encoded[:at], encoded[at + 8 :]
+def _add_messages(events: list[Event], found: Messages) -> None:
+    """Let messages join those before them where they differ in nothing but their bodies and delivery tags."""
+    last = events[-1] if events else None
+    if (
+        isinstance(last, Messages)
+        and last.method is found.method
+        and last.channel == found.channel
+        and last.properties == found.properties
+    ):
+        last.tags.extend(found.tags)
+        last.bodies.extend(found.bodies)
+    else:
+        events.append(found)
 
 
 def _lower(ours: int, theirs: int) -> int:

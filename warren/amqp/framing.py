@@ -13,7 +13,8 @@ that was cut by the end of the data, or that stands in several body frames, come
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -30,11 +31,14 @@ HEARTBEAT: Final = 8
 FRAME_END: Final = 0xCE
 OVERHEAD: Final = 8
 """Bytes of a frame around its payload."""
+LARGE_BYTES: Final = 4096
+"""A body of so many bytes is handed on as it is when it is sent, and not copied into what is around it."""
 
 BASIC: Final = 60
 PUBLISH: Final = BASIC << 16 | 40
 RETURN: Final = BASIC << 16 | 50
 DELIVER: Final = BASIC << 16 | 60
+GET: Final = BASIC << 16 | 70
 GET_OK: Final = BASIC << 16 | 71
 ACK: Final = BASIC << 16 | 80
 REJECT: Final = BASIC << 16 | 90
@@ -45,15 +49,18 @@ SETTLEMENTS: Final = frozenset((ACK, REJECT, NACK))
 
 _START: Final = struct.Struct(">BHI")
 _INDEX: Final = struct.Struct(">I")
+_TAG: Final = struct.Struct(">Q")
 _CONTENT: Final = struct.Struct(">HHQ")
-_TAG_BYTES: Final = 8
-_SETTLEMENT_BYTES: Final = _INDEX.size + _TAG_BYTES + 1
+_HEADER: Final = struct.Struct(">BHIHHQ")
+"""A header frame up to its properties."""
+_NO_TAG: Final = bytes(_TAG.size)
+_SETTLEMENT_BYTES: Final = _INDEX.size + _TAG.size + 1
 _FEW: Final = 32
 """Fewer rows than these are compared one by one."""
 END: Final = bytes((FRAME_END,))
 
 
-@attrs.frozen
+@attrs.define
 class Frame:
     """One frame as it came."""
 
@@ -62,7 +69,7 @@ class Frame:
     payload: bytes
 
 
-@attrs.frozen
+@attrs.define
 class MethodRun:
     """Consecutive acks, nacks or rejects of one channel with the same flags."""
 
@@ -73,14 +80,14 @@ class MethodRun:
     tags: list[int]
 
 
-@attrs.frozen
+@attrs.define
 class ContentRun:
     """Consecutive messages of one channel that differ in their bodies and delivery tags only."""
 
     channel: int
     index: int
     method: bytes
-    """The first one's method: everything behind the index."""
+    """The method's payload, with 0 for its delivery tag."""
     tags: list[int]
     """Their delivery tags; empty where the method has none (publish, return)."""
     properties: bytes
@@ -101,60 +108,88 @@ class FrameReader:
         """Else every frame comes as it is: a connection that does not run has to look at each."""
         self._data = b""
         self._at = 0
+        self._cut = bytearray()
+        """What has come of a frame that was cut by the end of the data."""
+        self._missing = 0
+        """Bytes that have to come of it."""
+        self._behind, self._behind_at = b"", 0
+        """What came with its end, and where that was."""
 
     @property
     def pending_bytes(self) -> int:
         """Bytes that wait for the rest of their frame."""
-        return len(self._data) - self._at
+        return len(self._cut) + len(self._data) - self._at + len(self._behind) - self._behind_at
 
     def feed(self, data: bytes) -> None:
         """Hand over what came from the peer."""
-        self._data = self._data[self._at :] + data if self._at < len(self._data) else data
-        self._at = 0
+        if self._missing:
+            self._feed_cut(data)
+        elif self.pending_bytes:
+            self._data, self._at = self._data[self._at :] + self._behind[self._behind_at :] + data, 0
+            self._behind, self._behind_at = b"", 0
+        else:
+            self._data, self._at = data, 0
+
+    def _feed_cut(self, data: bytes) -> None:
+        """The frame that was cut is put together by itself: what comes with its end need not be copied for that."""
+        self._cut += data[: self._missing]
+        if len(data) < self._missing:
+            self._missing -= len(data)
+            return
+        self._data, self._at = bytes(self._cut), 0
+        self._behind, self._behind_at = data, self._missing
+        self._cut, self._missing = bytearray(), 0
+
+    def _next_behind(self) -> Item | None:
+        """There is no whole frame where we are: go on behind it, or wait for the rest."""
+        if self._behind:
+            self._data, self._at = self._behind, self._behind_at
+            self._behind, self._behind_at = b"", 0
+            return self.next()
+        pending = len(self._data) - self._at
+        if pending >= _START.size:
+            (_, _, size) = _START.unpack_from(self._data, self._at)
+            self._cut += self._data[self._at :]
+            self._missing = size + OVERHEAD - pending
+            self._data, self._at = b"", 0
+        return None
 
     def take(self, count: int) -> bytes | None:
         """The next ``count`` bytes as they are; ``None`` where there are fewer."""
-        if self.pending_bytes < count:
+        if len(self._data) - self._at < count:
             return None
         self._at += count
         return self._data[self._at - count : self._at]
 
     def next(self) -> Item | None:
         """The next frame or run; ``None`` where there is no whole one. Raises :class:`LostFramingError`."""
-        found = self._frame(self._at)
-        if found is None:
-            return None
-        kind, channel, start, stop = found
-        if self.finds_runs and channel and kind == METHOD and stop - start >= _INDEX.size:
-            (index,) = _INDEX.unpack_from(self._data, start)
-            if index in SETTLEMENTS and stop - start == _SETTLEMENT_BYTES:
-                return self._settlements(channel, index, start)
-            if index in CONTENT_METHODS and (run := self._contents(channel, index, start, stop)) is not None:
-                return run
-        self._at = stop + 1
-        return Frame(kind, channel, self._data[start:stop])
-
-    def _frame(self, at: int) -> tuple[int, int, int, int] | None:
-        """Kind, channel, and where the payload begins and ends, of the frame at this offset."""
-        data = self._data
-        if len(data) - at < _START.size:
-            return None
+        data, at = self._data, self._at
+        start = at + _START.size
+        if start > len(data):
+            return self._next_behind()
         kind, channel, size = _START.unpack_from(data, at)
         if self.frame_max and size > self.frame_max:  # RabbitMQ forgives 8 bytes: clients count the overhead otherwise
             raise LostFramingError(kind, b"", f"{{frame_too_large,{size},{self.frame_max - OVERHEAD}}}")
-        start = at + _START.size
         stop = start + size
         if stop >= len(data):
-            return None
+            return self._next_behind()
         if data[stop] != FRAME_END:
             raise LostFramingError(kind, data[start:stop], f"{{invalid_frame_end_marker,{data[stop]}}}")
-        return kind, channel, start, stop
+        if self.finds_runs and channel and kind == METHOD and size >= _INDEX.size:
+            (index,) = _INDEX.unpack_from(data, start)
+            if index in SETTLEMENTS:
+                if size == _SETTLEMENT_BYTES:
+                    return self._settlements(channel, index, start)
+            elif index in CONTENT_METHODS and (run := self._contents(channel, index, start, stop)) is not None:
+                return run
+        self._at = stop + 1
+        return Frame(kind, channel, data[start:stop])
 
     # ── runs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _settlements(self, channel: int, index: int, start: int) -> MethodRun:
         tag_at = start - self._at + _INDEX.size
-        length = tag_at + _TAG_BYTES + 2
+        length = tag_at + _TAG.size + 2
         flags = self._data[start + _SETTLEMENT_BYTES - 1]
         rows = self._rows(length, length, tag_at)
         tags = self._tags(rows, length, tag_at)
@@ -162,58 +197,59 @@ class FrameReader:
         return MethodRun(channel, index, flags, tags)
 
     def _contents(self, channel: int, index: int, start: int, stop: int) -> ContentRun | None:
-        """The message that begins here and those like it; ``None`` where it is not whole, or in several body frames."""
-        header_start, header_stop = self._payload(stop + 1, HEADER, channel)
-        if header_stop - header_start < _CONTENT.size:
+        """The message that begins here and those like it; ``None`` where it is not whole, or in several body frames,
+        or not as it should be, which is found out frame by frame."""
+        data, at, frame_max = self._data, self._at, self.frame_max
+        header = stop + 1
+        if header + _HEADER.size >= len(data):
             return None
-        class_id, weight, body_bytes = _CONTENT.unpack_from(self._data, header_start)
-        if class_id != BASIC or weight:
+        kind, number, size, class_id, weight, body_bytes = _HEADER.unpack_from(data, header)
+        header_stop = header + _START.size + size
+        if (
+            kind != HEADER
+            or number != channel
+            or class_id != BASIC
+            or weight
+            or size < _CONTENT.size
+            or (frame_max and size > frame_max)
+            or header_stop >= len(data)
+            or data[header_stop] != FRAME_END
+        ):
             return None
-        end = body_start = header_stop + 1
+        body_start = end = header_stop + 1
         if body_bytes:
-            body_start, body_stop = self._payload(header_stop + 1, BODY, channel)
-            if body_stop - body_start != body_bytes:
+            body_start += _START.size
+            end = body_start + body_bytes + 1
+            if (
+                end > len(data)
+                or _START.unpack_from(data, header_stop + 1) != (BODY, channel, body_bytes)
+                or (frame_max and body_bytes > frame_max)
+                or data[end - 1] != FRAME_END
+            ):
                 return None
-            end = body_stop + 1
-        at, length = self._at, end - self._at
-        tag_at = self._tag_at(index, start, stop)
-        rows = self._rows(length, body_start - at, tag_at)
-        run = ContentRun(
-            channel,
-            index,
-            self._data[start + _INDEX.size : stop],
-            [] if tag_at is None else self._tags(rows, length, tag_at),
-            self._data[header_start + _CONTENT.size : header_stop],
-            [self._data[first : first + body_bytes] for first in range(body_start, body_start + rows * length, length)],
-        )
-        self._at += rows * length
-        return run
-
-    def _payload(self, at: int, kind: int, channel: int) -> tuple[int, int]:
-        """Where the payload of the frame at this offset begins and ends; nothing where it is not one of these, or not
-        whole, or no frame, which is found out when its turn comes."""
-        try:
-            found = self._frame(at)
-        except LostFramingError:
-            return 0, 0
-        return found[2:] if found is not None and found[:2] == (kind, channel) else (0, 0)
-
-    def _tag_at(self, index: int, start: int, stop: int) -> int | None:
-        """Where in a row the delivery tag stands; ``None`` where there is none."""
-        if index == GET_OK:
-            at = start + _INDEX.size
-        elif index == DELIVER and start + _INDEX.size < stop:
-            at = start + _INDEX.size + 1 + self._data[start + _INDEX.size]
+        method, tags = without_tag(index, data[start:stop])
+        length, rows = end - at, 1
+        if end + length <= len(data):
+            tag_at = _tag_at(index, method) + start - at if tags else None
+            rows = self._rows(length, body_start - at, tag_at)
+            if tag_at is not None:
+                tags = self._tags(rows, length, tag_at)
+        if rows == 1:
+            bodies = [data[body_start : body_start + body_bytes]]
         else:
-            return None
-        return at - self._at if at + _TAG_BYTES <= stop else None
+            last = body_start + rows * length
+            bodies = [data[first : first + body_bytes] for first in range(body_start, last, length)]
+        self._at = at + rows * length
+        return ContentRun(channel, index, method, tags, data[header + _HEADER.size : header_stop], bodies)
 
     def _rows(self, length: int, prefix: int, tag_at: int | None) -> int:
         """How many rows of ``length`` bytes begin here with the same ``prefix`` bytes, but for the tag, and end with a
         frame's end."""
         data, at = self._data, self._at
         most = (len(data) - at) // length
-        cut = (prefix, prefix) if tag_at is None else (tag_at, tag_at + _TAG_BYTES)
+        if most == 1:
+            return 1
+        cut = (prefix, prefix) if tag_at is None else (tag_at, tag_at + _TAG.size)
         left, right = data[at : at + cut[0]], data[at + cut[1] : at + prefix]
         rows = 1
         while rows < min(most, _FEW):
@@ -235,11 +271,36 @@ class FrameReader:
 
     def _tags(self, rows: int, length: int, tag_at: int) -> list[int]:
         if rows == 1:
-            return [int.from_bytes(self._data[self._at + tag_at : self._at + tag_at + _TAG_BYTES], "big")]
+            return [*_TAG.unpack_from(self._data, self._at + tag_at)]
         matrix = np.frombuffer(self._data, np.uint8, rows * length, self._at).reshape(rows, length)
-        tags: npt.NDArray[np.uint64] = np.ascontiguousarray(matrix[:, tag_at : tag_at + _TAG_BYTES]).view(">u8")
+        tags: npt.NDArray[np.uint64] = np.ascontiguousarray(matrix[:, tag_at : tag_at + _TAG.size]).view(">u8")
         found: list[int] = tags.ravel().tolist()
         return found
+
+
+def _tag_at(index: int, payload: bytes) -> int:
+    """Where in the payload of a method with content its delivery tag stands; 0 where it has none."""
+    if index == DELIVER and len(payload) > _INDEX.size:
+        at = _INDEX.size + 1 + payload[_INDEX.size]
+    elif index == GET_OK:
+        at = _INDEX.size
+    else:
+        return 0
+    return at if at + _TAG.size <= len(payload) else 0
+
+
+def split_at_tag(index: int, payload: bytes) -> tuple[bytes, bytes]:
+    """The payload of a method with content before its delivery tag and behind it."""
+    at = _tag_at(index, payload)
+    return payload[:at], payload[at + _TAG.size :]
+
+
+def without_tag(index: int, payload: bytes) -> tuple[bytes, list[int]]:
+    """The payload of a method with content, with 0 for its delivery tag, and that; nothing where it has none."""
+    at = _tag_at(index, payload)
+    if not at:
+        return payload, []
+    return payload[:at] + _NO_TAG + payload[at + _TAG.size :], [*_TAG.unpack_from(payload, at)]
 
 
 def content_header(payload: bytes) -> tuple[int, int, int, bytes]:
@@ -256,12 +317,88 @@ def frame(kind: int, channel: int, payload: bytes) -> bytes:
     return b"".join((_START.pack(kind, channel, len(payload)), payload, END))
 
 
+class ContentFrames:
+    """Writes messages of one channel with the same method, but for the delivery tag.
+
+    They are appended to a list, in any number of pieces. A large body is a piece by itself, and is not copied.
+    """
+
+    __slots__ = ("_behind", "_channel", "_head", "_opening", "_properties", "_size", "_small_bytes", "_whole_bytes")
+
+    def __init__(self, channel: int, method: tuple[bytes, bytes], *, tagged: bool, frame_max: int) -> None:
+        """``method``: its payload, before and behind the delivery tag; without one they are one."""
+        before, behind = method
+        self._channel = channel
+        self._opening = _START.pack(METHOD, channel, len(before) + len(behind) + (_TAG.size if tagged else 0)) + before
+        self._behind = behind + END
+        self._whole_bytes = frame_max - OVERHEAD if frame_max else sys.maxsize
+        self._small_bytes = min(self._whole_bytes, LARGE_BYTES - 1)
+        self._properties, self._size, self._head = b"", -1, b""
+
+    def write(self, properties: bytes, bodies: Sequence[bytes], tags: Iterable[int] | None, out: list[bytes]) -> None:
+        """Messages with the same properties."""
+        if len(bodies) == 1 and len(body := bodies[0]) <= self._small_bytes:  # the most frequent: no lists
+            tag = b"" if tags is None else _TAG.pack(*tags)
+            out.append(b"".join((self._opening, tag, self._head_of(properties, len(body)), body, END)))
+            return
+        sizes = set(map(len, bodies))
+        heads = {size: self._head_of(properties, size) for size in sizes}
+        each = [*heads.values()] * len(bodies) if len(sizes) == 1 else [heads[len(body)] for body in bodies]
+        self._write(bodies, tags, each, out)
+
+    def write_each(
+        self, properties: Iterable[bytes], bodies: Sequence[bytes], tags: Iterable[int] | None, out: list[bytes]
+    ) -> None:
+        """Messages with properties of their own."""
+        heads = [self._head_of(each, len(body)) for each, body in zip(properties, bodies, strict=True)]
+        self._write(bodies, tags, heads, out)
+
+    def _head_of(self, properties: bytes, size: int) -> bytes:
+        """What stands behind the delivery tag: before the body, or before its end where that is empty."""
+        if size != self._size or properties != self._properties:
+            self._properties, self._size = properties, size
+            self._head = b"".join(
+                (
+                    self._behind,
+                    _START.pack(HEADER, self._channel, _CONTENT.size + len(properties)),
+                    _CONTENT.pack(BASIC, 0, size),
+                    properties,
+                    END + _START.pack(BODY, self._channel, size) if 0 < size <= self._whole_bytes else b"",
+                )
+            )
+        return self._head
+
+    def _write(
+        self, bodies: Sequence[bytes], tags: Iterable[int] | None, heads: Sequence[bytes], out: list[bytes]
+    ) -> None:
+        written: Iterable[bytes] = [b""] * len(bodies) if tags is None else map(_TAG.pack, tags)
+        if len(bodies) > 1 and max(map(len, bodies)) <= self._small_bytes:
+            parts = [END + self._opening] * (4 * len(bodies))  # a table, made column by column
+            parts[0] = self._opening
+            parts[1::4] = written
+            parts[2::4] = heads
+            parts[3::4] = bodies
+            parts.append(END)
+            out.append(b"".join(parts))
+            return
+        for tag, head, body in zip(written, heads, bodies, strict=True):
+            size = len(body)
+            if size <= self._small_bytes:
+                out.append(b"".join((self._opening, tag, head, body, END)))
+            elif size <= self._whole_bytes:
+                out += (b"".join((self._opening, tag, head)), body, END)
+            else:
+                step = self._whole_bytes
+                out += (self._opening, tag, head, END)
+                out += [frame(BODY, self._channel, body[at : at + step]) for at in range(0, size, step)]
+
+
 def contents(
     channel: int,
     index: int,
     method: tuple[bytes, bytes],
     properties: bytes,
-    bodies: Iterable[bytes],
+    bodies: Sequence[bytes],
     *,
     tags: Iterable[int] | None = None,
     frame_max: int,
@@ -271,32 +408,14 @@ def contents(
     ``method``: its bytes behind the index, before and behind the delivery tag; without ``tags`` they are one.
     """
     before, behind = method
-    method_bytes = _INDEX.size + len(before) + len(behind) + (0 if tags is None else _TAG_BYTES)
-    opening = _START.pack(METHOD, channel, method_bytes) + _INDEX.pack(index) + before
-    middle = behind + END + _START.pack(HEADER, channel, _CONTENT.size + len(properties))
-    parts: list[bytes] = []
-    next_tag = None if tags is None else iter(tags)
-    size, head = -1, b""
-    for body in bodies:
-        if len(body) != size:
-            size = len(body)
-            head = middle + _CONTENT.pack(BASIC, 0, size) + properties + END
-            if size and (not frame_max or size <= frame_max - OVERHEAD):
-                head += _START.pack(BODY, channel, size)
-        parts.append(opening)
-        if next_tag is not None:
-            parts.append(next(next_tag).to_bytes(_TAG_BYTES, "big"))
-        parts.append(head)
-        if frame_max and size > frame_max - OVERHEAD:
-            step = frame_max - OVERHEAD
-            parts += (frame(BODY, channel, body[at : at + step]) for at in range(0, size, step))
-        elif size:
-            parts += (body, END)
-    return b"".join(parts)
+    out: list[bytes] = []
+    frames = ContentFrames(channel, (_INDEX.pack(index) + before, behind), tagged=tags is not None, frame_max=frame_max)
+    frames.write(properties, bodies, tags, out)
+    return b"".join(out)
 
 
 def settlements(channel: int, index: int, tags: Iterable[int], flags: int) -> bytes:
     """The frames of acks, nacks or rejects."""
     opening = _START.pack(METHOD, channel, _SETTLEMENT_BYTES) + _INDEX.pack(index)
     ending = bytes((flags, FRAME_END))
-    return b"".join([opening + tag.to_bytes(_TAG_BYTES, "big") + ending for tag in tags])
+    return b"".join([opening + tag.to_bytes(_TAG.size, "big") + ending for tag in tags])

@@ -7,6 +7,7 @@ are not UTF-8 stand in them as surrogate escapes, so that they go out as they ca
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterator
 from typing import Any, Final, TypeVar
@@ -29,21 +30,45 @@ _NUMBERS: Final = {
     "long": struct.Struct(">I"),
     "longlong": struct.Struct(">Q"),
 }
-_LENGTHS: Final = {"shortstr": struct.Struct(">B"), "longstr": struct.Struct(">I")}
+_OCTET: Final = _NUMBERS["octet"]
+_LENGTHS: Final = {"shortstr": _OCTET, "longstr": _NUMBERS["long"]}
+
+
+@functools.cache
+def _arguments_of(kind: type[Method]) -> tuple[tuple[str, str], ...]:
+    """The names and types of a method's arguments."""
+    return tuple((name, kind.amqp_type(name)) for name in kind.attributes())
+
+
+@functools.cache
+def _defaults_of(kind: type[Method]) -> dict[str, Any]:
+    """pamqp's defaults of a method's arguments but those of tables, of which each method has one of its own."""
+    method = kind()
+    return {name: getattr(method, name) for name, wanted in _arguments_of(kind) if wanted != "table"}
 
 
 def method_of(kind: type[M], **arguments: Any) -> M:
     """A method with these arguments, whatever pamqp thinks of them; the others have pamqp's defaults."""
-    method = kind()
+    method = kind.__new__(kind)
+    defaults = _defaults_of(kind)
+    if len(defaults) < len(_arguments_of(kind)):
+        method.__init__()
+    else:
+        arguments = defaults | arguments
     for name, value in arguments.items():
         setattr(method, name, value)
     return method
 
 
+def method_index(payload: bytes) -> int:
+    """The method's class id and method id, 16 bits each, in a method frame of at least 4 bytes."""
+    index: int = _INDEX.unpack_from(payload)[0]
+    return index
+
+
 def decode_method(payload: bytes) -> Method:
     """The method in a method frame of at least 4 bytes. Raises as :func:`decode_arguments`."""
-    (index,) = _INDEX.unpack_from(payload)
-    return decode_arguments(index, payload[_INDEX.size :])
+    return decode_arguments(method_index(payload), payload[_INDEX.size :])
 
 
 def decode_arguments(index: int, data: bytes) -> Method:
@@ -54,17 +79,20 @@ def decode_arguments(index: int, data: bytes) -> Method:
     kind = commands.INDEX_MAPPING.get(index) or OWN_METHODS.get(index)
     if kind is None:
         raise UnknownMethodError(index)
+    method = kind.__new__(kind)  # every argument is read: none has its default
     try:
-        return method_of(kind, **dict(_read(kind, data)))
+        for name, value in _read(kind, data):
+            setattr(method, name, value)
     except (struct.error, IndexError, MessageError):
         raise ProtocolError(FRAME_ERROR, f"cannot decode <<{','.join(map(str, data))}>>", index) from None
+    return method
 
 
 def check_utf8(method: Method) -> None:
     """Raise :class:`ProtocolError` where a short string of a method is no UTF-8. RabbitMQ asks that of all methods but
     those with content."""
-    for name in method.attributes():
-        if method.amqp_type(name) == "shortstr" and not _is_utf8(getattr(method, name)):
+    for name, wanted in _arguments_of(type(method)):
+        if wanted == "shortstr" and not _is_utf8(getattr(method, name)):
             raise ProtocolError(FRAME_ERROR, "Malformed UTF-8 in shortstr")
 
 
@@ -75,8 +103,7 @@ def _is_utf8(text: str) -> bool:
 
 def _read(kind: type[Method], data: bytes) -> Iterator[tuple[str, Any]]:
     at, bit = 0, 8
-    for name in kind.attributes():
-        wanted = kind.amqp_type(name)
+    for name, wanted in _arguments_of(kind):
         if wanted == "bit":
             if bit == 8:
                 at, bit = at + 1, 0
@@ -105,8 +132,8 @@ def encode_arguments(method: Method) -> bytes:
     """The bytes behind the method's index. Raises :class:`MessageError` for what does not fit into its type."""
     parts: list[bytes] = []
     bits, bit = 0, 0
-    for name in method.attributes():
-        wanted, value = method.amqp_type(name), getattr(method, name)
+    for name, wanted in _arguments_of(type(method)):
+        value = getattr(method, name)
         if wanted == "bit":
             bits |= bool(value) << bit
             bit += 1
@@ -124,17 +151,33 @@ def encode_arguments(method: Method) -> bytes:
 
 
 def _written(wanted: str, value: Any) -> bytes:
-    if wanted == "table":
-        return write_table(value or {})
+    if wanted == "shortstr":
+        data = value if isinstance(value, bytes) else (value or "").encode("utf-8", "surrogateescape")
+        return _OCTET.pack(len(data)) + data
     if (number := _NUMBERS.get(wanted)) is not None:
         return number.pack(value or 0)
-    data = value if isinstance(value, bytes) else (value or "").encode(errors="surrogateescape")
+    if wanted == "table":
+        return write_table(value or {})
+    data = value if isinstance(value, bytes) else (value or "").encode("utf-8", "surrogateescape")
     return _LENGTHS[wanted].pack(len(data)) + data
+
+
+def settlement_flags(method: commands.Basic.Ack | commands.Basic.Nack | commands.Basic.Reject) -> int:
+    """The octet behind the delivery tag."""
+    if isinstance(method, commands.Basic.Reject):
+        return int(bool(method.requeue))
+    requeue = isinstance(method, commands.Basic.Nack) and bool(method.requeue)
+    return bool(method.multiple) | requeue << 1
+
+
+def encode_payload(method: Method) -> bytes:
+    """What is in the method's frame."""
+    return _INDEX.pack(method.index) + encode_arguments(method)
 
 
 def encode_method(channel: int, method: Method) -> bytes:
     """The method's frame."""
-    return frame(METHOD, channel, _INDEX.pack(method.index) + encode_arguments(method))
+    return frame(METHOD, channel, encode_payload(method))
 
 
 def dotted_name(method: Method | type[Method]) -> str:

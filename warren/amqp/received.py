@@ -18,7 +18,7 @@ class HeaderReceived:
     refused: bool = False
 
 
-@attrs.frozen
+@attrs.define
 class MethodReceived:
     """A method without content."""
 
@@ -26,13 +26,14 @@ class MethodReceived:
     method: Method
 
 
-@attrs.frozen
+@attrs.define
 class Messages:
     """Consecutive messages of one channel that differ in their bodies and delivery tags only."""
 
     channel: int
     method: Method
-    """Of the first: publish, deliver, get-ok or return."""
+    """What they have in common: publish, deliver, get-ok or return, with 0 for a delivery tag. It may be another
+    event's, too, and is not to be changed."""
     tags: list[int]
     """The delivery tags; empty for publish and return."""
     properties: bytes
