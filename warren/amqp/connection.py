@@ -170,7 +170,7 @@ class Connection:
 
     def receive(self, data: bytes) -> list[Event]:
         """What the peer's bytes mean. Never raises for what the peer sent: a :class:`Violation` is the last event."""
-        if self.state is _TERMINATED:
+        if self._is_over():
             return []
         events: list[Event] = []
         reader = self._reader
@@ -178,8 +178,8 @@ class Connection:
         try:
             if self._header_due and not self._receive_header(events):
                 return events
-            while (state := self.state) is not _TERMINATED:
-                reader.finds_runs = state is _RUNNING
+            while not self._is_over():
+                reader.finds_runs = self.state is _RUNNING
                 if (item := reader.next()) is None:
                     break
                 self._receive_item(item, events)
@@ -190,6 +190,9 @@ class Connection:
                 self._fail(error)
                 events.append(Violation(error))
         return events
+
+    def _is_over(self) -> bool:
+        return self.state is _TERMINATED
 
     def _receive_header(self, events: list[Event]) -> bool:
         """Whether frames may follow."""

@@ -7,7 +7,6 @@ are not UTF-8 stand in them as surrogate escapes, so that they go out as they ca
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Iterator
 from typing import Any, Final, TypeVar
@@ -34,26 +33,23 @@ _OCTET: Final = _NUMBERS["octet"]
 _LENGTHS: Final = {"shortstr": _OCTET, "longstr": _NUMBERS["long"]}
 
 
-@functools.cache
-def _arguments_of(kind: type[Method]) -> tuple[tuple[str, str], ...]:
-    """The names and types of a method's arguments."""
-    return tuple((name, kind.amqp_type(name)) for name in kind.attributes())
-
-
-@functools.cache
-def _defaults_of(kind: type[Method]) -> dict[str, Any]:
-    """pamqp's defaults of a method's arguments but those of tables, of which each method has one of its own."""
-    method = kind()
-    return {name: getattr(method, name) for name, wanted in _arguments_of(kind) if wanted != "table"}
+_KINDS: Final[dict[int, type[Method]]] = {**commands.INDEX_MAPPING, **OWN_METHODS}
+_ARGUMENTS: Final = {
+    kind: tuple((name, kind.amqp_type(name)) for name in kind.attributes()) for kind in _KINDS.values()
+}
+"""The names and types of each method's arguments."""
+_DEFAULTS: Final[dict[type[Method], dict[str, Any]]] = {}
+"""pamqp's defaults of a method's arguments, as far as they are known, but for tables: each method has its own."""
 
 
 def method_of(kind: type[M], **arguments: Any) -> M:
     """A method with these arguments, whatever pamqp thinks of them; the others have pamqp's defaults."""
-    method = kind.__new__(kind)
-    defaults = _defaults_of(kind)
-    if len(defaults) < len(_arguments_of(kind)):
-        method.__init__()
+    defaults = _DEFAULTS.get(kind)
+    if defaults is None or len(defaults) < len(_ARGUMENTS[kind]):
+        method = kind()
+        _DEFAULTS[kind] = {name: getattr(method, name) for name, wanted in _ARGUMENTS[kind] if wanted != "table"}
     else:
+        method = object.__new__(kind)
         arguments = defaults | arguments
     for name, value in arguments.items():
         setattr(method, name, value)
@@ -76,10 +72,10 @@ def decode_arguments(index: int, data: bytes) -> Method:
 
     Raises :class:`UnknownMethodError`, and :class:`ProtocolError` for one that is malformed.
     """
-    kind = commands.INDEX_MAPPING.get(index) or OWN_METHODS.get(index)
+    kind = _KINDS.get(index)
     if kind is None:
         raise UnknownMethodError(index)
-    method = kind.__new__(kind)  # every argument is read: none has its default
+    method: Method = object.__new__(kind)  # every argument is read: none has its default
     try:
         for name, value in _read(kind, data):
             setattr(method, name, value)
@@ -91,7 +87,7 @@ def decode_arguments(index: int, data: bytes) -> Method:
 def check_utf8(method: Method) -> None:
     """Raise :class:`ProtocolError` where a short string of a method is no UTF-8. RabbitMQ asks that of all methods but
     those with content."""
-    for name, wanted in _arguments_of(type(method)):
+    for name, wanted in _ARGUMENTS[type(method)]:
         if wanted == "shortstr" and not _is_utf8(getattr(method, name)):
             raise ProtocolError(FRAME_ERROR, "Malformed UTF-8 in shortstr")
 
@@ -103,7 +99,7 @@ def _is_utf8(text: str) -> bool:
 
 def _read(kind: type[Method], data: bytes) -> Iterator[tuple[str, Any]]:
     at, bit = 0, 8
-    for name, wanted in _arguments_of(kind):
+    for name, wanted in _ARGUMENTS[kind]:
         if wanted == "bit":
             if bit == 8:
                 at, bit = at + 1, 0
@@ -132,7 +128,7 @@ def encode_arguments(method: Method) -> bytes:
     """The bytes behind the method's index. Raises :class:`MessageError` for what does not fit into its type."""
     parts: list[bytes] = []
     bits, bit = 0, 0
-    for name, wanted in _arguments_of(type(method)):
+    for name, wanted in _ARGUMENTS[type(method)]:
         value = getattr(method, name)
         if wanted == "bit":
             bits |= bool(value) << bit
