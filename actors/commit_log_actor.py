@@ -192,7 +192,7 @@ class CommitLogActor(TopicPart, FrontEnd):
         now_ms = self._now_ms()
         try:
             for queue_id, items in by_queue.items():
-                appended = self._append(_batch_of(entry.key, queue_id, items, now_ms), now_ms)
+                appended = self._append(batch_of_items(entry.key, queue_id, items, now_ms), now_ms)
                 for row, item in enumerate(items):
                     item.went(appended, row)
         except BaseException as error:
@@ -354,7 +354,8 @@ def size_of(batches: Iterable[Batch]) -> int:
     return size_bytes
 
 
-def _batch_of(key: AppendKey, queue_id: int, items: list[AppendConfirm], now_ms: int) -> Batch:
+def batch_of_items(key: AppendKey, queue_id: int, items: list[AppendConfirm], now_ms: int) -> Batch:
+    """Messages for one queue that were appended one by one."""
     return Batch(
         topic=key.topic,
         queue_id=queue_id,

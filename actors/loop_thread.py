@@ -28,6 +28,10 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do ``work`` in the loop, from another thread, and wait for it."""
@@ -57,7 +61,3 @@ class LoopThread:
         """Stop the loop, with what still runs in it, and the thread. From another thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        for task in asyncio.all_tasks(self.loop):
-            task.cancel()
-        self.loop.run_until_complete(asyncio.sleep(0))
-        self.loop.close()

@@ -21,6 +21,11 @@ class PackedRecord:
         self._located = located
 
     @property
+    def data(self) -> bytes:
+        """All of it."""
+        return self._data
+
+    @property
     def queue_id(self) -> int:
         return self._located[2]
 
@@ -41,6 +46,11 @@ class PackedRecord:
     def unpack(self) -> Record:
         """The record, all of it."""
         return decode(self._data)
+
+
+def packed(data: bytes) -> PackedRecord:
+    """The record that these bytes are; they were checked before."""
+    return PackedRecord(data, locate(data))
 
 
 def pack(data: memoryview, position: int, size: int) -> PackedRecord:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypedDict
 
 import attrs
@@ -108,6 +108,10 @@ class Claim:
         return queue_offset if queue_offset < self.taken.end else max(queue_offset, self.passed_over)
 
 
+Done = Sequence[tuple[str, int, int, int]]
+"""What was read to its end: topic, queue, the queue offset behind, and the claim's number."""
+Fetched = tuple[list[list[PackedRecord]], WarrenError | None]
+"""Of each claim its messages, up to one that cannot be read, and why."""
 Read = list[tuple[Claim, list[PackedRecord]]]
 """What was read: of each claim the messages that are for the reader, one at least."""
 
@@ -130,12 +134,14 @@ class ReaderVerbs:
         consume_from: StartOffset | Moment | Mapping[int, int] = "first",
         positions: Mapping[int, int] | None = None,
         instance_name: str | None = None,
+        name: str | None = None,
     ) -> None:
+        """``name``: among the group's members; ``None``: one is made."""
         check_reader_names(group, instance_name, broadcast=broadcast)
         self._node = node
         self.topic = topic
         self.group = group
-        self.name = f"{group}-{next(_numbers)}"
+        self.name = f"{group}-{next(_numbers)}" if name is None else name
         self.closed = False
         self.skipped = 0
         self.auto_commit = auto_commit
@@ -176,14 +182,9 @@ class ReaderVerbs:
             raise MemberError(f"the reader {self.name!r} is closed")
 
     def _join(self, running: RunningTopics) -> Steps[None]:
-        place = yield from self._first_place(running)
-        if self._broadcast is None:
-            yield from self._node.change(lambda actor: actor.declare_topic(self._topics[-1], 1))
-            joined = ask(running.groups, tm.JoinGroup(self._topics, self._group, self.name, place))
-        else:
-            if self._joined is not None:  # without a group, nobody else knows where it is
-                self._broadcast.positions = None if self.group else self.positions
-            joined = ask(running.groups, self._broadcast.joining(self.topic, self.group, self.name, place))
+        if self._broadcast is not None and self._joined is not None:  # without a group, nobody else knows where it is
+            self._broadcast.positions = None if self.group else self.positions
+        joined = yield from self._ask_to_join(running)
         try:
             found = yield joined
         except BaseException:  # whoever waits is cancelled, and it may be a member all the same
@@ -194,6 +195,14 @@ class ReaderVerbs:
         self.claims.clear()
         self.iteration = self._taking = None
         self._joined = running
+
+    def _ask_to_join(self, running: RunningTopics) -> Steps[Future]:
+        """Answered with what the group is called and where it is, of a broadcast reader."""
+        place = yield from self._first_place(running)
+        if self._broadcast is not None:
+            return ask(running.groups, self._broadcast.joining(self.topic, self.group, self.name, place))
+        yield from self._node.change(lambda actor: actor.declare_topic(self._topics[-1], 1))
+        return ask(running.groups, tm.JoinGroup(self._topics, self._group, self.name, place))
 
     def _leave_again(self, running: RunningTopics, joined: Future) -> None:
         if joined.error is None:
@@ -209,6 +218,16 @@ class ReaderVerbs:
         found: Mapping[int, int] = yield Reading(lambda: offsets_at(running, self.topic, queues, place))
         self._consume_from = found
         return found
+
+    @property
+    def joined(self) -> RunningTopics | None:
+        """The topics that it is a member of."""
+        return self._joined
+
+    @property
+    def group_key(self) -> str:
+        """What it is called among groups."""
+        return self._group
 
     @property
     def positions(self) -> dict[int, int]:
@@ -245,13 +264,10 @@ class ReaderVerbs:
     def take(self, max_records: int, timeout: float | None) -> Steps[Read]:
         """Take messages that are for this reader, and read them."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        topics = set(self._topics)
         while True:
             running = yield from self._now()
-            arrivals = running.dispatcher.arrivals
-            self._arrival = arrival = arrivals.wait_for(topics, self._node.pool)
+            self._arrival = arrival = self.listen(running)
             try:
-                yield from self._node.caught_up()
                 while claims := (yield from self._take_now(running, max_records)):
                     read = yield from self._read(running, claims)
                     if read:
@@ -261,31 +277,47 @@ class ReaderVerbs:
                     return []
             finally:
                 self._arrival = None
-                arrivals.forget(topics, arrival)
+                self.stop_listening(running, arrival)
+
+    def listen(self, running: RunningTopics) -> Future:
+        """Answered when there is more for it than there was."""
+        return running.dispatcher.arrivals.wait_for(set(self._topics), self._node.pool)
+
+    def stop_listening(self, running: RunningTopics, arrival: Future) -> None:
+        """Nobody waits for that any more."""
+        running.dispatcher.arrivals.forget(set(self._topics), arrival)
 
     def _take_now(self, running: RunningTopics, max_records: int) -> Steps[list[Claim]]:
         if self._taking is not None:  # a read that was cancelled has asked for it
             for claim in (yield from self._taken(running, self._taking)):
                 self._hand_back(claim, claim.taken.queue_offset)
-        self._taking = ask(running.groups, tm.Take(self._topics, self._group, self.name, max_records))
+        self._taking = yield from self.ask_to_take(running, max_records)
         return (yield from self._taken(running, self._taking))
 
     def _taken(self, running: RunningTopics, taking: Future) -> Steps[list[Claim]]:
         yield Within(taking, None)
         self._taking = None  # not before: whoever is cancelled leaves it to the next one
-        found: list[tuple[str, Taken]] = taking.get()
-        skipped = sum(taken.skipped for _, taken in found)
+        claims = self._claims(running, taking.get())
+        skipped = sum(claim.taken.skipped for claim in claims)
         if skipped:
             self.skipped += skipped
             _LOG.warning("group %s, topic %s: %d messages expired unread", self.group, self.topic, skipped)
         if self._broadcast is not None:
-            self._broadcast.places.update((taken.queue_id, taken.end) for _, taken in found)
+            self._broadcast.places.update((claim.taken.queue_id, claim.taken.end) for claim in claims)
+        return claims
+
+    def ask_to_take(self, running: RunningTopics, max_records: int) -> Steps[Future]:
+        """Answered with the places of what is there: topics, and what was taken of them."""
+        yield from self._node.caught_up()
+        return ask(running.groups, tm.Take(self._topics, self._group, self.name, max_records))
+
+    def _claims(self, running: RunningTopics, found: list[tuple[str, Taken]]) -> list[Claim]:
         return [Claim(self, running, topic, taken) for topic, taken in found]
 
     def _read(self, running: RunningTopics, claims: list[Claim]) -> Steps[Read]:
         """The messages of these claims. What cannot be read, or is not wanted any more, is handed back."""
         try:
-            found, error = yield Reading(lambda: self._read_files(running, claims))
+            found, error = yield from self._fetch(running, claims)
             self._check_open()
         except BaseException:
             for claim in claims:
@@ -308,20 +340,25 @@ class ReaderVerbs:
         self.claims.update((claim.place, claim) for claim, _ in read)
         return read
 
-    def _read_files(
-        self, running: RunningTopics, claims: list[Claim]
-    ) -> tuple[list[list[PackedRecord]], WarrenError | None]:
+    def _fetch(self, running: RunningTopics, claims: list[Claim]) -> Steps[Fetched]:
         """The messages of each claim, up to one that cannot be read."""
+        fetched: Fetched = yield Reading(lambda: self._read_files(running, claims))
+        return fetched
+
+    def _read_files(self, running: RunningTopics, claims: list[Claim]) -> Fetched:
         found: list[list[PackedRecord]] = []
         for claim in claims:
             found.append([])
-            is_retry = claim.topic != self.topic
             try:
-                for record in read_taken(running, claim.topic, claim.taken, self._tags, is_retry=is_retry):
+                for record in self.records_of(running, claim.topic, claim.taken):
                     found[-1].append(record)
             except WarrenError as error:
                 return found, error
         return found, None
+
+    def records_of(self, running: RunningTopics, topic: str, taken: Taken) -> Iterator[PackedRecord]:
+        """The messages that were taken, as far as they are for this reader; reads files."""
+        return read_taken(running, topic, taken, self._tags, is_retry=topic != self.topic)
 
     def _pass_over(self, claims: list[Claim]) -> None:
         """Nothing of these is for this reader: they are done, with what it has of the same queue."""
@@ -358,7 +395,12 @@ class ReaderVerbs:
                 raise QueueLostError("; ".join(lost))
 
     def _ask_done(self, running: RunningTopics, places: list[tuple[Claim, int]]) -> Future:
-        done = [(*claim.place, claim.passed_by(place), claim.taken.claim) for claim, place in places]
+        return self.ask_to_commit(
+            running, [(*claim.place, claim.passed_by(place), claim.taken.claim) for claim, place in places]
+        )
+
+    def ask_to_commit(self, running: RunningTopics, done: Done) -> Future:
+        """Answered with what could not be committed."""
         return ask(running.groups, tm.CommitOffsets(self._group, self.name, done))
 
     def tell_done(self, claims: Iterable[Claim]) -> None:
@@ -394,14 +436,21 @@ class ReaderVerbs:
         if self._broadcast is not None:
             self._broadcast.go_back(claim.taken.queue_id, queue_offset)
         if claim.running is self._joined:  # refused where the queue is somebody else's: he has it
-            ask(claim.running.groups, tm.HandBack(self._group, self.name, claim.topic, claim.taken, queue_offset))
+            self.ask_to_take_back(claim.running, claim.topic, claim.taken, queue_offset)
         claim.end_at(queue_offset)
+
+    def ask_to_take_back(self, running: RunningTopics, topic: str, taken: Taken, queue_offset: int) -> Future:
+        """Let what was taken from there on be handed out again."""
+        return ask(running.groups, tm.HandBack(self._group, self.name, topic, taken, queue_offset))
 
     def send_back(self, record: Record, delay_level: int) -> Steps[None]:
         """Have a message again later; come back when that is safe."""
         if self._broadcast is not None:
             raise TopicError("a broadcast reader has no group that could have a message again")
         running = yield from self._now()
+        yield from self._send_back(running, record, delay_level)
+
+    def _send_back(self, running: RunningTopics, record: Record, delay_level: int) -> Steps[None]:
         batch = sent_back(record, self.group, running.store.settings, delay_level=delay_level)
         running.store.check(batch)
         if batch.topic == dead_letter_topic(self.group):
@@ -426,14 +475,21 @@ class ReaderVerbs:
             self._arrival.offer(None)
         running, self._joined = self._joined, None
         if running is not None:
-            yield Within(ask(running.groups, self._leaving()), None)
+            yield Within(self._ask_to_leave(running), None)
+
+    def _ask_to_leave(self, running: RunningTopics) -> Future:
+        return ask(running.groups, self._leaving())
+
+    def _let_go(self, running: RunningTopics) -> None:
+        """Leave, without any lock."""
+        running.groups.let_go(self._leaving())
 
     def _leaving(self) -> tm.LeaveGroup:
         return tm.LeaveGroup(self._topics, self._group, self.name)
 
     def __del__(self) -> None:
         if self._joined is not None:  # neither the reader nor one of its messages is left
-            self._joined.groups.let_go(self._leaving())
+            self._let_go(self._joined)
 
 
 class ReaderHandle(Handle[ReaderVerbs]):

@@ -11,7 +11,7 @@ from typing import Unpack
 from warren.actors.engines.topics.consumer_group import StartOffset
 from warren.msg_store.commit_log_format import Record
 from warren.msg_store.packed_record import PackedRecord
-from warren.reader_verbs import ReaderArguments, ReaderVerbs
+from warren.reader_verbs import ReaderArguments
 from warren.steps import blocking
 from warren.topic_reader import Reader, TopicRecord
 from warren.topic_record import Moment
@@ -47,7 +47,7 @@ class Topic(TopicHandle):
         ``instance_name`` of it (``None``: the first one that reads nothing now). ``positions``: it goes on there
         instead.
         """
-        return Reader(ReaderVerbs(self._verbs.node, self.name, group, **arguments))
+        return Reader(self._verbs.reader(group, **arguments))
 
     def read(
         self,

@@ -24,9 +24,12 @@ from warren.messages import as_bodies, as_body
 from warren.msg_store.commit_log import Batch
 from warren.msg_store.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, Host, Record
 from warren.msg_store.packed_record import PackedRecord
+from warren.publishing import room
+from warren.reader_verbs import ReaderArguments, ReaderVerbs
 from warren.running_node import RunningNode
 from warren.steps import Handle, Reading, Steps, call
 from warren.storage.errors import MessageError
+from warren.storage.topic_settings import TopicSettings
 from warren.topic_append import AppendManyConfirm
 from warren.topic_lookup import find, message_at, message_of_id, offsets_at, offsets_of, record_at
 from warren.topic_record import HERE, Moment, Origin, check_key, encode_message_properties
@@ -88,11 +91,13 @@ class TopicVerbs:
     def __init__(self, node: RunningNode, name: str) -> None:
         self.node = node
         self.name = name
-        settings = node.config.topics
+        self._begin(node.config.topics)
+
+    def _begin(self, settings: TopicSettings) -> None:
         self._settings = settings
         self._store_host = Host.parse(f"{settings.broker_ip1}:{settings.listen_port}")
-        self._key = AppendKey(name, HERE, self._store_host)
-        self._router = Router(self.queues)
+        self._key = AppendKey(self.name, HERE, self._store_host)
+        self._router = Router(self._queues_now())
 
     def __str__(self) -> str:
         return repr(self.name)
@@ -100,6 +105,10 @@ class TopicVerbs:
     @property
     def queues(self) -> int:
         """How many it has."""
+        return self._queues_now()
+
+    def _queues_now(self) -> int:
+        """The same, as far as that is known without asking anybody."""
         return self.node.topics_now().table.queues(self.name) or 1
 
     # ── appending ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -117,9 +126,18 @@ class TopicVerbs:
         While the disk is behind, or an alarm is set, this waits (``block``, ``timeout``), then raises
         :class:`BlockedError`, and the message was not taken.
         """
-        yield from self.node.topics()
-        message = self._message(body, **arguments)
+        yield from self._ready()
+        return (yield from self._append(self._message(body, **arguments), block, timeout))
 
+    def _ready(self) -> Steps[None]:
+        """Raise why nothing can be appended now."""
+        yield from self.node.topics()
+
+    def check_now(self) -> None:
+        """The same, without waiting for topics that are just opened anew."""
+        self.node.topics_now()
+
+    def _append(self, message: AppendConfirm, block: bool, timeout: float | None) -> Steps[AppendConfirm]:
         def give(logs: Sequence[CommitLogActor], reserved_bytes: int, _: bool) -> AppendConfirm:
             return logs[0].append(message, reserved_bytes)
 
@@ -138,7 +156,7 @@ class TopicVerbs:
 
         Without ``keys`` and ``queue`` all go to one queue (up to 1024 of them), the next time to the next one.
         """
-        yield from self.node.topics()
+        yield from self._ready()
         parts, batches = self._batches(bodies, **arguments)
         confirm = yield from self._hand_over(batches, block, timeout)
         return AppendManyConfirm(self.name, parts, confirm)
@@ -157,16 +175,17 @@ class TopicVerbs:
         ``group``: the producer's; it is stored with the message. Cancelled after there was room, the message is
         prepared, and one of :meth:`warren.Node.pending_transactions`.
         """
-        yield from self.node.topics()
+        yield from self._ready()
         confirm = yield from self._hand_over([self._half(body, group, **arguments)], block, timeout)
         [appended] = yield confirm
-        return TransactionVerbs(
-            self.node,
-            self.name,
-            appended.queue_offset,
-            int(appended.physical_offsets[0]),
-            int(appended.sizes[0]),
-        )
+        return self._transaction(appended.queue_offset, int(appended.physical_offsets[0]), int(appended.sizes[0]))
+
+    def _transaction(self, half_offset: int, physical_offset: int, size: int) -> TransactionVerbs:
+        return TransactionVerbs(self.node, self.name, half_offset, physical_offset, size)
+
+    def room(self, timeout: float | None = None) -> Steps[None]:
+        """Wait until messages are taken at once; after ``timeout`` seconds raises :class:`BlockedError`."""
+        yield room(self.logs, timeout)
 
     def logs(self) -> list[CommitLogActor]:
         """Whom messages are handed to; raises why there is nobody."""
@@ -178,18 +197,7 @@ class TopicVerbs:
         yield call(running.log, running.log.sync)
 
     def _hand_over(self, batches: list[Batch], block: bool, timeout: float | None) -> Steps[Confirm]:
-        def give(logs: Sequence[CommitLogActor], reserved_bytes: int, _: bool) -> Confirm:
-            [log] = logs
-            confirm = Confirm(log)
-            if batches:
-                log.hand_over(batches, confirm, reserved_bytes)
-            else:
-                log.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
-                confirm.set([])
-            return confirm
-
-        handed_over: Confirm = yield Admission(self.logs, lambda _: size_of(batches), give, block, timeout)
-        return handed_over
+        return hand_over(self.node, batches, block, timeout)
 
     # ── what is handed over ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -264,7 +272,7 @@ class TopicVerbs:
         return half
 
     def _route(self, bodies: Sequence[bytes], keys: Sequence[str] | None, queue: int | Chooser | None) -> list[Part]:
-        if (queues := self.queues) != self._router.queues:  # there are more meanwhile
+        if (queues := self._queues_now()) != self._router.queues:  # there are more meanwhile
             self._router.queues = queues
         if queue is None:
             return self._router.in_turn(len(bodies)) if keys is None else self._router.by_keys(keys)
@@ -302,6 +310,12 @@ class TopicVerbs:
             raise MessageError(f"a message of {largest} bytes with all that is around it; {most} at most")
         if around > MAX_PROPERTIES_BYTES:
             raise MessageError(f"{around} bytes of properties; {MAX_PROPERTIES_BYTES} at most")
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def reader(self, group: str, **arguments: Unpack[ReaderArguments]) -> ReaderVerbs:
+        """The verbs of a reader, which joins its group when it begins."""
+        return ReaderVerbs(self.node, self.name, group, **arguments)
 
     # ── looking messages up ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -396,6 +410,26 @@ class TopicVerbs:
     def _ask_groups(self, work: Callable[[GroupsActor], object]) -> Steps[Any]:
         running = yield from self.node.caught_up()
         return (yield call(running.groups, lambda: work(running.groups)))
+
+
+def hand_over(node: RunningNode, batches: list[Batch], block: bool, timeout: float | None) -> Steps[Confirm]:
+    """Hand messages of any topics to the CommitLog; the confirm is answered with what was appended."""
+
+    def give(logs: Sequence[CommitLogActor], reserved_bytes: int, _: bool) -> Confirm:
+        [log] = logs
+        confirm = Confirm(log)
+        if batches:
+            log.hand_over(batches, confirm, reserved_bytes)
+        else:
+            log.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+            confirm.set([])
+        return confirm
+
+    def logs() -> list[CommitLogActor]:
+        return [node.topics_now().log]
+
+    handed_over: Confirm = yield Admission(logs, lambda _: size_of(batches), give, block, timeout)
+    return handed_over
 
 
 class TopicHandle(Handle[TopicVerbs]):

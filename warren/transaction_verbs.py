@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from warren.actors.engines.topics.transactions import Half
 from warren.actors.future import Confirm
 from warren.msg_store.commit_log_format import Record
@@ -21,6 +23,16 @@ class TransactionVerbs:
 
     def __str__(self) -> str:
         return f"{self.half_offset} for {self.topic}"
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What it is found by: the arguments behind the node."""
+        return {
+            "topic": self.topic,
+            "half_offset": self.half_offset,
+            "physical_offset": self._physical_offset,
+            "size": self._size,
+        }
 
     def record(self) -> Steps[Record]:
         """The message as it was prepared."""

@@ -91,6 +91,10 @@ class VhostVerbs:
         """Those that failed too."""
         return [QueueVerbs(self.node, entry) for entry in list(self.node.vhost(self.name).queues.values())]
 
+    def failed_queues(self) -> dict[str, str]:
+        """The queues that cannot be used, and why."""
+        return failed_queues(self.node.vhost(self.name))
+
     def queue_identity(self, name: str) -> object:
         """What is another object for another queue of that name, as far as that is known. Raises
         :class:`NotFoundError`, where that is known."""
@@ -350,7 +354,7 @@ class VhostHandle(Handle[VhostVerbs]):
     @property
     def failed_queues(self) -> dict[str, str]:
         """The queues that cannot be used, and why."""
-        return failed_queues(self._verbs.node.vhost(self._verbs.name))
+        return self._verbs.failed_queues()
 
 
 def _declare_topic(actor: NodeActor, name: str, queues: int | None, otherwise: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from warren.topic_append import AppendManyConfirm
 
 Check = Callable[..., Awaitable[None]]
 KINDS = pytest.mark.parametrize("kind", ["threads", "asyncio"])
+PLACES = pytest.mark.parametrize("place", ["host", "guest"])
+"""Where a node's handles are: in its own process, or (``guest``) at the other end of its socket."""
 
 
 async def done(result: Any) -> Any:
@@ -70,26 +72,32 @@ async def entered(handle: Any) -> AsyncIterator[Any]:
 @asynccontextmanager
 async def again(node: Any) -> AsyncIterator[Any]:
     """The node, closed and opened again."""
+    shared = node.is_guest
     await done(node.close())
-    async with entered(warren.open(node.path) if isinstance(node, warren.Node) else warren.aio.open(node.path)) as new:
+    opening = warren.open if isinstance(node, warren.Node) else warren.aio.open
+    async with entered(opening(node.path, share=shared)) as new:
         yield new
 
 
 def both_ways(check: Check | None = None, /, **settings: Any) -> Any:
-    """Run it on a node of either kind."""
+    """Run it on a node of either kind, and on a guest's of either kind."""
     if check is None:
         return lambda check: both_ways(check, **settings)
 
     @KINDS
-    def test(kind: str, tmp_path: Path) -> None:
+    @PLACES
+    def test(kind: str, place: str, tmp_path: Path) -> None:
         async def run() -> None:
             open_node = warren.open if kind == "threads" else warren.aio.open
-            node: Any = await done(open_node(tmp_path, **settings))
-            try:
-                async with asyncio.timeout(60):
-                    await check(node)
-            finally:
-                await done(node.close())
+            with ExitStack() as stack:
+                if place == "guest":
+                    stack.enter_context(warren.open(tmp_path, share=True, **settings))
+                node: Any = await done(open_node(tmp_path, share=place == "guest", **settings))
+                try:
+                    async with asyncio.timeout(60):
+                        await check(node)
+                finally:
+                    await done(node.close())
 
         asyncio.run(run())
 

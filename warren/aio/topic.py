@@ -16,14 +16,13 @@ from typing import Unpack
 from warren import topic
 from warren.actors.commit_log_actor import AppendResult
 from warren.actors.engines.topics.consumer_group import StartOffset
-from warren.aio.bridge import admitted, awaited, run, run_now, safe
+from warren.aio.bridge import awaited, run, run_now, safe
 from warren.aio.confirm import AppendConfirm
 from warren.aio.topic_reader import Reader, TopicRecord
 from warren.aio.transaction import Transaction
 from warren.msg_store.commit_log_format import Record
 from warren.msg_store.packed_record import PackedRecord
-from warren.publishing import room
-from warren.reader_verbs import ReaderArguments, ReaderVerbs
+from warren.reader_verbs import ReaderArguments
 from warren.topic_append import AppendResults
 from warren.topic_record import Moment
 from warren.topic_verbs import AppendArguments, AppendManyArguments, TopicHandle, TopicVerbs
@@ -61,7 +60,7 @@ class Topic(TopicHandle):
 
     def append_nowait(self, body: bytes, **arguments: Unpack[AppendArguments]) -> AppendConfirm[AppendResult]:
         """Hand over a message; await what comes back to know it safe. Never waits: raises :class:`BlockedError`."""
-        self._verbs.node.topics_now()  # it waits for none that are just opened anew
+        self._verbs.check_now()
         appended = run_now(self._verbs.append(body, block=False, **arguments))
         return AppendConfirm(appended.confirm, appended.position)
 
@@ -78,7 +77,7 @@ class Topic(TopicHandle):
 
     async def room(self, timeout: float | None = None) -> None:
         """Wait until :meth:`append_nowait` may go on; after ``timeout`` seconds raises :class:`BlockedError`."""
-        await admitted(room(self._verbs.logs, timeout))
+        await run(self._verbs.room(timeout))
 
     prepare = awaited(TopicVerbs.prepare, Transaction)
     sync = awaited(TopicVerbs.sync)
@@ -90,7 +89,7 @@ class Topic(TopicHandle):
 
         Arguments: :meth:`warren.Topic.reader`'s.
         """
-        return Reader(ReaderVerbs(self._verbs.node, self.name, group, **arguments))
+        return Reader(self._verbs.reader(group, **arguments))
 
     async def read(
         self,

@@ -44,23 +44,34 @@ class CallOk(Method):
 
 
 class CallError(Method):
-    """Server → client: what it raised."""
+    """Server → client: what it raised. ``details``: what the error was made of, where that is more than a text."""
 
-    __slots__: ClassVar[list[str]] = ["text", "type"]
+    __slots__: ClassVar[list[str]] = ["details", "text", "type"]
     frame_id: ClassVar[int] = 12
     index: ClassVar[int] = _CLASS << 16 | 12
     name: ClassVar[str] = "Warren.CallError"
     _type = "shortstr"
     _text = "longstr"
+    _details = "table"
 
-    def __init__(self, type: str = "", text: str = "") -> None:
+    def __init__(self, type: str = "", text: str = "", details: Mapping[str, Any] | None = None) -> None:
         self.type = type
         self.text = text
+        self.details = details or {}
+
+
+class Arrived(Method):
+    """Server → client: there may be something now for a reader that has taken nothing the last time."""
+
+    __slots__: ClassVar[list[str]] = []
+    frame_id: ClassVar[int] = 13
+    index: ClassVar[int] = _CLASS << 16 | 13
+    name: ClassVar[str] = "Warren.Arrived"
 
 
 HANDING_OVER: Final = "the host of the node hands over"
 """As the reason of a ``connection.blocked``: send nothing more, end your half of the socket, and read its other half to
 its end. Everything that was sent is done and answered."""
 
-OWN_METHODS: Final[dict[int, type[Method]]] = {one.index: one for one in (Call, CallOk, CallError)}
+OWN_METHODS: Final[dict[int, type[Method]]] = {one.index: one for one in (Call, CallOk, CallError, Arrived)}
 """By class id and method id, 16 bits each."""

@@ -12,7 +12,7 @@ from typing import Final
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
-from warren.amqp.own_methods import Call, CallError, CallOk
+from warren.amqp.own_methods import Arrived, Call, CallError, CallOk
 
 
 class Side(enum.Enum):
@@ -118,6 +118,7 @@ _SERVER_ONLY: Final = frozenset(
         c.Tx.RollbackOk,
         CallOk,
         CallError,
+        Arrived,
     }
 )
 _BOTH: Final = frozenset(

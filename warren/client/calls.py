@@ -2,19 +2,25 @@
 
 The client names what the verb is of (a node, a vhost, a queue, …), the verb, and its arguments; the host runs the very
 verb that its own handles run. An error comes back as one of the same class and text.
+
+A field table knows no keys but strings: a mapping that has others goes as a list of pairs (:func:`plain`,
+:func:`restored`). Many byte strings go as one (:func:`packed`, :func:`unpacked`), which is much quicker.
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import attrs
+import numpy as np
 from pamqp.base import Frame as Method
 
-from warren.amqp.own_methods import Call, CallError
+from warren.amqp.own_methods import Call, CallError, CallOk
 from warren.client.errors import ServerError
+from warren.msg_store.commit_log_format import Host
+from warren.msg_store.message_batch import Batch
 from warren.steps import Steps
 from warren.storage.errors import DataError, WarrenError
 
@@ -29,13 +35,26 @@ class Asker(Protocol):
     def ask(self, method: Method) -> Steps[Any]: ...
 
 
-_BUILTINS: Final = frozenset(("ValueError", "TypeError", "KeyError", "TimeoutError"))
+_BUILTINS: Final = frozenset(("ValueError", "TypeError", "KeyError", "LookupError", "TimeoutError"))
+_PAIRS: Final = "\0pairs"
+_SIZE: Final = np.dtype(">u4")
 
 
-def error_of(name: str, text: str) -> Exception:
-    """What a call raised in the host, from the name of its class."""
+def refusal_of(error: Exception) -> CallError:
+    """What says to a client that its call has raised this."""
+    details = {}
+    if isinstance(error, DataError):
+        details = {"path": error.path, "offset": error.offset, "reason": error.reason}
+    return CallError(type(error).__name__, str(error), details)
+
+
+def error_of(said: CallError) -> Exception:
+    """What a call raised in the host."""
     from warren import errors  # noqa: PLC0415 - it imports everything that can be raised
 
+    name, text = said.type, said.text
+    if said.details:
+        return DataError(**said.details)
     if name in _BUILTINS:
         return getattr(builtins, name)(text)  # type: ignore[no-any-return]
     kind = getattr(errors, name, None)
@@ -53,15 +72,69 @@ def plain(value: Any) -> Any:
         fields = (field for field in attrs.fields(type(value)) if field.init)
         return {field.alias: plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
+        if all(isinstance(name, str) for name in value):
+            return {name: plain(one) for name, one in value.items()}
+        return {_PAIRS: [[plain(name), plain(one)] for name, one in value.items()]}
     if isinstance(value, (list, tuple, set, frozenset, range)):
         return [plain(one) for one in value]
     return value
 
 
+def restored(value: Any) -> Any:
+    """A value that went through :func:`plain` and a field table: mappings have their keys again."""
+    if isinstance(value, dict):
+        if _PAIRS in value:
+            return {restored(name): restored(one) for name, one in value[_PAIRS]}
+        return {name: restored(one) for name, one in value.items()}
+    return [restored(one) for one in value] if isinstance(value, list) else value
+
+
+def packed(found: Sequence[bytes]) -> bytes:
+    """Byte strings in one: how many they are, their sizes, and what they hold."""
+    sizes = np.fromiter(map(len, found), _SIZE, len(found))
+    return b"".join((len(found).to_bytes(4, "big"), sizes.tobytes(), *found))
+
+
+def unpacked(data: bytes) -> list[bytes]:
+    """The other way round."""
+    count = int.from_bytes(data[:4], "big")
+    ends = (np.frombuffer(data, _SIZE, count, 4).astype(np.int64).cumsum() + 4 + _SIZE.itemsize * count).tolist()
+    return [data[start:end] for start, end in zip([4 + _SIZE.itemsize * count, *ends], ends, strict=False)]
+
+
+def result_of(answer: Method) -> Any:
+    """What a call returned; raises what it raised."""
+    if isinstance(answer, CallError):
+        raise error_of(answer)
+    if not isinstance(answer, CallOk):
+        raise TypeError(f"{answer.name} answers no call")
+    return restored(answer.result["result"])
+
+
 def call(remote: Asker, verb: str, /, **arguments: Any) -> Steps[Any]:
     """Call a verb in the host's process. Raises what it raises."""
-    answer = yield from remote.ask(Call(verb, plain(arguments)))
-    if isinstance(answer, CallError):
-        raise error_of(answer.type, answer.text)
-    return answer.result["result"]
+    return result_of((yield from remote.ask(Call(verb, plain(arguments)))))
+
+
+def batch_to_send(batch: Batch) -> dict[str, Any]:
+    """Messages for a topic as an argument; :func:`batch_of` reads it."""
+    properties = batch.properties
+    return {
+        **attrs.asdict(batch, recurse=False),
+        "bodies": packed(batch.bodies),
+        "properties": properties if isinstance(properties, bytes) else [packed(properties)],
+        "born_host": attrs.asdict(batch.born_host),
+        "store_host": attrs.asdict(batch.store_host),
+    }
+
+
+def batch_of(said: dict[str, Any]) -> Batch:
+    """The other way round."""
+    properties = said.pop("properties")
+    return Batch(
+        bodies=unpacked(said.pop("bodies")),
+        properties=unpacked(properties[0]) if isinstance(properties, list) else properties,
+        born_host=Host(**said.pop("born_host")),
+        store_host=Host(**said.pop("store_host")),
+        **said,
+    )

@@ -21,7 +21,9 @@ from warren.actors.future import Future
 from warren.actors.leading import Later
 from warren.amqp.connection import Connection
 from warren.amqp.framing import MethodRun
+from warren.amqp.own_methods import Call
 from warren.amqp.received import Event, Messages, MethodReceived
+from warren.client.calls import result_of
 from warren.client.errors import LinkLostError
 from warren.client.link import Link
 from warren.client.received import delivered_of
@@ -70,7 +72,7 @@ class ClientChannel:
 
     def receive(self, event: Event, later: Later) -> None:
         if isinstance(event, MethodReceived):
-            if self._is_answer(event.method, later) and self.asked:
+            if self.is_answer(event.method, later) and self.asked:
                 later.append((self.asked.popleft().offer, (event.method,)))
         elif isinstance(event, Messages):
             if isinstance(event.method, c.Basic.GetOk):
@@ -80,7 +82,7 @@ class ClientChannel:
         elif isinstance(event, MethodRun):
             self.on_settled(event, later)
 
-    def _is_answer(self, method: Method, later: Later) -> bool:
+    def is_answer(self, method: Method, later: Later) -> bool:
         """Whether it answers what was asked; else it has been dealt with."""
         return True
 
@@ -196,12 +198,15 @@ class DeliveryChannel:
             self._settle("requeue", found.tags)
 
     def shut(self) -> Steps[int]:
-        """Give back what is unsettled. How many messages that were is not known here: 0."""
-        with self.slot.link.locked():
-            self.slot.leave([])
-        self.error = self.slot.error
-        return 0
-        yield
+        """Give back what is unsettled; returns how many messages that were."""
+        slot, requeued = self.slot, 0
+        if self.error is None and slot.opened is not None:
+            with contextlib.suppress(WarrenError):  # it has all gone back
+                requeued = result_of((yield slot.ask(Call("channel.release"))))
+        with slot.link.locked():
+            slot.leave([])
+        self.error = slot.error
+        return requeued
 
     def __del__(self) -> None:
         if self.error is None:

@@ -1,11 +1,9 @@
 """Messages on their way to the host, until it confirms them.
 
 What is handed over joins the last :class:`PublishRun` while that has not been sent and goes to the same place with the
-same properties, so that a thread that publishes one by one makes runs; its messages share one confirm. What was sent
-is kept until it is confirmed, and is sent again, in order, over the next socket where this one is lost. So a message
-may be there twice when a host has died, and none is missing that was confirmed.
-
-A *window* bounds what waits here; publishers wait for room in it, and while the host says that an alarm is set.
+same properties, so that a thread that publishes one by one makes runs; its messages share one confirm. What is not
+confirmed is sent again over the next socket (:mod:`warren.client.kept`): a message may be there twice when a host has
+died, and none is missing that was confirmed.
 """
 
 from __future__ import annotations
@@ -23,14 +21,10 @@ from warren.actors.leading import Later
 from warren.amqp.connection import Connection
 from warren.amqp.framing import ACK, MethodRun
 from warren.amqp.received import Messages
-from warren.client.channels import ClientChannel
+from warren.client.kept import RUN_MESSAGES, WINDOW_BYTES, KeptChannel, Window
 from warren.client.link import Link
 from warren.storage.errors import WarrenError
 
-WINDOW_BYTES: Final = 16 << 20
-"""Messages that are not confirmed take at most so much here."""
-RUN_MESSAGES: Final = 4096
-"""So many messages share a confirm at most."""
 _MULTIPLE: Final = 1
 
 
@@ -86,44 +80,17 @@ class PublishRun:
         ]
 
 
-class Window:
-    """What one link has on its way, in bytes, and who waits until it is less. Guarded by the link's lock."""
-
-    def __init__(self) -> None:
-        self.used_bytes = 0
-        self._waiting: list[Future] = []
-
-    def wait(self, link: Link) -> Future:
-        future = Future(link)
-        self._waiting.append(future)
-        return future
-
-    def give_back(self, size: int, later: Later) -> None:
-        self.used_bytes -= size
-        if self.used_bytes <= WINDOW_BYTES // 2:
-            self.open(later)
-
-    def open(self, later: Later) -> None:
-        later += [(future.offer, (None,)) for future in self._waiting]
-        self._waiting.clear()
-
-
-class PublishChannel(ClientChannel):
-    """A channel in confirm mode. It outlives its socket, with all that is not confirmed."""
+class PublishChannel(KeptChannel[PublishRun]):
+    """A channel in confirm mode."""
 
     def __init__(self, link: Link, window: Window) -> None:
-        super().__init__(link)
-        self.window = window
-        self.idle: list[Future] = []
-        """Who waits until everything is confirmed."""
+        super().__init__(link, window)
         self._next_tag = 1
-        self._sent: list[PublishRun] = []
-        self.is_confirming = False
 
     def select(self) -> Future:
         """Ask for confirms; behind :meth:`open`."""
         future = self.ask(c.Confirm.Select())
-        self.is_confirming = True
+        self.is_ready = True
         return future
 
     # ── handing over ────────────────────────────────────────────────────────────────────────────────────────────
@@ -147,7 +114,7 @@ class PublishChannel(ClientChannel):
             link.gather(None, size)
             return run.confirm
 
-    def hand_over(
+    def publish(
         self,
         key: PublishKey,
         publish: c.Basic.Publish,
@@ -155,43 +122,14 @@ class PublishChannel(ClientChannel):
         unroutable: Callable[[], WarrenError] | None,
     ) -> Confirm | Future:
         """Take messages; a future that is no confirm says what to wait for before that."""
-        link = self.link
-        with link.locked():
-            if self.error is not None:
-                raise self.error
-            if link.blocked or self.window.used_bytes >= WINDOW_BYTES:
-                return self.window.wait(link)
-            run = PublishRun(self, key, publish, bodies, Confirm(link), unroutable, key.size_bytes(bodies))
-            self.window.used_bytes += run.size
-            link.gather(run, run.size)
-            return run.confirm
+        return self.hand_over(
+            lambda: PublishRun(self, key, publish, bodies, Confirm(self.link), unroutable, key.size_bytes(bodies))
+        )
 
-    def wait_for_room(self) -> Future | None:
-        """What to wait for before messages are taken; ``None``: they are."""
-        with self.link.locked():
-            if self.link.blocked or self.window.used_bytes >= WINDOW_BYTES:
-                return self.window.wait(self.link)
-        return None
-
-    def encode(self, run: PublishRun, engine: Connection) -> None:
-        """Send a run for the first time."""
-        self._sent.append(run)
-        self._send(run, engine)
-
-    def _send(self, run: PublishRun, engine: Connection) -> None:
+    def send(self, run: PublishRun, engine: Connection) -> None:
         run.first_tag = run.open_below = self._next_tag
         self._next_tag += len(run.bodies)
         engine.publish(self.number, run.publish, run.key.envelope.properties, run.bodies)
-
-    def settled(self) -> Future:
-        """Answered once everything that was handed over is confirmed, or cannot be."""
-        future = Future(self.link)
-        with self.link.locked():
-            if self._sent or self.link.has_gathered(self):
-                self.idle.append(future)
-                return future
-        future.set()
-        return future
 
     # ── the link's side ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,7 +139,7 @@ class PublishChannel(ClientChannel):
         if not isinstance(method, c.Basic.Return):
             return
         bodies = event.bodies
-        for run in self._sent:
+        for run in self.sent:
             place = run.publish
             if (place.exchange, place.routing_key) == (method.exchange, method.routing_key):
                 count = min(len(bodies), len(run.bodies) - run.returned)
@@ -215,12 +153,10 @@ class PublishChannel(ClientChannel):
         refused, multiple = run.index != ACK, bool(run.flags & _MULTIPLE)
         for tag in run.tags:
             self._settle(tag, multiple=multiple, refused=refused, later=later)
-        if not self._sent and self.idle and not self.link.has_gathered(self):
-            later += [(future.offer, (None,)) for future in self.idle]
-            self.idle.clear()
+        self.tell_idle(later)
 
     def _settle(self, tag: int, *, multiple: bool, refused: bool, later: Later) -> None:
-        sent = self._sent
+        sent = self.sent
         at = bisect_right(sent, tag, key=lambda one: one.first_tag) - 1
         if at < 0:
             return
@@ -231,57 +167,24 @@ class PublishChannel(ClientChannel):
             if run.settle_up_to(tag) if multiple else run.settle(tag):
                 over.append(run)
         for run in over:
-            self._finish(run, None, later)
+            self.finish(run, None, later)
         if over:
             gone = set(map(id, over))
-            self._sent = [run for run in sent if id(run) not in gone] if len(over) < at + 1 else sent[at + 1 :]
+            self.sent = [run for run in sent if id(run) not in gone] if len(over) < at + 1 else sent[at + 1 :]
 
-    def _finish(self, run: PublishRun, error: WarrenError | None, later: Later) -> None:
+    def finish(self, run: PublishRun, error: WarrenError | None, later: Later) -> None:
         if error is None and run.refused:
             error = PublishRefusedError("the queue is full, and refuses what is published")
         elif error is None and run.returned and run.unroutable is not None:
             error = run.unroutable()
-        later.append((run.confirm.offer, (None,)) if error is None else (run.confirm.fail, (error,)))
-        self.window.give_back(run.size, later)
+        super().finish(run, error, later)
 
-    def unblocked(self, later: Later) -> None:
-        """The host's alarms are over."""
-        self.window.open(later)
-
-    def closed(self, error: WarrenError, later: Later) -> None:
-        """The host did not like a message: which one is not known, and none of them is safe."""
-        self._give_up(error, later)
-        super().closed(error, later)
-
-    def _give_up(self, error: WarrenError, later: Later) -> None:
-        gathered = [one for one in self.link.take_gathered(self) if isinstance(one, PublishRun)]
-        runs = [*self._sent, *gathered]
-        self._sent = []
-        for run in runs:
-            self._finish(run, error, later)
-        self.window.open(later)
-        later += [(future.offer, (None,)) for future in self.idle]
-        self.idle.clear()
-
-    def lost(self, error: WarrenError, later: Later) -> bool:
-        if self.is_confirming and self.error is None:
-            later += [(future.fail, (error,)) for future in self.asked]
-            self.asked.clear()
-            self.window.open(later)
-            return True
-        return super().lost(error, later)
-
-    def rejoin(self, engine: Connection) -> None:
-        """Send everything again that is not confirmed."""
+    def send_again(self, engine: Connection) -> None:
         engine.send(self.number, c.Confirm.Select())
         self.asked.append(Future())
         self._next_tag = 1
-        for run in self._sent:
+        for run in self.sent:
             run.bodies = run.unsettled()
             run.settled.clear()
             run.returned = 0
-            self._send(run, engine)
-
-    def failed(self, error: WarrenError, later: Later) -> None:
-        self._give_up(error, later)
-        super().failed(error, later)
+            self.send(run, engine)

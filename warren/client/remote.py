@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import attrs
 from pamqp.base import Frame as Method
 
-from warren.actors.future import Confirm
+from warren.actors.future import Confirm, Future
 from warren.actors.handing_over import PublishKey
 from warren.actors.node_context import BlockedError
+from warren.client.appending import KeptCalls
 from warren.client.calls import NotFromOutsideError
 from warren.client.channels import ClientChannel
 from warren.client.errors import LinkLostError
+from warren.client.kept import KeptChannel, Window
 from warren.client.link import Link
-from warren.client.publishing import PublishChannel, Window
+from warren.client.publishing import PublishChannel
 from warren.running_node import ClosedError
 from warren.steps import Steps, Within, run
 from warren.storage.errors import WarrenError
 
 _DEFAULT_EXCHANGE: Final = ""
+K = TypeVar("K")
 
 
 @attrs.frozen
@@ -35,19 +38,33 @@ class RemoteVhost:
     """A vhost of a node that another process hosts. The owner of the exclusive queues that are declared through it."""
 
     gate: Final = NoGate()
+    link: Link
+    window: Window
+    _control: ClientChannel | None
+    _publishers: dict[str, PublishChannel]
+    _calls: KeptCalls | None
 
     def __init__(
-        self, link: Link, name: str, path: str = "", on_close: Callable[[RemoteVhost], None] = lambda _: None
+        self,
+        new_link: Callable[[], Link],
+        name: str,
+        path: str = "",
+        on_release: Callable[[RemoteVhost], None] = lambda _: None,
     ) -> None:
-        """``path``: the directory's; ``on_close``: called when it was closed."""
-        self._on_close = on_close
-        self.link = link
+        """``path``: the directory's; ``on_release``: called when it was released."""
+        self._new_link = new_link
+        self._on_release = on_release
         self.path = path
         self.name = name
-        self.window = Window()
-        self.topology = link.topology
-        self._control: ClientChannel | None = None
-        self._publishers: dict[str, PublishChannel] = {}
+        self.topic_queues: dict[str, int] = {}
+        """How many queues topics have, as far as it is known here."""
+        self.closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.link = self._new_link()
+        self.topology = self.link.topology
+        self.forget()
 
     def check_process(self) -> None:
         """Nothing: a handle of the process that this one was forked from makes a connection of its own."""
@@ -56,10 +73,20 @@ class RemoteVhost:
         """What handles look up in a node of their own process."""
         raise NotFromOutsideError("another process hosts the node, and this cannot be asked from here")
 
-    def close(self) -> None:
-        """Leave, with the exclusive queues that were declared here."""
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def close(self, error: WarrenError) -> None:
+        """Leave for good: whoever asks for anything from now on gets ``error``."""
+        self.closed = True
+        self.link.close(error)
+
+    def release(self) -> None:
+        """Leave, with the exclusive queues that were declared here. Who comes again makes another connection."""
         self.link.close(ClosedError("the vhost was released"))
-        self._on_close(self)
+        self._on_release(self)
+        self._begin()
 
     def control(self) -> Steps[ClientChannel]:
         """The channel for questions, open."""
@@ -87,7 +114,7 @@ class RemoteVhost:
     def publisher_now(self, exchange: str = _DEFAULT_EXCHANGE) -> PublishChannel | None:
         """The channel that messages to an exchange go through, if it is open."""
         channel = self._publishers.get(exchange)
-        return channel if channel is not None and channel.error is None and channel.is_confirming else None
+        return channel if channel is not None and channel.error is None and channel.is_ready else None
 
     def publisher(self, exchange: str = _DEFAULT_EXCHANGE) -> Steps[PublishChannel]:
         """The same, opened where it is not."""
@@ -115,26 +142,27 @@ class RemoteVhost:
         timeout: float | None,
     ) -> Steps[Confirm]:
         """Hand messages over once there is room. Raises :class:`BlockedError` for who may not wait so long."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            channel = self.publisher_now(method.exchange)
-            if channel is None:
-                if not block:
-                    raise BlockedError("the connection to the node's host is only just being made")
-                channel = yield from self.publisher(method.exchange)
-            found = channel.hand_over(key, method, bodies, unroutable)
-            if isinstance(found, Confirm):
-                return found
-            left_s = None if deadline is None else deadline - time.monotonic()
-            if not block or (left_s is not None and left_s <= 0):
-                raise BlockedError(self._why())
-            yield Within(found, left_s)
+        exchange = method.exchange
+        return self._hand_over(
+            lambda: self.publisher_now(exchange),
+            lambda: self.publisher(exchange),
+            lambda channel: channel.publish(key, method, bodies, unroutable),
+            block,
+            timeout,
+        )
 
     def room(self, timeout: float | None) -> Steps[None]:
         """Wait until messages can be handed over without waiting. Raises :class:`BlockedError`."""
+        return self._room(self.publisher, timeout)
+
+    def room_for_calls(self, timeout: float | None) -> Steps[None]:
+        """The same for calls that are confirmed."""
+        return self._room(self.open_calls, timeout)
+
+    def _room(self, opened: Callable[[], Steps[KeptChannel[Any]]], timeout: float | None) -> Steps[None]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            channel = yield from self.publisher()
+            channel = yield from opened()
             wait = channel.wait_for_room()
             if wait is None:
                 return
@@ -143,6 +171,53 @@ class RemoteVhost:
                 raise BlockedError(self._why())
             yield Within(wait, left_s)
 
+    def hand_over(
+        self, give: Callable[[KeptCalls], Confirm | Future], *, block: bool, timeout: float | None
+    ) -> Steps[Confirm]:
+        """The same for calls that are confirmed."""
+        return self._hand_over(self._calls_now, self.open_calls, give, block, timeout)
+
+    def _calls_now(self) -> KeptCalls | None:
+        calls = self._calls
+        return calls if calls is not None and calls.error is None and calls.is_ready else None
+
+    def open_calls(self) -> Steps[KeptCalls]:
+        """The channel of calls that are confirmed, opened where it is not."""
+        while (calls := self._calls_now()) is None:
+            try:
+                yield self.link.ready()
+                calls = KeptCalls(self.link, self.window)
+                yield calls.open()
+            except LinkLostError:
+                continue
+            calls.is_ready = True
+            if self._calls_now() is None:
+                self._calls = calls
+        return calls
+
+    def _hand_over(
+        self,
+        now: Callable[[], K | None],
+        opened: Callable[[], Steps[K]],
+        give: Callable[[K], Confirm | Future],
+        block: bool,
+        timeout: float | None,
+    ) -> Steps[Confirm]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            channel = now()
+            if channel is None:
+                if not block:
+                    raise BlockedError("the connection to the node's host is only just being made")
+                channel = yield from opened()
+            found = give(channel)
+            if isinstance(found, Confirm):
+                return found
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if not block or (left_s is not None and left_s <= 0):
+                raise BlockedError(self._why())
+            yield Within(found, left_s)
+
     def _why(self) -> str:
         return f"publishers are blocked: {self.link.blocked}" if self.link.blocked else "too much is on its way"
 
@@ -150,11 +225,14 @@ class RemoteVhost:
         """Wait until everything that was published is confirmed, or cannot be."""
         for channel in list(self._publishers.values()):
             yield channel.settled()
+        if self._calls is not None:
+            yield self._calls.settled()
 
     def forget(self) -> None:
-        """In a forked child: the channels are the parent's."""
+        """There are no channels: they were the last link's, or, in a forked child, are the parent's."""
         self._control = None
         self._publishers = {}
+        self._calls = None
         self.window = Window()
 
 

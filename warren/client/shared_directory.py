@@ -137,7 +137,14 @@ class SharedDirectory:
 
     def new_remote(self, vhost: str) -> RemoteVhost:
         """A connection, made when it is first used."""
-        remote = RemoteVhost(Link(self._connect, Login(vhost)), vhost, self.path, self._forget_remote)
+
+        def connect(stopped: Callable[[], bool]) -> socket.socket:
+            if remote not in self._remotes:  # it was released, and is used again
+                self.check_process()
+                self._remotes.append(remote)
+            return self._connect(stopped)
+
+        remote = RemoteVhost(lambda: Link(connect, Login(vhost)), vhost, self.path, self._forget_remote)
         self._remotes.append(remote)
         return remote
 
@@ -191,7 +198,7 @@ class SharedDirectory:
         try:
             for remote in list(self._remotes):
                 run(remote.flush())
-                remote.link.close(error)
+                remote.close(error)
             with self._hosting:
                 running, self._running = self._running, None
             if running is not None:

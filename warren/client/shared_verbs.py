@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from warren.client.queue_verbs import RemoteQueueVerbs
 from warren.client.remote import RemoteVhost
 from warren.client.shared_directory import SharedDirectory
+from warren.client.topic_verbs import RemoteTopicVerbs, RemoteTransactionVerbs
 from warren.client.verbs import RemoteExchangeVerbs, RemoteNodeVerbs, RemoteVhostVerbs
 from warren.steps import Steps
 from warren.vhost_verbs import NodeVerbs, VhostVerbs
@@ -20,6 +21,8 @@ from warren.vhost_verbs import NodeVerbs, VhostVerbs
 if TYPE_CHECKING:
     from warren.exchange_verbs import ExchangeVerbs
     from warren.queue_verbs import QueueVerbs
+    from warren.topic_verbs import TopicVerbs
+    from warren.transaction_verbs import TransactionVerbs
 
 
 class Switch:
@@ -95,3 +98,30 @@ class SharedNodeVerbs(SharedVhostVerbs):
         if isinstance(found, RemoteVhostVerbs):
             return found
         return SharedVhostVerbs(self._directory, name, found, lambda: self._directory.new_remote(name))
+
+    def topic(self, name: str, *, queues: int | None = None) -> Steps[Any]:
+        found = yield from self.now().topic(name, queues=queues)
+        if isinstance(found, RemoteTopicVerbs):
+            return found
+        return SharedTopicVerbs(self._directory, found)
+
+    def pending_transactions(self) -> Steps[list[Any]]:
+        found = yield from self.now().pending_transactions()
+        return [_transaction(self._directory, one) for one in found]
+
+
+class SharedTopicVerbs(Switch):
+    """A topic's."""
+
+    def __init__(self, directory: SharedDirectory, local: TopicVerbs) -> None:
+        name, queues, settings = local.name, local.queues, directory.config.topics
+        super().__init__(directory, local, lambda: RemoteTopicVerbs(directory.node, name, queues, settings))
+
+    def prepare(self, *args: Any, **kwargs: Any) -> Steps[Any]:
+        return _transaction(self._directory, (yield from self.now().prepare(*args, **kwargs)))
+
+
+def _transaction(directory: SharedDirectory, found: TransactionVerbs) -> Any:
+    if isinstance(found, RemoteTransactionVerbs):
+        return found
+    return Switch(directory, found, lambda: RemoteTransactionVerbs(directory.node, **found.place))

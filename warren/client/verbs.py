@@ -16,14 +16,16 @@ from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
 from warren.actors.engines.policies import Policy
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishKey
-from warren.client.calls import NotFromOutsideError, call
+from warren.client.calls import call
 from warren.client.queue_verbs import RemoteQueueVerbs
 from warren.client.remote import RemoteVhost
+from warren.client.topic_verbs import RemoteTopicVerbs, RemoteTransactionVerbs
 from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs, UnroutableError
 from warren.messages import PublishArguments, as_bodies, as_body, publish_key
 from warren.publishing import settled_confirm
 from warren.queue_verbs import QueueHandle
 from warren.steps import Steps, run
+from warren.storage.topic_settings import TopicSettings
 from warren.user_verbs import UserVerbs
 from warren.vhost_verbs import NodeVerbs, VhostVerbs
 
@@ -83,7 +85,7 @@ class RemoteVhostVerbs(VhostVerbs):
     def release(self) -> Steps[None]:
         """Delete the exclusive queues that were declared through this object: they go with its connection."""
         yield from self.remote.flush()
-        self.remote.close()
+        self.remote.release()
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -134,6 +136,10 @@ class RemoteVhostVerbs(VhostVerbs):
     def all_queues(self) -> list[Any]:
         found = run(self._call("vhost.queues"))
         return [RemoteQueueVerbs(self.remote, QueueDeclaration(vhost=self.name, **one)) for one in found]
+
+    def failed_queues(self) -> dict[str, str]:
+        found: dict[str, str] = run(self._call("vhost.failed_queues"))
+        return found
 
     def queue_identity(self, name: str) -> object:
         return self  # the handle goes by the name
@@ -241,7 +247,7 @@ class RemoteNodeVerbs(RemoteVhostVerbs, NodeVerbs):
         RemoteVhostVerbs.__init__(self, remote, "/", new_remote)
 
     def __str__(self) -> str:
-        return repr(self.remote.path)
+        return f"{self.remote.path!r}{' (closed)' if self.remote.closed else ''}"
 
     def vhost(self, name: str = "/") -> Steps[VhostVerbs]:
         yield from call(self.remote, "node.declare_vhost", name=name)
@@ -274,12 +280,13 @@ class RemoteNodeVerbs(RemoteVhostVerbs, NodeVerbs):
         return Imported(**found | lists)
 
     def topic(self, name: str, *, queues: int | None = None) -> Steps[TopicVerbs]:
-        raise NotFromOutsideError("topics cannot be used from another process than the node's host")
-        yield
+        found = yield from call(self.remote, "topic.declare", name=name, queues=queues)
+        yield from self.remote.open_calls()  # so that messages can be handed over without waiting
+        return RemoteTopicVerbs(self.remote, name, found["queues"], TopicSettings(**found["settings"]))
 
     def pending_transactions(self) -> Steps[list[TransactionVerbs]]:
-        raise NotFromOutsideError("transactions cannot be used from another process than the node's host")
-        yield
+        found = yield from call(self.remote, "node.pending_transactions")
+        return [RemoteTransactionVerbs(self.remote, **one) for one in found]
 
 
 def _called(verb: Callable[..., Any]) -> Callable[..., Steps[Any]]:

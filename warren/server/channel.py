@@ -20,6 +20,7 @@ from warren.amqp.errors import COMMAND_INVALID, ProtocolError
 from warren.amqp.framing import ACK, NACK, MethodRun
 from warren.amqp.own_methods import Call
 from warren.amqp.received import Messages, MethodReceived
+from warren.running_node import RunningNode
 from warren.server import own_calls, topology
 from warren.server.consuming import ChannelConsumers
 from warren.server.direct_reply import ReplyConsumer
@@ -41,7 +42,7 @@ class ServerChannel:
     def __init__(self, connection: ClientConnection, number: int) -> None:
         self.connection = connection
         self.number = number
-        self.node = connection.node
+        self.node: RunningNode = connection.node
         self.vhost = connection.vhost
         self.user = connection.user
         self.transactional = False
@@ -50,6 +51,7 @@ class ServerChannel:
         self.publisher: ChannelPublisher = ChannelPublisher(self)
         self.consumers: ChannelConsumers = ChannelConsumers(self)
         self.replies = ReplyConsumer(self)
+        self._own_calls: own_calls.OwnCalls | None = None
         self.closed = False
         self._age = UnackedAge()
         self._busy = False
@@ -162,7 +164,7 @@ class ServerChannel:
         if not self.closed:
             self.closed = True
             self._waiting.clear()
-            self.connection.start(self.consumers.release())
+            self.connection.start(self.release())
 
     async def _all_done(self) -> None:
         """Do what has come."""
@@ -175,15 +177,29 @@ class ServerChannel:
         """Do what has come, and wait until what was published is safe."""
         await self._all_done()
         await self.publisher.all_told()
+        if self._own_calls is not None:
+            await self._own_calls.all_told()
 
     async def finish(self) -> None:
         """Do what has come, then give everything back."""
         await self._all_done()
         if not self.closed:
             self.closed = True
-            await self.consumers.release()
+            await self.release()
+
+    async def release(self) -> None:
+        """It is over: what it holds goes back."""
+        await self.consumers.release()
+        if self._own_calls is not None:
+            await self._own_calls.release()
 
     # ── for those who work for it ───────────────────────────────────────────────────────────────────────────────
+
+    def own_calls(self) -> own_calls.OwnCalls:
+        """What it keeps between the calls of a process that shares the directory."""
+        if self._own_calls is None:
+            self._own_calls = own_calls.OwnCalls(self)
+        return self._own_calls
 
     def send(self, method: Method) -> None:
         """Answer, or tell; nothing where the channel is closed."""
@@ -271,7 +287,7 @@ MAX_WAITING_EVENTS: Final = 256
 
 async def _close(channel: ServerChannel, _: c.Channel.Close) -> None:
     channel.closed = True
-    await channel.consumers.release()
+    await channel.release()
     connection = channel.connection
     connection.channels.pop(channel.number, None)
     if connection.engine.is_open(channel.number):

@@ -417,8 +417,8 @@ class ChannelConsumers:
         self._let_go()
         return None
 
-    async def release(self) -> None:
-        """The channel is over: everything goes back to its queue."""
+    async def release(self) -> int:
+        """The channel is over: everything goes back to its queue; returns how many messages that were."""
         of_streams: list[StreamConsumer] = []
         for consumer in self.by_tag.values():
             if isinstance(consumer, StreamConsumer):
@@ -431,9 +431,11 @@ class ChannelConsumers:
         for reader in of_streams:
             await reader.end()
         through, self._through = self._through, {}
+        requeued = 0
         for one in through.values():
             with _UNLESS_GONE:
-                await bridge.run(one.shut())
+                requeued += await bridge.run(one.shut())
+        return requeued
 
 
 def _settle_runs(outcome: str, runs: Sequence[Unacked]) -> None:

@@ -2,40 +2,119 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Generator
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import numpy as np
+from pamqp.base import Frame as Method
 
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.errors import NotFoundError
+from warren.actors.future import Future
 from warren.aio import bridge
-from warren.amqp.own_methods import Call, CallError, CallOk
-from warren.client.calls import plain
+from warren.amqp.own_methods import Call, CallOk
+from warren.client.calls import batch_of, plain, refusal_of, restored
+from warren.msg_store.commit_log import Appended
+from warren.msg_store.commit_log_format import Record, encode
+from warren.msg_store.packed_record import PackedRecord
 from warren.queue_verbs import QueueVerbs
+from warren.server.readers import ChannelReader
+from warren.server.replies import Refusal
 from warren.server.topology import find_queue
 from warren.storage.errors import WarrenError
+from warren.topic_verbs import TopicVerbs, hand_over
+from warren.transaction_verbs import TransactionVerbs
 from warren.vhost_verbs import NodeVerbs, VhostVerbs
 
 if TYPE_CHECKING:
     from warren.server.channel import ServerChannel
 
 Verb = Callable[..., Any]
-"""Called with the channel and the arguments; returns the answer, or steps to it."""
+"""Called with the channel and the arguments; returns the answer, steps or a coroutine that lead to it, or that it comes
+:class:`Later`."""
+
+
+@attrs.frozen
+class Later:
+    """The answer comes when ``confirm`` does; meanwhile the channel goes on."""
+
+    confirm: Future
+    answer: Callable[[Any], Any]
+    """Makes it of what the confirm says."""
+
+
+class OwnCalls:
+    """What a channel keeps between its calls: answers in their order, and the reader that it stands for."""
+
+    def __init__(self, channel: ServerChannel) -> None:
+        self._channel = channel
+        self._line: deque[Method | Later] = deque()
+        self._told: list[asyncio.Future[None]] = []
+        self.reader: ChannelReader | None = None
+
+    def answer(self, found: Method | Later) -> None:
+        """Answer a call, once those before it are answered."""
+        self._line.append(found)
+        if isinstance(found, Later) and not found.confirm.done:
+            found.confirm.on_done(lambda _: self._channel.connection.server.post(self._tell))
+            found.confirm.hurry()
+        self._tell()
+
+    def _tell(self) -> None:
+        while self._line:
+            first = self._line[0]
+            if isinstance(first, Later):
+                if not first.confirm.done:
+                    return
+                first = _answer_of(first)
+            self._line.popleft()
+            self._channel.send(first)
+        told, self._told = self._told, []
+        for waiter in told:
+            waiter.set_result(None)
+
+    async def all_told(self) -> None:
+        """Wait until all is answered."""
+        if self._line:
+            waiter = self._channel.connection.server.loop.create_future()
+            self._told.append(waiter)
+            await waiter
+
+    async def release(self) -> None:
+        """The channel is over."""
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            await bridge.run(reader.leave())
+
+
+def _answer_of(later: Later) -> Method:
+    error = later.confirm.error
+    if error is None:
+        return CallOk({"result": plain(later.answer(later.confirm.get()))})
+    return refusal_of(error if isinstance(error, Exception) else WarrenError(str(error)))
 
 
 async def call_verb(channel: ServerChannel, method: Call) -> None:
     """Call a verb and answer. What it raises is the answer, too: the channel goes on."""
+    calls = channel.own_calls()
     try:
         verb = VERBS.get(method.verb)
         if verb is None:
             raise NotFoundError(f"no verb '{method.verb}'")
-        found = verb(channel, **method.arguments)
+        found = verb(channel, **restored(dict(method.arguments)))
         if isinstance(found, Generator):
             found = await bridge.run(found)
-        answer: CallOk | CallError = CallOk({"result": plain(found)})
-    except (WarrenError, ValueError, TypeError, KeyError) as error:
-        answer = CallError(type(error).__name__, str(error))
-    channel.send(answer)
+        elif isinstance(found, Coroutine):
+            found = await found
+        calls.answer(found if isinstance(found, Later) else CallOk({"result": plain(found)}))
+    except Refusal:
+        raise
+    except (WarrenError, ValueError, TypeError, LookupError) as error:
+        calls.answer(refusal_of(error))
 
 
 def _any(channel: ServerChannel, vhost: str, verb: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
@@ -90,7 +169,90 @@ def _browse(channel: ServerChannel, name: str, count: int, after: list[int] | No
     ]
 
 
+# ── topics ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _declare_topic(channel: ServerChannel, name: str, queues: int | None) -> Any:
+    topic = yield from NodeVerbs(channel.node).topic(name, queues=queues)
+    return {"queues": topic.queues, "settings": attrs.asdict(channel.node.config.topics)}
+
+
+def _append(channel: ServerChannel, batches: list[dict[str, Any]]) -> Any:
+    found = [batch_of(one) for one in batches]
+    running = yield from channel.node.topics()
+    for batch in found:
+        running.store.check(batch)
+    connection = channel.connection
+    connection.tell_blocked()
+    try:
+        confirm = yield from hand_over(channel.node, found, True, None)
+    finally:
+        connection.tell_unblocked()
+    queues = running.table.queues
+
+    def answer(appended: list[Appended]) -> list[dict[str, Any]]:
+        return [
+            {
+                "queue_offset": one.queue_offset,
+                "physical_offsets": one.physical_offsets.astype(np.int64).tobytes(),
+                "sizes": one.sizes.astype(np.int32).tobytes(),
+                "queues": queues(batch.topic) or 1,
+            }
+            for one, batch in zip(appended, found, strict=True)
+        ]
+
+    return Later(confirm, answer)
+
+
+def _records(found: Any) -> Any:
+    """Records as their bytes, wherever a verb of a topic returns some."""
+    if isinstance(found, list):
+        return [_records(one) for one in found]
+    if isinstance(found, Record):
+        return encode(found)
+    return found.data if isinstance(found, PackedRecord) else found
+
+
+def _topic(channel: ServerChannel, name: str, verb: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+    if verb not in TOPIC_VERBS:
+        raise NotFoundError(f"no verb '{verb}'")
+    found = getattr(TopicVerbs(channel.node, name), verb)
+    found = found(*arguments, **keywords) if callable(found) else found
+    return _records((yield from found) if isinstance(found, Generator) else found)
+
+
+def _transaction(channel: ServerChannel, verb: str, **of: Any) -> Any:
+    verbs = TransactionVerbs(channel.node, **of)
+    match verb:
+        case "record":
+            return encode((yield from verbs.record()))
+        case "commit":
+            return Later((yield from verbs.commit()), lambda _: None)
+        case "rollback":
+            return Later((yield from verbs.rollback()), lambda _: None)
+    raise NotFoundError(f"no verb '{verb}'")
+
+
+def _pending(channel: ServerChannel) -> Any:
+    found = yield from NodeVerbs(channel.node).pending_transactions()
+    return [one.place for one in found]
+
+
+def _join(channel: ServerChannel, **arguments: Any) -> Any:
+    reader = ChannelReader(channel, arguments)
+    channel.own_calls().reader = reader
+    return reader.join()
+
+
+def _reader(channel: ServerChannel, verb: str, **arguments: Any) -> Any:
+    reader = channel.own_calls().reader
+    if reader is None or verb not in READER_VERBS:
+        raise NotFoundError(f"no verb '{verb}' of a reader")
+    return getattr(reader, verb)(**arguments)
+
+
 VERBS: Final[dict[str, Verb]] = {
+    "channel.release": lambda channel: channel.consumers.release(),
     "queue.declaration": lambda channel, vhost, name: _declaration(channel, name),
     "queue.declarations": lambda channel, vhost, names: [_declaration(channel, name) for name in names],
     "queue.stats": lambda channel, name: _queue(channel, name).stats(),
@@ -108,6 +270,20 @@ VERBS: Final[dict[str, Verb]] = {
     "node.import_definitions": lambda channel, document, vhost: NodeVerbs(channel.node).import_definitions(
         document, vhost
     ),
+    "vhost.failed_queues": lambda channel, vhost: VhostVerbs(channel.node, vhost).failed_queues(),
+    "topic.declare": _declare_topic,
+    "topic.append": _append,
+    "topic": _topic,
+    "transaction": _transaction,
+    "node.pending_transactions": _pending,
+    "reader.join": _join,
+    "reader": _reader,
     "any": _any,
 }
 """By name."""
+
+TOPIC_VERBS: Final = frozenset(
+    ("queues", "sync", "find", "get", "message_at", "view_message", "offsets", "offset_at", "seek", "lag", "groups")
+)
+"""Of a topic: what goes by plain values and messages."""
+READER_VERBS: Final = frozenset(("take", "commit", "take_back", "send_back", "queues", "leave"))

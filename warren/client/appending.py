@@ -1,0 +1,159 @@
+"""Calls on their way to the host whose answers confirm something: messages for topics, and what is decided of them.
+
+They are done in order and answered in order; what is not answered is sent again over the next socket
+(:mod:`warren.client.kept`). Single messages join the last :class:`AppendRun` while that has not been sent.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import attrs
+import numpy as np
+from pamqp.base import Frame as Method
+
+from warren.actors.commit_log_actor import AppendConfirm, AppendKey, batch_of_items, size_of
+from warren.actors.future import Confirm, Future
+from warren.actors.leading import Later
+from warren.amqp.connection import Connection
+from warren.amqp.own_methods import Call, CallError
+from warren.client.calls import batch_to_send, error_of, plain, result_of
+from warren.client.kept import RUN_MESSAGES, WINDOW_BYTES, KeptChannel
+from warren.msg_store.commit_log import Appended
+from warren.msg_store.message_batch import Batch
+from warren.storage.errors import WarrenError
+
+
+@attrs.define(eq=False)
+class KeptCall:
+    """One call."""
+
+    channel: KeptCalls
+    verb: str
+    arguments: dict[str, Any]
+    confirm: Confirm
+    size: int = 0
+
+    def encode(self, engine: Connection) -> None:
+        self.channel.encode(self, engine)
+
+    def call(self) -> Call:
+        """What is sent."""
+        return Call(self.verb, plain(self.arguments))
+
+    def answer(self, result: Any) -> Any:
+        """What the confirm is answered with."""
+        return result
+
+
+@attrs.define(eq=False)
+class AppendCall(KeptCall):
+    """Batches. The confirm is answered with what was appended, as that of the CommitLog's actor."""
+
+    topics: dict[str, int] = attrs.Factory(dict)
+    """Where to note how many queues a topic has."""
+    batches: list[Batch] = attrs.Factory(list)
+
+    def call(self) -> Call:
+        return Call(self.verb, {"batches": list(map(batch_to_send, self.batches))})
+
+    def answer(self, result: Any) -> Any:
+        self.topics.update((batch.topic, one["queues"]) for batch, one in zip(self.batches, result, strict=True))
+        return [
+            Appended(
+                np.frombuffer(one["physical_offsets"], np.int64),
+                np.frombuffer(one["sizes"], np.int32),
+                one["queue_offset"],
+            )
+            for one in result
+        ]
+
+
+@attrs.define(eq=False)
+class AppendRun(AppendCall):
+    """Messages that were appended one by one, with one confirm."""
+
+    key: AppendKey | None = None
+    items: list[AppendConfirm] = attrs.Factory(list)
+    by_queue: list[list[AppendConfirm]] = attrs.Factory(list)
+
+    def call(self) -> Call:
+        if not self.batches and self.key is not None:
+            found: dict[int, list[AppendConfirm]] = {}
+            for item in self.items:
+                found.setdefault(item.queue_id, []).append(item)
+            self.by_queue = list(found.values())
+            now_ms = time.time_ns() // 1_000_000
+            self.batches = [batch_of_items(self.key, items[0].queue_id, items, now_ms) for items in self.by_queue]
+        return super().call()
+
+    def answer(self, result: Any) -> Any:
+        for items, appended in zip(self.by_queue, super().answer(result), strict=True):
+            for row, item in enumerate(items):
+                item.went(appended, row)
+
+
+class KeptCalls(KeptChannel[KeptCall]):
+    """The channel of a vhost's calls of this kind."""
+
+    # ── handing over ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def call(self, verb: str, arguments: dict[str, Any]) -> Confirm | Future:
+        """Call a verb; a future that is no confirm says what to wait for before that."""
+        return self.hand_over(lambda: KeptCall(self, verb, arguments, Confirm(self.link)))
+
+    def append_many(self, batches: list[Batch], topics: dict[str, int]) -> Confirm | Future:
+        """The same for messages in batches."""
+        return self.hand_over(
+            lambda: AppendCall(self, "topic.append", {}, Confirm(self.link), size_of(batches), topics, batches)
+        )
+
+    def append(self, item: AppendConfirm, topics: dict[str, int]) -> Confirm | Future:
+        """The same for one message, which may join others."""
+        link, size = self.link, item.size_bytes
+        with link.locked():
+            run = link.last_gathered
+            if (
+                isinstance(run, AppendRun)
+                and run.key is item.key
+                and len(run.items) < RUN_MESSAGES
+                and self.window.used_bytes < WINDOW_BYTES
+            ):
+                run.items.append(item)
+                run.size += size
+                self.window.used_bytes += size
+                link.gather(None, size)
+                return run.confirm
+        return self.hand_over(
+            lambda: AppendRun(self, "topic.append", {}, Confirm(self.link), size, topics, key=item.key, items=[item])
+        )
+
+    def send(self, kept: KeptCall, engine: Connection) -> None:
+        engine.send(self.number, kept.call())
+
+    def send_again(self, engine: Connection) -> None:
+        for one in self.sent:
+            self.send(one, engine)
+
+    # ── the link's side ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def is_answer(self, method: Method, later: Later) -> bool:
+        if not self.sent or self.asked:
+            return True  # to what opens the channel
+        kept = self.sent.pop(0)
+        if isinstance(method, CallError):
+            error = error_of(method)
+            self.finish(kept, error if isinstance(error, WarrenError) else WarrenError(str(error)), later)
+        else:
+            later.append((_answer, (kept, method)))
+            self.window.give_back(kept.size, later)
+        self.tell_idle(later)
+        return False
+
+
+def _answer(kept: KeptCall, method: Method) -> None:
+    try:
+        kept.confirm.offer(kept.answer(result_of(method)))
+    except Exception as error:
+        kept.confirm.fail(error)

@@ -1,0 +1,152 @@
+"""ChannelReader: a reader of a topic that stands in another process (:mod:`warren.client.reader_verbs`).
+
+It is a member of its group for as long as its channel is open; where the topics are opened anew the channel is closed,
+and the reader begins another. What it has read and done it knows itself: here is only what it asks of the groups and of
+the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from warren.actors.engines.topics.consumer_group import Taken
+from warren.actors.future import Future
+from warren.actors.running_topics import RunningTopics
+from warren.amqp.own_methods import Arrived
+from warren.client.calls import packed, refusal_of
+from warren.msg_store.commit_log_format import decode
+from warren.reader_verbs import ReaderVerbs
+from warren.server.replies import PRECONDITION_FAILED, Refusal
+from warren.steps import Reading, Steps
+from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.server.channel import ServerChannel
+
+TAKEN_BYTES: Final = 1 << 20
+"""About so much goes to a reader at a time."""
+
+Place = tuple[str, Taken]
+"""A topic, and what was taken of it."""
+
+
+class ChannelReader:
+    """One channel's."""
+
+    def __init__(self, channel: ServerChannel, arguments: Mapping[str, Any]) -> None:
+        self._channel = channel
+        self._verbs = ReaderVerbs(channel.node, auto_commit=False, **arguments)
+        self._joined: RunningTopics | None = None
+        self._arrival: Future | None = None
+        self._is_awaited = False
+        self._last: tuple[str, int] | None = None
+
+    def join(self) -> Steps[list[Any]]:
+        """Become a member; what the group is called, and where a broadcast reader is."""
+        yield from self._verbs.begin()
+        self._joined = self._verbs.joined
+        return [self._verbs.group_key, self._verbs.positions]
+
+    def _running(self) -> Steps[RunningTopics]:
+        """The topics that it is a member of; raises :class:`Refusal`, which ends the channel, where those are gone."""
+        running = yield from self._channel.node.topics()
+        if running is not self._joined:
+            raise Refusal(PRECONDITION_FAILED, "the topics were opened anew")
+        return running
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def take(self, max_records: int) -> Steps[dict[str, Any]]:
+        """Messages, with the places that they were taken from. Where there is none, :class:`Arrived` says when to ask
+        again."""
+        running, verbs = (yield from self._running()), self._verbs
+        if self._arrival is None:
+            self._is_awaited = False
+            self._arrival = arrival = verbs.listen(running)
+            arrival.on_done(lambda _: self._channel.connection.server.post(self._arrived))
+        taking = yield from verbs.ask_to_take(running, max_records)
+        found: list[Place] = yield taking
+        read: dict[str, Any] = yield Reading(lambda: self._read(running, found))
+        if not found:
+            self._is_awaited = True
+            if self._arrival is None:
+                self._tell()
+        return read
+
+    def _arrived(self) -> None:
+        self._arrival = None
+        if self._is_awaited:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._is_awaited = False
+        self._channel.send(Arrived())
+
+    def _read(self, running: RunningTopics, found: list[Place]) -> dict[str, Any]:
+        """The messages, until one cannot be read or they are enough; what lies behind goes back."""
+        places, error, size = [], None, 0
+        left = iter(self._in_turn(found))
+        for topic, taken in left:
+            records: list[bytes] = []
+            try:
+                for record in self._verbs.records_of(running, topic, taken):
+                    records.append(record.data)
+                    size += len(record.data)
+                    if size >= TAKEN_BYTES:
+                        taken = self._taken_back(running, topic, taken, record.queue_offset + 1)  # noqa: PLW2901
+                        break
+            except WarrenError as raised:
+                error = raised
+            places.append({"topic": topic, "taken": attrs.asdict(taken), "records": packed(records)})
+            if error is not None or size >= TAKEN_BYTES:
+                self._last = topic, taken.queue_id
+                break
+        for topic, taken in left:
+            self._taken_back(running, topic, taken, taken.queue_offset)
+        said = None if error is None else refusal_of(error)
+        return {
+            "places": places,
+            "error": said and {"type": said.type, "text": said.text, "details": said.details},
+        }
+
+    def _in_turn(self, found: list[Place]) -> list[Place]:
+        """These, from the queue on that stood behind the last one where there was no room for all."""
+        last, self._last = self._last, None
+        queues = [(topic, taken.queue_id) for topic, taken in found]
+        at = queues.index(last) + 1 if last in queues else 0
+        return found[at:] + found[:at]
+
+    def _taken_back(self, running: RunningTopics, topic: str, taken: Taken, queue_offset: int) -> Taken:
+        if queue_offset < taken.end:
+            self._verbs.ask_to_take_back(running, topic, taken, queue_offset)
+        return attrs.evolve(taken, count=queue_offset - taken.queue_offset)
+
+    # ── being done ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def commit(self, done: list[list[Any]]) -> Steps[list[str]]:
+        running = yield from self._running()
+        lost: list[str] = yield self._verbs.ask_to_commit(running, [(one[0], one[1], one[2], one[3]) for one in done])
+        return lost
+
+    def take_back(self, topic: str, taken: dict[str, int], queue_offset: int) -> Steps[None]:
+        running = yield from self._running()
+        yield self._verbs.ask_to_take_back(running, topic, Taken(**taken), queue_offset)
+
+    def send_back(self, record: bytes, delay_level: int) -> Steps[None]:
+        yield from self._running()
+        yield from self._verbs.send_back(decode(record), delay_level)
+
+    def queues(self) -> Steps[list[int]]:
+        yield from self._running()
+        return (yield from self._verbs.queues())
+
+    def leave(self) -> Steps[None]:
+        """Leave the group."""
+        joined, arrival = self._joined, self._arrival
+        if joined is not None and arrival is not None:
+            self._verbs.stop_listening(joined, arrival)
+        self._joined = self._arrival = None
+        yield from self._verbs.leave(is_done=False)
