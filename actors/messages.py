@@ -268,6 +268,14 @@ class StoreFailed(Control):
 
 
 @attrs.frozen
+class TopicsFailed(Control):
+    """One of the topics' actors → node. Tell. The node gives them all up, and opens them anew."""
+
+    topic_actor: ActorRef[Any]
+    error: BaseException
+
+
+@attrs.frozen
 class QueueUnused:
     """Queue → node. Tell. An auto-delete queue has lost its last consumer, or x-expires has run out: delete it."""
 

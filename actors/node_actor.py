@@ -19,13 +19,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from pykka import ActorRef
 
 from warren.actors import messages as m
-from warren.actors import topic_messages as tm
 from warren.actors.clock import NS
 from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.definitions_file import FILE_NAME as DEFINITIONS_FILE
@@ -38,20 +37,22 @@ from warren.actors.memory_monitor_actor import MemoryMonitorActor
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import BrokenNodeError, ForeignDirectoryError, TopicsDownError, UnsavedError
 from warren.actors.node_registry import VHOSTS_DIRECTORY, NodeRegistry
+from warren.actors.node_streams import NodeStreams
 from warren.actors.node_topics import NodeTopics
 from warren.actors.pool import ActorStoppedError
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
-from warren.actors.recorder_actor import Record, RecorderActor
-from warren.actors.running_topics import RunningTopics
 from warren.actors.running_vhost import RunningVhost
-from warren.actors.streams import NodeStreams
 from warren.actors.timer import TimerActor, tell
 from warren.queue_index import directory as names
 from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, StorageError, WarrenError
 from warren.storage.filesystem import Lock
 from warren.storage.lock_file import LOCK_FILE
 from warren.storage.topic_settings import TopicSettings
+
+if TYPE_CHECKING:
+    from warren.actors.recorder_actor import Record
+    from warren.actors.running_topics import RunningTopics
 
 _LOG = logging.getLogger("warren.node")
 
@@ -160,6 +161,8 @@ class NodeActor(NodeRegistry):
             self._topics.try_to_open()
         self._declare_topics_of_streams()
         if self._record is not None:
+            from warren.actors.recorder_actor import RecorderActor  # noqa: PLC0415 - few nodes are recorded
+
             context.recorder = RecorderActor.start(context, self._record, self._queue_actors)
 
     def _queue_actors(self) -> Iterator[QueueActor]:
@@ -246,8 +249,8 @@ class NodeActor(NodeRegistry):
                 self.call_later("monitor", NS, self._start_monitor, first=True)
             case m.StoreFailed():
                 self._restart_vhost(message.store, message.error)
-            case tm.TopicsFailed():
-                self._topics.restart(message.actor, message.error)
+            case m.TopicsFailed():
+                self._topics.restart(message.topic_actor, message.error)
             case _:
                 return super().on_receive(message)
         return None

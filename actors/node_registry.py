@@ -16,11 +16,10 @@ import functools
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.definitions import Definitions
-from warren.actors.engines.definitions_json import Imported
 from warren.actors.engines.errors import NotFoundError, PreconditionFailedError
 from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
 from warren.actors.engines.parameters import Parameters
@@ -31,12 +30,16 @@ from warren.actors.inbox import Call
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import BrokenNodeError, UnsavedError, VhostDownError
 from warren.actors.node_part import NodePart
+from warren.actors.node_streams import NodeStreams
 from warren.actors.queue_entry import QueueEntry
-from warren.actors.running_topics import RunningTopics
 from warren.actors.running_vhost import RunningVhost
-from warren.actors.streams import NodeStreams, Stream
 from warren.queue_index import directory as names
 from warren.storage.errors import StorageError, WarrenError
+
+if TYPE_CHECKING:
+    from warren.actors.engines.definitions_json import Imported
+    from warren.actors.running_topics import RunningTopics
+    from warren.actors.streams import Stream
 
 _LOG = logging.getLogger("warren.node")
 

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pykka import ActorRef
 
 from warren.actors.engines.restarts import Restarts
 from warren.actors.node_context import NodeContext
 from warren.actors.node_errors import TopicsDownError
-from warren.actors.running_topics import TOPICS_DIRECTORY, RunningTopics, Streams
 from warren.storage.topic_settings import TopicSettings
 
+if TYPE_CHECKING:
+    from warren.actors.running_topics import RunningTopics, Streams
+
 _LOG = logging.getLogger("warren.node")
+
+TOPICS_DIRECTORY: Final = "topics"
 
 
 class NodeTopics:
@@ -66,6 +70,8 @@ class NodeTopics:
         return topics
 
     def _open(self) -> RunningTopics:
+        from warren.actors.running_topics import RunningTopics  # noqa: PLC0415 - many nodes have no topic
+
         self.running = RunningTopics.open(
             self._context,
             self._path,

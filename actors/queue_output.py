@@ -10,7 +10,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pykka import ActorRef
 from pykka._envelope import Envelope as Letter
@@ -29,10 +29,12 @@ from warren.actors.inbox import ControlCall
 from warren.actors.looking import allocated_bytes
 from warren.actors.node_context import NodeContext
 from warren.actors.queue_front_end import QueueFrontEnd
-from warren.actors.streams import Stream
 from warren.actors.timer import tell
 from warren.queue_index.msg_ids import MsgIds
 from warren.storage.errors import DiskFullError, NoRoomError
+
+if TYPE_CHECKING:
+    from warren.actors.streams import Stream
 
 _LOG = logging.getLogger("warren.queue")
 _rest_numbers = itertools.count(1)
@@ -40,7 +42,7 @@ IDLE_BYTES: Final = 4096
 """What an idle queue is taken to need, where memory is counted by the engine itself."""
 
 
-Target = ActorRef[Any] | Stream | None
+Target: TypeAlias = "ActorRef[Any] | Stream | None"
 """A queue's actor, or a stream; ``None``: a queue that is down."""
 Dispatch = Callable[[str, tuple[str, ...], Any], list[tuple[str, Target]]]
 """exchange, routing keys, headers → name and target of each queue that a dead letter goes to."""
@@ -133,7 +135,7 @@ class QueueOutput(QueueFrontEnd):
 
         for name, target, letter, msg_id in copies(batch, self.msg_ids, targets):
             confirms.append(confirm := Future())
-            if isinstance(target, Stream):
+            if target is not None and not isinstance(target, ActorRef):
                 target.take_dead_letter(letter.envelope, letter.body, confirm)
                 continue
             if target is None or target.actor_stopped.is_set():

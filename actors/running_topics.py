@@ -47,7 +47,6 @@ from warren.storage.topic_settings import TopicSettings
 
 _LOG = logging.getLogger("warren.topics")
 
-TOPICS_DIRECTORY: Final = "topics"
 DELAY_OFFSETS: Final = "delayOffset.json"
 OFFSETS: Final = "offsets"
 """Below it, those of broadcast readers."""

@@ -14,7 +14,7 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 from pykka import ActorRef
@@ -33,7 +33,6 @@ from warren.actors.queue_actor import OpenedQueue, QueueActor
 from warren.actors.queue_entry import QueueEntry
 from warren.actors.queue_output import Target
 from warren.actors.store_actor import MessageStoreActor, RemoteStore
-from warren.actors.streams import NodeStreams
 from warren.actors.timer import tell
 from warren.actors.vhost_files import VhostFiles
 from warren.msg_store.message_store import StoreStatus
@@ -42,6 +41,9 @@ from warren.queue_index.directory import level_name
 from warren.queue_index.recovery_terms import RecoveryTerms
 from warren.queue_index.variable_queue import QueueFiles, VariableQueue
 from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.actors.node_streams import NodeStreams
 
 _LOG = logging.getLogger("warren.node")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -22,7 +22,6 @@ import numpy as np
 from warren.actors.clock import Clock
 from warren.actors.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor
 from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.definitions import Definitions
 from warren.actors.engines.policies import AppliedPolicies
 from warren.actors.engines.stream_arguments import StreamLimits
 from warren.actors.engines.topics.reading import read_packed
@@ -31,6 +30,7 @@ from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.gate import Gate
 from warren.actors.handing_over import PublishKey, QueueGoneError
 from warren.actors.node_context import NodeContext
+from warren.actors.node_streams import PoliciesOf
 from warren.actors.pool import Pool
 from warren.actors.running_topics import RunningTopics
 from warren.msg_store.commit_log import Batch
@@ -60,10 +60,6 @@ NO_PROPERTIES: Final = b"\0\0"
 _HERE: Final = Host(bytes((127, 0, 0, 1)), 0)
 _PLAIN: Final = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}~"
 """Beside letters, digits and ``_.-``."""
-
-
-PoliciesOf = Callable[[str, str], AppliedPolicies]
-"""Vhost, queue → the policies that it has."""
 
 
 class StreamMessage(NamedTuple):
@@ -277,61 +273,6 @@ class Stream:
             "topic": self.topic,
             **self.policies.to_json(),
         }
-
-
-class NodeStreams:
-    """The streams of a node. Changed by the node's actor alone; any thread may look."""
-
-    def __init__(
-        self,
-        context: NodeContext,
-        settings: TopicSettings,
-        topics: Callable[[], RunningTopics],
-        policies_of: PoliciesOf,
-    ) -> None:
-        self._policies_of = policies_of
-        self._context = context
-        self._settings = settings
-        self._topics = topics
-        self._streams: dict[tuple[str, str], Stream] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._streams)
-
-    def __iter__(self) -> Iterator[Stream]:
-        return iter(list(self._streams.values()))
-
-    def find(self, vhost: str, name: str) -> Stream | None:
-        """The stream of that name."""
-        return self._streams.get((vhost, name))
-
-    def of(self, vhost: str) -> list[Stream]:
-        """Those of a vhost."""
-        return [stream for stream in self if stream.declaration.vhost == vhost]
-
-    def restore(self, definitions: Definitions) -> None:
-        """Have all that are declared; those of vhosts that are down, too, for they keep files."""
-        for vhost in definitions.vhosts():
-            for declaration in definitions.vhost(vhost).queues():
-                if declaration.is_stream:
-                    self.add(declaration)
-
-    def add(self, declaration: QueueDeclaration) -> Stream:
-        """A stream that is declared."""
-        stream = Stream(declaration, self._context, self._settings, self._topics, self._policies_of)
-        self._streams[declaration.vhost, declaration.name] = stream
-        return stream
-
-    def remove(self, stream: Stream) -> None:
-        """One that is deleted: whoever reads or writes it is told so."""
-        stream.deleted = True
-        del self._streams[stream.declaration.vhost, stream.declaration.name]
-        for wake in list(stream.consumers):
-            wake()
-
-    def retentions(self) -> Mapping[str, StreamRetention]:
-        """What each keeps, by topic."""
-        return {stream.topic: stream.retention for stream in self}
 
 
 # ── what stands around a body ────────────────────────────────────────────────────────────────────────────────────────

@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from pykka import ActorRef
 
-from warren.actors.inbox import Control
 from warren.msg_store.commit_log import Batch
 
 if TYPE_CHECKING:
@@ -30,17 +28,6 @@ class AppendBatches:
     confirm: Future
     reserved_bytes: int = 0
     """What is on the way for it (:mod:`warren.actors.gate`)."""
-
-
-# ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@attrs.frozen
-class TopicsFailed(Control):
-    """Any of them → node. Tell."""
-
-    actor: ActorRef[Any]
-    error: BaseException
 
 
 # ── groups ───────────────────────────────────────────────────────────────────────────────────────────────────────────

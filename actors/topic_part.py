@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from warren.actors import topic_messages as tm
+from warren.actors import messages as m
 from warren.actors.engines.full_disk import FullDisk
 from warren.actors.node_part import NodePart
 from warren.actors.pool import ActorStoppedError
@@ -91,4 +91,4 @@ class TopicPart(NodePart):
 
     def on_error(self, error: BaseException) -> None:
         self.end_with(error)
-        tell(self._context.node, tm.TopicsFailed(self.actor_ref, error))
+        tell(self._context.node, m.TopicsFailed(self.actor_ref, error))

@@ -31,14 +31,15 @@ from warren.steps import blocking
 from warren.storage.filesystem import make_data_directory
 from warren.storage.lock_file import LOCK_FILE, SHARED
 from warren.storage.lock_holder import lock_holder
-from warren.topic import Topic
-from warren.transaction import Transaction
-from warren.transaction_verbs import TransactionVerbs
 from warren.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
 
 if TYPE_CHECKING:
     from warren.client.shared_directory import SharedDirectory
     from warren.server import Server, ServerSettings
+    from warren.topic import Topic
+    from warren.topic_verbs import TopicVerbs
+    from warren.transaction import Transaction
+    from warren.transaction_verbs import TransactionVerbs
 
 
 class Vhost(VhostHandle):
@@ -79,7 +80,15 @@ class Vhost(VhostHandle):
     publish_to = blocking(VhostVerbs.publish_to)
 
 
+def _topic(verbs: TopicVerbs) -> Topic:
+    from warren.topic import Topic  # noqa: PLC0415 - many programs have no topic
+
+    return Topic(verbs)
+
+
 def _transactions(found: list[TransactionVerbs]) -> list[Transaction]:
+    from warren.transaction import Transaction  # noqa: PLC0415 - as above
+
     return [Transaction(verbs) for verbs in found]
 
 
@@ -129,7 +138,7 @@ class Node(NodeUsers, Vhost):
     definitions = blocking(NodeVerbs.definitions)
     import_definitions = blocking(NodeVerbs.import_definitions)
 
-    topic = blocking(NodeVerbs.topic, Topic)
+    topic = blocking(NodeVerbs.topic, _topic)
     topics = blocking(NodeVerbs.topics)
     pending_transactions = blocking(NodeVerbs.pending_transactions, _transactions)
 

@@ -7,16 +7,18 @@ where there are several, so that a body that is large is stored once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from warren.actors.admission import Admission
 from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.handing_over import PublishKey
 from warren.actors.queue_actor import QueueActor
-from warren.actors.streams import Stream
 from warren.running_node import RunningNode
 
-Receiver = QueueActor | Stream
+if TYPE_CHECKING:
+    from warren.actors.streams import Stream
+
+Receiver: TypeAlias = "QueueActor | Stream"
 """What takes messages."""
 
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import attrs
 
@@ -38,18 +38,18 @@ from warren.actors.node_errors import TopicsDownError
 from warren.actors.pool import Pool, WrongProcessError
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
-from warren.actors.running_topics import RunningTopics
 from warren.actors.running_vhost import RunningVhost
-from warren.actors.status_server import StatusServer
-from warren.actors.streams import Stream
 from warren.config import Config
-from warren.recording import RecordFile
 from warren.steps import Reading, Steps, call
 from warren.storage.errors import WarrenError
 from warren.storage.filesystem import FileSystem
 from warren.storage.lock_file import SHARED
-from warren.top.snapshots import Snapshots
-from warren.topic_stats import topic_stats, topics_down
+
+if TYPE_CHECKING:
+    from warren.actors.recorder_actor import Record
+    from warren.actors.running_topics import RunningTopics
+    from warren.actors.status_server import StatusServer
+    from warren.actors.streams import Stream
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ class RunningNode:
             owner=owner,
             adopt=adopt,
             topic_settings=config.topics,
-            record=None if config.record is None else RecordFile(files, os.path.abspath(config.record), clock.wall_us),
+            record=_record_file(config, files, clock),
         )
         actor = ref.actor_inbox.owner  # type: ignore[attr-defined]
         self.actor: NodeActor = actor
@@ -132,7 +132,7 @@ class RunningNode:
             raise
         self.opened_s = time.monotonic()
         """When it was opened, in seconds of the monotonic clock."""
-        self._status = StatusServer.start(path, lambda: Snapshots(self).answer) if attach else None
+        self._status = _start_status_server(self) if attach else None
         open_nodes.opened(self)
 
     def _tell_deleted(self, kind: Literal["vhost", "user"], name: str) -> None:
@@ -295,10 +295,13 @@ class RunningNode:
 
     def _topic_stats(self) -> dict[str, Any] | None:
         try:
-            running = self.actor.topics
-            return None if running is None else topic_stats(running)
+            if (running := self.actor.topics) is None:
+                return None
+            from warren.topic_stats import topic_stats  # noqa: PLC0415 - many nodes have no topic
+
+            return topic_stats(running)
         except WarrenError as error:
-            return topics_down(error)
+            return {"down": str(error), "commit_log": {}, "topics": {}}
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -345,6 +348,21 @@ def failed_queues(running: RunningVhost) -> dict[str, str]:
         for name, entry in list(running.queues.items())
         if entry.running is None
     }
+
+
+def _record_file(config: Config, files: FileSystem, clock: Clock) -> Record | None:
+    if config.record is None:
+        return None
+    from warren.recording import RecordFile  # noqa: PLC0415 - few nodes are recorded
+
+    return RecordFile(files, os.path.abspath(config.record), clock.wall_us)
+
+
+def _start_status_server(node: RunningNode) -> StatusServer | None:
+    from warren.actors.status_server import StatusServer  # noqa: PLC0415
+    from warren.top.snapshots import Snapshots  # noqa: PLC0415
+
+    return StatusServer.start(node.path, lambda: Snapshots(node).answer)
 
 
 def _machine_probes(config: Config, path: str) -> Probes:

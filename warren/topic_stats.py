@@ -12,11 +12,13 @@ What is being appended or dispatched at this moment may be in one number and not
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warren.actors import topic_messages as tm
-from warren.actors.running_topics import RunningTopics
 from warren.steps import ask
+
+if TYPE_CHECKING:
+    from warren.actors.running_topics import RunningTopics
 
 Groups = dict[str, dict[str, Any]]
 """What the groups' actor answers: topic → group → its numbers."""
@@ -48,8 +50,3 @@ def each_topic(running: RunningTopics, groups: Groups) -> dict[str, dict[str, An
         found = topics.setdefault(topic, {"queues": {}, "groups": groups.get(topic, {})})
         found["queues"][queue_id] = {"min_offset": queue.min_offset, "max_offset": queue.max_offset}
     return topics
-
-
-def topics_down(error: BaseException) -> dict[str, Any]:
-    """The numbers of topics that are down."""
-    return {"down": str(error), "commit_log": {}, "topics": {}}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.definitions_json import Imported
 from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
 from warren.actors.engines.policies import ApplyTo, Policy, PolicyKind
-from warren.actors.engines.topics.names import check_user_topic
 from warren.actors.future import Confirm
 from warren.actors.node_actor import NodeActor
 from warren.exchange_verbs import ExchangeHandle, ExchangeVerbs
@@ -18,9 +16,12 @@ from warren.publishing import publishing, settled_confirm
 from warren.queue_verbs import QueueHandle, QueueVerbs
 from warren.running_node import RunningNode, failed_queues
 from warren.steps import Handle, Steps
-from warren.topic_verbs import TopicVerbs
-from warren.transaction_verbs import TransactionVerbs, pending_transactions
 from warren.user_verbs import UserVerbs
+
+if TYPE_CHECKING:
+    from warren.actors.engines.definitions_json import Imported
+    from warren.topic_verbs import TopicVerbs
+    from warren.transaction_verbs import TransactionVerbs
 
 
 class VhostVerbs:
@@ -318,6 +319,9 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         Raises :class:`TopicNameError`, :class:`QueueRangeError`, and ``TopicsDownError`` where the topics' files cannot
         be opened.
         """
+        from warren.actors.engines.topics.names import check_user_topic  # noqa: PLC0415 - many programs have no topic
+        from warren.topic_verbs import TopicVerbs  # noqa: PLC0415
+
         check_user_topic(name)
         otherwise = self.node.config.topics.default_topic_queue_nums
         yield from self.node.change(lambda actor: _declare_topic(actor, name, queues, otherwise))
@@ -330,6 +334,8 @@ class NodeVerbs(UserVerbs, VhostVerbs):
 
     def pending_transactions(self) -> Steps[list[TransactionVerbs]]:
         """Messages that were prepared and neither committed nor rolled back, those of before a restart too."""
+        from warren.transaction_verbs import pending_transactions  # noqa: PLC0415 - as in topic()
+
         return pending_transactions(self.node)
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────

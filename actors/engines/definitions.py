@@ -23,21 +23,19 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.changes import ChangeNotes, NotedTable
 from warren.actors.engines.definitions_file import DefinitionsFile, Snapshot
-from warren.actors.engines.definitions_json import DefinitionsError, Imported, Plan, export_node, export_vhost
 from warren.actors.engines.errors import ArgumentsError, NotFoundError, RefusedError
 from warren.actors.engines.exchanges import Binding, ExchangeDeclaration
 from warren.actors.engines.parameters import Parameters
 from warren.actors.engines.permissions import Permissions, TopicPermissions, permissions_of, topic_permissions_of
 from warren.actors.engines.policies import Policy, PolicyKind
 from warren.actors.engines.texts import check_short_string, check_utf8, is_text
-from warren.actors.engines.topics.names import stream_topic
 from warren.actors.engines.users import Users
 from warren.actors.engines.vhost_definitions import (
     NOTHING_REMOVED,
@@ -49,6 +47,9 @@ from warren.actors.engines.vhost_definitions import (
 from warren.actors.engines.vhost_metadata import VhostMetadata
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import FileSystem
+
+if TYPE_CHECKING:
+    from warren.actors.engines.definitions_json import Imported
 
 DEFAULT_VHOST: Final = "/"
 
@@ -198,6 +199,8 @@ class Definitions:
         A stream gets a topic, each anew: what one that was deleted has left in the files is not this one's.
         """
         if declaration.is_stream and not declaration.topic:
+            from warren.actors.engines.topics.names import stream_topic  # noqa: PLC0415 - many nodes have no stream
+
             declaration = attrs.evolve(declaration, topic=stream_topic(declaration.name, self._random(8)))
         return self.vhost(declaration.vhost).declare_queue(declaration, named_by_node=named_by_node)
 
@@ -309,6 +312,8 @@ class Definitions:
 
     def export_definitions(self, vhost: str | None = None) -> dict[str, Any]:
         """All of them, or one vhost's, as RabbitMQ's definitions JSON, which a broker imports."""
+        from warren.actors.engines.definitions_json import export_node, export_vhost  # noqa: PLC0415 - seldom asked for
+
         if vhost is not None:
             return export_vhost(self.vhost(vhost), self.parameters)
         return export_node(self._vhosts.values(), self.metadata, self.users, self.parameters)
@@ -319,6 +324,8 @@ class Definitions:
         All or nothing: raises :class:`DefinitionsError`, which lists everything that is in the way: a queue or an
         exchange that is there as another one, a quorum queue, a binding without its ends.
         """
+        from warren.actors.engines.definitions_json import DefinitionsError, Imported, Plan  # noqa: PLC0415 - as above
+
         plan = Plan(self._vhosts, vhost, self.users)
         plan.read(document)
         if plan.problems:

@@ -1,15 +1,22 @@
-"""warren for coroutines: the verbs of :mod:`warren`, awaited. Import it by name: ``import warren.aio``."""
+"""warren for coroutines: the verbs of :mod:`warren`, awaited. Import it by name: ``import warren.aio``.
+
+As in :mod:`warren`, a name is imported from its home when it is first used.
+"""
 
 from __future__ import annotations
 
-from warren.aio.confirm import AppendConfirm, Confirm
-from warren.aio.consumer import Consumer, Delivery
-from warren.aio.exchange import Exchange
-from warren.aio.node import Node, Opening, Vhost, open
-from warren.aio.queue import Queue
-from warren.aio.topic import Topic
-from warren.aio.topic_reader import Reader, Records, TopicRecord
-from warren.aio.transaction import Transaction
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from warren.aio.confirm import AppendConfirm, Confirm
+    from warren.aio.consumer import Consumer, Delivery
+    from warren.aio.exchange import Exchange
+    from warren.aio.node import Node, Opening, Vhost, open
+    from warren.aio.queue import Queue
+    from warren.aio.topic import Topic
+    from warren.aio.topic_reader import Reader, Records, TopicRecord
+    from warren.aio.transaction import Transaction
 
 __all__ = [
     "AppendConfirm",
@@ -28,3 +35,35 @@ __all__ = [
     "Vhost",
     "open",
 ]
+
+_HOMES: Final = {
+    "AppendConfirm": "warren.aio.confirm",
+    "Confirm": "warren.aio.confirm",
+    "Consumer": "warren.aio.consumer",
+    "Delivery": "warren.aio.consumer",
+    "Exchange": "warren.aio.exchange",
+    "Node": "warren.aio.node",
+    "Opening": "warren.aio.node",
+    "Queue": "warren.aio.queue",
+    "Reader": "warren.aio.topic_reader",
+    "Records": "warren.aio.topic_reader",
+    "Topic": "warren.aio.topic",
+    "TopicRecord": "warren.aio.topic_reader",
+    "Transaction": "warren.aio.transaction",
+    "Vhost": "warren.aio.node",
+    "open": "warren.aio.node",
+}
+"""Where each name is defined."""
+
+if not TYPE_CHECKING:  # else a type checker would take every name to be there
+
+    def __getattr__(name: str) -> object:
+        """A name that was not used before (PEP 562)."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'warren.aio' has no attribute '{name}'")
+        found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

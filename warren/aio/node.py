@@ -19,15 +19,16 @@ from warren.aio.bridge import awaited, awaited_safe, in_thread
 from warren.aio.exchange import Exchange
 from warren.aio.node_users import NodeUsers
 from warren.aio.queue import Queue
-from warren.aio.topic import Topic
-from warren.aio.transaction import Transaction
 from warren.config import Config
 from warren.setting_keywords import SettingKeywords
-from warren.transaction_verbs import TransactionVerbs
 from warren.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
 
 if TYPE_CHECKING:
+    from warren.aio.topic import Topic
+    from warren.aio.transaction import Transaction
     from warren.server import Server, ServerSettings
+    from warren.topic_verbs import TopicVerbs
+    from warren.transaction_verbs import TransactionVerbs
 
 
 class Vhost(VhostHandle):
@@ -67,7 +68,15 @@ class Vhost(VhostHandle):
     publish_to = awaited_safe(VhostVerbs.publish_to)
 
 
+def _topic(verbs: TopicVerbs) -> Topic:
+    from warren.aio.topic import Topic  # noqa: PLC0415 - many programs have no topic
+
+    return Topic(verbs)
+
+
 def _transactions(found: list[TransactionVerbs]) -> list[Transaction]:
+    from warren.aio.transaction import Transaction  # noqa: PLC0415 - as above
+
     return [Transaction(verbs) for verbs in found]
 
 
@@ -111,7 +120,7 @@ class Node(NodeUsers, Vhost):
     definitions = awaited(NodeVerbs.definitions)
     import_definitions = awaited(NodeVerbs.import_definitions)
 
-    topic = awaited(NodeVerbs.topic, Topic)
+    topic = awaited(NodeVerbs.topic, _topic)
     topics = awaited(NodeVerbs.topics)
     pending_transactions = awaited(NodeVerbs.pending_transactions, _transactions)
 

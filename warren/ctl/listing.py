@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.errors import ArgumentsError, NotFoundError
@@ -11,13 +11,15 @@ from warren.actors.inbox import Call
 from warren.actors.looking import ask_politely
 from warren.actors.node_actor import NodeActor
 from warren.actors.queue_entry import QueueEntry
-from warren.actors.streams import Stream
 from warren.ctl.text import typed_table
 from warren.ctl.verb import Arguments
 from warren.queue_verbs import QueueVerbs
 from warren.running_node import RunningNode
 from warren.steps import run
 from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.actors.streams import Stream
 
 Rows = list[dict[str, Any]]
 

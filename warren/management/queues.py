@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.errors import ResourceLockedError
 from warren.actors.queue_entry import QueueEntry
-from warren.actors.streams import Stream
 from warren.management.call import Call
 from warren.management.clients import consumers_of
 from warren.management.http import Done, arguments_of, bad_request, boolean, not_found, required
@@ -17,6 +16,9 @@ from warren.management.overview import disable_stats
 from warren.management.samples import LENGTHS, Document, declared
 from warren.queue_verbs import QueueVerbs
 from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.actors.streams import Stream
 
 
 def _short(call: Call, declaration: QueueDeclaration) -> Document:
@@ -46,7 +48,7 @@ def find(call: Call) -> QueueEntry | Stream:
 def find_classic(call: Call, what: str) -> QueueEntry:
     """The same, where a stream cannot do ``what`` is asked for. Raises :class:`HttpError`."""
     found = find(call)
-    if isinstance(found, Stream):
+    if not isinstance(found, QueueEntry):
         raise bad_request(f"{what} not supported by stream queues {found.declaration}")
     check_owner(found)
     return found
@@ -77,7 +79,7 @@ async def queue(call: Call) -> Any:
     declaration = found.declaration
     if disable_stats(call):
         return _short(call, declaration)
-    if isinstance(found, Stream):
+    if not isinstance(found, QueueEntry):
         with contextlib.suppress(WarrenError):  # the topics are down: the sample says so
             await call.managed.run(call.node.caught_up())
     sample = await call.managed.sample_queue(declaration.vhost, declaration.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -18,11 +18,13 @@ from warren.actors.inbox import Call
 from warren.actors.looking import ask_politely
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
-from warren.actors.streams import Stream
 from warren.management.rates import Rates, rates_of
 from warren.running_node import RunningNode
 from warren.steps import run
 from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.actors.streams import Stream
 
 QUEUE_PATIENCE_S: Final = 0.5
 SAMPLE_PATIENCE_S: Final = 3.0

@@ -14,7 +14,7 @@ import enum
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 from pamqp import commands as c
@@ -28,7 +28,6 @@ from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
 from warren.actors.future import Future
 from warren.actors.queue_actor import QueueActor
-from warren.actors.streams import Stream
 from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of
@@ -38,14 +37,15 @@ from warren.queue_index.amqp_tables import LongInteger, type_name
 from warren.queue_index.contents import Content, contents_of, pieces
 from warren.server.direct_reply import REPLY_TO
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
-from warren.server.stream_consumer import StreamConsumer
 from warren.server.streams import check_consume, find_stream, refuse_get
 from warren.server.topology import find_queue
 from warren.steps import ask, call
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
+    from warren.actors.streams import Stream
     from warren.server.channel import ServerChannel, Work
+    from warren.server.stream_consumer import StreamConsumer
 
 _UNLESS_GONE: Final = contextlib.suppress(WarrenError)
 """A queue may go at any time, in its own thread: then it has back all that it had given."""
@@ -62,9 +62,9 @@ _PIECES_AT_A_TIME: Final = 16
 """So many go to one consumer before others get their turn."""
 
 
-Settler = Channel | StreamConsumer
+Settler: TypeAlias = "Channel | StreamConsumer"
 """What deliveries came through, and are settled through: for a queue, or a stream."""
-Unacked = TagRun[Settler]
+Unacked: TypeAlias = TagRun[Settler]
 
 
 @attrs.define(eq=False)
@@ -222,6 +222,8 @@ class ChannelConsumers:
     ) -> None:
         channel, prefetch = self._channel, self.prefetch
         check_consume(stream, arguments, prefetch=prefetch, global_prefetch=self.global_prefetch, no_ack=method.no_ack)
+        from warren.server.stream_consumer import StreamConsumer  # noqa: PLC0415 - many servers have no stream
+
         consumer = StreamConsumer(
             channel, stream, tag=tag, exclusive=method.exclusive, prefetch=prefetch, arguments=arguments
         )
@@ -327,14 +329,14 @@ class ChannelConsumers:
 
     async def cancel(self, method: c.Basic.Cancel) -> None:
         consumer = self.by_tag.pop(method.consumer_tag or "", None)
-        if isinstance(consumer, StreamConsumer):
-            consumer.stop()
-        elif consumer is not None:
+        if isinstance(consumer, ServerConsumer):
             consumer.gone = True
             with _UNLESS_GONE:
-                actor = consumer.through.actor
-                await bridge.answer(call(actor, lambda: actor.cancel_consumer(consumer.name)))
+                actor, name = consumer.through.actor, consumer.name
+                await bridge.answer(call(actor, lambda: actor.cancel_consumer(name)))
             self._give_back(consumer)
+        elif consumer is not None:
+            consumer.stop()
         else:
             self._channel.replies.end(method.consumer_tag)
         if not method.nowait:
@@ -421,11 +423,11 @@ class ChannelConsumers:
         """The channel is over: everything goes back to its queue; returns how many messages that were."""
         of_streams: list[StreamConsumer] = []
         for consumer in self.by_tag.values():
-            if isinstance(consumer, StreamConsumer):
-                of_streams.append(consumer)
-            else:
+            if isinstance(consumer, ServerConsumer):
                 consumer.gone = True
                 consumer.deliveries.drain()
+            else:
+                of_streams.append(consumer)
         self.by_tag.clear()
         self._channel.replies.end()
         for reader in of_streams:
@@ -444,7 +446,7 @@ def _settle_runs(outcome: str, runs: Sequence[Unacked]) -> None:
     for run in runs:
         parts.setdefault(run.owner, []).append(run.seq_ids)
     for through, ranges in parts.items():
-        if isinstance(through, StreamConsumer):
+        if not isinstance(through, Channel):
             through.settle_ranges(outcome, ranges)
             continue
         with _UNLESS_GONE:

@@ -21,7 +21,6 @@ from warren.actors.status_server import MAX_REQUEST_BYTES, Session, answer
 from warren.server.connection import ClientConnection
 from warren.server.peer import Peer
 from warren.storage.errors import StorageError
-from warren.top.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from warren.server.server import Server
@@ -111,6 +110,8 @@ class _Guest(asyncio.Protocol):
         if end < 0 or self._busy:
             return
         if self._session is None:
+            from warren.top.snapshots import Snapshots  # noqa: PLC0415 - nobody may ask
+
             self._session = Snapshots(self._server.node).answer
         line = bytes(self._received[:end])
         del self._received[: end + 1]

@@ -14,12 +14,12 @@ from pamqp import commands as c
 
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.stream_arguments import period_ms
-from warren.actors.streams import Stream
 from warren.aio import bridge
 from warren.queue_index.amqp_tables import Timestamp, type_name
 from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 
 if TYPE_CHECKING:
+    from warren.actors.streams import Stream
     from warren.server.channel import ServerChannel
 
 OFFSET: Final = "x-stream-offset"

@@ -12,7 +12,6 @@ from warren.actors.engines.exchanges import ALTERNATE_EXCHANGE, RESERVED_PREFIX,
 from warren.actors.engines.stream_arguments import STREAM
 from warren.actors.node_actor import NodeActor
 from warren.actors.queue_entry import QueueEntry
-from warren.actors.streams import Stream
 from warren.aio import bridge
 from warren.amqp.methods import method_of
 from warren.server import streams
@@ -21,6 +20,7 @@ from warren.server.replies import ACCESS_REFUSED, COMMAND_INVALID, PRECONDITION_
 from warren.steps import call
 
 if TYPE_CHECKING:
+    from warren.actors.streams import Stream
     from warren.server.channel import ServerChannel
 
 Change = Callable[[NodeActor, Binding, object], None]
@@ -160,7 +160,7 @@ def _exists(channel: ServerChannel, name: str) -> bool:
 
 async def _counts(channel: ServerChannel, found: QueueEntry | Stream) -> tuple[int, int]:
     """Messages that are ready, and consumers."""
-    if isinstance(found, Stream):
+    if not isinstance(found, QueueEntry):
         return await streams.count(channel, found), 0  # RabbitMQ says none of a stream, whoever consumes
     actor = found.actor
 
