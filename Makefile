@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE # tests start a thousand processes, which would compile everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-all test-clients lint format demo bench clean
+.PHONY: help install test test-all test-clients lint format demo bench bench-peers clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ demo: install  ## run the main job, watched
 
 bench: install  ## measure, and draw the plot in docs/
 	$(BIN)/python -m benchmarks
+
+bench-peers: install  ## measure warren and its peers on the same work, in half an hour
+	$(BIN)/python -m benchmarks.peers
 
 clean:  ## forget what was set up
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -24,7 +24,7 @@ from benchmarks.many_queues import many_queues
 from benchmarks.plot import draw, draw_topics
 from benchmarks.quorum import LOG_BYTES, quorum_log
 from benchmarks.recovery import killed_backlog, recovery
-from benchmarks.report import table, write_into
+from benchmarks.report import markdown, table, write_into
 from benchmarks.runtime import runtime
 from benchmarks.scenarios import PLANS, publish_and_fetch
 from benchmarks.simulation import measure as measure_simulation
@@ -91,12 +91,12 @@ def main(
             repeats=1 if quick else 5,
             progress=progress,
         )
-    console.print(table(results))
+    console.print(table(results.figures))
     if not quick:
         target = PROJECT / "benchmarks" / "results" / "latest.json"
         target.parent.mkdir(exist_ok=True)
         target.write_text(json.dumps(results.to_json(), indent=1) + "\n", encoding="utf-8")
-        write_into(PROJECT / "docs" / "benchmarks.md", results)
+        write_into(PROJECT / "docs" / "benchmarks.md", markdown(results))
         draw(results, PROJECT / "docs" / "benchmarks.png")
         draw_topics(results, PROJECT / "docs" / "benchmarks-topics.png")
     for figure in results.missed:

@@ -16,9 +16,10 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from benchmarks.bodies import bodies_of_sizes
 from benchmarks.figures import Bar, Figure, Memory, Spread
 from benchmarks.measure import Tick
-from benchmarks.scenarios import BATCH, PERSISTENT, bodies_of_sizes, open_vhost
+from benchmarks.scenarios import BATCH, PERSISTENT, open_vhost
 from warren.actors.vhost import Vhost
 from warren.queue_index.variable_queue import VariableQueue
 from warren.storage.filesystem import RealFileSystem

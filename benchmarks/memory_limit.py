@@ -23,6 +23,7 @@ import attrs
 from rich.console import Console
 
 from benchmarks.figures import day_of, machine_facts
+from benchmarks.report import write_into
 
 PROJECT = Path(__file__).parent.parent
 BEGIN, END = "<!-- limit -->\n", "<!-- /limit -->"
@@ -178,13 +179,6 @@ def markdown(outcomes: dict[str, Outcome], seconds: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_into(page: Path, text: str) -> None:
-    """Put the table between the page's markers."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}{text}{END}{after}", encoding="utf-8")
-
-
 def main() -> None:
     """All cases, one after another, and the table into the page."""
     console = Console()
@@ -194,7 +188,7 @@ def main() -> None:
             outcome = outcomes[name] = run(name, os.path.join(directory, "node"), SECONDS)
         judged = "" if outcome.times_limit <= MOST else f", more than {MOST} ×"
         console.print(f"{case.title}: {outcome.peak_mib:.0f} MiB, {outcome.times_limit:.2f} ×{judged}")
-    write_into(PROJECT / "docs" / "memory.md", markdown(outcomes, SECONDS))
+    write_into(PROJECT / "docs" / "memory.md", markdown(outcomes, SECONDS), begin=BEGIN, end=END)
 
 
 if __name__ == "__main__":

@@ -39,17 +39,17 @@ DOCS: Final = PROJECT / "docs"
 TOPIC: Final = "topic"
 """The prefix of the groups of the topics' figures."""
 
-_RIGHT: Final = 0.25
-_HEAD: Final = 0.36
+RIGHT: Final = 0.25
+HEAD: Final = 0.36
 """Above each pair of axes: its title and its legend."""
-_FOOT: Final = 0.55
+FOOT: Final = 0.55
 """Below each pair of axes: ticks and label."""
-_ROW: Final = 0.34
+ROW: Final = 0.34
 _LETTER: Final = 0.066
 
 
 @attrs.define
-class _Page:
+class Page:
     """A figure with places in inches, from its left and from its top."""
 
     height: float
@@ -70,7 +70,7 @@ class _Page:
         return self.canvas.add_axes(place)
 
 
-def _legend(axes: Axes, columns: int) -> None:
+def legend(axes: Axes, columns: int) -> None:
     """Right above the axes, in line with the title."""
     axes.legend(
         loc="lower right", bbox_to_anchor=(1.006, 1.0), ncols=columns, borderaxespad=0.25, borderpad=0.0,
@@ -85,11 +85,11 @@ def draw(results: Results, target: Path) -> None:
     """Draw the queues' rates beside the bare write, and memory and lists of a backlog, as PNG."""
     bare = [line for line in results.figures if line.unit == "messages/s" and line.counterpart_name.startswith("bare")]
     shown = [line for line in bare if not line.group.startswith(TOPIC)]
-    rows = _ROW * len(shown)
+    rows = ROW * len(shown)
     with style():
-        page = _Page(_HEAD + rows + _FOOT + _HEAD + 2.2 + _FOOT)
+        page = Page(HEAD + rows + FOOT + HEAD + 2.2 + FOOT)
         _draw_rates(page, shown, "Rates, beside bare writing and reading of the same bytes")
-        top, half = _HEAD + rows + _FOOT + _HEAD, (WIDE_INCHES - 0.6 - 0.75 - _RIGHT) / 2
+        top, half = HEAD + rows + FOOT + HEAD, (WIDE_INCHES - 0.6 - 0.75 - RIGHT) / 2
         memory = results.memory
         _draw_memory(page.axes("Resident memory above the start", 0.6, top, half, 2.2), memory)
         title = f"Where its messages are (target {memory.target_ram_count:,})"
@@ -107,14 +107,14 @@ def draw_topics(results: Results, target: Path) -> None:
         and line.counterpart_name.startswith(("bare", "SQL"))
     ]
     with style():
-        page = _Page(_HEAD + _ROW * len(shown) + _FOOT)
+        page = Page(HEAD + ROW * len(shown) + FOOT)
         _draw_rates(page, shown, "Rates of topics, beside the same work done otherwise")
         save_png(page.canvas, target)
 
 
-def _draw_rates(page: _Page, shown: list[Figure], title: str) -> None:
+def _draw_rates(page: Page, shown: list[Figure], title: str) -> None:
     """A pair of bars for each figure, ours and its counterpart's, from the top."""
-    axes = _rows(page, [line.title for line in shown], title, _ROW)
+    axes = named_rows(page, [line.title for line in shown], title, ROW)
     named: set[str] = set()
     for row, line in enumerate(shown):
         is_bare = line.counterpart_name.startswith("bare")
@@ -129,14 +129,14 @@ def _draw_rates(page: _Page, shown: list[Figure], title: str) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count_text(value)))
     axes.set_xlabel("messages a second, logarithmic; thin line: lowest to highest", fontsize=8.5)
-    _legend(axes, len(named))
+    legend(axes, len(named))
 
 
-def _rows(page: _Page, names: list[str], title: str, row_inches: float) -> Axes:
+def named_rows(page: Page, names: list[str], title: str, row_inches: float, *, top: float = HEAD) -> Axes:
     """Axes with a named row for each bar, the first on top."""
     longest = max((len(part) for name in names for part in name.split("\n")), default=1)
     left = min(5.0, 0.3 + longest * _LETTER)
-    axes = page.axes(title, left, _HEAD, WIDE_INCHES - left - _RIGHT, row_inches * len(names), title_left=0.15)
+    axes = page.axes(title, left, top, WIDE_INCHES - left - RIGHT, row_inches * len(names), title_left=0.15)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks(range(len(names)), names)
     axes.grid(visible=False, axis="y")
@@ -151,8 +151,8 @@ def draw_spark(results: Results, target: Path) -> None:
     ]
     names = [f"{line.title.removeprefix('spark, ')}\nbeside {line.counterpart_name}" for line, _, _ in shown]
     with style():
-        page = _Page(_HEAD + 0.46 * len(shown) + _FOOT)
-        axes = _rows(page, names, "Spark, as a multiple of what stands beside it", 0.46)
+        page = Page(HEAD + 0.46 * len(shown) + FOOT)
+        axes = named_rows(page, names, "Spark, as a multiple of what stands beside it", 0.46)
         for row, (_, ratio, bar) in enumerate(shown):
             axes.barh(row, ratio.median, 0.55, color=BLUE, label=None if row else "warren")
             axes.plot([ratio.low, ratio.high], [row, row], color=INK, linewidth=0.8)
@@ -167,7 +167,7 @@ def draw_spark(results: Results, target: Path) -> None:
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} ×"))
         axes.set_xlabel("ratio, logarithmic; thin line: lowest to highest", fontsize=8.5)
-        _legend(axes, 2)
+        legend(axes, 2)
         save_png(page.canvas, target)
 
 
@@ -184,7 +184,7 @@ def _draw_memory(axes: Axes, memory: Memory) -> None:
     axes.plot(memory.seconds, memory.growth_mb, color=BLUE, label="memory")
     value_axis(axes, _megabytes, top=max(64, *memory.growth_mb, 0))
     _time_axis(axes, memory)
-    _legend(axes, 2)
+    legend(axes, 2)
 
 
 def _draw_lists(axes: Axes, memory: Memory) -> None:
@@ -207,9 +207,9 @@ def draw_soak(series: dict[str, Any], target: Path) -> None:
     samples = series["samples"]
     minutes = [sample["seconds"] / 60 for sample in samples]
     with style():
-        page = _Page(2 * _HEAD + 2.3 + 1.9 + 0.3 + _FOOT)
-        width = WIDE_INCHES - 0.82 - _RIGHT
-        axes = page.axes("Resident memory", 0.82, _HEAD, width, 2.3)
+        page = Page(2 * HEAD + 2.3 + 1.9 + 0.3 + FOOT)
+        width = WIDE_INCHES - 0.82 - RIGHT
+        axes = page.axes("Resident memory", 0.82, HEAD, width, 2.3)
         rss = [sample["rss_mb"] for sample in samples]
         axes.fill_between(minutes, rss, color=BLUE, alpha=0.16, linewidth=0)
         axes.axhline(series["limit_mb"], color=RED, linewidth=1.4, label="watermark")
@@ -220,8 +220,8 @@ def draw_soak(series: dict[str, Any], target: Path) -> None:
         _shade_blocked(axes, samples, minutes)
         value_axis(axes, _megabytes, top=max(series["limit_mb"], *rss))
         axes.tick_params(labelbottom=False)
-        _legend(axes, 4)
-        below = page.axes("Backlog, in bytes of bodies", 0.82, 2 * _HEAD + 2.3 + 0.3, width, 1.9)
+        legend(axes, 4)
+        below = page.axes("Backlog, in bytes of bodies", 0.82, 2 * HEAD + 2.3 + 0.3, width, 1.9)
         backlog = [sample["backlog_mb"] / 1000 for sample in samples]
         below.fill_between(minutes, backlog, color=AMBER, alpha=0.7, linewidth=0)
         value_axis(below, lambda value: f"{value:g} GB", top=max(backlog))

@@ -15,9 +15,10 @@ import sys
 import time
 
 from benchmarks.backlog import SIZE, TARGET_RAM_COUNT, fill, limit_ram
+from benchmarks.bodies import bodies_of_sizes
 from benchmarks.figures import Bar, Figure, Spread, ratios
 from benchmarks.measure import Tick, seconds_of
-from benchmarks.scenarios import BATCH, bodies_of_sizes, open_vhost
+from benchmarks.scenarios import BATCH, open_vhost
 from warren.storage.filesystem import RealFileSystem
 
 READ_BYTES = 1 << 20

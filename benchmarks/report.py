@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -11,7 +12,7 @@ from benchmarks.figures import Bar, Figure, Results, Spread
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->"
 
 
-def _value(spread: Spread | None, unit: str, *, brief: bool) -> str:
+def value_text(spread: Spread | None, unit: str, *, brief: bool) -> str:
     if spread is None:
         return ""
     digits = {"s": 3, "×": 2}.get(unit, 0 if abs(spread.median) >= 100 else 1)
@@ -31,11 +32,11 @@ def _reached(figure: Figure) -> str:
 
 
 def _cells(figure: Figure, *, brief: bool) -> list[str]:
-    beside = _value(figure.counterpart, figure.unit, brief=brief)
-    ratio = "" if figure.ratio is None else _value(figure.ratio, "×", brief=brief)
+    beside = value_text(figure.counterpart, figure.unit, brief=brief)
+    ratio = "" if figure.ratio is None else value_text(figure.ratio, "×", brief=brief)
     return [
         figure.title,
-        _value(figure.ours, figure.unit, brief=brief),
+        value_text(figure.ours, figure.unit, brief=brief),
         f"{figure.counterpart_name}: {beside}" if beside else "",
         ratio,
         _bar(figure.bar, figure.unit),
@@ -46,33 +47,42 @@ def _cells(figure: Figure, *, brief: bool) -> list[str]:
 HEADINGS = ("what", "warren", "beside it", "ratio, pair by pair", "to reach", "reached")
 
 
-def table(results: Results) -> Table:
+def table(figures: Sequence[Figure]) -> Table:
     """For the terminal: medians."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for heading in HEADINGS:
         shown.add_column(heading, overflow="fold")
-    for figure in results.figures:
+    for figure in figures:
         style = {None: "", True: "green", False: "red"}[figure.reached]
         shown.add_row(*_cells(figure, brief=True)[:-1], f"[{style}]{_reached(figure)}[/]" if style else "")
     return shown
 
 
+def machine_line(date: str, machine: Mapping[str, str | int]) -> str:
+    """When and where, for a page."""
+    said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items())
+    return f"Run of {date}; {said}. Medians, lowest and highest in brackets."
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False) -> list[str]:
+    """Lines of a table; ``numbers``: all columns but the first are aligned to the right."""
+    rules = ["---", *["---:" if numbers else "---"] * (len(headings) - 1)]
+    return ["| " + " | ".join(cells) + " |" for cells in (headings, rules, *rows)]
+
+
+def figures_table(figures: Sequence[Figure]) -> list[str]:
+    """A row a figure."""
+    return markdown_table(HEADINGS, [_cells(figure, brief=False) for figure in figures])
+
+
 def markdown(results: Results) -> str:
     """For the page: the run, and a row a figure."""
-    machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results.machine.items())
-    lines = [
-        f"Run of {results.date}; {machine}. Medians, lowest and highest in brackets.",
-        "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "| " + " | ".join("---" for _ in HEADINGS) + " |",
-    ]
-    lines += ["| " + " | ".join(_cells(figure, brief=False)) + " |" for figure in results.figures]
     notes = dict.fromkeys(f"- {figure.title}: {figure.note}." for figure in results.figures if figure.note)
-    return "\n".join([*lines, "", *notes]) + "\n"
+    return "\n".join([machine_line(results.date, results.machine), "", *figures_table(results.figures), "", *notes, ""])
 
 
-def write_into(page: Path, results: Results) -> None:
-    """Put the results between the page's markers."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}{markdown(results)}{END}{after}", encoding="utf-8")
+def write_into(page: Path, text: str, *, begin: str = BEGIN, end: str = END) -> None:
+    """Put text between the page's markers."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}{text}{end}{after}", encoding="utf-8")

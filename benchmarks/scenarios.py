@@ -8,12 +8,12 @@ survives the process. Where it says *fsync*, it has been made to survive the mac
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable, Sequence
 
 import attrs
 
+from benchmarks.bodies import bodies_of_sizes, mixed_sizes
 from benchmarks.figures import Bar, Figure, Spread, ratios
 from benchmarks.measure import Phase, Tick, Timed, in_turn
 from warren.actors.vhost import Vhost
@@ -40,19 +40,6 @@ def open_vhost(files: FileSystem, path: str, *, sync: bool = False) -> Vhost:
         sync=sync,
         owner="benchmarks",
     )
-
-
-def bodies_of_sizes(sizes: Sequence[int]) -> list[bytes]:
-    """Bodies, no two the same; the same ones in every run."""
-    octets = random.Random(1).randbytes(sum(sizes))
-    ends = 0
-    return [octets[(ends := ends + size) - size : ends] for size in sizes]
-
-
-def mixed_sizes(count: int) -> list[int]:
-    """Sizes as log lines or events have them: most of some hundred bytes, some of thousands, all embedded."""
-    generator = random.Random(2)
-    return [min(3500, max(16, int(generator.lognormvariate(5.5, 0.9)))) for _ in range(count)]
 
 
 @attrs.define

@@ -28,7 +28,7 @@ from rich.progress import Progress
 
 from benchmarks.amqp_client import Client, until_answered
 from benchmarks.figures import Bar, Figure, Memory, Results, Spread, Unit, day_of, machine_facts, ratios
-from benchmarks.report import table, write_into
+from benchmarks.report import markdown, table, write_into
 from warren.amqp.methods import method_of
 
 PROJECT: Final = Path(__file__).parent.parent
@@ -357,10 +357,10 @@ def main(
     console = Console(width=None if Console().is_terminal else 160)
     with Progress(console=console) as progress:
         results = measure(0.05 if quick else 1.0, 1 if quick else 3, progress)
-    console.print(table(results))
+    console.print(table(results.figures))
     if not quick:
         OUT.write_text(json.dumps(results.to_json(), indent=1) + "\n", encoding="utf-8")
-        write_into(PAGE, results)
+        write_into(PAGE, markdown(results))
     for figure in results.missed:
         console.print(f"not reached: {figure.title}")
 

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from benchmarks.figures import Bar, Figure, Memory, Results, Spread, day_of, machine_facts, ratios
 from benchmarks.measure import Tick
-from benchmarks.report import table, write_into
+from benchmarks.report import markdown, table, write_into
 
 PROJECT = Path(__file__).parent.parent
 MESSAGES = 10_000_000
@@ -147,12 +147,12 @@ def measure(console: Console, *, quick: bool) -> Results:
     results = Results(
         date=day_of(datetime.now(UTC)), quick=quick, machine=machine_facts(), figures=figures, memory=Memory()
     )
-    console.print(table(results))
+    console.print(table(results.figures))
     if not quick:
         target = PROJECT / "benchmarks" / "results" / "simulation.json"
         plain = {name: value for name, value in results.to_json().items() if name != "memory"}
         target.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
-        write_into(PROJECT / "docs" / "simulation-benchmarks.md", results)
+        write_into(PROJECT / "docs" / "simulation-benchmarks.md", markdown(results))
     for figure in results.missed:
         console.print(f"not reached: {figure.title}")
     return results

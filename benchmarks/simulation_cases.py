@@ -18,7 +18,8 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from benchmarks.backlog import fill
-from benchmarks.scenarios import BATCH, bodies_of_sizes, open_vhost
+from benchmarks.bodies import bodies_of_sizes
+from benchmarks.scenarios import BATCH, open_vhost
 from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Scenario, Simulation, simulate
 from warren.simulation.sweep import sweep
 from warren.storage.filesystem import RealFileSystem

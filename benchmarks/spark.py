@@ -25,7 +25,7 @@ from rich.progress import Progress
 
 from benchmarks.figures import Bar, Figure, Memory, Results, Spread, day_of, machine_facts, ratios
 from benchmarks.plot import draw_spark
-from benchmarks.report import table, write_into
+from benchmarks.report import markdown, table, write_into
 from benchmarks.spark_nodes import fleet_of, queue_nodes, size_of, topic_store
 
 PROJECT = Path(__file__).parent.parent
@@ -221,11 +221,11 @@ def main(
         figures=bench.figures,
         memory=Memory(),
     )
-    console.print(table(results))
+    console.print(table(results.figures))
     if not quick:
         target = PROJECT / "benchmarks" / "results" / "spark.json"
         target.write_text(json.dumps(results.to_json(), indent=1) + "\n", encoding="utf-8")
-        write_into(PROJECT / "docs" / "spark-benchmarks.md", results)
+        write_into(PROJECT / "docs" / "spark-benchmarks.md", markdown(results))
         draw_spark(results, PROJECT / "docs" / "benchmarks-spark.png")
     for figure in results.missed:
         console.print(f"not reached: {figure.title}")

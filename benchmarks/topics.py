@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from benchmarks.bodies import bodies_of_sizes, mixed_sizes
 from benchmarks.figures import Bar, Figure, Spread, ratios
 from benchmarks.measure import Phase, Tick, Timed, in_turn
-from benchmarks.scenarios import BATCH, bodies_of_sizes, mixed_sizes
+from benchmarks.scenarios import BATCH
 from warren.msg_store.commit_log import Batch, CommitLog
 from warren.msg_store.commit_log_format import Host
 from warren.msg_store.record_columns import RecordColumns

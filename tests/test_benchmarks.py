@@ -12,10 +12,10 @@ from rich.progress import Progress
 
 from benchmarks import memory_limit, plot, report, serving
 from benchmarks.__main__ import measure
-from benchmarks.comparison import CONTESTANTS, markdown, write_into
+from benchmarks.bodies import bodies_of_sizes
 from benchmarks.figures import Bar, Figure, Results, Spread, ratios
 from benchmarks.plot import draw, draw_topics
-from benchmarks.scenarios import FETCH, PLANS, PUBLISH, PublishAndFetch, bodies_of_sizes
+from benchmarks.scenarios import FETCH, PLANS, PUBLISH, PublishAndFetch
 from benchmarks.tape import Player, RecordingFileSystem
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("benchmarks")]  # what they share is measured once
@@ -95,11 +95,11 @@ def test_results_go_into_json_a_table_a_page_and_a_picture(results: Results, tmp
     assert {"date", "quick", "machine", "figures", "memory"} == set(plain)
     assert {"cores", "memory_gb", "system", "python", "numpy"} == set(plain["machine"])
     assert len(plain["figures"]) == len(results.figures)
-    assert report.table(results).row_count == len(results.figures)
+    assert report.table(results.figures).row_count == len(results.figures)
     page = tmp_path / "page.md"
     page.write_text(f"before\n{report.BEGIN}old\n{report.END}\nafter\n", encoding="utf-8")
-    report.write_into(page, results)
-    report.write_into(page, results)  # again: what was written is replaced
+    report.write_into(page, report.markdown(results))
+    report.write_into(page, report.markdown(results))  # again: what was written is replaced
     text = page.read_text(encoding="utf-8")
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
@@ -178,24 +178,14 @@ def test_a_ratio_is_judged_by_its_median_and_a_value_by_its_worst(bar: Bar | Non
     assert figure.reached is reached
 
 
-def test_the_comparison_is_written_between_its_markers(tmp_path: Path) -> None:
-    figures = {"publish_per_s": 1e6, "take_per_s": 5e5, "rss_growth_bytes": 1e6, "disk_bytes_per_message": 300.0}
-    readme = tmp_path / "README.md"
-    readme.write_text("above\n<!-- comparison -->\nan older table\n<!-- /comparison -->\nbelow\n")
-    write_into(readme, markdown(dict.fromkeys(CONTESTANTS, figures | {"messages": 1e6})))
-    written = readme.read_text()
-    assert "older" not in written
-    assert "| warren | 1,000,000 |" in written
-    assert written.endswith("<!-- /comparison -->\nbelow\n")
-
-
 def test_a_case_that_presses_on_stays_near_the_memory_limit_and_its_page_says_so(tmp_path: Path) -> None:
     outcome = memory_limit.run("batches", str(tmp_path / "node"), 1.0)
     assert outcome.published_mb > 0
     assert 0 < outcome.times_limit <= memory_limit.MOST
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- limit -->\nan older table\n<!-- /limit -->\nafter\n", encoding="utf-8")
-    memory_limit.write_into(page, memory_limit.markdown({"batches": outcome}, 1.0))
+    text = memory_limit.markdown({"batches": outcome}, 1.0)
+    report.write_into(page, text, begin=memory_limit.BEGIN, end=memory_limit.END)
     assert f"| {outcome.times_limit:.2f} × |" in page.read_text(encoding="utf-8")
     assert "older" not in page.read_text(encoding="utf-8")
 

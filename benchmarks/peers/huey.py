@@ -1,0 +1,42 @@
+"""The storage of huey's SQLite task queue; a task is gone when it is taken."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from huey.storage import SqliteStorage
+
+from benchmarks.peers.peer import Load, Peer, Place, Promise, Queue, Token
+
+
+class HueyStorage(Peer):
+    """``SqliteStorage``."""
+
+    title = "huey, SqliteStorage"
+    promises = frozenset({Promise.WRITTEN, Promise.FSYNCED})
+    most = 10_000
+    note = "no acks"
+
+    def __init__(self, place: Place, load: Load) -> None:
+        super().__init__(place, load)
+        place.directory.mkdir(parents=True, exist_ok=True)
+
+    def queue(self, name: str) -> Queue:
+        fsync = self.place.promise is Promise.FSYNCED
+        return _Storage(SqliteStorage(name, filename=str(self.place.directory / "huey.db"), fsync=fsync))
+
+    @classmethod
+    def version(cls) -> str:
+        return version("huey")
+
+
+class _Storage(Queue):
+    def __init__(self, inner: SqliteStorage) -> None:
+        self._inner = inner
+
+    def put(self, body: bytes) -> None:
+        self._inner.enqueue(body)
+
+    def take(self) -> tuple[Token, bytes] | None:
+        found = self._inner.dequeue()
+        return None if found is None else (None, bytes(found))

@@ -1,0 +1,36 @@
+"""queuelib's queue on disk, which Scrapy uses. Where it is, it says only when it is closed: a kill loses all of it."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from queuelib import FifoDiskQueue
+
+from benchmarks.peers.peer import Peer, Promise, Queue, Token
+
+
+class Queuelib(Peer):
+    """``FifoDiskQueue``."""
+
+    title = "queuelib"
+    promises = frozenset({Promise.VOLATILE})
+    note = "no acks"
+
+    def queue(self, name: str) -> Queue:
+        return _Fifo(FifoDiskQueue(str(self.place.directory / name)))
+
+    @classmethod
+    def version(cls) -> str:
+        return version("queuelib")
+
+
+class _Fifo(Queue):
+    def __init__(self, inner: FifoDiskQueue) -> None:
+        self._inner = inner
+
+    def put(self, body: bytes) -> None:
+        self._inner.push(body)
+
+    def take(self) -> tuple[Token, bytes] | None:
+        body = self._inner.pop()
+        return None if body is None else (None, body)
