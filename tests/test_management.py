@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -457,6 +458,39 @@ def test_rates_are_over_the_last_seconds_and_few_samples_are_kept() -> None:
     rates.note("other", 0.0, {})
     rates.keep(["q"])
     assert len(rates) == 1
+
+
+def test_samples_of_the_past_are_those_of_their_moments() -> None:
+    rates = Rates()
+    for second in range(100, 1000, 5):
+        rates.note("q", float(second), {"n": second, "m": 7})
+    assert rates.samples("q", "n", [999.0, 990.0, 600.5]) == [995, 990, 600]
+    assert rates.samples("q", "n", [50.0, 0.0]) == [390, 390]  # of ten minutes and a little more
+    assert rates.samples("q", "other", [999.0]) == [0]
+    rates.note("new", 990.0, {"n": 5})
+    assert rates.samples("new", "n", [995.0, 985.0]) == [5, 0]
+    for second in range(1000, 3000, 5):
+        rates.note("new", float(second), {"n": 6})
+    assert rates.samples("new", "n", [2999.0, 2400.0, 1000.0]) == [6, 6, 6]
+
+
+def test_a_queue_and_its_node_have_samples_of_the_past(api: Api) -> None:
+    asked = "lengths_age=60&lengths_incr=5&msg_rates_age=20&msg_rates_incr=10"
+    api.ask("PUT", "/queues/%2F/past", {})
+    for _ in range(3):
+        api.ask("POST", "/exchanges/%2F/amq.default/publish", {
+            "routing_key": "past", "properties": {}, "payload": "x", "payload_encoding": "string",
+        })  # fmt: skip
+    found = api.get(f"/queues/%2F/past?{asked}")
+    samples = found["messages_details"]["samples"]
+    assert len(samples) == 13
+    assert {one - other for one, other in pairwise([one["timestamp"] for one in samples])} == {5000}
+    assert len(found["message_stats"]["publish_details"]["samples"]) == 3
+    assert "samples" not in api.get("/queues/%2F/past")["messages_details"]
+    assert api.get("/exchanges/%2F/amq.default")["message_stats"]["publish_in"] >= 3
+    for path in ("/overview", "/vhosts/%2F"):
+        assert "samples" in str(api.get(f"{path}?{asked}"))
+    assert api.ask("GET", "/queues?lengths_age=601&lengths_incr=5").document["error"] == "invalid_range_parameters"
 
 
 def test_lists_are_sorted_filtered_and_cut() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import httpx
@@ -96,13 +98,9 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "/overview": ("socket_opts", ".protocol"),  # options of RabbitMQ's own sockets; the one of Prometheus
     "/nodes": (".protocol",),
     "/vhosts": ("cluster_state.",),  # the node's name is a key
-    "/exchanges": ("message_stats",),  # exchanges are not counted
-    "/channels": ("message_stats",),  # nor are channels
-    "/vhosts/%2F/channels": ("message_stats",),
     "/feature-flags": ("[]",),
     "/definitions": (".vhosts[].",),  # what is said of vhosts is kept
     "/vhosts/v1": ("cluster_state", ".messages", "_oct"),  # RabbitMQ has no numbers yet of a vhost without queues
-    "/queues?lengths": (".messages_details",),  # no samples of the past
 }
 """By how a path begins: what may differ in the shape of an answer, by a piece of where it is."""
 
@@ -244,6 +242,61 @@ def test_rabbitmqadmin_says_the_same(sides: tuple[Side, Side], tmp_path: Path) -
     assert done == 0, text
     done, text = _rabbitmqadmin(sides[0], "import", str(tmp_path / "here"))
     assert done == 0, text
+
+
+def _traffic(port: int) -> pika.BlockingConnection:
+    """Messages of every fate, on two channels: one that publishes and gets, one that consumes."""
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
+    channel, consuming = connection.channel(), connection.channel()
+    channel.queue_declare("traffic")
+    channel.exchange_declare("copies", "fanout")
+    for name in ("copy1", "copy2"):
+        channel.queue_declare(name)
+        channel.queue_bind(name, "copies")
+    channel.confirm_delivery()
+    for _ in range(6):
+        channel.basic_publish("copies", "", b"x")
+        channel.basic_publish("", "traffic", b"x")
+        channel.basic_publish("", "nowhere", b"dropped")
+    with contextlib.suppress(pika.exceptions.UnroutableError):
+        channel.basic_publish("", "nowhere", b"returned", mandatory=True)
+    channel.basic_nack(channel.basic_get("traffic")[0].delivery_tag)
+    channel.basic_ack(channel.basic_get("traffic")[0].delivery_tag)
+    channel.basic_get("traffic", auto_ack=True)
+    consuming.basic_consume("copy1", lambda channel, method, *_: channel.basic_ack(method.delivery_tag))
+    consuming.basic_consume("copy2", lambda *_: None, auto_ack=True)
+    for _ in range(3):
+        connection.process_data_events(0.1)
+    while channel.basic_get("copy1")[0] is not None:  # it is empty: so the consumer has what there was
+        pass
+    return connection
+
+
+def _counts(side: Side, known: set[str]) -> dict[str, Any]:
+    """What an exchange, and the channels of new connections, have counted."""
+    found = {"copies": side.api.get("/exchanges/%2F/copies").get("message_stats", {})}
+    for one in side.api.get("/channels"):
+        if one["connection_details"].get("name") not in known:
+            found[f"channel {one['number']}"] = one.get("message_stats", {})
+    return {name: {key: n for key, n in stats.items() if isinstance(n, int)} for name, stats in found.items()}
+
+
+def test_exchanges_and_channels_count_alike(sides: tuple[Side, Side]) -> None:
+    names = [{one["name"] for one in side.api.get("/connections")} for side in sides]
+    connections = [_traffic(side.amqp_port) for side in sides]
+    try:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:  # RabbitMQ's statistics come every five seconds
+            there, here = (_counts(side, known) for side, known in zip(sides, names, strict=True))
+            if there == here:
+                break
+            time.sleep(0.2)
+        assert here == there
+        assert here["copies"] == {"publish_in": 6, "publish_out": 12}
+        assert here["channel 1"]["drop_unroutable"] == 6
+    finally:
+        for connection in connections:
+            connection.close()
 
 
 def test_prometheus_finds_the_metrics_that_rabbitmq_has(sides: tuple[Side, Side]) -> None:

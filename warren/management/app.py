@@ -13,9 +13,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from warren.actors.engines.errors import RefusedError
+from warren.aio import bridge
 from warren.management import access, api, prometheus
 from warren.management.call import Call, Managed
-from warren.management.http import Done, Failed, HttpError, bad_request, json_response, not_authorised, refused
+from warren.management.http import Done, Failed, HttpError, Long, bad_request, json_response, not_authorised, refused
 from warren.management.lists import columns_of, pick
 from warren.management.page import Page
 from warren.management.routing import Handler, Route, Router
@@ -107,6 +108,8 @@ async def _called(handler: Handler, call: Call) -> Response:
         return answer
     if isinstance(answer, Done | Failed):
         return answer.response()
+    if isinstance(answer, Long):
+        return await bridge.in_thread(answer.response)
     if isinstance(answer, dict) and "items" not in answer:
         answer = pick(answer, columns_of(call.query))
     return json_response(answer)

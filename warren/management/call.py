@@ -13,9 +13,10 @@ from starlette.requests import Request
 from warren.actors.engines.users import User, Users
 from warren.actors.node_actor import NodeActor
 from warren.aio import bridge
-from warren.management.clients import NO_CLIENTS, Clients
+from warren.management.clients import Clients, NoClients
 from warren.management.http import not_found, parse_body, read_body
 from warren.management.live import Live
+from warren.management.past import Past
 from warren.management.samples import NodeSample, QueueSample, Samples
 from warren.management.settings import ManagementSettings
 from warren.running_node import RunningNode
@@ -39,7 +40,7 @@ class Managed:
 
     node: RunningNode
     settings: ManagementSettings = attrs.Factory(ManagementSettings)
-    clients: Clients = NO_CLIENTS
+    clients: Clients = attrs.Factory(NoClients)
     node_name: str = attrs.Factory(node_name_here)
     samples: Samples = attrs.field(init=False)
     live: Live = attrs.field(init=False)
@@ -99,6 +100,11 @@ class Call:
     def query(self) -> Any:
         """The query's parameters, the last one of each name."""
         return self.request.query_params
+
+    @property
+    def past(self) -> Past:
+        """Which samples of the past it wants. Raises :class:`HttpError`."""
+        return Past.of(self.query)
 
     async def body(self) -> dict[str, Any]:
         """The object in the body. Raises :class:`HttpError`."""

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
+import attrs
+
+from warren.server.traffic import Traffic
+
 Document = dict[str, Any]
 
 
@@ -22,6 +26,9 @@ class Channel(Protocol):
     def consumers(self) -> Consumers:
         """Those that get through it."""
 
+    def message_stats(self) -> Mapping[str, int]:
+        """What is counted of its messages."""
+
     def info(self) -> Mapping[str, Any]:
         """Under RabbitMQ's names."""
 
@@ -32,6 +39,10 @@ class Connection(Protocol):
     @property
     def channels(self) -> Mapping[int, Any]:
         """By their numbers."""
+
+    vhost: str
+    received_bytes: int
+    sent_bytes: int
 
     def info(self) -> Mapping[str, Any]:
         """Under RabbitMQ's names."""
@@ -51,9 +62,16 @@ class Clients(Protocol):
     def addresses(self) -> list[tuple[str, int]]:
         """Where it listens."""
 
+    @property
+    def traffic(self) -> Traffic:
+        """What goes through channels and exchanges."""
 
+
+@attrs.define(eq=False)
 class NoClients:
     """A node that no server runs on."""
+
+    traffic: Traffic = attrs.Factory(Traffic)
 
     @property
     def connections(self) -> Mapping[str, Any]:
@@ -65,8 +83,6 @@ class NoClients:
         """None."""
         return []
 
-
-NO_CLIENTS: Final = NoClients()
 
 _CONNECTION: Final[Mapping[str, Any]] = {
     "auth_mechanism": "PLAIN",
@@ -138,9 +154,9 @@ def connection_json(name: str, connection: Connection, node: str) -> Document:
     return found
 
 
-def connections_of(clients: Clients, node: str) -> list[Document]:
+def connections_of(clients: Clients, node: str) -> Iterator[Document]:
     """All of them."""
-    return [connection_json(name, one, node) for name, one in list(clients.connections.items())]
+    return (connection_json(name, one, node) for name, one in list(clients.connections.items()))
 
 
 def channel_json(name: str, connection: Connection, number: int, channel: Channel, node: str) -> Document:
@@ -160,9 +176,9 @@ def channel_json(name: str, connection: Connection, number: int, channel: Channe
     return found
 
 
-def channels_of(clients: Clients, node: str, connection: str | None = None) -> list[Document]:
+def channels_of(clients: Clients, node: str, connection: str | None = None) -> Iterator[Document]:
     """All of them, or one connection's."""
-    return [channel_json(name, one, number, channel, node) for name, one, number, channel in _each(clients, connection)]
+    return (channel_json(name, one, number, channel, node) for name, one, number, channel in _each(clients, connection))
 
 
 def _each(clients: Clients, only: str | None) -> Iterator[tuple[str, Any, int, Any]]:
@@ -172,9 +188,8 @@ def _each(clients: Clients, only: str | None) -> Iterator[tuple[str, Any, int, A
                 yield name, connection, number, channel
 
 
-def consumers_of(clients: Clients, node: str) -> list[Document]:
+def consumers_of(clients: Clients, node: str) -> Iterator[Document]:
     """All of them, as the API has them."""
-    found = []
     for name, connection, number, channel in _each(clients, None):
         consumers = list(channel.consumers.by_tag.items())
         if not consumers:
@@ -193,5 +208,4 @@ def consumers_of(clients: Clients, node: str) -> list[Document]:
             one = {**_CONSUMER, "consumer_tag": tag, "channel_details": details, **consumer.info()}
             if isinstance(one["queue"], str):
                 one["queue"] = {"name": one["queue"], "vhost": above["vhost"]}
-            found.append(one)
-    return found
+            yield one

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from warren.management.call import Call
 from warren.management.clients import channels_of, connection_json, connections_of, consumers_of
-from warren.management.http import Done, not_authorised, not_found
+from warren.management.http import Done, Long, in_pieces, not_authorised, not_found
 from warren.management.lists import listed
 from warren.management.overview import disable_stats
 from warren.management.samples import Document
@@ -16,23 +16,24 @@ from warren.management.samples import Document
 CLOSED = "Closed via management plugin"
 
 
-def _seen(call: Call, found: Iterable[Document]) -> list[Document]:
+def _seen(call: Call, found: Iterable[Document]) -> Iterator[Document]:
     """Those that the user may see, of the vhost that the path says."""
     vhost = call.one_vhost
-    return [
+    return (
         one
         for one in found
         if (call.is_monitor or one["user"] == call.user.name) and (vhost is None or one["vhost"] == vhost)
-    ]
+    )
 
 
 def _with_rates(call: Call, found: Document, *names: str) -> Document:
     counters = {name: found[name] for name in names if isinstance(found.get(name), int | float)}
-    said = found | call.managed.samples.rates_of(("client", found["name"]), counters)
+    past, samples = call.past, call.managed.samples
+    said = found | samples.rates_of(("client", found["name"]), counters, past)
     stats = found.get("message_stats")
     if stats:
         plain = {name: value for name, value in stats.items() if isinstance(value, int | float)}
-        said["message_stats"] = call.managed.samples.rates_of(("client stats", found["name"]), plain)
+        said["message_stats"] = samples.rates_of(("client stats", found["name"]), plain, past)
     return said
 
 
@@ -41,8 +42,10 @@ async def connections(call: Call) -> Any:
     found = _seen(call, connections_of(call.managed.clients, call.managed.node_name))
     if disable_stats(call):
         names = ("name", "vhost", "user", "node")
-        return listed([{name: one[name] for name in names} for one in found], call.query, pages=True)
-    return listed([_with_rates(call, one, "recv_oct", "send_oct") for one in found], call.query, pages=True)
+        shown = await in_pieces({name: one[name] for name in names} for one in found)
+    else:
+        shown = await in_pieces(_with_rates(call, one, "recv_oct", "send_oct") for one in found)
+    return Long(lambda: listed(shown, call.query, pages=True))
 
 
 def _find(call: Call) -> tuple[Any, Document]:
@@ -109,7 +112,8 @@ async def delete_user_connections(call: Call) -> Any:
 async def channels(call: Call) -> Any:
     """``/api/channels``, ``/api/vhosts/:vhost/channels``."""
     found = _seen(call, channels_of(call.managed.clients, call.managed.node_name))
-    return listed([_with_rates(call, one) for one in found], call.query, pages=True)
+    shown = await in_pieces(_with_rates(call, one) for one in found)
+    return Long(lambda: listed(shown, call.query, pages=True))
 
 
 async def channel(call: Call) -> Any:
@@ -132,8 +136,8 @@ async def consumers(call: Call) -> Any:
     allowed = set(call.listed_vhosts)
     found = [
         one
-        for one in consumers_of(call.managed.clients, call.managed.node_name)
+        for one in await in_pieces(consumers_of(call.managed.clients, call.managed.node_name))
         if one["queue"].get("vhost") in allowed
         and (call.is_monitor or one["channel_details"]["user"] == call.user.name)
     ]
-    return listed(found, call.query, ())
+    return Long(lambda: listed(found, call.query, ()))

@@ -13,9 +13,10 @@ from warren.actors.engines.errors import AccessRefusedError, NotFoundError
 from warren.actors.engines.exchanges import DEFAULT_EXCHANGE, Binding, DestinationType, ExchangeDeclaration
 from warren.actors.engines.vhost_definitions import VhostDefinitions, is_builtin
 from warren.management.call import Call
-from warren.management.http import Done, arguments_of, bad_request, boolean, not_found
+from warren.management.http import Done, Long, arguments_of, bad_request, boolean, in_pieces, not_found, with_rests
 from warren.management.lists import listed
 from warren.management.overview import disable_stats
+from warren.management.past import Past
 from warren.management.samples import Document
 
 _BINDING_ORDER = ("vhost", "source", "type", "destination", "routing_key", "properties_key")
@@ -42,15 +43,23 @@ def exchange_json(exchange: ExchangeDeclaration) -> Document:
     return exchange.to_json() | {"user_who_performed_action": by}
 
 
-def _with_policy(vhost: VhostDefinitions, exchange: ExchangeDeclaration) -> Document:
-    applied = vhost.policies.of("exchange", exchange.name)
-    return exchange_json(exchange) | ({} if applied.policy is None else {"policy": applied.policy.name})
+def _shown(call: Call, vhost: VhostDefinitions, exchange: ExchangeDeclaration, past: Past) -> Document:
+    """With its policy and what went through it, where there is any."""
+    applied, found = vhost.policies.of("exchange", exchange.name), exchange_json(exchange)
+    if applied.policy is not None:
+        found["policy"] = applied.policy.name
+    key = exchange.vhost, exchange.name
+    if (traffic := call.managed.clients.traffic.exchanges.get(key)) is not None and not disable_stats(call):
+        found["message_stats"] = call.managed.samples.rates_of(("exchange", key), traffic.to_json(), past)
+    return found
 
 
 async def exchanges(call: Call) -> Any:
     """``/api/exchanges``, ``/api/exchanges/:vhost``."""
-    found = [_with_policy(vhost, one) for vhost in _listed_definitions(call) for one in vhost.exchanges()]
-    return listed(found, call.query, pages=True)
+    past = call.past
+    shown = (_shown(call, vhost, one, past) for vhost in _listed_definitions(call) for one in vhost.exchanges())
+    found = await in_pieces(shown)
+    return Long(lambda: listed(found, call.query, pages=True))
 
 
 def _find(call: Call) -> ExchangeDeclaration:
@@ -65,7 +74,7 @@ def _find(call: Call) -> ExchangeDeclaration:
 
 async def exchange(call: Call) -> Any:
     """``/api/exchanges/:vhost/:exchange``."""
-    found = _with_policy(call.node.vhost(call.vhost).definitions, _find(call))
+    found = _shown(call, call.node.vhost(call.vhost).definitions, _find(call), call.past)
     return found if disable_stats(call) else {"incoming": [], "outgoing": []} | found
 
 
@@ -127,7 +136,7 @@ def binding_json(binding: Binding) -> Document:
 
 
 def _list(call: Call, found: Iterable[Binding]) -> Any:
-    return listed([binding_json(one) for one in found], call.query, _BINDING_ORDER)
+    return Long(lambda: listed((binding_json(one) for one in with_rests(found)), call.query, _BINDING_ORDER))
 
 
 async def bindings(call: Call) -> Any:

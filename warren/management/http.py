@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
@@ -25,6 +27,7 @@ from warren.storage.errors import WarrenError
 T = TypeVar("T")
 
 REALM: Final = 'Basic realm="RabbitMQ Management"'
+_REST_EVERY: Final = 20
 _LINE: Final = 78
 """Erlang breaks what it prints behind so many characters."""
 
@@ -119,10 +122,50 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+@attrs.frozen
+class Long:
+    """An answer that may take long: it is put together, and written as JSON, in a thread."""
+
+    make: Callable[[], Any]
+
+    def response(self) -> Response:
+        """As it goes out."""
+        found = self.make()
+        if not isinstance(found, list):
+            return json_response(found)
+        return _response(b"[" + b",".join([_encoded(one) for one in with_rests(found)]) + b"]")
+
+
+def with_rests(items: Iterable[T]) -> Iterator[T]:
+    """These; now and then other threads get their turn, which wait for it otherwise as long as Python lets them."""
+    for index, item in enumerate(items):
+        if index % _REST_EVERY == 0:
+            time.sleep(0)
+        yield item
+
+
+async def in_pieces(items: Iterable[T]) -> list[T]:
+    """These; now and then the event loop does what else there is."""
+    found = []
+    for item in items:
+        found.append(item)
+        if len(found) % _REST_EVERY == 0:
+            await asyncio.sleep(0)
+    return found
+
+
 def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """JSON that no cache keeps."""
+    return _response(_encoded(document), status, headers)
+
+
+def _encoded(document: Any) -> bytes:
+    return json.dumps(document, default=_plain, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+
+
+def _response(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(
-        json.dumps(document, default=_plain, separators=(",", ":"), ensure_ascii=False).encode(errors="replace"),
+        body,
         status_code=status,
         headers={"cache-control": "no-cache", **(headers or {})},
         media_type="application/json",

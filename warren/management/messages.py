@@ -187,6 +187,7 @@ async def _hand_over(
     def find_queues() -> list[Receiver]:
         running = call.node.vhost(vhost)
         names = running.definitions.routing.route_all(exchange, keys, headers)
+        call.managed.clients.traffic.publish(vhost, exchange, 1, len(names))
         found: list[Receiver] = [entry.actor for name in names if (entry := running.queues.get(name)) is not None]
         return [*found, *call.node.streams(vhost, names)] if len(found) < len(names) else found
 

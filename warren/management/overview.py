@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
 import psutil
@@ -18,13 +19,15 @@ from warren.actors.engines.definitions_json import BROKER_VERSION
 from warren.actors.engines.exchanges import EXCHANGE_TYPES
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.vhost_metadata import VhostMetadata
-from warren.management.call import Call
+from warren.management.call import Call, Managed
 from warren.management.http import Done, bad_request, boolean, not_found, required
 from warren.management.lists import listed
+from warren.management.past import NOTHING, Past
+from warren.management.rates import KEPT_S
 from warren.management.samples import Document, NodeSample
 
 _DESCRIPTIONS: Final = {name: f"AMQP {name} exchange, as per the AMQP specification" for name in EXCHANGE_TYPES}
-_RETENTION: Final = {"global": [600, 3600, 28800, 86400], "basic": [600, 3600], "detailed": [600]}
+_RETENTION: Final = {kind: [KEPT_S] for kind in ("global", "basic", "detailed")}
 _CHURN: Final = (
     "channel_closed", "channel_created", "connection_closed", "connection_created", "queue_created", "queue_declared",
     "queue_deleted",
@@ -76,12 +79,11 @@ async def overview(call: Call) -> Any:
     totals = await _object_totals(call)
     if without:
         return found | {"object_totals": {name: totals[name] for name in ("queues", "exchanges", "connections")}}
-    sample = await call.managed.sample()
-    lengths, counted = call.managed.samples.totals(sample, None)
-    churn = call.managed.samples.rates_of("churn", dict.fromkeys(_CHURN, 0))
+    sample, managed, past = await call.managed.sample(), call.managed, call.past
+    lengths, counted = managed.samples.totals(sample, None, past)
     found |= {
-        "message_stats": counted | _channel_stats(call),
-        "churn_rates": churn,
+        "message_stats": counted | _of_clients(managed, None, client_sums(managed)[None], past),
+        "churn_rates": _churn(managed, past),
         "queue_totals": lengths,
         "object_totals": totals
         | {"consumers": sum(one.document.get("consumers", 0) for one in sample.queues.values())},
@@ -92,15 +94,55 @@ async def overview(call: Call) -> Any:
     return found
 
 
-def _channel_stats(call: Call, vhost: str | None = None) -> Document:
-    """What channels count and queues cannot: confirms, and what reached no queue."""
-    totals = Counter(dict.fromkeys(("confirm", "return_unroutable", "drop_unroutable"), 0))
-    for connection in list(call.managed.clients.connections.values()):
+def take_samples(managed: Managed, sample: NodeSample) -> None:
+    """Samples of everything but queues, which have theirs, and clients."""
+    definitions = {name: running.definitions for name, running in list(managed.node.actor.vhosts.items())}
+    sums = client_sums(managed)
+    for vhost in (None, *definitions):
+        managed.samples.totals(sample, vhost)
+        counted = sums.get(vhost, Counter())
+        _of_clients(managed, vhost, counted)
+        if vhost is not None:
+            _octets(managed, vhost, counted)
+    _churn(managed)
+    _node_counters(managed, sample, psutil.Process())
+    traffic = managed.clients.traffic
+    for key, exchange in traffic.exchanges.items():
+        managed.samples.rates_of(("exchange", key), exchange.to_json())
+    traffic.forget_exchanges(
+        [
+            (vhost, name)
+            for vhost, name in traffic.exchanges
+            if vhost not in definitions or not definitions[vhost].has("exchange", name)
+        ]
+    )
+
+
+def _churn(managed: Managed, past: Past = NOTHING) -> Document:
+    counted = managed.clients.traffic.churn
+    return managed.samples.rates_of("churn", {name: counted[name] for name in _CHURN}, past)
+
+
+def client_sums(managed: Managed) -> dict[str | None, Counter[str]]:
+    """By vhost, and of all: what channels have counted, closed ones too, and the bytes of open connections."""
+    sums: dict[str | None, Counter[str]] = {None: Counter()}
+    for vhost, counted in managed.clients.traffic.gone.items():
+        sums[vhost] = Counter(counted)
+    for connection in list(managed.clients.connections.values()):
+        mine = sums.setdefault(connection.vhost, Counter())
+        mine["recv_oct"] += connection.received_bytes
+        mine["send_oct"] += connection.sent_bytes
         for channel in list(connection.channels.values()):
-            said = channel.info()
-            stats = said.get("message_stats") or {} if vhost in (None, said["vhost"]) else {}
-            totals.update({name: stats.get(name, 0) for name in totals})
-    return call.managed.samples.rates_of(("channels", vhost), totals)
+            mine.update(channel.message_stats())
+    for vhost in [one for one in sums if one is not None]:
+        sums[None].update(sums[vhost])
+    return sums
+
+
+def _of_clients(managed: Managed, vhost: str | None, counted: Counter[str], past: Past = NOTHING) -> Document:
+    """What channels count and queues cannot: confirms, and what reached no queue."""
+    names = ("confirm", "return_unroutable", "drop_unroutable")
+    return managed.samples.rates_of(("channels", vhost), {name: counted[name] for name in names}, past)
 
 
 async def _object_totals(call: Call) -> Document:
@@ -180,18 +222,6 @@ async def _node(call: Call) -> Document:
     sample = await call.managed.sample()
     memory, process = sample.memory, psutil.Process()
     soft_limit = process.rlimit(psutil.RLIMIT_NOFILE)[0] if hasattr(process, "rlimit") else 0
-    counted = dict.fromkeys(_NODE_COUNTERS, 0) | {
-        "mem_used": memory["used_bytes"],
-        "fd_used": process.num_fds() if hasattr(process, "num_fds") else 0,
-        "sockets_used": len(call.managed.clients.connections),
-        "proc_used": process.num_threads(),
-        "disk_free": memory["disk_free_bytes"] if memory["disk_free_bytes"] is not None else _free(call.node.path),
-        "context_switches": sum(process.num_ctx_switches()),
-        "gc_num": sum(generation["collections"] for generation in gc.get_stats()),
-        "msg_store_read_count": sum(one.disk.get("disk_reads", 0) for one in sample.queues.values()),
-        "msg_store_write_count": sum(one.disk.get("disk_writes", 0) for one in sample.queues.values()),
-        **_io(process),
-    }
     alarms = memory["alarms"]
     return {
         "name": call.managed.node_name,
@@ -225,11 +255,29 @@ async def _node(call: Call) -> Document:
         "ra_open_file_metrics": {"ra_log_wal": 0, "ra_log_segment_writer": 0},
         "cluster_links": [],
         "metrics_gc_queue_length": dict.fromkeys(_COLLECTED, 0),
-        **call.managed.samples.rates_of("node", counted),
+        **_node_counters(call.managed, sample, process, call.past),
     }
 
 
-def _io(process: psutil.Process) -> dict[str, int]:
+def _node_counters(managed: Managed, sample: NodeSample, process: psutil.Process, past: Past = NOTHING) -> Document:
+    free, counted = sample.memory["disk_free_bytes"], sample.counted[None]
+    found = dict.fromkeys(_NODE_COUNTERS, 0) | {
+        "mem_used": sample.memory["used_bytes"],
+        "fd_used": process.num_fds() if hasattr(process, "num_fds") else 0,
+        "sockets_used": len(managed.clients.connections),
+        "proc_used": process.num_threads(),
+        "disk_free": _free(managed.node.path) if free is None else free,
+        "context_switches": sum(process.num_ctx_switches()),
+        "gc_num": sum(generation["collections"] for generation in gc.get_stats()),
+        "msg_store_read_count": counted["disk_reads"],
+        "msg_store_write_count": counted["disk_writes"],
+        **{name: managed.clients.traffic.churn[name] for name in _CHURN},
+        **io_counters(process),
+    }
+    return managed.samples.rates_of("node", found, past, "node_stats")
+
+
+def io_counters(process: psutil.Process) -> dict[str, int]:
     """What the process has read and written, where the system counts that."""
     try:
         found = process.io_counters()
@@ -254,7 +302,7 @@ def _free(path: str) -> int:
 # ── vhosts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _vhost(call: Call, name: str, sample: NodeSample | None) -> Document:
+def _vhost(call: Call, name: str, sample: NodeSample | None, sums: Mapping[str | None, Counter[str]]) -> Document:
     said = call.node.actor.definitions.metadata(name)
     description = said.description or ("Default virtual host" if name == "/" else "")
     found: Document = {
@@ -268,35 +316,33 @@ def _vhost(call: Call, name: str, sample: NodeSample | None) -> Document:
     }
     if sample is None:
         return found
-    lengths, counted = call.managed.samples.totals(sample, name)
-    found |= lengths | _octets(call, name)
-    if any(one.message_stats for one in sample.of_vhost(name)):
-        found["message_stats"] = counted | _channel_stats(call, name)
+    managed, past, of_clients = call.managed, call.past, sums.get(name, Counter())
+    lengths, counted = managed.samples.totals(sample, name, past)
+    found |= lengths | _octets(managed, name, of_clients, past)
+    if counted:
+        found["message_stats"] = counted | _of_clients(managed, name, of_clients, past)
     return found
 
 
-def _octets(call: Call, vhost: str) -> Document:
+def _octets(managed: Managed, vhost: str, counted: Counter[str], past: Past = NOTHING) -> Document:
     """Bytes that the connections of a vhost have received and sent."""
-    totals = {"recv_oct": 0, "send_oct": 0}
-    for connection in list(call.managed.clients.connections.values()):
-        said = connection.info()
-        if said["vhost"] == vhost:
-            for name in totals:
-                totals[name] += said[name]
-    return call.managed.samples.rates_of(("octets", vhost), totals)
+    totals = {name: counted[name] for name in ("recv_oct", "send_oct")}
+    return managed.samples.rates_of(("octets", vhost), totals, past)
 
 
 async def vhosts(call: Call) -> Any:
     """``/api/vhosts``."""
     sample = None if disable_stats(call) else await call.managed.sample()
-    found = [_vhost(call, name, sample) for name in call.visible_vhosts]
+    sums = client_sums(call.managed)
+    found = [_vhost(call, name, sample, sums) for name in call.visible_vhosts]
     return listed(found, call.query, ("name",), pages=True)
 
 
 async def vhost(call: Call) -> Any:
     """``/api/vhosts/:vhost``."""
     name = call.vhost
-    return _vhost(call, name, None if disable_stats(call) else await call.managed.sample())
+    sample = None if disable_stats(call) else await call.managed.sample()
+    return _vhost(call, name, sample, client_sums(call.managed))
 
 
 async def put_vhost(call: Call) -> Any:

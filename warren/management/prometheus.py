@@ -19,7 +19,9 @@ from warren.aio import bridge
 from warren.management import access
 from warren.management.call import MONITOR_TAGS, Managed
 from warren.management.clients import channels_of, connections_of
-from warren.management.http import not_authorised, not_found
+from warren.management.http import in_pieces, not_authorised, not_found
+from warren.management.overview import client_sums, io_counters
+from warren.management.samples import NodeSample
 from warren.metrics import Series, exposition
 from warren.steps import run
 
@@ -27,14 +29,36 @@ PATHS: Final = frozenset({"/metrics", "/metrics/per-object"})
 
 _GLOBAL: Final = (
     ("messages_received", "publish", "Messages published by clients"),
+    ("messages_confirmed", "confirm", "Messages confirmed to clients"),
+    ("messages_routed", "publish", "Messages that queues got"),
+    ("messages_unroutable_dropped", "drop_unroutable", "Messages that no queue got"),
+    ("messages_unroutable_returned", "return_unroutable", "Messages that no queue got, and went back"),
     ("messages_acknowledged", "ack", "Messages acked by consumers"),
     ("messages_delivered", "deliver_get", "Messages that consumers got"),
     ("messages_delivered_consume_manual_ack", "deliver", "Messages that consumers got and have to ack"),
     ("messages_delivered_consume_auto_ack", "deliver_no_ack", "Messages that consumers got and need not ack"),
     ("messages_delivered_get_manual_ack", "get", "Messages that were got one by one"),
+    ("messages_delivered_get_auto_ack", "get_no_ack", "Messages that were got one by one and need no ack"),
+    ("messages_get_empty", "get_empty", "Gets from a queue that had nothing"),
     ("messages_redelivered", "redeliver", "Messages that were delivered again"),
 )
 """Name, name in the message stats, help."""
+_OF_CHANNELS: Final = (
+    ("messages_published", "publish", "Messages published"),
+    ("messages_confirmed", "confirm", "Messages published and confirmed"),
+    ("messages_unroutable_returned", "return_unroutable", "Messages published that no queue got, and went back"),
+    ("messages_unroutable_dropped", "drop_unroutable", "Messages published that no queue got"),
+    ("messages_delivered", "deliver_no_ack", "Messages delivered that need no ack"),
+    ("messages_delivered_ack", "deliver", "Messages delivered that have to be acked"),
+    ("messages_redelivered", "redeliver", "Messages delivered again"),
+    ("messages_acked", "ack", "Messages acked"),
+    ("get", "get_no_ack", "Messages got one by one that need no ack"),
+    ("get_ack", "get", "Messages got one by one that have to be acked"),
+    ("get_empty", "get_empty", "Gets from a queue that had nothing"),
+)
+"""The same, of the channels of this server's clients."""
+_OF_CLIENTS_ALONE: Final = ("confirm", "return_unroutable", "drop_unroutable", "get_no_ack", "get_empty")
+"""What queues do not count."""
 _CHANNELS: Final = (
     ("consumers", "consumer_count", "Consumers of channels"),
     ("messages_unacked", "messages_unacknowledged", "Messages delivered and not yet acked"),
@@ -52,9 +76,12 @@ async def answer(managed: Managed, request: Request, path: str) -> Response:
         user = access.identify(managed, access.Sessions(0), request)
         if MONITOR_TAGS.isdisjoint(user.tags):
             raise not_authorised("Not monitor user")
-    sample = await managed.sample()
-    _, counted = managed.samples.totals(sample, None)
-    further = [*_of_clients(managed), *_of_messages(counted), *_about(managed)]
+    sample, of_clients = await managed.sample(), client_sums(managed)[None]
+    further = [
+        *await _of_clients(managed, of_clients),
+        *_of_messages(sample.counted[None] | {name: of_clients[name] for name in _OF_CLIENTS_ALONE}),
+        *_of_node(managed, sample),
+    ]
 
     def read() -> tuple[bytes, str]:
         return exposition(run(managed.node.stats()), further, per_object=path.endswith("per-object"))
@@ -63,17 +90,40 @@ async def answer(managed: Managed, request: Request, path: str) -> Response:
     return Response(body, headers={"content-type": content_type})
 
 
-def _of_clients(managed: Managed) -> Iterator[Series]:
-    connections = connections_of(managed.clients, managed.node_name)
-    channels = channels_of(managed.clients, managed.node_name)
-    yield Series("gauge", "rabbitmq_connections", "Connections currently open", {(): len(connections)})
-    yield Series("gauge", "rabbitmq_channels", "Channels currently open", {(): len(channels)})
-    yield Series("gauge", "rabbitmq_process_open_tcp_sockets", "Open TCP sockets", {(): len(connections)})
-    for name, key in (("incoming", "recv_oct"), ("outgoing", "send_oct")):
-        total = sum(one[key] for one in connections)
-        yield Series("counter", f"rabbitmq_connection_{name}_bytes", "Bytes of open connections", {(): total})
-    for name, key, text in _CHANNELS:
-        yield Series("gauge", f"rabbitmq_channel_{name}", text, {(): sum(one[key] for one in channels)})
+async def _of_clients(managed: Managed, counted: Mapping[str, int]) -> list[Series]:
+    connections = await in_pieces(connections_of(managed.clients, managed.node_name))
+    channels = await in_pieces(channels_of(managed.clients, managed.node_name))
+    consumers = sum(one["consumer_count"] for one in channels)
+    publishers = sum("publish" in one.get("message_stats", ()) for one in channels)
+    churn = managed.clients.traffic.churn
+    return [
+        Series("gauge", "rabbitmq_connections", "Connections currently open", {(): len(connections)}),
+        Series("gauge", "rabbitmq_channels", "Channels currently open", {(): len(channels)}),
+        Series("gauge", "rabbitmq_process_open_tcp_sockets", "Open TCP sockets", {(): len(connections)}),
+        Series("gauge", "rabbitmq_connection_channels", "Channels of connections", {(): len(channels)}),
+        Series("gauge", "rabbitmq_global_consumers", "Consumers", {("amqp091",): consumers}, ("protocol",)),
+        Series("gauge", "rabbitmq_global_publishers", "Publishers", {("amqp091",): publishers}, ("protocol",)),
+        *(
+            Series("counter", f"rabbitmq_{what}s_{past}", f"{what.title()}s {past}", {(): churn[f"{what}_{event}"]})
+            for what in ("connection", "channel")
+            for past, event in (("opened", "created"), ("closed", "closed"))
+        ),
+        *(
+            Series(
+                "counter", f"rabbitmq_connection_{name}_bytes", "Bytes of open connections",
+                {(): sum(one[key] for one in connections)},
+            )
+            for name, key in (("incoming", "recv_oct"), ("outgoing", "send_oct"))
+        ),
+        *(
+            Series("gauge", f"rabbitmq_channel_{name}", text, {(): sum(one[key] for one in channels)})
+            for name, key, text in _CHANNELS
+        ),
+        *(
+            Series("counter", f"rabbitmq_channel_{name}", text, {(): counted.get(key, 0)})
+            for name, key, text in _OF_CHANNELS
+        ),
+    ]  # fmt: skip
 
 
 def _of_messages(counted: Mapping[str, Any]) -> Iterator[Series]:
@@ -81,15 +131,21 @@ def _of_messages(counted: Mapping[str, Any]) -> Iterator[Series]:
     yield Series("counter", "rabbitmq_queue_messages_published", "Messages published to queues", {(): published})
     for name, key, text in _GLOBAL:
         yield Series("counter", f"rabbitmq_global_{name}", text, {("amqp091",): counted.get(key, 0)}, ("protocol",))
+    for name, key in (("read", "disk_reads"), ("write", "disk_writes")):
+        yield Series("counter", f"rabbitmq_msg_store_{name}", f"Messages: {name}", {(): counted.get(key, 0)})
 
 
-def _about(managed: Managed) -> Iterator[Series]:
+def _of_node(managed: Managed, sample: NodeSample) -> Iterator[Series]:
     versions = (BROKER_VERSION, BROKER_VERSION)
     labels = ("rabbitmq_version", "prometheus_plugin_version")
     yield Series("gauge", "rabbitmq_build_info", "Versions", {versions: 1}, labels)
     names = (managed.node_name, managed.cluster_name)
     yield Series("gauge", "rabbitmq_identity_info", "Names", {names: 1}, ("rabbitmq_node", "rabbitmq_cluster"))
+    memory = sum(one.document.get("memory", 0) for one in sample.queues.values())
+    yield Series("gauge", "rabbitmq_queue_process_memory_bytes", "Memory of queues", {(): memory})
     process = psutil.Process()
+    for name, value in io_counters(process).items():
+        yield Series("counter", f"rabbitmq_{name.replace('_count', '_ops')}", "Of the process", {(): value})
     if hasattr(process, "num_fds"):
         soft_limit = process.rlimit(psutil.RLIMIT_NOFILE)[0]
         yield Series("gauge", "rabbitmq_process_open_fds", "Open file descriptors", {(): process.num_fds()})

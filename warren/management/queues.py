@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from warren.actors.engines.arguments import QueueDeclaration
@@ -10,7 +11,7 @@ from warren.actors.engines.errors import ResourceLockedError
 from warren.actors.queue_entry import QueueEntry
 from warren.management.call import Call
 from warren.management.clients import consumers_of
-from warren.management.http import Done, arguments_of, bad_request, boolean, not_found, required
+from warren.management.http import Done, Long, arguments_of, bad_request, boolean, not_found, required, with_rests
 from warren.management.lists import listed
 from warren.management.overview import disable_stats
 from warren.management.samples import LENGTHS, Document, declared
@@ -56,21 +57,22 @@ def find_classic(call: Call, what: str) -> QueueEntry:
 
 async def queues(call: Call) -> Any:
     """``/api/queues``, ``/api/queues/:vhost``."""
-    declarations = _declarations(call)
-    if disable_stats(call) and call.query.get("enable_queue_totals") != "true":
-        return listed([_short(call, one) for one in declarations], call.query, pages=True)
+    declarations, past, without = _declarations(call), call.past, disable_stats(call)
+    if without and call.query.get("enable_queue_totals") != "true":
+        return Long(lambda: listed((_short(call, one) for one in with_rests(declarations)), call.query, pages=True))
     sample = await call.managed.sample()
-    keys = [(one.vhost, one.name) for one in declarations]
-    found = [sample.queues[key] for key in keys if key in sample.queues]
-    if disable_stats(call):
-        totals = [
-            _short(call, one.declaration)
-            | {"state": one.document["state"]}
-            | {n: one.document.get(n, 0) for n in LENGTHS}
-            for one in found
-        ]
-        return listed(totals, call.query, pages=True)
-    return listed([one.document for one in found], call.query, pages=True)
+
+    def found() -> Iterator[Document]:
+        for declaration in with_rests(declarations):
+            if (one := sample.queues.get((declaration.vhost, declaration.name))) is None:
+                continue
+            if not without:
+                yield call.managed.samples.document(one, past)
+            else:
+                totals = {name: one.document.get(name, 0) for name in LENGTHS}
+                yield _short(call, declaration) | {"state": one.document["state"]} | totals
+
+    return Long(lambda: listed(found(), call.query, pages=True))
 
 
 async def queue(call: Call) -> Any:
@@ -90,7 +92,8 @@ async def queue(call: Call) -> Any:
         for one in consumers_of(call.managed.clients, call.managed.node_name)
         if one["queue"] == {"vhost": declaration.vhost, "name": declaration.name}
     ]
-    return {"consumer_details": consumers, "deliveries": [], "incoming": []} | sample.document
+    found_now = call.managed.samples.document(sample, call.past)
+    return {"consumer_details": consumers, "deliveries": [], "incoming": []} | found_now
 
 
 async def put_queue(call: Call) -> Any:

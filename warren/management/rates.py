@@ -1,61 +1,103 @@
-"""Rates: how fast counters grow, from samples that are taken when somebody asks. A plain object.
+"""Rates and samples of the past: how counters grow. A plain object.
 
-Of each thing that is counted a few samples of the last seconds are kept, at least a second apart. A rate is the growth
-since the newest sample that is old enough; the first time there is none, and it is 0.0.
+Of each thing that is counted, samples are kept that were taken five seconds apart, of the last ten minutes; of the time
+in which nothing changed, the first and the last one. They come by a clock, and when somebody asks. A rate is the growth
+since the newest sample that is five seconds old; the first time there is none, and it is 0.0.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, Final
 
 import attrs
 
-WINDOW_S: Final = 5.0
+APART_S: Final = 5.0
 """What RabbitMQ's rates are over: its statistics come every five seconds."""
-_APART_S: Final = 1.0
-_KEPT: Final = 8
-"""Samples a thing: as many as are surely older than the window together."""
+KEPT_S: Final = 600
+"""How far samples go back."""
+MAX_SAMPLES: Final = 100_000
+"""Of all things of one kind together: each has its share, and always enough for a rate."""
+_FOR_A_RATE: Final = 8
 
 Counters = Mapping[str, float]
+Sample = tuple[float, "array[float]"]
+
+
+@attrs.define
+class _Kept:
+    names: tuple[str, ...]
+    samples: deque[Sample] = attrs.Factory(deque)
+    is_cut: bool = False
+    """Whether there were samples ahead of the first one."""
+
+    def note(self, now_s: float, values: array[float], at_most: int) -> None:
+        samples = self.samples
+        if len(samples) > 1:
+            (before_s, before), (last_s, last) = samples[-2], samples[-1]
+            if last_s - before_s < APART_S or before == last == values:
+                samples.pop()
+        samples.append((now_s, values))
+        while len(samples) > at_most or (len(samples) > 1 and samples[1][0] < now_s - KEPT_S):
+            samples.popleft()
+            self.is_cut = True
+
+    def rates(self, now_s: float, values: array[float]) -> dict[str, float]:
+        since: Sample | None = None
+        for sample in reversed(self.samples):
+            since = sample
+            if now_s - sample[0] >= APART_S:
+                break
+        if since is None or now_s <= since[0]:
+            return dict.fromkeys(self.names, 0.0)
+        passed_s = now_s - since[0]
+        return {
+            name: (value - before) / passed_s for name, value, before in zip(self.names, values, since[1], strict=True)
+        }
 
 
 @attrs.define
 class Rates:
     """The samples of all things of one kind."""
 
-    _samples: dict[Hashable, deque[tuple[float, Counters]]] = attrs.Factory(dict)
+    _kept: dict[Hashable, _Kept] = attrs.Factory(dict)
 
     def note(self, key: Hashable, now_s: float, counters: Counters) -> dict[str, float]:
         """Take a sample; returns how fast each counter grows, a second."""
-        kept = self._samples.get(key)
-        if kept is None:
-            kept = self._samples[key] = deque(maxlen=_KEPT)
-        rates = _rates(kept, now_s, counters)
-        if not kept or now_s - kept[-1][0] >= _APART_S:
-            kept.append((now_s, dict(counters)))
+        names, values = tuple(counters), array("d", counters.values())
+        kept = self._kept.get(key)
+        if kept is None or kept.names != names:
+            kept = self._kept[key] = _Kept(names)
+        rates = kept.rates(now_s, values)
+        kept.note(now_s, values, max(_FOR_A_RATE, MAX_SAMPLES // len(self._kept)))
         return rates
+
+    def samples(self, key: Hashable, name: str, moments_s: Iterable[float]) -> list[float]:
+        """A counter at moments, the newest one first; 0 where nothing was known of the thing yet."""
+        kept = self._kept.get(key)
+        if kept is None or name not in kept.names:
+            return [0 for _ in moments_s]
+        column, found = kept.names.index(name), list[float]()
+        there = list(kept.samples)  # others may take samples meanwhile
+        waiting, first = reversed(there), there[0] if kept.is_cut else None
+        sample = next(waiting, first)
+        for moment_s in moments_s:
+            while sample is not None and sample is not first and sample[0] > moment_s:
+                sample = next(waiting, first)
+            value = 0.0 if sample is None else sample[1][column]
+            found.append(int(value) if value.is_integer() else value)
+        return found
 
     def keep(self, keys: Iterable[Hashable]) -> None:
         """Forget all things but these."""
         keys = set(keys)
-        for key in [key for key in self._samples if key not in keys]:
-            del self._samples[key]
+        for key in [key for key in self._kept if key not in keys]:
+            del self._kept[key]
 
     def __len__(self) -> int:
-        return len(self._samples)
-
-
-def _rates(kept: Iterable[tuple[float, Counters]], now_s: float, counters: Counters) -> dict[str, float]:
-    since: tuple[float, Counters] | None = None
-    for sample in kept:
-        if since is None or now_s - sample[0] >= WINDOW_S:
-            since = sample
-    if since is None or now_s <= since[0]:
-        return dict.fromkeys(counters, 0.0)
-    passed_s = now_s - since[0]
-    return {name: (value - since[1].get(name, value)) / passed_s for name, value in counters.items()}
+        return len(self._kept)
 
 
 def rates_of(counters: Counters, rates: Mapping[str, float]) -> dict[str, Any]:

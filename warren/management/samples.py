@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -18,6 +18,7 @@ from warren.actors.inbox import Call
 from warren.actors.looking import ask_politely
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
+from warren.management.past import NOTHING, Past
 from warren.management.rates import Rates, rates_of
 from warren.running_node import RunningNode
 from warren.steps import run
@@ -79,12 +80,10 @@ class NodeSample:
 
     memory: Document
     queues: dict[Key, QueueSample]
-    gone: Mapping[str, int]
-    """The message stats of queues that are no more."""
-
-    def of_vhost(self, vhost: str) -> Iterator[QueueSample]:
-        """Its queues."""
-        return (sample for (name, _), sample in self.queues.items() if name == vhost)
+    lengths: dict[str | None, Counter[str]]
+    """By vhost, and of all: sums of queues' lengths."""
+    counted: dict[str | None, Counter[str]]
+    """The same of their message stats; of all, with those that are no more, and with what they read and wrote."""
 
 
 @attrs.define
@@ -126,7 +125,23 @@ class Samples:
         self._rates.keep(samples)
         if len(self._other_rates) > MAX_OTHER:
             self._other_rates.keep(())
-        return NodeSample(memory, samples, dict(self._gone))
+        return self._summed(memory, samples)
+
+    def _summed(self, memory: Document, queues: dict[Key, QueueSample]) -> NodeSample:
+        vhosts = {*self._node.actor.vhosts, *self._node.actor.down, *(vhost for vhost, _ in queues)}
+        every = (None, *vhosts)
+        lengths = {vhost: Counter(dict.fromkeys(LENGTHS, 0)) for vhost in every}
+        counted: dict[str | None, Counter[str]] = {vhost: Counter() for vhost in every}
+        counted[None].update(self._gone)
+        for (vhost, _), queue in queues.items():
+            for name in LENGTHS:
+                lengths[vhost][name] += queue.document.get(name, 0)
+            counted[vhost].update(queue.message_stats)
+            counted[None].update(queue.disk)
+        for vhost in vhosts:
+            lengths[None].update(lengths[vhost])
+            counted[None].update(counted[vhost])
+        return NodeSample(memory, queues, lengths, counted)
 
     def one(self, vhost: str, name: str) -> QueueSample | None:
         """One queue alone; ``None`` where there is none."""
@@ -138,22 +153,32 @@ class Samples:
         key = vhost, name
         return self._sample(key, entry, self._answers.get(key), self._clock())
 
-    def totals(self, sample: NodeSample, vhost: str | None = None) -> tuple[Document, Document]:
+    def totals(self, sample: NodeSample, vhost: str | None = None, past: Past = NOTHING) -> tuple[Document, Document]:
         """``queue_totals`` and ``message_stats``, with rates, of all queues or of a vhost's."""
-        now_s = self._clock()
-        lengths: Counter[str] = Counter(dict.fromkeys(LENGTHS, 0))
-        counted: Counter[str] = Counter(sample.gone if vhost is None else {})
-        for queue in sample.queues.values() if vhost is None else sample.of_vhost(vhost):
-            lengths.update({name: queue.document.get(name, 0) for name in LENGTHS})
-            counted.update(queue.message_stats)
-            if vhost is None:
-                counted.update(queue.disk)
-        said = rates_of(lengths, self._other_rates.note(("lengths", vhost), now_s, lengths))
-        return said, rates_of(counted, self._other_rates.note(("counted", vhost), now_s, counted))
+        return (
+            self.rates_of(("lengths", vhost), sample.lengths.get(vhost, {}), past),
+            self.rates_of(("counted", vhost), sample.counted.get(vhost, {}), past),
+        )
 
-    def rates_of(self, key: object, counters: Mapping[str, float]) -> Document:
-        """Any other counters with their rates."""
-        return rates_of(counters, self._other_rates.note(("other", key), self._clock(), counters))
+    def rates_of(
+        self, key: object, counters: Mapping[str, float], past: Past = NOTHING, kind: str = "msg_rates"
+    ) -> Document:
+        """Any other counters with their rates. ``kind``: which samples of the past they have."""
+        now_s = self._clock()
+        found = rates_of(counters, self._other_rates.note(key, now_s, counters))
+        past.add(found, self._other_rates, key, now_s, kind)
+        return found
+
+    def document(self, sample: QueueSample, past: Past) -> Document:
+        """A queue as the API has it, with samples of the past."""
+        if not past.ranges:
+            return sample.document
+        key, found, now_s = (sample.declaration.vhost, sample.declaration.name), dict(sample.document), self._clock()
+        past.add(found, self._rates, key, now_s, "msg_rates")
+        if "message_stats" in found:
+            found["message_stats"] = dict(found["message_stats"])
+            past.add(found["message_stats"], self._rates, key, now_s, "msg_rates")
+        return found
 
     def _stream(self, stream: Stream, now_s: float) -> QueueSample:
         """A queue of the type ``stream``, which is a topic."""

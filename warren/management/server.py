@@ -13,18 +13,23 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from warren.actors.loop_thread import LoopThread
+from warren.management import overview
 from warren.management.app import Application
 from warren.management.call import Managed, node_name_here
-from warren.management.clients import NO_CLIENTS, Clients
+from warren.management.clients import Clients, NoClients
+from warren.management.rates import APART_S
 from warren.management.settings import ManagementSettings
 from warren.running_node import RunningNode
 from warren.server.server import ListenError, Server
+from warren.storage.errors import WarrenError
 
 _LOG = logging.getLogger("warren.management")
 
 MAX_CONNECTIONS: Final = 1024
 """At a time, as with RabbitMQ."""
 _BACKLOG = 128
+SAMPLING_SHARE: Final = 100
+"""Samples are taken by the clock for one part of so many of the time."""
 _STOP_TIMEOUT_S = 2
 
 
@@ -63,12 +68,13 @@ class ManagementServer:
         self.node = node
         self.settings = ManagementSettings() if settings is None else settings
         self._server = server
-        clients: Clients = NO_CLIENTS if server is None else server
+        clients: Clients = NoClients() if server is None else server
         name = node_name_here() if server is None else server.cluster_name
         self._managed = Managed(node=node, settings=self.settings, clients=clients, node_name=name)
         self._thread: LoopThread | None = None
         self._uvicorn: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._sampling: asyncio.Task[None] | None = None
         self._socket: socket.socket | None = None
 
     @property
@@ -88,6 +94,7 @@ class ManagementServer:
         self._socket = _listening(self.settings.management_tcp_ip, self.settings.management_tcp_port)
         self._managed.addresses[:] = [self._socket.getsockname()[:2]]
         self._managed.samples.begin()
+        self._managed.clients.traffic.is_counted = True
         self._thread = None if self._server is None else self._server.thread
         if self._thread is None:
             self._thread = LoopThread("warren-management")
@@ -112,6 +119,18 @@ class ManagementServer:
         )
         self._uvicorn = _Uvicorn(config)
         self._serving = asyncio.create_task(self._uvicorn.serve(sockets=[listening]))
+        self._sampling = asyncio.create_task(self._sample_by_the_clock())
+
+    async def _sample_by_the_clock(self) -> None:
+        """Every five seconds; more seldom where that would be more than a hundredth of the time."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began_s = loop.time()
+            try:
+                overview.take_samples(self._managed, await self._managed.sample())
+            except WarrenError as error:
+                _LOG.info("no samples: %s", error)
+            await asyncio.sleep(max(APART_S, SAMPLING_SHARE * (loop.time() - began_s)))
 
     def stop(self) -> None:
         """Answer what was asked, and listen no more. Again is fine."""
@@ -127,6 +146,8 @@ class ManagementServer:
             self._socket.close()
 
     async def _stop(self) -> None:
+        if self._sampling is not None:
+            self._sampling.cancel()
         if self._uvicorn is not None and self._serving is not None:
             self._uvicorn.should_exit = True
             await self._serving

@@ -48,6 +48,8 @@ class ServerChannel:
         self.transactional = False
         self.last_queue = ""
         """The queue that was declared last: what an empty name means."""
+        self.traffic = connection.server.traffic.of_channel(self.vhost)
+        """What is counted of its messages; ``None``: nothing."""
         self.publisher: ChannelPublisher = ChannelPublisher(self)
         self.consumers: ChannelConsumers = ChannelConsumers(self)
         self.replies = ReplyConsumer(self)
@@ -188,10 +190,17 @@ class ServerChannel:
             await self.release()
 
     async def release(self) -> None:
-        """It is over: what it holds goes back."""
+        """It is over: what it holds goes back. What it has counted stays in the server's sums."""
+        counted, self.traffic = self.message_stats(), None
+        self.connection.server.traffic.channel_closed(self.vhost, counted)
         await self.consumers.release()
         if self._own_calls is not None:
             await self._own_calls.release()
+
+    def message_stats(self) -> dict[str, int]:
+        """What is counted of its messages."""
+        confirms = self.publisher.confirms
+        return {} if self.traffic is None else self.traffic.to_json(0 if confirms is None else confirms.settled)
 
     # ── for those who work for it ───────────────────────────────────────────────────────────────────────────────
 
@@ -270,6 +279,7 @@ class ServerChannel:
             "acks_uncommitted": len(consumers.uncommitted),
             "prefetch_count": consumers.prefetch,
             "global_prefetch_count": consumers.global_prefetch,
+            "message_stats": self.message_stats(),
             "connection_details": {
                 "name": connection.name,
                 "peer_host": of["peer_host"],

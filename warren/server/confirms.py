@@ -40,6 +40,11 @@ class Confirms:
     open: int = 0
     """Messages that are not settled."""
 
+    @property
+    def settled(self) -> int:
+        """Messages that are."""
+        return self._next - 1 - self.open
+
     def publish(self, count: int) -> int:
         """Number messages that were published together; the first one's number."""
         first = self._next

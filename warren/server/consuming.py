@@ -133,6 +133,8 @@ class ChannelConsumers:
         )
         for delivered in batches:
             tag = self._number(through, delivered)
+            if channel.traffic is not None:
+                channel.traffic.get(no_ack=method.no_ack, redelivered=delivered.fetched.redelivered)
             for content in contents_of(delivered.fetched):
                 if content is not None and channel.may_send:
                     answer = method_of(
@@ -145,6 +147,8 @@ class ChannelConsumers:
                     )
                     channel.send_message(answer, content.properties, content.bodies[0])
                     return
+        if channel.traffic is not None:
+            channel.traffic.got_empty += 1
         channel.send(c.Basic.GetEmpty())
 
     def _through_for(self, actor: QueueActor) -> Channel:
@@ -307,6 +311,8 @@ class ChannelConsumers:
             tag = self.unacked.give(0, sent, consumer.through)
         if piece is None or not channel.may_send:
             return
+        if channel.traffic is not None:
+            channel.traffic.deliver(count, no_ack=consumer.no_ack, redelivered=consumer.redelivered)
         method = method_of(
             c.Basic.Deliver,
             consumer_tag=consumer.tag,
@@ -397,13 +403,28 @@ class ChannelConsumers:
         if self._channel.transactional:
             self.uncommitted.append((outcome, runs))
         else:
-            _settle_runs(outcome, runs)
+            self._settle_runs(outcome, runs)
 
     def commit(self) -> None:
         """Settle what the transaction held back."""
         held, self.uncommitted = self.uncommitted, []
         for outcome, runs in held:
-            _settle_runs(outcome, runs)
+            self._settle_runs(outcome, runs)
+
+    def _settle_runs(self, outcome: str, runs: Sequence[Unacked]) -> None:
+        """Each queue gets what is its own, in one message; one that is gone has it already."""
+        traffic = self._channel.traffic
+        parts: dict[Settler, list[range]] = {}
+        for run in runs:
+            parts.setdefault(run.owner, []).append(run.seq_ids)
+            if traffic is not None and outcome == "ack":
+                traffic.acked += len(run.seq_ids)
+        for through, ranges in parts.items():
+            if not isinstance(through, Channel):
+                through.settle_ranges(outcome, ranges)
+                continue
+            with _UNLESS_GONE:
+                through.settle_ranges(outcome, ranges)
 
     def roll_back(self) -> None:
         """Forget what was held back: it is unacked again."""
@@ -413,7 +434,7 @@ class ChannelConsumers:
     def recover(self, method: c.Basic.Recover | c.Basic.RecoverAsync, *, answer: bool) -> Work:
         if not method.requeue:
             raise ProtocolError(NOT_IMPLEMENTED, "requeue=false", method.index)
-        _settle_runs("requeue", self.unacked.take_all())
+        self._settle_runs("requeue", self.unacked.take_all())
         if answer:
             self._channel.send(c.Basic.RecoverOk())
         self._let_go()
@@ -438,19 +459,6 @@ class ChannelConsumers:
             with _UNLESS_GONE:
                 requeued += await bridge.run(one.shut())
         return requeued
-
-
-def _settle_runs(outcome: str, runs: Sequence[Unacked]) -> None:
-    """Each queue gets what is its own, in one message; one that is gone has it already."""
-    parts: dict[Settler, list[range]] = {}
-    for run in runs:
-        parts.setdefault(run.owner, []).append(run.seq_ids)
-    for through, ranges in parts.items():
-        if not isinstance(through, Channel):
-            through.settle_ranges(outcome, ranges)
-            continue
-        with _UNLESS_GONE:
-            through.settle_ranges(outcome, ranges)
 
 
 def _priority(queue: QueueDeclaration, arguments: dict[str, Any]) -> int:

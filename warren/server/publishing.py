@@ -90,6 +90,8 @@ class ChannelPublisher:
 
     def _hand_over(self, addressed: _Addressed, event: Messages, numbered: int | None) -> Work:
         actors = self._route(addressed)
+        if (traffic := self._channel.traffic) is not None:
+            traffic.publish(addressed.checked.name, len(event.bodies), len(actors))
         if not actors:
             if not self._reply(addressed, event):
                 self._unroutable(addressed, event)
@@ -266,6 +268,8 @@ class ChannelPublisher:
     def _unroutable(self, addressed: _Addressed, event: Messages) -> None:
         """Messages that no queue gets: back, where the client wants to know."""
         method: c.Basic.Publish = event.method  # type: ignore[assignment]
+        if self._channel.traffic is not None:
+            self._channel.traffic.unrouted[method.mandatory] += len(event.bodies)
         if not method.mandatory or not self._channel.may_send:
             return
         returned = method_of(

@@ -22,6 +22,7 @@ from warren.server.direct_reply import ReplyAddresses
 from warren.server.directory_socket import DirectorySocket
 from warren.server.peer import Peer
 from warren.server.settings import ServerSettings, TlsSettings
+from warren.server.traffic import Traffic
 from warren.storage.errors import StorageError, WarrenError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Server:
         self.cluster_name = f"warren@{socket.gethostname()}"
         self.connections: dict[str, ClientConnection] = {}
         """By name; changed in the loop's thread alone."""
+        self.traffic = Traffic()
         self.replies = ReplyAddresses()
         """Who waits for direct replies."""
         self.addresses: list[tuple[str, int]] = []
@@ -211,12 +213,14 @@ class Server:
             _LOG.warning("%s: refused, there are %d connections", connection.name, most)
             return False
         self.connections[connection.name] = connection
+        self.traffic.churn["connection_created"] += 1
         return True
 
     def discard(self, connection: ClientConnection) -> None:
         """A connection is over."""
         if self.connections.get(connection.name) is connection:
             del self.connections[connection.name]
+            self.traffic.churn["connection_closed"] += 1
         if not self.connections and self._idle is not None:
             self._idle.set()
 

@@ -194,6 +194,8 @@ class StreamConsumer:
 
     def _deliver(self, messages: Sequence[StreamMessage]) -> None:
         channel = self._channel
+        if channel.traffic is not None:
+            channel.traffic.deliver(len(messages), no_ack=False, redelivered=False)
         tag = channel.consumers.unacked.give(0, range(messages[0].offset, messages[0].offset + len(messages)), self)
         for (exchange, routing_key), found in itertools.groupby(messages, _address):
             same = list(found)

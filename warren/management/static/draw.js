@@ -83,27 +83,35 @@ export class Gauge {
   }
 }
 
-/** The course of a number, the newest on the right; so many values are kept. */
+/** The course of a number over the last seconds, so many, the newest on the right. */
 export class History {
-  constructor(label, kept = 120) {
+  constructor(label, seconds = 600) {
     this.label = label;
-    this.kept = kept;
-    this.values = [];
+    this.seconds = seconds;
+    this.points = [];
     this.curve = shape("polyline", { class: "curve" });
     this.element = shape(
       "svg", { class: "history", viewBox: `0 0 ${WIDE} 100`, preserveAspectRatio: "none", role: "img" }, this.curve,
     );
   }
 
+  /** Put what the API knows of the past (samples, the newest first) ahead of all. */
+  begin(samples) {
+    const first = this.points.length ? this.points[0].at : Infinity;
+    const before = samples.map((one) => ({ value: one.sample, at: one.timestamp / 1000 })).filter((one) => one.at < first);
+    this.points.unshift(...before.reverse());
+  }
+
   add(value) {
-    this.values.push(value);
-    if (this.values.length > this.kept) this.values.shift();
-    const most = Math.max(1, ...this.values);
-    const points = this.values.map((one, index) => {
-      const x = WIDE - ((this.values.length - 1 - index) * WIDE) / (this.kept - 1);
-      return `${x.toFixed(1)},${(97 - (94 * one) / most).toFixed(1)}`;
+    const now = Date.now() / 1000;
+    this.points.push({ value, at: now });
+    while (this.points[0].at < now - this.seconds) this.points.shift();
+    const most = Math.max(1, ...this.points.map((one) => one.value));
+    const drawn = this.points.map((one) => {
+      const x = WIDE - ((now - one.at) * WIDE) / this.seconds;
+      return `${x.toFixed(1)},${(97 - (94 * one.value) / most).toFixed(1)}`;
     });
-    this.curve.setAttribute("points", points.join(" "));
+    this.curve.setAttribute("points", drawn.join(" "));
     this.element.setAttribute("aria-label", `${this.label}: ${number(value)} now, at most ${number(most)}`);
   }
 }

@@ -2,7 +2,7 @@
 
 import { change, get, part } from "./api.js";
 import { ask, make, Rows, setText } from "./dom.js";
-import { bytes, number } from "./draw.js";
+import { bytes, number, rate } from "./draw.js";
 
 function table(title, columns) {
   const body = make("tbody");
@@ -18,11 +18,14 @@ function lines(body, columns) {
   });
 }
 
+/** How fast a count grows, a second. */
+const grows = (one, name) => rate(one.message_stats?.[`${name}_details`]?.rate);
+
 export function connectionsView() {
   const about = [["connection"], ["user"], ["vhost", "wide"], ["state"], ["channels", "number"], ["received", "number wide"],
     ["sent", "number wide"], ["", ""]];
   const through = [["channel"], ["mode", "wide"], ["consumers", "number"], ["unacked", "number"], ["unconfirmed", "number"],
-    ["prefetch", "number"]];
+    ["prefetch", "number wide"], ["published/s", "number"], ["delivered/s", "number"]];
   const top = table("Connections", about);
   const below = table("Channels", through);
   const connections = lines(top.body, about);
@@ -52,7 +55,8 @@ export function connectionsView() {
       channels.update(open, (one) => one.name, (row, one) => {
         const mode = [one.confirm ? "confirm" : "", one.transactional ? "transactions" : ""].filter(Boolean).join(", ") || "plain";
         [one.name, mode, number(one.consumer_count), number(one.messages_unacknowledged), number(one.messages_unconfirmed),
-          one.prefetch_count ? number(one.prefetch_count) : "any"].forEach((text, index) => setText(row.cells[index], text));
+          one.prefetch_count ? number(one.prefetch_count) : "any", grows(one, "publish"), grows(one, "deliver_get"),
+        ].forEach((text, index) => setText(row.cells[index], text));
       });
       const held = found.filter((one) => one.state === "blocked").length;
       return held ? `${number(held)} connections are held back` : "";
@@ -66,7 +70,8 @@ function close(one) {
 }
 
 export function exchangesView() {
-  const columns = [["exchange"], ["type"], ["vhost"], ["kind", "wide"], ["bindings", "number"]];
+  const columns = [["exchange"], ["type"], ["vhost"], ["kind", "wide"], ["bindings", "number"],
+    ["in/s", "number"], ["out/s", "number"]];
   const all = table("Exchanges", columns);
   const rows = lines(all.body, columns);
   return {
@@ -81,8 +86,8 @@ export function exchangesView() {
       }
       rows.update(found, (one) => JSON.stringify([one.vhost, one.name]), (row, one) => {
         const kind = ["durable", "auto_delete", "internal"].filter((name) => one[name]).join(", ") || "transient";
-        [one.name || "(default)", one.type, one.vhost, kind, number(counts.get(JSON.stringify([one.vhost, one.name])) || 0)]
-          .forEach((text, index) => setText(row.cells[index], text));
+        [one.name || "(default)", one.type, one.vhost, kind, number(counts.get(JSON.stringify([one.vhost, one.name])) || 0),
+          grows(one, "publish_in"), grows(one, "publish_out")].forEach((text, index) => setText(row.cells[index], text));
       });
       return "";
     },

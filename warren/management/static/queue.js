@@ -18,6 +18,7 @@ export function queueView(vhost, name) {
   const said = make("p", { class: "quiet", role: "status" });
   const more = make("button", { type: "button", hidden: true }, "More");
   let next = null;
+  let begun = false;
 
   function tell(text) { setText(said, text); }
 
@@ -108,10 +109,15 @@ export function queueView(vhost, name) {
         make("div", { class: "row spread" },
           make("h2", {}, name), make("a", { href: "#/queues" }, "All queues")),
         bar.element, legend(), lists, numbers,
-        make("figure", {}, make("figcaption", {}, "ready messages, the last two minutes"), history.element), about),
+        make("figure", {}, make("figcaption", {}, "ready messages, the last ten minutes"), history.element), about),
       make("section", { class: "panel", "aria-label": "Messages" },
         make("div", { class: "row spread" }, make("h3", {}, "Messages"), actions), said, messages, more)),
     async update() {
+      if (!begun) {
+        begun = true;
+        const past = await get(`${path}?columns=messages_ready_details&lengths_age=600&lengths_incr=5`);
+        history.begin(past.messages_ready_details?.samples ?? []);
+      }
       const found = await get(`snapshot?${new URLSearchParams({ vhost, queue: name })}`);
       const row = found.queue;
       bar.update(row, Math.max(1000, row.ready));

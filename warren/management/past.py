@@ -1,0 +1,76 @@
+"""Samples of the past, as requests ask for them: ``lengths_age=600&lengths_incr=5``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from warren.management.http import HttpError
+from warren.management.rates import KEPT_S, Rates
+
+_KINDS: Final = ("lengths", "msg_rates", "data_rates", "node_stats")
+_OF_LENGTHS: Final = frozenset({"messages", "messages_ready", "messages_unacknowledged"})
+_OF_DATA: Final = frozenset({"recv_oct", "send_oct"})
+_DETAILS: Final = "_details"
+
+
+@attrs.frozen
+class Range:
+    """How far back, and how far apart, in seconds."""
+
+    age_s: int
+    incr_s: int
+
+    def samples(self, rates: Rates, key: Hashable, name: str, now_s: float) -> dict[str, Any]:
+        """What the details of a counter have of them: ``samples``, ``avg`` and ``avg_rate``."""
+        now = time.time()
+        last = int(now) // self.incr_s * self.incr_s
+        moments = [last - back for back in range(0, self.age_s + 1, self.incr_s)]
+        values = rates.samples(key, name, [now_s - (now - moment) for moment in moments])
+        passed_s = moments[0] - moments[-1]
+        return {
+            "samples": [
+                {"sample": value, "timestamp": 1000 * moment} for value, moment in zip(values, moments, strict=True)
+            ],
+            "avg_rate": (values[0] - values[-1]) / passed_s if passed_s else 0.0,
+            "avg": sum(values) / len(values),
+        }
+
+
+@attrs.frozen
+class Past:
+    """What of the past a request wants to see."""
+
+    ranges: Mapping[str, Range]
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Past:
+        """As a query says it. Raises :class:`HttpError` for what is not kept."""
+        found = {}
+        for kind in _KINDS:
+            age, incr = query.get(f"{kind}_age", ""), query.get(f"{kind}_incr", "")
+            if age.isdecimal() and incr.isdecimal():  # RabbitMQ takes no notice of anything else
+                asked = Range(int(age), int(incr))
+                if not 0 < asked.incr_s <= asked.age_s <= KEPT_S:
+                    raise HttpError(
+                        400,
+                        "invalid_range_parameters",
+                        f"Invalid range parameters: age {asked.age_s}, incr {asked.incr_s}",
+                    )
+                found[kind] = asked
+        return cls(found)
+
+    def add(self, document: dict[str, Any], rates: Rates, key: Hashable, now_s: float, others: str) -> None:
+        """Put samples into the details of counters. ``others``: of which kind those are whose names do not say it."""
+        for detail, said in document.items() if self.ranges else ():
+            if detail.endswith(_DETAILS):
+                name = detail.removesuffix(_DETAILS)
+                kind = "lengths" if name in _OF_LENGTHS else "data_rates" if name in _OF_DATA else others
+                if (wanted := self.ranges.get(kind)) is not None:
+                    document[detail] = said | wanted.samples(rates, key, name, now_s)
+
+
+NOTHING: Final = Past({})

@@ -1,0 +1,112 @@
+"""What goes through channels and exchanges, counted under the names of RabbitMQ's message stats.
+
+Messages are counted where a management API shows them, and else not: a channel that nobody counts has no
+:class:`ChannelTraffic`. All of it is in the server's event loop.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Final
+
+import attrs
+
+PUBLISHED: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable")
+DELIVERED: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "ack", "redeliver")
+
+ExchangeKey = tuple[str, str]
+"""Vhost and name."""
+
+
+@attrs.define(eq=False)
+class ExchangeTraffic:
+    """What was published to an exchange, and what came out of it for queues."""
+
+    publish_in: int = 0
+    publish_out: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        """Empty where there was nothing."""
+        return {"publish_in": self.publish_in, "publish_out": self.publish_out} if self.publish_in else {}
+
+
+@attrs.define(eq=False)
+class Traffic:
+    """That of a node."""
+
+    is_counted: bool = False
+    """Whether messages are."""
+    churn: Counter[str] = attrs.Factory(Counter)
+    """Connections and channels that came and went."""
+    exchanges: dict[ExchangeKey, ExchangeTraffic] = attrs.Factory(dict)
+    gone: dict[str, Counter[str]] = attrs.Factory(dict)
+    """By vhost: what channels that are closed have counted."""
+
+    def publish(self, vhost: str, exchange: str, count: int, queues: int) -> None:
+        """So many messages for so many queues each."""
+        found = self.exchanges.get((vhost, exchange))
+        if found is None:
+            found = self.exchanges[vhost, exchange] = ExchangeTraffic()
+        found.publish_in += count
+        found.publish_out += count * queues
+
+    def of_channel(self, vhost: str) -> ChannelTraffic | None:
+        """For a new channel."""
+        self.churn["channel_created"] += 1
+        return ChannelTraffic(self, vhost) if self.is_counted else None
+
+    def channel_closed(self, vhost: str, counted: dict[str, int]) -> None:
+        """What it has counted stays in the sums."""
+        self.churn["channel_closed"] += 1
+        if counted:
+            self.gone.setdefault(vhost, Counter()).update(counted)
+
+    def forget_exchanges(self, gone: Collection[ExchangeKey]) -> None:
+        """They were deleted."""
+        for key in gone:
+            del self.exchanges[key]
+
+
+class ChannelTraffic:
+    """That of one channel."""
+
+    __slots__ = ("_traffic", "_vhost", "acked", "delivered", "got", "got_empty", "published", "redelivered", "unrouted")
+
+    def __init__(self, traffic: Traffic, vhost: str) -> None:
+        self._traffic = traffic
+        self._vhost = vhost
+        self.published = self.acked = self.redelivered = self.got_empty = 0
+        self.unrouted = [0, 0]
+        """Messages that no queue got: dropped, returned."""
+        self.delivered = [0, 0]
+        """To consumers that ack, and to those that need not."""
+        self.got = [0, 0]
+        """The same one by one."""
+
+    def publish(self, exchange: str, count: int, queues: int) -> None:
+        """So many messages for so many queues each."""
+        self.published += count
+        self._traffic.publish(self._vhost, exchange, count, queues)
+
+    def deliver(self, count: int, *, no_ack: bool, redelivered: bool) -> None:
+        """To a consumer."""
+        self.delivered[no_ack] += count
+        if redelivered:
+            self.redelivered += count
+
+    def get(self, *, no_ack: bool, redelivered: bool) -> None:
+        """One message."""
+        self.got[no_ack] += 1
+        self.redelivered += redelivered
+
+    def to_json(self, confirmed: int = 0) -> dict[str, int]:
+        """Those of publishing where it has published, those of consuming where it has consumed."""
+        found: dict[str, int] = {}
+        if self.published:
+            dropped, returned = self.unrouted
+            found |= dict(zip(PUBLISHED, (self.published, confirmed, returned, dropped), strict=True))
+        counts = *self.delivered, *self.got, self.got_empty, self.acked, self.redelivered
+        if any(counts):
+            found |= {"deliver_get": sum(self.delivered) + sum(self.got), **dict(zip(DELIVERED, counts, strict=True))}
+        return found
