@@ -213,7 +213,7 @@ class NodeRegistry(NodePart):
         if entry is not None:
             entry.check_owner(owner)
         else:
-            self._check_queue_limit(vhost, declaration)
+            self.check_queue_limit(vhost.name, declaration.name)
         if self.definitions.declare_queue(declaration, named_by_node=declaration.name.startswith("amq.gen-")):
             self._save()
             entry = vhost.queues[declaration.name] = QueueEntry(declaration, owner if declaration.exclusive else None)
@@ -224,15 +224,16 @@ class NodeRegistry(NodePart):
             actor.call_soon(actor.touch)
         return entry
 
-    def _check_queue_limit(self, vhost: RunningVhost, declaration: QueueDeclaration) -> None:
-        count = len(vhost.queues) + len(self.streams.of(vhost.name))
-        self.parameters.check_queue_limit(vhost.name, declaration.name, count)
+    def check_queue_limit(self, vhost: str, queue: str) -> None:
+        """Raise :class:`PreconditionFailedError` where a vhost may not have one more queue."""
+        count = len(self.vhost(vhost).queues) + len(self.streams.of(vhost))
+        self.parameters.check_queue_limit(vhost, queue, count)
 
     def declare_stream(self, declaration: QueueDeclaration) -> Stream:
         """See that a stream is there; one that is, is the one that is asked for or it is refused."""
         vhost = self.vhost(declaration.vhost)
         if not vhost.definitions.has("queue", declaration.name):
-            self._check_queue_limit(vhost, declaration)
+            self.check_queue_limit(vhost.name, declaration.name)
         if self.definitions.declare_queue(declaration):
             declaration = vhost.definitions.queue(declaration.name)
             self.declare_topic(declaration.topic, 1)  # a crash before the next line leaves an empty topic

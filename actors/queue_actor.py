@@ -32,6 +32,7 @@ from warren.actors.looking import BrowsedMessage, browse
 from warren.actors.node_context import NodeContext
 from warren.actors.queue_output import Dispatch, QueueOutput
 from warren.actors.sampling import sample_queue
+from warren.actors.shared_prefetch import SharedPrefetch
 from warren.actors.store_actor import RemoteStore
 from warren.actors.timer import tell
 from warren.queue_index.acking import tag_ranges
@@ -151,6 +152,7 @@ class QueueActor(QueueOutput):
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Returns how many messages were ready. The actor stops."""
+        self.queue_turn.hand_out()
         deleted = self.process.delete(if_empty=if_empty, if_unused=if_unused)
         self._say_last_word()
         self._recover_on()
@@ -251,12 +253,18 @@ class QueueActor(QueueOutput):
     def _on_subscribe(self, message: m.Subscribe) -> None:
         self.queue_turn.subscribe(message.consumer, message.deliveries)
         self._bound(message.deliveries, message.consumer.prefetch)
+        self._note_shared(message.consumer.shared)
 
-    def set_prefetch(self, tag: str, prefetch: int) -> None:
-        """How many messages may be unacked with a consumer from now on; 0: any number."""
-        self.queue_turn.set_prefetch(tag, prefetch)
+    def set_prefetch(self, tag: str, prefetch: int, shared: SharedPrefetch | None = None) -> None:
+        """How many messages may be unacked with a consumer from now on; 0: any number. ``shared``: and with others."""
+        self.queue_turn.set_prefetch(tag, prefetch, shared)
+        self._note_shared(shared)
         if (deliveries := self.deliveries.get(tag)) is not None:
             self._bound(deliveries, prefetch)
+
+    def _note_shared(self, shared: Any) -> None:
+        if isinstance(shared, SharedPrefetch):
+            shared.queues[self] = functools.partial(self.call_soon, lambda: self.queue_turn.resume_shared(shared))
 
     def _bound(self, deliveries: Deliveries, prefetch: int) -> None:
         """Without a prefetch a consumer gets more as it takes what it has."""
@@ -307,6 +315,12 @@ class QueueActor(QueueOutput):
         """It was declared again: x-expires begins anew."""
         self.queue_turn.worked = True
         self.process.touch()
+
+    def lengths(self) -> tuple[int, int]:
+        """Messages that are ready, and consumers. To ask is to use it."""
+        self.touch()
+        self.queue_turn.hand_out()
+        return len(self.process), self.process.consumer_count
 
     def set_policies(self, policies: AppliedPolicies) -> None:
         """Other policies hold from now on."""

@@ -104,7 +104,7 @@ class QueueFrontEnd(FrontEnd):
         if not self.coalesces:
             inbox.seal()
         if here and self.deliveries:
-            self._wake_consumer()
+            self.wake_consumer()
         return batch.confirm
 
     def join(self, key: PublishKey, body: bytes) -> Confirm | None:
@@ -118,10 +118,10 @@ class QueueFrontEnd(FrontEnd):
         if batch is None:
             return None
         if self.deliveries:
-            self._wake_consumer()
+            self.wake_consumer()
         return batch.confirm  # type: ignore[attr-defined,no-any-return]
 
-    def _wake_consumer(self) -> None:
+    def wake_consumer(self) -> None:
         """Let a consumer that waits have what was handed over, in this thread."""
         if self.consumer_waits():
             self.turn()
@@ -162,7 +162,7 @@ class QueueFrontEnd(FrontEnd):
             raise self.stopped_error()
         self.actor_inbox.put(Letter(message), len(bodies))
         if here and self.deliveries:
-            self._wake_consumer()
+            self.wake_consumer()
         return confirm
 
     def consumer_waits(self) -> bool:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.amqp_differential import first_difference, own_server, real_server, report
-from tests.support.amqp_program import program_of
+from tests.support.amqp_differential import Side, first_difference, own_server, program_of, real_server, report
 from tests.support.broker import requires_broker
 from tests.support.differential_program import Step
 
@@ -20,18 +19,18 @@ TRIES = 3
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with real_server(tmp_path_factory.mktemp("broker")) as port:
-        yield port
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
+    with real_server(tmp_path_factory.mktemp("broker")) as side:
+        yield side
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with own_server(tmp_path_factory.mktemp("warren") / "node") as port:
-        yield port
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
+    with own_server(tmp_path_factory.mktemp("warren") / "node") as side:
+        yield side
 
 
-def repeated(one: int, other: int, seed: int) -> str:
+def repeated(one: Side, other: Side, seed: int) -> str:
     """What differs, and does so each time: what a busy machine brings about once is no difference."""
     said = ""
     for _ in range(TRIES):
@@ -41,13 +40,13 @@ def repeated(one: int, other: int, seed: int) -> str:
 
 
 @requires_broker
-def test_random_programs_are_answered_as_a_broker_answers_them(own: int, real: int) -> None:
+def test_random_programs_are_answered_as_a_broker_answers_them(own: Side, real: Side) -> None:
     differences = [text for seed in SEEDS if (text := repeated(own, real, seed))]
     assert not differences, "\n".join(differences)
 
 
 @requires_broker
-def test_a_broker_says_the_same_twice(real: int) -> None:
+def test_a_broker_says_the_same_twice(real: Side) -> None:
     assert not [text for seed in SAME_TWICE if (text := repeated(real, real, seed))]
 
 

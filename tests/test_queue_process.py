@@ -572,3 +572,47 @@ def test_looking_at_the_head_takes_nothing(mode: str) -> None:
     assert queue.head_due(25, 1) == (1, True)
     assert [queue.head_excess(*excess) for excess in ((0, 1), (0, 2), (0, 3), (2, 1), (9, 9))] == [1, 1, 2, 2, 3]
     assert (len(queue), queue.drop_many(2), queue.drop_many(9), queue.drop_many(1)) == (3, 2, 1, 0)
+
+
+# ── consumers that share a prefetch ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Contended:
+    """Room that others take between the look at it and the grasp."""
+
+    def __init__(self) -> None:
+        self.room = 2
+        self.left = 0
+
+    def take(self, count: int) -> int:
+        taken = min(count, self.left)
+        self.left -= taken
+        self.room = self.left
+        return taken
+
+    def give_back(self, count: int) -> None:
+        self.room = self.left = self.left + count
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-length": 5, "x-message-ttl": 1000}])
+def test_room_that_others_have_taken_meanwhile_keeps_messages_in_the_queue(arguments: dict[str, int]) -> None:
+    bench, shared = Bench(arguments), Contended()
+    bench.queue.add_consumer(Consumer("c", "t", prefetch=9, shared=shared))
+    bench.publish(*bodies(3))
+    assert bench.delivered() == []
+    assert len(bench.queue) == 3
+    shared.give_back(2)
+    bench.queue.resume(shared)
+    assert bench.delivered() == [("t", 1, b"body 0"), ("t", 2, b"body 1")]
+    bench.queue.check_invariants()
+
+
+def test_room_that_is_shared_and_not_needed_is_given_back() -> None:
+    bench, shared = Bench(), Contended()
+    shared.room = shared.left = 5
+    bench.publish(b"due", expiration_ms=1)
+    bench.publish(b"stays")
+    bench.later(10)
+    bench.queue.add_consumer(Consumer("c", "t", prefetch=9, shared=shared))
+    assert bench.delivered() == [("t", 1, b"stays")]
+    assert shared.left == 4

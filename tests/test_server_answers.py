@@ -104,3 +104,89 @@ def test_what_came_before_a_violation_in_the_same_read_breaks_nothing(
     [(name, close), end] = link.came
     assert (name, close["reply_code"], end) == ("connection.close", 501, ("eof", {}))
     assert caplog.records == []
+
+
+def test_what_is_given_back_goes_to_a_consumer_that_waits_before_somebody_gets_it(port: int) -> None:
+    give_back = {"verb": "basic.nack", "delivery": 0, "requeue": True}
+    steps = [give_back, {"verb": "basic.get", "queue": "@q"}, {"verb": "queue.purge", "queue": "@q"}]
+    found = told(
+        port,
+        ("queue.declare", {"queue": "@q"}),
+        published(),
+        ("basic.get", {"queue": "@q"}),
+        ("basic.consume", {"queue": "@q", "consumer_tag": "@c"}),
+        ("pipeline", {"steps": steps}),
+    )[-1]
+    assert [name for name, _ in found["0.1"]] == ["basic.get_empty", "queue.purge_ok"]
+    assert [arguments["redelivered"] for _, arguments in found["0.1 to @c"]] == [True]
+
+
+def test_a_dead_letter_comes_behind_the_message_it_was(port: int) -> None:
+    dies = {"x-max-length": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "@q"}
+    found = told(
+        port,
+        ("queue.declare", {"queue": "@full", "arguments": dies | {"x-overflow": "reject-publish-dlx"}}),
+        ("queue.declare", {"queue": "@q"}),
+        ("queue.bind", {"queue": "@full", "exchange": "amq.fanout"}),
+        ("queue.bind", {"queue": "@q", "exchange": "amq.fanout"}),
+        ("basic.consume", {"queue": "@q", "consumer_tag": "@c"}),
+        published(exchange="amq.fanout", count=2),
+    )[-1]
+    dead = ["x-death" in arguments["properties"] for _, arguments in found["0.1 to @c"]]
+    assert dead == [False, False, True, True]
+
+
+def settled(verb: str = "basic.ack", **arguments: Any) -> tuple[str, dict[str, Any]]:
+    return verb, {"delivery": 0} | arguments
+
+
+def test_a_prefetch_of_a_whole_channel_does_not_count_what_was_got(port: int) -> None:
+    found = told(
+        port,
+        ("queue.declare", {"queue": "@q"}),
+        published(count=4),
+        ("basic.qos", {"prefetch_count": 1, "global_": True}),
+        ("basic.get", {"queue": "@q"}),
+        ("basic.consume", {"queue": "@q", "consumer_tag": "@c"}),
+        settled(),
+        settled(),
+    )
+    assert found[4]["queues"] == {"@q": [2, 1]}
+    assert found[5]["queues"] == {"@q": [2, 1]}, "what was got makes no room"
+    assert found[6]["queues"] == {"@q": [1, 1]}
+
+
+def test_a_prefetch_of_a_whole_channel_holds_for_all_its_consumers_and_keeps_nothing_from_others(port: int) -> None:
+    consumes = [("basic.consume", {"queue": f"@q{at}", "consumer_tag": f"@c{at}"}) for at in (0, 1)]
+    without_ack = ("basic.consume", {"queue": "@q1", "consumer_tag": "@c2", "no_ack": True})
+    other = ("basic.consume", {"queue": "@q1", "consumer_tag": "@c3", "channel": 2})
+    found = told(
+        port,
+        *(("queue.declare", {"queue": f"@q{at}"}) for at in (0, 1)),
+        ("basic.qos", {"prefetch_count": 2, "global_": True}),
+        *consumes,
+        published(routing_key="@q0", count=3),
+        without_ack,
+        published(routing_key="@q1", count=2),
+        other,
+        settled(multiple=True),
+        published(routing_key="@q1", count=2, channel=2),
+    )
+    assert found[5]["queues"] == {"@q0": [1, 1], "@q1": [0, 1]}
+    assert found[7]["queues"]["@q1"] == [2, 2], "nobody has room, whether it acks or not"
+    assert len(found[8]["0.2 to @c3"]) == 2
+    assert len(found[9]["0.1 to @c0"]) == 1
+    assert "0.2 to @c3" in found[10]
+
+
+def test_a_prefetch_of_each_consumer_ends_that_of_the_whole_channel(port: int) -> None:
+    found = told(
+        port,
+        ("queue.declare", {"queue": "@q"}),
+        ("basic.qos", {"prefetch_count": 1, "global_": True}),
+        ("basic.consume", {"queue": "@q", "consumer_tag": "@c"}),
+        published(count=5),
+        ("basic.qos", {"prefetch_count": 2}),
+    )
+    assert found[3]["queues"] == {"@q": [4, 1]}
+    assert found[4]["queues"] == {"@q": [0, 1]}, "the consumer was there before, and has none"

@@ -114,3 +114,39 @@ def test_the_real_one_says_the_same(tmp_path: Path) -> None:
         seen = lives(Side(broker.amqp_port, change))
         # which of two processes there is first to end its connections differs from run to run
         assert [(code, text.replace("is down", "is deleted")) for code, text in seen] == SEEN
+
+
+def refused(work: Callable[[], object]) -> tuple[int, str]:
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+        work()
+    return closed.value.reply_code, closed.value.reply_text
+
+
+def test_a_right_that_is_taken_away_is_gone_for_channels_that_have_used_it(tmp_path: Path) -> None:
+    with warren.open(tmp_path / "data") as node:
+        node.add_user("bob", "secret")
+        node.set_permissions("bob", ".*", ".*", ".*")
+        side = Side(node.serve(ServerSettings(port=0)).addresses[0][1], {})
+        channel = side.connect(vhost="/").channel()
+        channel.confirm_delivery()
+        channel.queue_declare("q")
+        channel.basic_publish("", "q", b"m")
+        node.set_permissions("bob", ".*", "^other$", ".*")
+        why = "ACCESS_REFUSED - access to exchange 'amq.default' in vhost '/' refused for user 'bob'"
+        assert refused(lambda: channel.basic_publish("", "q", b"m")) == (403, why)
+
+
+def test_an_impersonator_publishes_in_the_name_of_others(tmp_path: Path) -> None:
+    alices = pika.BasicProperties(user_id="alice")
+    with warren.open(tmp_path / "data") as node:
+        node.add_user("bob", "secret", tags=["impersonator"])
+        node.set_permissions("bob", ".*", ".*", ".*")
+        side = Side(node.serve(ServerSettings(port=0)).addresses[0][1], {})
+        channel = side.connect(vhost="/").channel()
+        channel.confirm_delivery()
+        channel.queue_declare("q")
+        channel.basic_publish("", "q", b"m", alices)
+        assert channel.basic_get("q")[1].user_id == "alice"
+        node.set_user_tags("bob", [])
+        why = "PRECONDITION_FAILED - user_id property set to 'alice' but authenticated user was 'bob'"
+        assert refused(lambda: channel.basic_publish("", "q", b"m", alices)) == (406, why)

@@ -65,16 +65,21 @@ def _give_all(
     *,
     here: bool,
 ) -> Confirm:
+    """All of them have the messages before the first does anything with them: a dead letter comes later."""
     msg_ids = node.new_msg_ids(len(bodies))
     parts: list[Future] = []
     each_bytes = reserved_bytes // len(actors)
     try:
         for actor in actors:
             reserved_bytes -= each_bytes
-            parts.append(actor.publish_many(key, bodies, each_bytes, msg_ids=msg_ids, here=here))
+            parts.append(actor.publish_many(key, bodies, each_bytes, msg_ids=msg_ids, here=False))
     except BaseException:
         node.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
         raise
+    if here:
+        for actor in actors:
+            if isinstance(actor, QueueActor) and actor.deliveries:
+                actor.wake_consumer()
     return CountDown(parts)
 
 

@@ -60,10 +60,18 @@ class ChangeNotes:
 class NotedTable(Generic[K, V]):
     """The definitions of one kind, all durable, by their names. One writer; any thread may look."""
 
-    __slots__ = ("_items", "_kind", "_notes", "_to_json")
+    __slots__ = ("_changed", "_items", "_kind", "_notes", "_to_json")
 
-    def __init__(self, notes: ChangeNotes, kind: Kind, to_json: Callable[[K, V], Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        notes: ChangeNotes,
+        kind: Kind,
+        to_json: Callable[[K, V], Mapping[str, Any]],
+        changed: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``changed``: called whenever something else stands in it."""
         self._notes = notes
+        self._changed = changed
         self._kind = kind
         self._to_json: Callable[[K, V], Mapping[str, Any]] = to_json
         self._items: dict[K, V] = {}
@@ -71,13 +79,13 @@ class NotedTable(Generic[K, V]):
     def put(self, key: K, value: V) -> bool:
         """Returns whether that is new. Raises :class:`ArgumentsError` for what cannot be written down."""
         if key not in self._items:
-            undo: Callable[[], object] = functools.partial(self._items.pop, key)
+            undo: Callable[[], object] = functools.partial(self._unset, key)
         elif (old := self._items[key]) == value:
             return False
         else:
-            undo = functools.partial(self._items.__setitem__, key, old)
+            undo = functools.partial(self._set, key, old)
         self._notes.note("put", self._kind, self._to_json(key, value))
-        self._items[key] = value
+        self._set(key, value)
         self._notes.undo.append(undo)
         return True
 
@@ -87,9 +95,17 @@ class NotedTable(Generic[K, V]):
             return False
         value = self._items[key]
         self._notes.note("drop", self._kind, self._to_json(key, value))
-        del self._items[key]
-        self._notes.undo.append(lambda: self._items.__setitem__(key, value))
+        self._unset(key)
+        self._notes.undo.append(lambda: self._set(key, value))
         return True
+
+    def _set(self, key: K, value: V) -> None:
+        self._items[key] = value
+        self._changed()
+
+    def _unset(self, key: K) -> None:
+        del self._items[key]
+        self._changed()
 
     def get(self, key: K) -> V | None:
         return self._items.get(key)

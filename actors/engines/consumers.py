@@ -1,9 +1,10 @@
 """Consumers of one queue: who gets the next message, and what each channel has not settled.
 
-A consumer has *room* while fewer messages than its prefetch are unacked with it; one that acks nothing, or has no
-prefetch, always has. Consumers stand in one ring for each priority. The next message goes to the first one of the
-highest ring, which then goes to the end of it. One that has no room when it is its turn leaves its ring, and comes back
-to the end when an ack makes room; one that has room again before its turn has kept its place.
+A consumer has *room* while fewer messages than its prefetch are unacked with it, and there is room in what it shares
+with others, if it does; one that acks nothing, or has no prefetch, always has. Consumers stand in one ring for each
+priority. The next message goes to the first one of the highest ring, which then goes to the end of it. One that has no
+room when it is its turn leaves its ring, and comes back to the end when an ack makes room; one that has room again
+before its turn has kept its place.
 
 *Exclusive*: the only consumer, while it is there. *Single active consumer*: the first one that came gets everything;
 when it goes, the next one of the rings does. It does not lose its place because it has no room, nor to one of higher
@@ -11,15 +12,15 @@ priority. Where it is cancelled with messages that it has not settled, its *succ
 the queue hands out anew for another reason: messages that come back, a consumer that comes, a channel that goes. So
 what comes back is delivered before what stood behind it.
 
-Invariants: a consumer that has room is in its ring; what counts as unacked with a consumer is the number of
-its tags.
+Invariants: a consumer that has room, and shares none, is in its ring; what counts as unacked with a consumer is the
+number of its tags.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
@@ -27,6 +28,20 @@ from warren.actors.engines.delivery_tags import DeliveryTags, TagRun
 from warren.actors.engines.errors import AccessRefusedError, PreconditionFailedError
 
 UNLIMITED_ROOM = 1 << 62
+
+
+class Shared(Protocol):
+    """What several consumers, of any queues, may have unacked together. Others take and give at the same time."""
+
+    @property
+    def room(self) -> int:
+        """How many messages more there is room for, at the moment."""
+
+    def take(self, count: int) -> int:
+        """Take room for so many; for how many there was."""
+
+    def give_back(self, count: int) -> None:
+        """So many did not need theirs."""
 
 
 @attrs.frozen
@@ -45,6 +60,8 @@ class Consumer:
     priority: int = 0
     """Lower ones get only what higher ones have no room for."""
     arguments: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    shared: Shared | None = attrs.field(default=None, eq=False)
+    """Beside its own prefetch, which is not 0 then unless it acks unseen."""
 
 
 @attrs.define(eq=False)
@@ -60,9 +77,23 @@ class ConsumerState:
     @property
     def room(self) -> int:
         consumer = self.consumer
-        if not consumer.prefetch or not consumer.ack_required:
-            return UNLIMITED_ROOM
-        return max(consumer.prefetch - self.unacked, 0)
+        limited = consumer.prefetch and consumer.ack_required
+        room = max(consumer.prefetch - self.unacked, 0) if limited else UNLIMITED_ROOM
+        if (shared := consumer.shared) is None:
+            return room
+        return (room if shared.room else 0) if consumer.acks_unseen else min(room, shared.room)
+
+    def take_shared(self, count: int) -> int:
+        """Take so many of what it shares; how many it may have. One that acks unseen takes none, and needs one."""
+        shared = self.consumer.shared
+        if shared is None or self.consumer.acks_unseen:
+            return count if shared is None or shared.room else 0
+        return shared.take(count)
+
+    def give_shared_back(self, count: int) -> None:
+        """So many of those that it took were not needed."""
+        if count and (shared := self.consumer.shared) is not None and not self.consumer.acks_unseen:
+            shared.give_back(count)
 
 
 Run = TagRun["ConsumerState | None"]
@@ -131,22 +162,28 @@ class Consumers:
                 self._predecessor = state
         return state.consumer
 
-    def set_prefetch(self, tag: str, prefetch: int) -> None:
+    def set_prefetch(self, tag: str, prefetch: int, shared: Shared | None = None) -> None:
         """Let a consumer have another prefetch from now on; what is unacked counts. Of one that is gone: nothing."""
         if prefetch < 0:
             raise PreconditionFailedError(f"a prefetch of {prefetch}")
         state = self._by_tag.get(tag) if self._by_tag else None
         if state is None:
             return
-        state.consumer = attrs.evolve(state.consumer, prefetch=prefetch)
+        state.consumer = attrs.evolve(state.consumer, prefetch=prefetch, shared=shared)
         if state.room and not state.ringing:
             self._enter_ring(state)
+
+    def resume(self, shared: Shared) -> None:
+        """There is room again in what consumers share."""
+        for state in self._by_tag.values() if self._by_tag else ():
+            if state.consumer.shared is shared and state.room and not state.ringing:
+                self._enter_ring(state)
 
     def set_room(self, tag: str, room: int) -> None:
         """Let a consumer have room for so many more, whatever is unacked with it."""
         state = self._by_tag.get(tag) if self._by_tag else None
         if state is not None and state.room != room:
-            self.set_prefetch(tag, max(state.unacked + room, 1))
+            self.set_prefetch(tag, max(state.unacked + room, 1), state.consumer.shared)
 
     def remove_channel(self, channel: str) -> tuple[list[str], list[Run]]:
         """Let a channel go; the tags of its consumers, and what was unacked with it."""
@@ -187,7 +224,7 @@ class Consumers:
             return None
         ring = self._rings[0][1]
         ack_required = ring[0].consumer.ack_required
-        if any(state.consumer.ack_required != ack_required for state in ring):
+        if any(state.consumer.ack_required != ack_required or state.consumer.shared is not None for state in ring):
             return None
         return ack_required, sum(state.room for state in ring)
 
@@ -200,7 +237,15 @@ class Consumers:
             return self.active.room
         if not self._rings:
             return 0
-        return min(sum(state.room for _, ring in self._rings for state in ring), UNLIMITED_ROOM)
+        total, together = 0, dict[Shared, int]()
+        for _, ring in self._rings:
+            for state in ring:
+                if (shared := state.consumer.shared) is None:
+                    total += state.room
+                else:
+                    together[shared] = together.get(shared, 0) + state.room
+        total += sum(min(room, shared.room) for shared, room in together.items())
+        return min(total, UNLIMITED_ROOM)
 
     def give(self, state: ConsumerState, level: int, seq_ids: range) -> int:
         """Hand messages to the consumer that :meth:`next` named; the first one's delivery tag, 0 where none counts."""
@@ -311,7 +356,7 @@ class Consumers:
                     f"{state.consumer.tag}: {state.unacked} unacked counted, {counted.get(id(state), 0)} there"
                 )
             stands = any(state is one for one in ringing)
-            if state.ringing != stands or (state.room and not stands):
+            if state.ringing != stands or (state.room and not stands and state.consumer.shared is None):
                 problems.append(f"{state.consumer.tag} has room for {state.room}, and stands in its ring: {stands}")
         if self.active is not None and not any(self.active is state for state in states):
             problems.append("the active consumer is gone")

@@ -13,7 +13,7 @@ import attrs
 
 from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.backing import Backing
-from warren.actors.engines.consumers import Consumer, Consumers, ConsumerState, Run
+from warren.actors.engines.consumers import Consumer, Consumers, ConsumerState, Run, Shared
 from warren.actors.engines.counts import Counts
 from warren.actors.engines.effects import DeadLetterBatch, Delivered, Effects
 from warren.actors.engines.errors import PreconditionFailedError
@@ -128,6 +128,8 @@ class QueueDeliveries:
         while count and (chosen := self._consumers.next()) is not None:
             state, room = chosen
             given = self._give(state, min(room, count), fresh=True)
+            if not given and state.consumer.shared is not None:
+                continue  # others of those who share have taken the room meanwhile
             if not given:
                 raise RuntimeError("messages that were just published are not at the head")
             count -= given
@@ -155,6 +157,8 @@ class QueueDeliveries:
     def _give(self, state: ConsumerState, count: int, *, fresh: bool) -> int:
         """Take messages off the head for one consumer; returns how many there were."""
         consumer, given = state.consumer, 0
+        if consumer.shared is not None and not (count := state.take_shared(count)):
+            return 0
         taken = self._take(count, ack_required=consumer.ack_required, fresh=fresh)
         deliveries = self.effects.deliveries
         for level, fetched in taken:
@@ -164,6 +168,8 @@ class QueueDeliveries:
                 self.counts.note_delivered(len(seq_ids), fetched.redelivered, consumer.ack_required)
             deliveries.append(Delivered(consumer.tag, consumer.channel, first, fetched))
             given += len(seq_ids)
+        if consumer.shared is not None:
+            state.give_shared_back(count - given)
         return given
 
     def _take(self, count: int, *, ack_required: bool, fresh: bool = False) -> list[tuple[int, Fetched]]:
@@ -202,9 +208,13 @@ class QueueDeliveries:
         """Let a consumer have room for so many more, whatever is unacked with it."""
         self._consumers.set_room(tag, room)
 
-    def set_prefetch(self, tag: str, prefetch: int) -> None:
+    def set_prefetch(self, tag: str, prefetch: int, shared: Shared | None = None) -> None:
         """Let a consumer have another prefetch; :meth:`deliver` goes by it."""
-        self._consumers.set_prefetch(tag, prefetch)
+        self._consumers.set_prefetch(tag, prefetch, shared)
+
+    def resume(self, shared: Shared) -> None:
+        """There is room again in what consumers share."""
+        self._consumers.resume(shared)
 
     def cancel_consumer(self, tag: str) -> bool:
         """Let a consumer go; what is unacked stays with its channel. Returns whether it was there."""

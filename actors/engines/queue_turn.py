@@ -34,7 +34,7 @@ from typing import Any, Final
 
 import attrs
 
-from warren.actors.engines.consumers import Consumer
+from warren.actors.engines.consumers import Consumer, Shared
 from warren.actors.engines.effects import Delivered, Effects
 from warren.actors.engines.full_disk import FullDisk
 from warren.actors.engines.node_settings import NodeSettings
@@ -117,12 +117,18 @@ class QueueTurn:
 
     def get_many(self, channel: str, count: int, *, ack_required: bool) -> list[Delivered]:
         """At most ``count`` messages for one who asks. A get that finds nothing keeps no queue from its rest."""
+        self.hand_out()
         found = self.process.get_many(channel, count, ack_required=ack_required)
         if found:
             self.worked = True
             if not ack_required:
                 self.settled = True
         return found
+
+    def hand_out(self) -> None:
+        """Let consumers have what came before in this turn, before somebody else takes it or looks."""
+        if self.worked and self.receivers:
+            self.process.deliver()
 
     def settle(self, channel: str, outcome: str, tags: Sequence[range]) -> None:
         """Take back what a channel has: ``outcome`` is "ack", "requeue" or "reject"."""
@@ -142,6 +148,7 @@ class QueueTurn:
 
     def purge(self) -> int:
         """Remove every ready message; returns how many there were."""
+        self.hand_out()
         self.worked = self.settled = True
         return self.process.purge()
 
@@ -164,12 +171,17 @@ class QueueTurn:
         self.receivers[consumer.tag] = receiver
         self._bound(consumer.tag, consumer.prefetch)
 
-    def set_prefetch(self, tag: str, prefetch: int) -> None:
-        """Let a consumer have another prefetch."""
+    def set_prefetch(self, tag: str, prefetch: int, shared: Shared | None = None) -> None:
+        """Let a consumer have another prefetch; ``shared``: and one together with others."""
         self.worked = True
-        self.process.set_prefetch(tag, prefetch)
+        self.process.set_prefetch(tag, prefetch, shared)
         if tag in self.receivers:
             self._bound(tag, prefetch)
+
+    def resume_shared(self, shared: Shared) -> None:
+        """There is room again in what consumers share."""
+        self.worked = True
+        self.process.resume(shared)
 
     def _bound(self, tag: str, prefetch: int) -> None:
         self._unbounded = tuple(other for other in self._unbounded if other != tag)

@@ -141,14 +141,16 @@ class Users:
     ``random``: random bytes by their number, for salts. ``notes``: where is noted what changes.
     """
 
-    __slots__ = ("_permissions", "_random", "_topic_permissions", "_users")
+    __slots__ = ("_permissions", "_random", "_topic_permissions", "_users", "version")
 
     def __init__(self, random: Callable[[int], bytes], notes: ChangeNotes | None = None) -> None:
         told = ChangeNotes() if notes is None else notes
         self._random = random
-        self._users: NotedTable[str, User] = NotedTable(told, "user", lambda _, user: user.to_json())
+        self.version = 0
+        """Another one whenever a user or a permission is: so long what a user may do stays so."""
+        self._users: NotedTable[str, User] = NotedTable(told, "user", lambda _, user: user.to_json(), self._changed)
         self._permissions: NotedTable[tuple[str, str], Permissions] = NotedTable(
-            told, "permission", lambda key, kept: {"user": key[0], "vhost": key[1], **kept.to_json()}
+            told, "permission", lambda key, kept: {"user": key[0], "vhost": key[1], **kept.to_json()}, self._changed
         )
         """By user and vhost."""
         self._topic_permissions: NotedTable[tuple[str, str, str], _GrantedTopics] = NotedTable(
@@ -160,8 +162,12 @@ class Users:
                 "exchange": key[2],
                 **kept.permissions.to_json(),
             },
+            self._changed,
         )
         """By user, vhost and exchange."""
+
+    def _changed(self) -> None:
+        self.version += 1
 
     # ── users ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -228,14 +228,18 @@ class VhostDefinitions:
         Raises :class:`PreconditionFailedError` where ``if_unused`` and it is the source of a binding, and
         :class:`AccessRefusedError` for those that every vhost has.
         """
-        if name == DEFAULT_EXCHANGE or name.startswith(RESERVED_PREFIX):
-            raise AccessRefusedError(f"deletion of system exchange '{name}' in vhost '{self.name}' not allowed")
+        self.check_deletable(name)
         if name not in self._exchanges:
             return NOTHING_REMOVED
         if if_unused and self._by_source[name]:
             raise PreconditionFailedError(f"exchange '{name}' in vhost '{self.name}' in use")
         doomed = [*self._by_source[name].values(), *self._by_destination.get(("exchange", name), {}).values()]
         return self._unbind_all(doomed, name)
+
+    def check_deletable(self, exchange: str) -> None:
+        """Raise :class:`AccessRefusedError` for an exchange that every vhost has."""
+        if exchange == DEFAULT_EXCHANGE or exchange.startswith(RESERVED_PREFIX):
+            raise AccessRefusedError(f"deletion of system exchange '{exchange}' in vhost '{self.name}' not allowed")
 
     # ── bindings ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -22,11 +22,15 @@ from typing import Any, Final
 
 import attrs
 
-from tests.support.amqp_driver import Driver, Transcript
-from tests.support.amqp_program import program_of
+from tests.support.amqp_administration import AdministeringAuthor
+from tests.support.amqp_driver import VHOSTS, Driver, Transcript
+from tests.support.amqp_program import Author
 from tests.support.broker import Broker
 from tests.support.differential_program import Program, Step, shortened
+from tests.support.management_tools import Api
 from tests.support.server_tools import served
+from warren.management import ManagementSettings
+from warren.server import ServerSettings
 
 TRIES: Final = 4
 """So often a difference has to show."""
@@ -45,10 +49,23 @@ class Difference:
         return f"{self.what} after step {self.step}\n   here:  {self.here}\n   there: {self.there}"
 
 
-def transcript(port: int, program: Program) -> Transcript | str:
+@attrs.frozen
+class Side:
+    """One of the two servers."""
+
+    port: int
+    api: Api
+
+
+def program_of(seed: int) -> Program:
+    """The program of a seed: every other one has several users, and an operator."""
+    return (AdministeringAuthor if seed % 2 else Author)(seed).write()
+
+
+def transcript(side: Side, program: Program) -> Transcript | str:
     """What comes of a program; or why it could not be told."""
     try:
-        return Driver(port).run(program)
+        return Driver(side.port, side.api).run(program)
     except (AssertionError, TimeoutError, OSError) as error:
         return f"{type(error).__name__}: {error}"
 
@@ -68,7 +85,7 @@ def _run(told: Transcript | str) -> str:
     return told if isinstance(told, str) else "to its end"
 
 
-def differs(here: int, there: int, program: Program, tries: int = TRIES) -> Difference | None:
+def differs(here: Side, there: Side, program: Program, tries: int = TRIES) -> Difference | None:
     """A difference between the servers at two ports that shows each time, whatever each of them chose."""
     ours: list[Transcript | str] = []
     theirs: list[Transcript | str] = []
@@ -82,7 +99,7 @@ def differs(here: int, there: int, program: Program, tries: int = TRIES) -> Diff
     return found
 
 
-def report(here: int, there: int, seed: int, shorten: bool = False) -> str:
+def report(here: Side, there: Side, seed: int, shorten: bool = False) -> str:
     """How the servers differ in the program of a seed; nothing where they do not."""
     program = program_of(seed)
     found = differs(here, there, program)
@@ -101,18 +118,31 @@ def report(here: int, there: int, seed: int, shorten: bool = False) -> str:
 
 
 @contextmanager
-def real_server(directory: Path) -> Iterator[int]:
-    """The port of a RabbitMQ."""
-    with Broker(directory) as broker:
+def real_server(directory: Path) -> Iterator[Side]:
+    """A RabbitMQ."""
+    with Broker(directory, management=True) as broker:
         broker.start()
-        yield broker.amqp_port
+        with _prepared(broker.amqp_port, f"http://127.0.0.1:{broker.management_port}") as side:
+            yield side
 
 
 @contextmanager
-def own_server(directory: Path) -> Iterator[int]:
-    """The port of a warren's server."""
-    with served(directory) as found:
-        yield found.port
+def own_server(directory: Path) -> Iterator[Side]:
+    """A warren's server."""
+    with served(directory, ServerSettings(management=ManagementSettings(management_tcp_port=0))) as found:
+        assert found.server.management is not None
+        with _prepared(found.port, found.server.management.url) as side:
+            yield side
+
+
+@contextmanager
+def _prepared(port: int, url: str) -> Iterator[Side]:
+    """With the vhosts that programs use."""
+    with Api(url) as api:
+        for vhost in VHOSTS[1:]:
+            api.ask("PUT", f"/vhosts/{vhost}")
+            api.ask("PUT", f"/permissions/{vhost}/guest", {"configure": ".*", "write": ".*", "read": ".*"})
+        yield Side(port, api)
 
 
 def main(arguments: list[str]) -> int:

@@ -19,7 +19,7 @@ import select
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 from pamqp.base import Frame as Method
@@ -27,6 +27,7 @@ from pamqp.base import Frame as Method
 from tests.support.amqp_link import KINDS, Link, LinkChannel, Record
 from tests.support.amqp_values import REPLY_TO
 from tests.support.differential_program import Program, Step, named
+from tests.support.management_tools import Api
 from warren.amqp.methods import method_of
 from warren.queue_index.properties import Properties, encode_properties
 
@@ -34,11 +35,14 @@ PREFIX: Final = "warren-"
 INCAPABLE: Final = 2
 """The connection whose client says nothing of what it can do."""
 PROBE: Final = -1
-"""The connection that is nobody's."""
+"""The connection that is nobody's, and those below it: one for each vhost."""
 PATIENCE_S: Final = 5.0
 """For what has to come."""
 DROPPED_S: Final = 0.1
 """So long a server may take to see that a client has gone."""
+VHOSTS: Final = ("/", f"{PREFIX}shop")
+_WITH_OTHERS: Final = ("/permissions", "/topic-permissions")
+"""What goes with its user."""
 _PROBE_CHANNELS: Final = 1000
 _RESERVED: Final = (
     (re.compile(r"amq\.gen-[\w-]{22}"), "amq.gen-*"),
@@ -53,6 +57,16 @@ Transcript = list[Mapping[str, Any]]
 """For each step what came, by connection and channel, and what was seen of each queue."""
 
 
+class _Name(NamedTuple):
+    """A queue's or an exchange's."""
+
+    vhost: str
+    name: str
+
+    def __str__(self) -> str:
+        return self.name if self.vhost == "/" else f"{self.name} in {self.vhost}"
+
+
 @attrs.define
 class _Channel:
     """What a program has to know of a channel, besides what came."""
@@ -63,28 +77,48 @@ class _Channel:
     """Those that were settled and may come back."""
 
 
-class Driver:
-    """Runs one program."""
+@attrs.frozen
+class _Client:
+    """Who is behind a connection."""
 
-    def __init__(self, port: int) -> None:
+    user: str = "guest"
+    password: str = "guest"
+    vhost: str = "/"
+
+
+class Driver:
+    """Runs one program.
+
+    ``api``: where the operator's steps go; without it there can be none.
+    """
+
+    def __init__(self, port: int, api: Api | None = None) -> None:
         self._port = port
+        self._api = api
+        self._administered: dict[str, None] = {}
+        """What was put, by its path."""
+        self._clients: dict[int, _Client] = defaultdict(_Client)
         self._links: dict[int, Link] = {PROBE: Link(port)}
+        self._probes = {"/": PROBE}
         self._notes: dict[tuple[int, int], _Channel] = defaultdict(_Channel)
         self._number = 0
+        self._status: int | None = None
+        """What the operator was answered."""
         self._resolved: dict[str, str] = {}
         """What stands in braces, and what it is."""
         self._canonical: dict[str, str] = {}
-        self._queues: dict[str, int] = {}
+        self._queues: dict[_Name, int] = {}
         """Queues that may be there, and a connection that may see them."""
         self._seen: dict[str, Any] = {}
-        self._exchanges: set[str] = set()
-        self._declared: set[str] = set()
+        self._declared: dict[str, set[_Name]] = {"queue": set(), "exchange": set()}
 
     def run(self, program: Program) -> Transcript:
         """Do all steps; leaves nothing behind on the server."""
-        told = [self._told(step) for step in program]
-        self._clean_up()
-        return told
+        try:
+            return [self._told(step) for step in program]
+        finally:
+            self._forget_rules()
+            self._clean_up()
 
     # ── a step ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -94,7 +128,7 @@ class Driver:
         late = self._settle()
         found: dict[str, Any] = {}
         for number, link in sorted(self._links.items()):
-            if number == PROBE:
+            if number <= PROBE:
                 continue
             if link.came:
                 found[f"{number}"], link.came = link.came, []
@@ -103,17 +137,30 @@ class Driver:
                     self._take(found, number, channel, step)
         if late:
             found["late"] = late
+        if self._status is not None:
+            found["status"], self._status = self._status, None
         found["queues"] = dict(sorted(self._seen.items()))
         return self._in_one_form(found)
 
     def _do(self, step: Step) -> None:
         arguments = self._with_names(dict(step.arguments))
         number, at = self._place(arguments)
+        if step.verb == "administer":
+            self._administer(**arguments)
+            return
+        if step.verb == "login":
+            self._clients[number] = _Client(**arguments)
+            return
         link = self._links.get(number)
         if link is None or not link.is_open:
-            link = self._links[number] = Link(self._port, capable=number != INCAPABLE)
+            client = self._clients[number]
+            login = f"\0{client.user}\0{client.password}"
+            link = Link(self._port, capable=number != INCAPABLE, login=login, vhost=client.vhost)
+            self._links[number] = link
             for which in [which for which in self._notes if which[0] == number]:
                 del self._notes[which]
+        if not link.is_open:  # it was not let in
+            return
         if step.verb == "drop":
             link.close()
             time.sleep(DROPPED_S)
@@ -127,6 +174,17 @@ class Driver:
         inner = arguments["steps"] if step.verb == "pipeline" else [{"verb": step.verb, **arguments}]
         data = [self._encoded(number, link, channel, dict(one)) for one in inner]
         link.write(b"".join(data))
+
+    def _administer(self, method: str, path: str, body: Any = None) -> None:
+        assert self._api is not None
+        self._status = self._api.ask(method, path, body).status
+        if method == "PUT" and not path.startswith(_WITH_OTHERS):
+            self._administered.setdefault(path)
+
+    def _forget_rules(self) -> None:
+        for path in self._administered:
+            assert self._api is not None
+            self._api.ask("DELETE", path)
 
     def _place(self, arguments: dict[str, Any]) -> tuple[int, int]:
         """Where a step is sent. What settles goes where something is to be settled."""
@@ -150,11 +208,15 @@ class Driver:
             arguments["delivery_tag"] = tag
         method: Method = method_of(KINDS[verb], **arguments)  # type: ignore[type-var]
         if verb == "queue.declare" and not arguments.get("passive"):
-            self._declared.add(arguments["queue"])
-            self._queues.setdefault(arguments["queue"], number)
+            self._queue_declared(number, arguments["queue"])
         elif verb == "exchange.declare":
-            self._exchanges.add(arguments["exchange"])
+            self._declared["exchange"].add(_Name(self._clients[number].vhost, arguments["exchange"]))
         return link.encoded(channel, method, content)
+
+    def _queue_declared(self, number: int, queue: str) -> None:
+        name = _Name(self._clients[number].vhost, queue)
+        self._declared["queue"].add(name)
+        self._queues.setdefault(name, number)
 
     def _tag(self, number: int, channel: LinkChannel, index: int, multiple: bool) -> int | None:
         """The delivery tag to settle, which is noted as settled. Up to and with several: all of a step at once."""
@@ -207,7 +269,7 @@ class Driver:
 
     def _size(self) -> int:
         """How much has come."""
-        program = [link for number, link in self._links.items() if number != PROBE]
+        program = [link for number, link in self._links.items() if number > PROBE]
         return sum(
             len(link.came) + sum(len(one.came) for at, one in link.channels.items() if at < _PROBE_CHANNELS)
             for link in program
@@ -223,45 +285,58 @@ class Driver:
     def _round(self) -> str:
         """Ask every channel, then every queue; gives a queue that somebody has whom nobody is."""
         for number, link in self._links.items():
-            if link.is_open and not link.is_closing and number != PROBE:
+            if link.is_open and not link.is_closing and number > PROBE:
                 for channel in list(link.channels.values()):
                     if channel.is_open and channel.number < _PROBE_CHANNELS and not channel.is_closing:
                         link.probe(channel)
         self._wait(lambda channel: bool(channel.flows) or channel.is_closing)
         asked = {name: self._ask(name, at) for at, name in enumerate(self._queues)}
         self._wait(lambda channel: channel.number >= _PROBE_CHANNELS and not channel.came)
-        hidden = [name for name, (number, channel) in asked.items() if self._answered(name, number, channel)]
+        hidden = [str(name) for name, (number, channel) in asked.items() if self._answered(name, number, channel)]
         return f"{hidden} to be gone" if hidden else ""
 
-    def _ask(self, queue: str, at: int) -> tuple[int, LinkChannel]:
+    def _probe(self, vhost: str) -> int:
+        """The number of the vhost's own connection."""
+        number = self._probes.setdefault(vhost, PROBE - len(self._probes))
+        if number not in self._links:
+            self._links[number] = Link(self._port, vhost=vhost)
+        return number
+
+    def _ask(self, queue: _Name, at: int) -> tuple[int, LinkChannel]:
         number = self._queues[queue]
         link = self._links.get(number)
         if link is None or not link.is_open or link.is_closing:
-            number, link = PROBE, self._links[PROBE]
+            number = self._probe(queue.vhost)
+            link = self._links[number]
         channel = link.open_channel(_PROBE_CHANNELS + at)
         channel.came.clear()
-        declare = method_of(KINDS["queue.declare"], queue=queue, passive=True)  # type: ignore[type-var]
+        declare = method_of(KINDS["queue.declare"], queue=queue.name, passive=True)  # type: ignore[type-var]
         link.write(link.encoded(channel, declare, None))
         return number, channel
 
-    def _answered(self, queue: str, number: int, channel: LinkChannel) -> bool:
+    def _answered(self, queue: _Name, number: int, channel: LinkChannel) -> bool:
         """Note what is seen of a queue; whether it is somebody else's."""
         if not channel.came:  # the connection is gone
             return True
         [(name, found)] = channel.came[:1]
         if name == "queue.declare_ok":
-            self._seen[queue] = found["message_count"], found["consumer_count"]
+            self._seen[str(queue)] = found["message_count"], found["consumer_count"]
             self._queues[queue] = number
             return False
         if found["reply_code"] == 404:
-            self._seen.pop(queue, None)
+            self._seen.pop(str(queue), None)
             self._queues.pop(queue, None)
             return False
-        self._seen[queue] = found["reply_text"]
+        self._seen[str(queue)] = found["reply_text"]
         if found["reply_code"] != 405:
             return False
-        links = [one for one, link in sorted(self._links.items()) if link.is_open]
-        self._queues[queue] = links[(links.index(number) + 1) % len(links)] if number in links else PROBE
+        probe = self._probe(queue.vhost)
+        links = [
+            one
+            for one, link in sorted(self._links.items())
+            if link.is_open and (one == probe or (one > PROBE and self._clients[one].vhost == queue.vhost))
+        ]
+        self._queues[queue] = links[(links.index(number) + 1) % len(links)] if number in links else probe
         return True
 
     def _wait(self, missing: Any) -> None:
@@ -331,8 +406,7 @@ class Driver:
             case "queue.declare_ok" if step.verb == "queue.declare" and not step.arguments["queue"]:
                 self._name("queue", step, arguments["queue"])
                 if not step.arguments.get("passive"):
-                    self._queues.setdefault(arguments["queue"], number)
-                    self._declared.add(arguments["queue"])
+                    self._queue_declared(number, arguments["queue"])
             case "basic.consume_ok" if not step.arguments.get("consumer_tag", "-"):
                 self._name("tag", step, arguments["consumer_tag"])
                 if step.arguments["no_ack"]:
@@ -379,22 +453,23 @@ class Driver:
 
     def _clean_up(self) -> None:
         for number, link in self._links.items():
-            if number != PROBE and link.is_open:
+            if number > PROBE and link.is_open:
                 if not link.is_closing:
                     link.ask_to_close()
                 link.socket.settimeout(PATIENCE_S)
                 while link.is_open:
                     link.read()
-        probe = self._links[PROBE]
-        for verb, names in (("queue", self._declared), ("exchange", self._exchanges)):
+        for verb, names in self._declared.items():
             for name in sorted(names):
-                plain = name.replace("\n", "")
-                if not plain:
+                plain = name.name.replace("\n", "")
+                if not plain or name.vhost not in VHOSTS:
                     continue
+                probe = self._links[self._probe(name.vhost)]
                 channel = probe.open_channel(1)
                 channel.came.clear()
                 delete = method_of(KINDS[f"{verb}.delete"], **{verb: plain})  # type: ignore[type-var]
                 probe.write(probe.encoded(channel, delete, None))
                 while not channel.came and probe.is_open:
                     probe.read()
-        probe.close()
+        for number in self._probes.values():
+            self._links[number].close()

@@ -56,6 +56,7 @@ class Author:
     def write(self) -> Program:
         """Declarations first, then anything."""
         rng = self.rng
+        self.write_first()
         for exchange in self.exchanges:
             self._add("exchange.declare", **self._exchange(exchange))
         for queue in self.queues:
@@ -69,6 +70,9 @@ class Author:
             [(write, _)] = rng.choices(writers, [weight for _, weight in writers])
             write()
         return tuple(self.steps)
+
+    def write_first(self) -> None:
+        """What comes before all declarations."""
 
     def _writers(self) -> Mapping[Callable[[], None], float]:
         return {
@@ -411,8 +415,3 @@ class Author:
 
     def _drop(self) -> None:
         self._add("drop")
-
-
-def program_of(seed: int) -> Program:
-    """The program of a seed."""
-    return Author(seed).write()

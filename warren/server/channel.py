@@ -29,6 +29,7 @@ from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.unacked_age import UnackedAge
 
 if TYPE_CHECKING:
+    from warren.running_node import RunningNode
     from warren.server.connection import ClientConnection
 
 Work = Coroutine[Any, Any, None] | None
@@ -240,6 +241,11 @@ class ServerChannel:
             return
         self.node.actor.users.check(self.user, self.vhost, kind, name, right)
 
+    @property
+    def may_impersonate(self) -> bool:
+        """Whether it may publish in the name of another user."""
+        return self.connection.is_owner or "impersonator" in self.node.actor.users[self.user].tags
+
     def check_topic(self, exchange: str, routing_key: str, right: Literal["write", "read"]) -> None:
         """Raises :class:`AccessRefusedError` where the user may not use this key with a topic exchange."""
         if self.connection.is_owner:
@@ -278,7 +284,7 @@ class ServerChannel:
             "messages_uncommitted": len(self.publisher.uncommitted),
             "acks_uncommitted": len(consumers.uncommitted),
             "prefetch_count": consumers.prefetch,
-            "global_prefetch_count": consumers.global_prefetch,
+            "global_prefetch_count": consumers.together.limit,
             "message_stats": self.message_stats(),
             "connection_details": {
                 "name": connection.name,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -22,12 +21,12 @@ from pamqp import commands as c
 from warren.actors import messages as m
 from warren.actors.deliveries import Deliveries
 from warren.actors.engines.arguments import QueueDeclaration
-from warren.actors.engines.consumers import UNLIMITED_ROOM, Consumer
+from warren.actors.engines.consumers import Consumer
 from warren.actors.engines.delivery_tags import DeliveryTags, TagRun
-from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
 from warren.actors.future import Future
 from warren.actors.queue_actor import QueueActor
+from warren.actors.shared_prefetch import SharedPrefetch
 from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of
@@ -61,6 +60,10 @@ _SENT: Final = _Sent.SENT
 _PIECES_AT_A_TIME: Final = 16
 """So many go to one consumer before others get their turn."""
 
+
+_CONSUMED: Final = 0
+_GOT: Final = 1
+"""Which level of a channel's delivery tags stands for what: deliveries to consumers, and what ``basic.get`` took."""
 
 Settler: TypeAlias = "Channel | StreamConsumer"
 """What deliveries came through, and are settled through: for a queue, or a stream."""
@@ -114,10 +117,8 @@ class ChannelConsumers:
         self.uncommitted: list[tuple[str, list[Unacked]]] = []
         """What a transaction holds back: outcomes, and what they are for."""
         self.prefetch = 0
-        self.global_prefetch = 0
+        self.together = SharedPrefetch()
         self._through: dict[QueueActor, Channel] = {}
-        self._held: list[ServerConsumer] = []
-        """Whom the channel's limit keeps from getting what has come for them."""
 
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -132,7 +133,7 @@ class ChannelConsumers:
             call(actor, lambda: (actor.queue_turn.get_many(through.name, 1, ack_required=required), len(actor.process)))
         )
         for delivered in batches:
-            tag = self._number(through, delivered)
+            tag = self.unacked.give(_GOT, delivered.tags, through) if required else self.pass_by(delivered.count)
             if channel.traffic is not None:
                 channel.traffic.get(no_ack=method.no_ack, redelivered=delivered.fetched.redelivered)
             for content in contents_of(delivered.fetched):
@@ -158,12 +159,6 @@ class ChannelConsumers:
             name = f"{self._channel.connection.name} ({self._channel.number})"
             found = self._through[actor] = Channel(actor, name)
         return found
-
-    def _number(self, through: Channel, delivered: Delivered) -> int:
-        """The channel's tag for the first of these messages."""
-        if delivered.first_tag:
-            return self.unacked.give(0, delivered.tags, through)
-        return self.unacked.pass_by(delivered.count)
 
     def pass_by(self, count: int) -> int:
         """Number deliveries that nobody settles; the first one's tag."""
@@ -194,7 +189,7 @@ class ChannelConsumers:
         declaration = Consumer(
             channel=through.name,
             tag=known_as,
-            prefetch=0 if method.no_ack else self._prefetch,
+            **self._limits(self.prefetch, method.no_ack),
             acks_unseen=method.no_ack,
             exclusive=method.exclusive,
             priority=_priority(entry.declaration, arguments),
@@ -210,7 +205,7 @@ class ChannelConsumers:
             queue=entry.declaration.name,
             no_ack=method.no_ack,
             exclusive=method.exclusive,
-            prefetch=self._prefetch,
+            prefetch=self.prefetch,
             arguments=arguments,
             through=through,
             name=known_as,
@@ -225,7 +220,7 @@ class ChannelConsumers:
         self, stream: Stream, tag: str, method: c.Basic.Consume, arguments: dict[str, Any]
     ) -> None:
         channel, prefetch = self._channel, self.prefetch
-        check_consume(stream, arguments, prefetch=prefetch, global_prefetch=self.global_prefetch, no_ack=method.no_ack)
+        check_consume(stream, arguments, prefetch=prefetch, global_prefetch=self.together.limit, no_ack=method.no_ack)
         from warren.server.stream_consumer import StreamConsumer  # noqa: PLC0415 - many servers have no stream
 
         consumer = StreamConsumer(
@@ -237,10 +232,11 @@ class ChannelConsumers:
             channel.send(c.Basic.ConsumeOk(tag))
         consumer.begin()
 
-    @property
-    def _prefetch(self) -> int:
-        limits = [limit for limit in (self.prefetch, self.global_prefetch) if limit]
-        return min(limits, default=0)
+    def _limits(self, prefetch: int, no_ack: bool) -> dict[str, Any]:
+        """What holds for a consumer that has a prefetch of its own."""
+        together = self.together.limit
+        own = 0 if no_ack else min(prefetch or together, together or prefetch)
+        return {"prefetch": own, "shared": self.together if together else None}
 
     def _pump(self, consumer: ServerConsumer) -> None:
         """Send what there is for a consumer, as far as the client takes it."""
@@ -252,15 +248,8 @@ class ChannelConsumers:
             if not connection.writable:
                 connection.when_writable(functools.partial(self._pump, consumer))
                 return
-            if (room := self._room(consumer)) == 0:
-                self._held.append(consumer)
-                return
             piece = next(consumer.sending, _SENT)
             if not isinstance(piece, _Sent):
-                if piece is not None and len(piece.bodies) > room:
-                    rest = attrs.evolve(piece, bodies=piece.bodies[room:])
-                    consumer.sending = itertools.chain([rest], consumer.sending)
-                    piece = attrs.evolve(piece, bodies=piece.bodies[:room])
                 self._deliver(consumer, piece)
                 connection.flush()
                 continue
@@ -284,18 +273,6 @@ class ChannelConsumers:
         consumer.arrival = arrival
         arrival.on_done(functools.partial(self._arrived, consumer))
 
-    def _room(self, consumer: ServerConsumer) -> int:
-        """How many messages more the channel's limit lets the client have."""
-        if not self.global_prefetch or consumer.no_ack:
-            return UNLIMITED_ROOM
-        return max(self.global_prefetch - len(self.unacked), 0)
-
-    def _let_go(self) -> None:
-        """The client may have more than before."""
-        held, self._held = self._held, []
-        for consumer in held:
-            self._pump(consumer)
-
     def _arrived(self, consumer: ServerConsumer, _: Future) -> None:
         """In any thread."""
         self._channel.connection.server.post(functools.partial(self._pump, consumer))
@@ -308,7 +285,7 @@ class ChannelConsumers:
             tag = self.pass_by(count)
         else:
             sent, consumer.unsent = consumer.unsent[:count], consumer.unsent[count:]
-            tag = self.unacked.give(0, sent, consumer.through)
+            tag = self.unacked.give(_CONSUMED, sent, consumer.through)
         if piece is None or not channel.may_send:
             return
         if channel.traffic is not None:
@@ -329,6 +306,8 @@ class ChannelConsumers:
         for tag, one in sorted(self.by_tag.items()):
             if one.queue == consumer.queue:
                 one.gone = True
+                if isinstance(one, ServerConsumer):
+                    self._not_sent(one)
                 del self.by_tag[tag]
                 if self._channel.connection.capabilities.get("consumer_cancel_notify"):
                     self._channel.afterwards(functools.partial(self._channel.send, c.Basic.Cancel(tag, True)))
@@ -350,25 +329,31 @@ class ChannelConsumers:
 
     def _give_back(self, consumer: ServerConsumer) -> None:
         """What lay here for a consumer that is gone goes back to its queue."""
-        tags = [consumer.unsent, *(delivered.tags for delivered in consumer.deliveries.drain())]
-        if any(tags):
+        if tags := self._not_sent(consumer):
             with _UNLESS_GONE:
-                consumer.through.settle_ranges("requeue", [some for some in tags if some])
+                consumer.through.settle_ranges("requeue", tags)
+
+    def _not_sent(self, consumer: ServerConsumer) -> list[range]:
+        """The queue's tags of what lies here for a consumer that is gone, which others may have now."""
+        tags = [consumer.unsent, *(delivered.tags for delivered in consumer.deliveries.drain())]
+        if not consumer.no_ack:
+            self.together.give_back(sum(map(len, tags)))
+        return [some for some in tags if some]
 
     def set_qos(self, method: c.Basic.Qos) -> Work:
         if method.prefetch_size:
             raise ProtocolError(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})", method.index)
-        if method.global_:
-            self.global_prefetch = method.prefetch_count
+        if not method.global_:
+            self.prefetch = method.prefetch_count
+        # to set a prefetch of each ends the one of all, as in RabbitMQ
+        if self.together.set_limit(method.prefetch_count if method.global_ else 0, len(self.unacked)):
             for consumer in self.by_tag.values():
-                if isinstance(consumer, ServerConsumer) and not consumer.no_ack:
+                if isinstance(consumer, ServerConsumer):
+                    limits = self._limits(consumer.prefetch, consumer.no_ack)
                     with _UNLESS_GONE:
                         actor = consumer.through.actor
-                        actor.call_soon(functools.partial(actor.set_prefetch, consumer.name, self._prefetch))
-        else:
-            self.prefetch = method.prefetch_count
+                        actor.call_soon(functools.partial(actor.set_prefetch, consumer.name, **limits))
         self._channel.send(c.Basic.QosOk())
-        self._let_go()
         return None
 
     # ── settling ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -384,8 +369,6 @@ class ChannelConsumers:
             except UnknownTagError:
                 for tag in tags:  # those before the wrong one count
                     self._settle(outcome, self._take_one(tag))
-        if self._held:
-            self._let_go()
 
     def _take_one(self, tag: int) -> list[Unacked]:
         try:
@@ -425,6 +408,8 @@ class ChannelConsumers:
                 continue
             with _UNLESS_GONE:
                 through.settle_ranges(outcome, ranges)
+        if self.together.limit:
+            self.together.give_back(sum(run.count for run in runs if run.level == _CONSUMED))
 
     def roll_back(self) -> None:
         """Forget what was held back: it is unacked again."""
@@ -437,7 +422,6 @@ class ChannelConsumers:
         self._settle_runs("requeue", self.unacked.take_all())
         if answer:
             self._channel.send(c.Basic.RecoverOk())
-        self._let_go()
         return None
 
     async def release(self) -> int:

@@ -17,6 +17,7 @@ import attrs
 from pamqp import commands as c
 
 from warren.actors.admission import BackpressureWait
+from warren.actors.engines.errors import NotFoundError
 from warren.actors.engines.exchanges import ExchangeDeclaration
 from warren.actors.engines.queue_arguments import MAX_PERIOD_MS
 from warren.actors.engines.routing import carbon_copies
@@ -65,7 +66,10 @@ class ChannelPublisher:
         self.confirms: Confirms | None = None
         self.uncommitted: list[Messages] = []
         """What a transaction holds back."""
+        self._users = channel.node.actor.users
         self._addressed: dict[tuple[str, str, bytes], _Addressed] = {}
+        self._rights = self._users.version
+        """Those that were looked at for these."""
         self._telling = False
         self._all_told: asyncio.Future[None] | None = None
         self._committing: list[Confirm] | None = None
@@ -102,9 +106,15 @@ class ChannelPublisher:
         return self._admit(addressed, event.bodies, numbered, actors)
 
     def _admit(
-        self, addressed: _Addressed, bodies: list[bytes], numbered: int | None, actors: Sequence[Receiver]
+        self,
+        addressed: _Addressed,
+        bodies: list[bytes],
+        numbered: int | None,
+        actors: Sequence[Receiver],
+        *,
+        straight: bool = True,
     ) -> Work:
-        admission = publishing(self._channel.node, lambda: actors, addressed.key, bodies, straight=True)
+        admission = publishing(self._channel.node, lambda: actors, addressed.key, bodies, straight=straight)
         try:
             found = admission.attempt(actors, False)
         except WarrenError as error:  # a queue that is down, or going
@@ -139,7 +149,8 @@ class ChannelPublisher:
             self.confirms.split(numbered)
         for index, body in enumerate(event.bodies):
             actors = self._route(addressed)
-            work = self._admit(addressed, [body], None if numbered is None else numbered + index, actors)
+            number = None if numbered is None else numbered + index
+            work = self._admit(addressed, [body], number, actors, straight=False)
             if work is not None:
                 await work
 
@@ -189,8 +200,15 @@ class ChannelPublisher:
 
     def _address(self, exchange: str, routing_key: str, properties: bytes) -> _Addressed:
         """Raises what keeps the user from publishing so."""
+        if self._rights != self._users.version:
+            self._rights = self._users.version
+            self._addressed.clear()
         known = self._addressed.get((exchange, routing_key, properties))
-        declaration = self._channel.node.vhost(self._channel.vhost).definitions.exchange(exchange)
+        try:
+            declaration = self._channel.node.vhost(self._channel.vhost).definitions.exchange(exchange)
+        except NotFoundError:
+            self._channel.check("exchange", exchange, "write")
+            raise
         if known is None or known.checked is not declaration:
             known = self._new_address(exchange, routing_key, properties, declaration)
             if len(properties) <= _CACHED_PROPERTIES_BYTES and not known.asks:
@@ -213,7 +231,7 @@ class ChannelPublisher:
         if asks := properties.reply_to == REPLY_TO:
             properties = attrs.evolve(properties, reply_to=channel.replies.address_for_request())
             encoded = encode_properties(properties)
-        if properties.user_id not in (None, channel.user) and not channel.connection.is_owner:
+        if properties.user_id not in (None, channel.user) and not channel.may_impersonate:
             raise Refusal(
                 PRECONDITION_FAILED,
                 f"user_id property set to '{_text(properties.user_id or '')}' "

@@ -60,9 +60,9 @@ async def declare_exchange(channel: ServerChannel, method: c.Exchange.Declare) -
         if definitions.has("exchange", name):
             if (why := definitions.exchange(name).differs(arguments=arguments, **fields)) is not None:
                 raise Refusal(PRECONDITION_FAILED, why)
-        elif (alternate := arguments.get(ALTERNATE_EXCHANGE)) is not None:
+        elif isinstance(alternate := arguments.get(ALTERNATE_EXCHANGE), str):
             channel.check("exchange", name, "read")
-            channel.check("exchange", str(alternate), "write")
+            channel.check("exchange", alternate, "write")
         declaration = ExchangeDeclaration(vhost=channel.vhost, name=name, arguments=arguments, **fields)
         await channel.change(lambda actor: actor.declare_exchange(declaration))
     if not method.nowait:
@@ -77,6 +77,7 @@ def _refuse_default(name: str) -> None:
 async def delete_exchange(channel: ServerChannel, method: c.Exchange.Delete) -> None:
     name = _no_line_breaks(method.exchange)
     _refuse_default(name)
+    channel.node.vhost(channel.vhost).definitions.check_deletable(name)
     channel.check("exchange", name, "configure")
     await channel.change(lambda actor: actor.delete_exchange(channel.vhost, name, if_unused=method.if_unused))
     if not method.nowait:
@@ -97,8 +98,8 @@ async def unbind_exchange(channel: ServerChannel, method: c.Exchange.Unbind) -> 
 
 async def _bind_exchange(channel: ServerChannel, method: c.Exchange.Bind | c.Exchange.Unbind, change: Change) -> None:
     destination = _no_line_breaks(method.destination)
-    _refuse_default(destination)
     channel.check("exchange", destination, "write")
+    _refuse_default(destination)
     binding = Binding(
         vhost=channel.vhost,
         source=_no_line_breaks(method.source),
@@ -164,11 +165,7 @@ async def _counts(channel: ServerChannel, found: QueueEntry | Stream) -> tuple[i
         return await streams.count(channel, found), 0  # RabbitMQ says none of a stream, whoever consumes
     actor = found.actor
 
-    def count() -> tuple[int, int]:
-        actor.touch()  # to ask is to use it
-        return len(actor.process), actor.process.consumer_count
-
-    counted: tuple[int, int] = await bridge.answer(call(actor, count))
+    counted: tuple[int, int] = await bridge.answer(call(actor, actor.lengths))
     return counted
 
 
@@ -183,6 +180,11 @@ async def _declare_queue(channel: ServerChannel, name: str, method: c.Queue.Decl
         )
     if _exists(channel, name):
         _check_equivalent(find_queue(channel, name).declaration, method, arguments)
+    else:
+        channel.node.actor.check_queue_limit(channel.vhost, name)
+        if isinstance(exchange := arguments.get("x-dead-letter-exchange"), str):
+            channel.check("queue", name, "read")
+            channel.check("exchange", exchange, "write")
     declaration = QueueDeclaration(
         vhost=channel.vhost,
         name=name,
@@ -191,9 +193,6 @@ async def _declare_queue(channel: ServerChannel, name: str, method: c.Queue.Decl
         auto_delete=method.auto_delete,
         arguments=arguments,
     )
-    if not _exists(channel, name) and declaration.dead_letter_exchange is not None:
-        channel.check("queue", name, "read")
-        channel.check("exchange", declaration.dead_letter_exchange, "write")
     entry: QueueEntry = await channel.change(lambda actor: actor.declare_queue(declaration, channel.connection))
     return entry
 
