@@ -572,6 +572,20 @@ def test_a_stream_is_listed_among_the_queues(api: Api) -> None:
     assert api.ask("GET", "/queues/%2F/stream").status == 404
 
 
+def test_a_stream_is_browsed_by_offsets_and_drawn_among_the_queues(api: Api) -> None:
+    api.ask("PUT", "/queues/%2F/browsed-log", {"durable": True, "arguments": {"x-queue-type": "stream"}})
+    for number in range(3):
+        api.ask("POST", "/exchanges/%2F/amq.default/publish", {
+            "routing_key": "browsed-log", "properties": {}, "payload": f"m{number}", "payload_encoding": "string",
+        })  # fmt: skip
+    first = api.get("/queues/%2F/browsed-log/browse?count=2")
+    assert [(one["offset"], one["payload"]) for one in first["messages"]] == [(0, "m0"), (1, "m1")]
+    second = api.get(f"/queues/%2F/browsed-log/browse?count=2&after={first['next']}")
+    assert [one["payload"] for one in second["messages"]] == ["m2"]
+    assert api.get(f"/queues/%2F/browsed-log/browse?after={second['next']}") == {"messages": [], "next": None}
+    assert api.get("/snapshot?queue=browsed-log")["queue"]["type"] == "stream"
+
+
 def test_a_stream_that_cannot_be_is_refused(api: Api) -> None:
     refused = api.ask("PUT", "/queues/%2F/stream", {"durable": False, "arguments": {"x-queue-type": "stream"}})
     assert refused.status == 400

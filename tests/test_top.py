@@ -26,8 +26,10 @@ from typer.testing import CliRunner, Result
 import warren
 from tests.support.runtime_tools import HandNode, hand_node
 from warren import cli
+from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.node_socket import SOCKET_NAME
 from warren.salvage.archive import unpack
+from warren.steps import run
 from warren.storage.errors import WarrenError
 from warren.top import command
 from warren.top.attached import Attached, NotAttachedError
@@ -55,9 +57,10 @@ def row(name: str, *counts: int, **changes: Any) -> Row:
     lists = dict(zip(LISTS, counts or (0,) * 5, strict=True))
     ready = sum(lists.values())
     return {
-        "vhost": "/", "name": name, "state": "running", "reason": None, "mode": "default", "priorities": False,
-        "consumers": 1, **lists, "ready": ready, "unacked": 0, "in_ram": lists["q1"] + lists["q4"], "target": None,
-        "bytes": ready * 512, "bytes_in_ram": 0, "published": ready, "gone": 0, "in_rate": 0.0, "out_rate": 0.0,
+        "vhost": "/", "name": name, "type": "classic", "state": "running", "reason": None, "mode": "default",
+        "priorities": False, "consumers": 1, **lists, "ready": ready, "unacked": 0,
+        "in_ram": lists["q1"] + lists["q4"], "target": None, "bytes": ready * 512, "bytes_in_ram": 0,
+        "published": ready, "gone": 0, "in_rate": 0.0, "out_rate": 0.0,
     } | changes  # fmt: skip
 
 
@@ -316,6 +319,25 @@ def test_many_queues_are_summed_and_only_as_many_shown_as_were_asked_for() -> No
         assert (shot["totals"]["queues"], shot["left_out"], len(shot["queues"])) == (300, 295, 5)
         assert shot["totals"]["ready"] == sum(number % 7 + 1 for number in range(300))
         assert [one["name"] for one in shot["queues"]] == ["q006", "q013", "q020", "q027", "q034"]
+
+
+def test_a_stream_is_a_queue_with_all_its_messages_on_the_disk(tmp_path: Path) -> None:
+    with warren.open(tmp_path / "data") as node:
+        events = node.exchange("events", "fanout")
+        declaration = QueueDeclaration(vhost="/", name="log", durable=True, arguments={"x-queue-type": "stream"})
+        run(node._running.change(lambda actor: actor.declare_stream(declaration)))
+        node.bind("log", "events")
+        for _ in range(7):
+            events.publish(b"x").wait()
+        run(node._running.caught_up())
+        snapshots = Snapshots(node._running)
+        [found] = snapshots.take()["queues"]
+        assert (found["type"], found["delta"], found["published"], found["bytes"]) == ("stream", 7, 7, None)
+        taken = snapshots.take()
+        assert taken["topics"]["rows"] == []  # it is not said twice
+        assert any("log" in line and "stream" in line for line in drawn(taken | {"path": "/srv"}, 160))
+        page = [line.plain for line in queue_page(snapshots.queue("/", "log"), 100)]
+        assert any("7 on disk · offset 0 to 6" in line for line in page)
 
 
 def test_only_one_vhost() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -21,19 +21,23 @@ from warren.actors.engines.routing import carbon_copies
 from warren.actors.future import Confirm
 from warren.actors.handing_over import PublishKey, PublishRefusedError
 from warren.actors.node_context import BlockedError
+from warren.actors.queue_entry import QueueEntry
 from warren.aio import bridge
 from warren.channel import Channel, DeliveredMessage
 from warren.consumer_verbs import spread
 from warren.management.call import Call
 from warren.management.http import HttpError, bad_request, closed_with, integer, not_found, refused_in_channel, required
-from warren.management.queues import check_owner, find_classic
+from warren.management.queues import check_owner, find, find_classic
 from warren.messages import ReceivedMessage
 from warren.publishing import Receiver, publishing
 from warren.queue_index.amqp_tables import table_to_json
 from warren.queue_index.message_format import Envelope
-from warren.queue_index.properties import NAMES, Properties, encode_properties
+from warren.queue_index.properties import NAMES, Properties, decode_properties, encode_properties
 from warren.queue_verbs import QueueVerbs
 from warren.storage.errors import MessageError
+
+if TYPE_CHECKING:
+    from warren.actors.streams import Stream
 
 ACK_MODES: Final[Mapping[str, str]] = {
     "ack_requeue_true": "requeue",
@@ -273,11 +277,14 @@ async def browse(call: Call) -> Any:
 
     ``count``: how many; ``after``: behind which place (``next`` of the answer before); ``truncate``: bytes of a body.
     """
-    entry = find_classic(call, "browsing")
-    declaration = entry.declaration
+    there = find(call)
+    declaration = there.declaration
     call.managed.users.check(call.user.name, declaration.vhost, "queue", declaration.name, "read")
     count = max(1, min(BROWSE_AT_MOST, integer(call.query.get("count", 50))))
     limit = max(0, integer(call.query.get("truncate", _BROWSED_BYTES)))
+    if not isinstance(there, QueueEntry):
+        return await _browse_stream(call, there, count, limit)
+    entry = find_classic(call, "browsing")
     page = await call.managed.run(QueueVerbs(call.node, entry).page(count, _place(call.query.get("after"))))
     found = []
     for one in page:
@@ -296,6 +303,25 @@ async def browse(call: Call) -> Any:
         found.append(shown)
     last = page[-1] if len(page) == count else None
     return {"messages": found, "next": None if last is None else f"{last.level}.{last.browsed.seq_id}"}
+
+
+async def _browse_stream(call: Call, stream: Stream, count: int, limit: int) -> Any:
+    """The same of a stream, whose places are offsets."""
+    start = integer(call.query.get("after") or -1) + 1
+    await call.managed.run(call.node.caught_up())
+    page = await bridge.in_thread(lambda: stream.read(max(start, stream.bounds().start), count))
+    found = [
+        {
+            "offset": one.offset,
+            "exchange": one.exchange,
+            "routing_key": one.routing_key,
+            "properties": properties_json(decode_properties(one.properties)),
+            "payload_bytes": len(one.body),
+            **payload_json(one.body, "auto", limit),
+        }
+        for one in page
+    ]
+    return {"messages": found, "next": str(page[-1].offset) if page else None}
 
 
 def _place(said: str | None) -> tuple[int, int] | None:

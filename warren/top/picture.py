@@ -68,6 +68,8 @@ def _ram(row: Row) -> Text:
 
 
 def _state_word(row: Row) -> Text:
+    if row["type"] == "stream" and row["state"] == "running":
+        return Text("stream", "blue")
     return Text(row["state"], STATES[row["state"]][1])
 
 
@@ -78,7 +80,12 @@ _COLUMNS: Final = (
     _Column("in/s", 6, _rate("in_rate")),
     _Column("out/s", 6, _rate("out_rate")),
     _Column("RAM/target", 13, _ram),
-    _Column("bytes", 7, lambda row: Text(size(row["bytes"]), "" if row["bytes"] else "bright_black"), from_width=110),
+    _Column(
+        "bytes",
+        7,
+        lambda row: Text("·" if row["bytes"] is None else size(row["bytes"]), "" if row["bytes"] else "bright_black"),
+        from_width=110,
+    ),
     _Column("cons", 4, _count("consumers"), from_width=110),
 )
 """Right of name and bar, right-aligned."""

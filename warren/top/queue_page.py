@@ -40,6 +40,9 @@ def queue_page(snapshot: Snapshot, width: int, *, coloured: bool = True, note: s
     lines += [_title(row), Text("")]
     if row["state"] == "down":
         lines += _wrapped("reason", printable(" ".join(str(row["reason"]).split())), width, "red")
+    elif row["type"] == "stream":
+        full = bar(row, min(width, _MOST_BAR), capacity([row]), coloured=coloured)
+        lines += [full, Text(""), *_stream(row)]
     else:
         full = bar(row, min(width, _MOST_BAR), capacity([row]), coloured=coloured)
         lines += [legend(), full, Text(""), *_messages(row, stats), *_rates(row, stats)]
@@ -59,9 +62,17 @@ def _title(row: Row) -> Text:
     text = Text.assemble((f"{mark} ", style), (printable(row["name"]) or "(no name)", "bold"))
     text.append(f"  vhost {printable(row['vhost'])} · ", "dim").append(row["state"], style)
     text.append("" if row["mode"] is None else f" · mode {row['mode']}", "dim")
+    text.append(" · stream" if row["type"] == "stream" else "", "dim")
     if row["state"] == "busy":
         text.append(" · did not answer in time: the numbers of its last answer", "yellow")
     return text
+
+
+def _stream(row: Row) -> Iterator[Text]:
+    last = f"offset {row['gone']:,} to {row['published'] - 1:,}" if row["ready"] else "none yet"
+    yield _line("messages", _number(row["ready"], "on disk"), Text(last, "dim"))
+    yield _line("rates", Text(f"in {rate(row['in_rate'], '0')}/s"))
+    yield _line("consumers", Text(f"{row['consumers']:,}"))
 
 
 def _messages(row: Row, stats: Mapping[str, Any] | None) -> Iterator[Text]:

@@ -4,8 +4,9 @@
 
     {"warren": 1, "path", "pid", "up_s", "memory": {what Node.memory says, "paging_bytes"}, "down_vhosts": {name: why},
      "totals": {"queues", "down", "hibernated", "busy", and the sums of a row's counts}, "queues": [row], "left_out"}
-    row   {"vhost", "name", "state", "reason", "mode", "priorities", "consumers", "q1", "q2", "delta", "q3", "q4",
-           "ready", "unacked", "in_ram", "target", "bytes", "bytes_in_ram", "published", "gone", "in_rate", "out_rate"}
+    row   {"vhost", "name", "type", "state", "reason", "mode", "priorities", "consumers", "q1", "q2", "delta", "q3",
+           "q4", "ready", "unacked", "in_ram", "target", "bytes", "bytes_in_ram", "published", "gone", "in_rate",
+           "out_rate"}
     "topics": null where there are none, else {"down": why or null, "rows": [topic]}
     topic {"name", "queues", "messages", "appended", "in_rate", "groups": {name: lag}}
 
@@ -16,9 +17,10 @@
 time; its row has the numbers of the snapshot before, and it has no ``stats``. ``published`` counts the messages that
 ever came, ``gone`` those that have left the queue permanently; both start at zero when a queue is opened. The rates
 are the growth of these two per second since the last snapshot of the same :class:`Snapshots`, and null in the first
-one. ``target`` is the number of messages that may be in RAM, null for any number. Of a topic, ``messages`` counts those
-that its files still have, ``appended`` all that ever came. Topics belong to no vhost, so a snapshot of one vhost has
-none.
+one. ``target`` is the number of messages that may be in RAM, null for any number. The ``type`` is ``classic`` or
+``stream``. A stream's messages are on the disk: they count as delta, those that its files have lost as ``gone``; its
+``bytes`` are null, and nothing goes out of it. Of a topic, ``messages`` counts those that its files still have,
+``appended`` all that ever came. Topics belong to no vhost, so a snapshot of one vhost has none.
 
 A snapshot changes nothing. It does not wake a hibernated queue. A queue that has hibernated since its last row is not
 asked, because its answer would be the same.
@@ -45,6 +47,7 @@ from warren.storage.errors import WarrenError
 from warren.topic_stats import each_topic
 
 if TYPE_CHECKING:
+    from warren.actors.streams import Stream
     from warren.running_node import RunningNode
 
 Row = dict[str, Any]
@@ -140,11 +143,17 @@ class Snapshots:
         """One queue with all that it says about itself. Raises :class:`NotFoundError`."""
         running = self._node.actor.vhosts.get(vhost)
         entry = None if running is None or not isinstance(name, str) else running.queues.get(name)
-        if entry is None:
+        stream = self._node.actor.streams.find(vhost, name) if entry is None and isinstance(name, str) else None
+        stats: Mapping[str, Any] | None = None
+        if entry is not None:
+            declaration, actor, key = entry.declaration, entry.running, (vhost, entry.declaration.name)
+            row, stats = (_down(entry, key), None) if actor is None else self._ask(key, actor, QUEUE_PATIENCE_S)
+        elif stream is not None:
+            declaration = stream.declaration
+            row = self._stream(stream, (vhost, declaration.name), self._seen.get((vhost, declaration.name)))
+            stats = stream.stats() if row["state"] == "running" else None
+        else:
             raise NotFoundError(f"no queue {name!r} in vhost '{vhost}'")
-        declaration, actor = entry.declaration, entry.running
-        key = vhost, declaration.name
-        row, stats = (_down(entry, key), None) if actor is None else self._ask(key, actor, QUEUE_PATIENCE_S)
         return self._node_part() | {
             "queue": row,
             "stats": None if stats is None else {name: stats[name] for name in stats if name not in _DECLARED},
@@ -178,8 +187,12 @@ class Snapshots:
             return None
         groups = ask_politely(running.groups.actor_ref, tm.GetGroups(), QUEUE_PATIENCE_S) or {}
         now_s, before, self._appended = self._clock(), self._appended, {}
+        streams = self._node.actor.streams
+        of_streams = {stream.topic for vhost in list(self._node.actor.vhosts) for stream in streams.of(vhost)}
         rows = []
         for name, found in sorted(each_topic(running, groups).items()):
+            if name in of_streams:
+                continue
             ranges = found["queues"].values()
             appended = sum(queue["max_offset"] for queue in ranges)
             self._appended[name] = (now_s, appended)
@@ -205,6 +218,22 @@ class Snapshots:
             if only in (None, vhost):
                 for name, entry in list(running.queues.items()):
                     yield self._row(entry, (vhost, name), before.get((vhost, name)), deadline_s)
+                for stream in self._node.actor.streams.of(vhost):
+                    key = vhost, stream.declaration.name
+                    yield self._stream(stream, key, before.get(key))
+
+    def _stream(self, stream: Stream, key: tuple[str, str], last: _Seen | None) -> Row:
+        now_s, row = self._clock(), _unknown(key, "running") | {"type": "stream", "bytes": None}
+        try:
+            there = stream.bounds()
+        except WarrenError as error:
+            return row | {"state": "down", "reason": str(error)}
+        row |= {"delta": len(there), "ready": len(there), "published": there.stop, "gone": there.start}
+        row["consumers"] = len(stream.consumers)
+        if last is not None and now_s > last.at_s:
+            row["in_rate"] = round(max(0, there.stop - last.row["published"]) / (now_s - last.at_s), 1)
+        self._seen[key] = _Seen(stream, 0, now_s, row)
+        return row
 
     def _row(self, entry: QueueEntry, key: tuple[str, str], last: _Seen | None, deadline_s: float) -> Row:
         actor = entry.running
@@ -243,6 +272,7 @@ def to_row(key: tuple[str, str], stats: Mapping[str, Any]) -> Row:
     return {
         "vhost": key[0],
         "name": key[1],
+        "type": "classic",
         "state": stats["state"],
         "reason": None,
         "mode": status["mode"],
@@ -269,8 +299,9 @@ def _down(entry: QueueEntry, key: tuple[str, str]) -> Row:
 
 def _unknown(key: tuple[str, str], state: str) -> Row:
     counts = (*LISTS, "consumers", "ready", "unacked", "in_ram", "bytes", "bytes_in_ram", "published", "gone")
-    nothing: Row = {"vhost": key[0], "name": key[1], "state": state, "reason": None, "mode": None, "priorities": False}
-    return nothing | dict.fromkeys(counts, 0) | {"target": None, "in_rate": None, "out_rate": None}
+    nothing: Row = {"vhost": key[0], "name": key[1], "type": "classic", "state": state, "reason": None, "mode": None}
+    nothing |= dict.fromkeys(counts, 0)
+    return nothing | {"priorities": False, "target": None, "in_rate": None, "out_rate": None}
 
 
 def totals_of(rows: list[Row]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ export function queueView(vhost, name) {
   const history = new History("ready messages");
   const numbers = make("ul", { class: "numbers" });
   const lists = make("ul", { class: "numbers" });
+  const means = legend();
   const about = make("dl");
   const messages = make("div");
   const said = make("p", { class: "quiet", role: "status" });
@@ -27,7 +28,7 @@ export function queueView(vhost, name) {
     if (after) query.set("after", after);
     const found = await get(`${path}/browse?${query}`);
     if (!after) messages.replaceChildren();
-    messages.append(...found.messages.map((one) => message(one, one.level ? `${one.level}/${one.seq_id}` : `${one.seq_id}`)));
+    messages.append(...found.messages.map((one) => message(one, place(one))));
     next = found.next;
     more.hidden = !next;
     if (!after) tell(found.messages.length ? "" : "There are no messages.");
@@ -49,7 +50,7 @@ export function queueView(vhost, name) {
         make("option", { value: "ack_requeue_true" }, "put them back"),
         make("option", { value: "ack_requeue_false" }, "delete them"),
         make("option", { value: "reject_requeue_false" }, "reject them: dead letters, where the queue has an exchange for them"))),
-    ], "Get", fetchMessages)),
+    ], "Get", fetchMessages), "of-queue"),
     action("Publish…", () => ask(`Publish to ${name}`, [
       field("Message", make("textarea", { name: "payload" })),
       field("Headers, as JSON", make("input", { name: "headers", placeholder: "{}" })),
@@ -61,14 +62,14 @@ export function queueView(vhost, name) {
     ], "Move", async (values) => {
       const found = await change("POST", `${path}/move`, { to: values.to, count: Number(values.count) });
       tell(`${number(found.moved)} messages were moved to ${values.to}.`);
-    })),
+    }), "of-queue"),
     action("Purge…", () => ask(`Purge ${name}?`, [
       make("p", {}, "All ready messages are deleted, permanently. Those that consumers have stay."),
     ], "Delete all ready messages", async () => {
       await change("DELETE", `${path}/contents`);
       messages.replaceChildren();
       tell("The queue was purged.");
-    }, true), "danger"),
+    }, true), "danger of-queue"),
   );
 
   function action(label, work, kind = "") {
@@ -108,7 +109,7 @@ export function queueView(vhost, name) {
       make("section", { class: "panel", "aria-label": "Queue" },
         make("div", { class: "row spread" },
           make("h2", {}, name), make("a", { href: "#/queues" }, "All queues")),
-        bar.element, legend(), lists, numbers,
+        bar.element, means, lists, numbers,
         make("figure", {}, make("figcaption", {}, "ready messages, the last ten minutes"), history.element), about),
       make("section", { class: "panel", "aria-label": "Messages" },
         make("div", { class: "row spread" }, make("h3", {}, "Messages"), actions), said, messages, more)),
@@ -120,13 +121,16 @@ export function queueView(vhost, name) {
       }
       const found = await get(`snapshot?${new URLSearchParams({ vhost, queue: name })}`);
       const row = found.queue;
+      const isStream = row.type === "stream";
+      for (const one of [...actions.querySelectorAll(".of-queue"), lists, means]) one.hidden = isStream;
       bar.update(row, Math.max(1000, row.ready));
       history.add(row.ready);
       lists.replaceChildren(...LISTS.map((one) => make("li", {}, `${NAMES[one]} `, make("b", {}, number(row[one])))));
-      const counts = [[row.ready, "ready"], [row.unacked, "unacked"], [row.consumers, "consumers"], [row.in_ram, "in RAM"]];
+      const counts = isStream ? [[row.ready, "messages on the disk"], [row.gone, "first offset"], [row.consumers, "consumers"]]
+        : [[row.ready, "ready"], [row.unacked, "unacked"], [row.consumers, "consumers"], [row.in_ram, "in RAM"]];
       numbers.replaceChildren(...counts.map(([count, what]) => make("li", {}, make("b", {}, number(count)), ` ${what}`)),
-        make("li", {}, make("b", {}, bytes(row.bytes)), " of messages"),
-        make("li", {}, "in ", make("b", {}, rate(row.in_rate)), "/s"), make("li", {}, "out ", make("b", {}, rate(row.out_rate)), "/s"));
+        row.bytes === null ? "" : make("li", {}, make("b", {}, bytes(row.bytes)), " of messages"),
+        make("li", {}, "in ", make("b", {}, rate(row.in_rate)), "/s"), isStream ? "" : make("li", {}, "out ", make("b", {}, rate(row.out_rate)), "/s"));
       const declared = found.declared;
       const kinds = ["durable", "exclusive", "auto_delete"].filter((kind) => declared[kind]).join(", ") || "transient";
       about.replaceChildren(...pair("vhost", vhost), ...pair("declared", kinds),
@@ -136,6 +140,12 @@ export function queueView(vhost, name) {
       return heldBack(found.held);
     },
   };
+}
+
+/** Where a message stands: its offset in a stream, else its number, behind its priority. */
+function place(one) {
+  if (one.offset !== undefined) return `${one.offset}`;
+  return one.level ? `${one.level}/${one.seq_id}` : `${one.seq_id}`;
 }
 
 function pair(name, value) {

@@ -72,11 +72,12 @@ export function queuesView() {
     const link = make("a", { href: `#/queue/${part(row.vhost)}/${part(row.name)}` }, row.name);
     const where = make("span", { class: "badge" }, row.vhost);
     const state = make("span", { class: "badge" });
+    const kind = row.type === "stream" ? make("span", { class: "badge" }, "stream") : null;
     const bar = new ListsBar();
     const cells = COLUMNS.map(([key]) => make("td", { class: key === "in_ram" ? "number wide" : "number" }));
     return {
       bar, cells, state, where,
-      element: make("tr", {}, make("th", { scope: "row" }, link, " ", where, " ", state),
+      element: make("tr", {}, make("th", { scope: "row" }, link, " ", kind ?? "", where, " ", state),
         make("td", { class: "lists-cell" }, bar.element), ...cells),
     };
   });
