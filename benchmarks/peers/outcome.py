@@ -139,7 +139,9 @@ def _figure(work: Work, result: WorkResult, goal: Goal) -> Figure:
 
 
 def durable_peers(work: Work, result: WorkResult) -> list[str]:
-    """The others that promise what the work asks for: those that warren is to be ahead of."""
+    """The others that promise what the work asks for, and keep something: those that warren is to be ahead of."""
+    if work.promise is Promise.VOLATILE:
+        return []
     return [name for name, ran in result.ran.items() if name not in (*OURS, *BARE) and ran.promise == work.promise]
 
 
@@ -147,6 +149,8 @@ def behind(result: WorkResult) -> Iterator[tuple[str, str, Spread]]:
     """Values, peers and ratios where a peer with the same promise is ahead of warren."""
     work = WORKS_BY_NAME[result.work]
     for value, unit in work.values.items():
+        if unit == "MB":
+            continue  # a goal says how much it may be
         for name in durable_peers(work, result):
             ratio = result.ratio("warren", value, name)
             if ratio is None:

@@ -272,14 +272,10 @@ def confirmed(run: Run, *, batch: int = 1, publishers: int = 1) -> None:
 
 def _confirmed(run: Run, name: str, queues: Sequence[Queue], bodies: Sequence[bytes], batch: int) -> None:
     ready, errors = threading.Barrier(len(queues)), SimpleQueue[Exception]()
-    starts: list[float] = []
 
     def publish(queue: Queue) -> None:
         try:
-            queue.put_many([b"warm"])
-            queue.settle()
             ready.wait()
-            starts.append(time.perf_counter())
             for first in range(0, len(bodies), batch):
                 if batch > 1:
                     queue.put_many(bodies[first : first + batch])
@@ -290,15 +286,18 @@ def _confirmed(run: Run, name: str, queues: Sequence[Queue], bodies: Sequence[by
             errors.put(error)
             ready.abort()
 
+    for queue in queues:
+        queue.put_many([b"warm"])
+        queue.settle()
     threads = [threading.Thread(target=publish, args=(queue,)) for queue in queues[1:]]
     for thread in threads:
         thread.start()
-    publish(queues[0])  # some peers are for the thread that opened them
-    for thread in threads:
-        thread.join()
+    with run.watch.timing(name, len(bodies) * len(queues)):
+        publish(queues[0])  # some peers are for the thread that opened them
+        for thread in threads:
+            thread.join()
     if not errors.empty():
         raise errors.get()
-    run.watch.values[name] = len(bodies) * len(queues) / (time.perf_counter() - min(starts))
 
 
 def hand_off(run: Run, *, ack: bool) -> None:
@@ -353,12 +352,12 @@ def topics(run: Run, *, singles: int = 20_000, finds: int = 2000) -> None:
             _check(found, bodies.range(done, len(found)) if found else [b"more"])
             done += len(found)
         wanted = [number * 7919 % total for number in range(finds)]
-        with run.watch.timing("find"):
+        with run.watch.timing("find", finds):
             for number in wanted:
                 got = topic.find(f"order-{number:09d}")
                 if got != bodies[number]:
                     raise WrongError("another message than the one with that key")
-        run.watch.values["find"] = run.watch.seconds.pop("find") / finds * 1e6
+        run.watch.values["find"] = run.watch.seconds.get("find", 0.0) / finds * 1e6
 
 
 def append(run: Run) -> None:

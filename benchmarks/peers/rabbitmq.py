@@ -36,12 +36,31 @@ class RabbitMQ(Peer):
         self._connection = pika.BlockingConnection(self.parameters)
         self.channel = self._connection.channel()
         self._queues: list[str] = []
+        self._shared: _Publisher | None = None
+        self._consumed = ""
+        self._deliveries: Any = None
 
     def queue(self, name: str) -> Queue:
         self.channel.queue_delete(name)  # where another process has left it
         self.channel.queue_declare(name, durable=True)
         self._queues.append(name)
-        return _BrokerQueue(self, name)
+        if self.load.queues == 1:  # several threads may use it, each with a handle of its own
+            return _BrokerQueue(self, name, _Publisher(self.parameters))
+        self._shared = self._shared or _Publisher(self.parameters)
+        return _BrokerQueue(self, name, self._shared)
+
+    def deliveries(self, name: str) -> Any:
+        """Those of a consumer of this queue, the only one at a time; a pause means that there are no more."""
+        if self._consumed != name:
+            self.stop_consuming()
+            self.channel.basic_qos(prefetch_count=_PREFETCH)
+            self._consumed, self._deliveries = name, self.channel.consume(name, inactivity_timeout=1.0)
+        return self._deliveries
+
+    def stop_consuming(self) -> None:
+        if self._consumed:
+            self._consumed = ""
+            self.channel.cancel()
 
     def close(self) -> None:
         for name in self._queues:
@@ -104,13 +123,12 @@ class _Publisher:
 
 
 class _BrokerQueue(Queue):
-    def __init__(self, peer: RabbitMQ, name: str) -> None:
+    def __init__(self, peer: RabbitMQ, name: str, publisher: _Publisher) -> None:
         self._peer = peer
         self._name = name
         self._channel = peer.channel
-        self._publisher = _Publisher(peer.parameters)
+        self._publisher = publisher
         self._properties = pika.BasicProperties(delivery_mode=peer.mode)
-        self._consumer: Any = None
 
     def put(self, body: bytes) -> None:
         self._publisher.publish(self._name, body, self._properties)
@@ -124,9 +142,7 @@ class _BrokerQueue(Queue):
 
     def take(self) -> tuple[Token, bytes] | None:
         self.settle()
-        if self._consumer is not None:
-            self._channel.cancel()
-            self._consumer = None
+        self._peer.stop_consuming()
         method, _, body = self._channel.basic_get(self._name)
         return None if method is None else (method.delivery_tag, body)
 
@@ -134,12 +150,8 @@ class _BrokerQueue(Queue):
         self._channel.basic_ack(token)
 
     def _deliveries(self, count: int) -> list[Any]:
-        """From a consumer with a prefetch; a pause means that there are no more."""
-        if self._consumer is None:
-            self._channel.basic_qos(prefetch_count=_PREFETCH)
-            self._consumer = self._channel.consume(self._name, inactivity_timeout=1.0)
         found = []
-        for delivery in self._consumer:
+        for delivery in self._peer.deliveries(self._name):
             if delivery[0] is None:
                 break
             found.append(delivery)

@@ -31,7 +31,7 @@ WAYS: Final[dict[str, Callable[[str], int | None]]] = {"JSON lines": _to_json_li
 def commit_log_megabytes(directory: str) -> float:
     """What a topic's CommitLog holds, without the room behind its end."""
     with open_rocketmq(os.path.join(directory, "topics"), {}) as store:
-        return store.commit_log.end / 1e6
+        return store.store.commit_log.end / 1e6
 
 
 def rebuild(directory: str, out: str) -> None:

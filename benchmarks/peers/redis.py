@@ -33,9 +33,12 @@ class RedisStreams(Peer):
         self.client = redis.Redis(unix_socket_path=place.server.partition("|")[0])
         self.client.config_set("appendfsync", _APPEND_FSYNC[place.promise])
         self.client.flushall()
+        self._streams: dict[str, _Stream] = {}
 
     def queue(self, name: str) -> Queue:
-        return _Stream(self.client, name)
+        if name not in self._streams:
+            self._streams[name] = _Stream(self.client, name)
+        return self._streams[name]
 
     def topic(self, name: str) -> Topic:
         return _Log(self.client, name)

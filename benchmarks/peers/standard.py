@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from benchmarks.peers.peer import Can, Peer, Promise, Queue, Token
+from benchmarks.peers.peer import Can, Load, Peer, Place, Promise, Queue, Token
 
 
 class StandardQueue(Peer):
@@ -19,7 +19,16 @@ class StandardQueue(Peer):
     does = frozenset({Can.MANY_QUEUES, Can.HAND_OFF, Can.THREADS})
     note = "in RAM"
 
+    def __init__(self, place: Place, load: Load) -> None:
+        super().__init__(place, load)
+        self._queues: dict[str, Queue] = {}
+
     def queue(self, name: str) -> Queue:
+        if name not in self._queues:
+            self._queues[name] = self.new_queue()
+        return self._queues[name]
+
+    def new_queue(self) -> Queue:
         return _StandardQueue()
 
     @classmethod
@@ -33,7 +42,7 @@ class StandardDeque(StandardQueue):
     title = "collections.deque"
     does = frozenset({Can.MANY_QUEUES})
 
-    def queue(self, name: str) -> Queue:
+    def new_queue(self) -> Queue:
         return _StandardDeque()
 
 

@@ -33,7 +33,10 @@ with warren.open({path!r}, sync="os") as node:
 
     def __init__(self, place: Place, load: Load) -> None:
         super().__init__(place, load)
-        self.node = warren.open(place.directory, sync=_SYNC[place.promise])
+        self.node = self.open_node(_SYNC[place.promise])
+
+    def open_node(self, sync: Literal["os", "group", "always"]) -> warren.Node:
+        return warren.open(self.place.directory, sync=sync)
 
     def queue(self, name: str) -> Queue:
         return _NodeQueue(self.node.queue(name), persistent=self.place.promise is not Promise.VOLATILE)

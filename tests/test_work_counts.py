@@ -1,0 +1,49 @@
+"""What a message costs in the works that warren is measured by: calls, memory, bytes and writes, counted and not timed.
+
+A change that costs more fails here, and says where. Where that is meant, ``python -m tests.support.work_counts`` writes
+the table anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+from tests.support.work_counts import COUNTED, Cost, complaints, costs, kept
+
+COST = Cost(calls=100.0, peak_bytes=1000.0, blocks=10.0, writes=1.0, written_bytes=300.0, syncs=0.0)
+
+
+@pytest.mark.parametrize("row", COUNTED)
+def test_a_message_costs_no_more_than_the_table_says(row: str, tmp_path: Path) -> None:
+    said = complaints(row, kept()[row], costs(COUNTED[row], tmp_path))
+    assert not said, "\n".join(said)
+
+
+def test_the_table_has_the_rows_that_are_counted() -> None:
+    assert list(kept()) == list(COUNTED)
+
+
+@pytest.mark.parametrize(
+    "dearer",
+    [
+        {"calls": 104.0},
+        {"peak_bytes": 1200.0},
+        {"blocks": 14.0},
+        {"writes": 2.0},
+        {"written_bytes": 310.0},
+        {"syncs": 1.0},
+    ],
+    ids=lambda dearer: next(iter(dearer)),
+)
+def test_what_costs_more_is_said_with_its_row(dearer: dict[str, float]) -> None:
+    [said] = complaints("W3", {"round trip": COST}, {"round trip": attrs.evolve(COST, **dearer)})
+    assert said.startswith(f"W3: round trip: {next(iter(dearer))} {next(iter(dearer.values()))} a message, at most")
+
+
+def test_a_little_more_is_let_through_and_far_less_wants_a_new_table() -> None:
+    assert complaints("W3", {"round trip": COST}, {"round trip": attrs.evolve(COST, calls=102.9, blocks=12.0)}) == []
+    [said] = complaints("W3", {"round trip": COST}, {"round trip": attrs.evolve(COST, calls=40.0)})
+    assert said == "W3: round trip: only 40.0 calls, 100.0 in the table: write it anew"
