@@ -17,6 +17,7 @@ whose body the persistent store does not have. Memory is one segment at a time, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Final
 
 import attrs
@@ -104,10 +105,17 @@ def _is_message(term: bytes) -> bool:
 
 def _hold(segment: SegmentJournal, journal: _Journal, entries: SegmentEntries) -> None:
     """Let a segment's journal hold the publish records of the positions that ``segment.facts`` says are published."""
-    for rel_seq in np.flatnonzero(segment.facts & PUBLISHED).tolist():
-        body = int(entries.body_at[rel_seq])
-        end = body + 32 + int(entries.embedded[rel_seq])
-        segment.hold(rel_seq, [journal.data[body - 8 : end]])
+    places = np.flatnonzero(segment.facts & PUBLISHED)
+    if not len(places):
+        return
+    data = journal.data
+    starts = entries.body_at[places] - JOURNAL.head_size
+    ends = entries.body_at[places] + BODY_SIZE + entries.embedded[places]
+    records = [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    kinds = np.frombuffer(data, np.uint8)[starts] >> 6
+    cuts = np.flatnonzero((np.diff(places) != 1) | (np.diff(kinds) != 0)) + 1
+    for first, end in pairwise([0, *cuts.tolist(), len(records)]):
+        segment.hold(int(places[first]), records[first:end])
 
 
 def open_clean(files: FileSystem, index: QueueIndex, counts: Iterable[tuple[int, int]]) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from warren.queue_index.entries import ACKED, ADD, DELIVERED, IMPOSSIBLE, NOTHING, PUBLISHED
 from warren.queue_index.record_format import BODY, SEGMENT, SEGMENT_SHORT, TRANSIENT_PUBLISH, Bools, Octets
@@ -23,6 +24,8 @@ from warren.queue_index.run import EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTE
 _JOURNAL_HEAD: Final = 8
 _BODY_END: Final = _JOURNAL_HEAD + BODY.size
 _WORTH_A_WRITE: Final = 256 << 10
+_WORTH_A_TABLE: Final = 16
+"""Fewer records are joined one by one."""
 _ADDING: Final = {
     action: bytes(ADD[:, action]).ljust(256, bytes([IMPOSSIBLE])) for action in (PUBLISHED, DELIVERED, ACKED)
 }
@@ -49,14 +52,7 @@ class Written:
         first, count = low - self.rel_seq, high - low
         records = self.records
         if isinstance(records, list):
-            persistent = records[first][0] >> 6 != TRANSIENT_PUBLISH
-            kind = 0x8000 | (persistent << 14)
-            parts: list[bytes | memoryview] = []
-            for index in range(first + count - 1, first - 1, -1):
-                rel_seq = self.rel_seq + index
-                short = (SEGMENT_SHORT << 14 | rel_seq).to_bytes(2, "big") * shorts
-                parts += ((kind | rel_seq).to_bytes(2, "big"), memoryview(records[index])[_JOURNAL_HEAD:], short)
-            return b"".join(parts)
+            return _segment_bytes(records[first : first + count], low, shorts)
         return matrix.segment_bytes(records, first, count, low, shorts)
 
     def runs(self, first_seq_id: int, wanted: Bools, delivered: Bools) -> list[Run]:
@@ -101,6 +97,42 @@ class Written:
             runs.append(Run(first_seq_id + self.rel_seq + start, batch, 0, end - start, flags))
             start = end
         return runs
+
+
+def _segment_bytes(records: list[bytes], low: int, shorts: int) -> bytes:
+    """:meth:`Written.segment_bytes` of journal records, those of one size together."""
+    persistent = records[0][0] >> 6 != TRANSIENT_PUBLISH
+    kind = 0x8000 | (persistent << 14)
+    sizes = np.fromiter(map(len, records), np.int64, len(records))
+    cuts = [0, *(np.flatnonzero(np.diff(sizes)) + 1).tolist(), len(records)]
+    parts: list[bytes | memoryview] = []
+    for start, end in reversed(list(pairwise(cuts))):
+        if end - start >= _WORTH_A_TABLE:
+            parts.append(_table_of(records[start:end], low + start, kind, shorts))
+            continue
+        for index in range(end - 1, start - 1, -1):
+            rel_seq = low + index
+            short = (SEGMENT_SHORT << 14 | rel_seq).to_bytes(2, "big") * shorts
+            parts += ((kind | rel_seq).to_bytes(2, "big"), memoryview(records[index])[_JOURNAL_HEAD:], short)
+    return b"".join(parts)
+
+
+def _table_of(records: list[bytes], low: int, kind: int, shorts: int) -> bytes:
+    """The same for records of one size."""
+    count, size = len(records), len(records[0])
+    journal = np.frombuffer(b"".join(records), np.uint8).reshape(count, size)
+    table = np.empty((count, 2 + size - _JOURNAL_HEAD + 2 * shorts), np.uint8)
+    rel_seqs = np.arange(low + count - 1, low - 1, -1)
+    table[:, :2] = _octets(rel_seqs | kind)
+    table[:, 2 : 2 + size - _JOURNAL_HEAD] = journal[::-1, _JOURNAL_HEAD:]
+    for at in range(2 + size - _JOURNAL_HEAD, table.shape[1], 2):
+        table[:, at : at + 2] = _octets(rel_seqs | SEGMENT_SHORT << 14)
+    return table.tobytes()
+
+
+def _octets(numbers: npt.NDArray[np.int64]) -> Octets:
+    """Two bytes of each."""
+    return numbers.astype(">u2").view(np.uint8).reshape(-1, 2)
 
 
 class SegmentJournal:
