@@ -22,6 +22,7 @@ from kombu import Queue
 
 import warren.kombu  # noqa: F401 - the URL
 from tests.support.waiting import wait_until
+from tests.support.web_processes import WORKERS, ask, gunicorn
 from warren.shared_node import lease_node
 
 PATIENCE_S = 60
@@ -302,11 +303,19 @@ def note(what):
 @app.task(name="again")
 def again(what):
     note.delay(what)
+
+def web(environ, start_response):
+    what = environ["PATH_INFO"][1:]
+    note.delay(what).get(timeout=60)
+    again.delay(what)
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [b"%d" % os.getpid()]
 """
 
 
 @pytest.mark.slow
-def test_prefork_workers_beat_and_two_senders_share_a_directory(tmp_path: Path) -> None:
+def test_prefork_workers_beat_and_two_web_processes_share_a_directory(tmp_path: Path) -> None:
+    pytest.importorskip("gunicorn")
     (tmp_path / "results").mkdir()
     (tmp_path / "shop.py").write_text(SHOP)
     notes = tmp_path / "notes"
@@ -320,22 +329,27 @@ def test_prefork_workers_beat_and_two_senders_share_a_directory(tmp_path: Path) 
     def wait_for(*what: str) -> None:
         wait_until(lambda: Counter(what) <= noted(), f"not all of {what} is done")
 
-    sender = "import shop; print(shop.note.delay('web {0}').get(timeout=60)); shop.again.delay('web {0}')"
     worker = begin("celery", "-A", "shop", "worker", "--pool", "prefork", "-c", "2", "-l", "ERROR")
     beat = begin("celery", "-A", "shop", "beat", "-l", "ERROR")
     try:
-        for number in (1, 2):
-            program = sender.replace("web {0}", f"web-{number}")
-            subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=PATIENCE_S)
-        wait_for("web-1", "web-2", "web-1", "web-2", "tick")
-        worker.kill()  # and with it perhaps the host
-        worker.wait()
-        subprocess.run([sys.executable, "-c", "import shop; shop.note.delay('later')"], cwd=tmp_path, check=True)
-        worker = begin("celery", "-A", "shop", "worker", "--pool", "prefork", "-c", "2", "-l", "ERROR")
-        wait_for("later")
+        with gunicorn(tmp_path, "shop:web") as web:
+            answered: list[int] = []
+
+            def both_have_answered() -> bool:
+                answered.append(ask(web, f"web-{len(answered)}"))
+                return len({*answered} - {0}) == WORKERS
+
+            wait_until(both_have_answered, "not both web processes answer")
+            done = [f"web-{number}" for number, process in enumerate(answered) if process]
+            wait_for(*done, *done, "tick")
+            worker.kill()  # and with it perhaps the host
+            worker.wait()
+            worker = begin("celery", "-A", "shop", "worker", "--pool", "prefork", "-c", "2", "-l", "ERROR")
+            assert ask(web, "later")
+            wait_for("later", "later")
     finally:
         for process in (worker, beat):
             process.terminate()
         for process in (worker, beat):
             process.wait(PATIENCE_S)
-    assert noted()["web-1"] >= 2  # an ack that is on its way when a host ends counts for nothing
+    assert noted()[done[0]] >= 2  # an ack that is on its way when a host ends counts for nothing
