@@ -27,6 +27,7 @@ from warren.amqp.own_methods import Call
 from warren.amqp.states import Side, State
 from warren.client.calls import NotFromOutsideError
 from warren.client.link import Link
+from warren.client.queue_verbs import CREDIT_BYTES
 from warren.errors import (
     AccessRefusedError,
     BlockedError,
@@ -174,6 +175,25 @@ def test_a_consumer_gets_no_more_than_its_prefetch_and_more_when_it_may(guest: N
         consumer.cancel()
         assert consumer.receive(1) is None
     wait_until(lambda: len(queue) == 15, "it did not come to that")
+
+
+@pytest.mark.parametrize("prefetch", [0, 1000])
+def test_what_a_consumer_does_not_take_waits_with_the_host(host: Node, guest: Node, prefetch: int) -> None:
+    queue = guest.queue("q")
+    sent = [os.urandom(50_000) for _ in range(100)]
+    queue.publish_many(sent).wait(60)
+    with queue.consume(prefetch=prefetch, timeout=30) as consumer:
+        assert next(consumer).body == sent[0]
+        queue.stats()  # what was sent before the answer has come
+        most = consumer.buffered
+        assert most * 50_000 <= 2 * CREDIT_BYTES
+        assert [next(consumer).body for _ in sent[1:]] == sent[1:]
+        assert consumer.receive(0) is None
+    with queue.consume(prefetch=prefetch, timeout=30) as consumer:
+        hang_up(guest)
+        left = set(sent)
+        while left:  # the next connection begins with a credit of its own
+            left.discard(next(consumer).body)
 
 
 def test_a_consumer_that_acks_by_itself_loses_nothing_that_nobody_was_given(guest: Node) -> None:

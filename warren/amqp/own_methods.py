@@ -69,9 +69,31 @@ class Arrived(Method):
     name: ClassVar[str] = "Warren.Arrived"
 
 
+class Credit(Method):
+    """Client → server: a consumer may be sent so much more. Each message takes its body and :data:`MESSAGE_BYTES`.
+
+    What it may be sent at first is the argument :data:`CREDIT` of its ``basic.consume``; without that, anything.
+    """
+
+    __slots__: ClassVar[list[str]] = ["consumer_tag", "size"]
+    frame_id: ClassVar[int] = 14
+    index: ClassVar[int] = _CLASS << 16 | 14
+    name: ClassVar[str] = "Warren.Credit"
+    _consumer_tag = "shortstr"
+    _size = "longlong"
+
+    def __init__(self, consumer_tag: str = "", size: int = 0) -> None:
+        self.consumer_tag = consumer_tag
+        self.size = size
+
+
+CREDIT: Final = "x-warren-credit"
+MESSAGE_BYTES: Final = 128
+"""About what a message takes beside its body."""
+
 HANDING_OVER: Final = "the host of the node hands over"
 """As the reason of a ``connection.blocked``: send nothing more, end your half of the socket, and read its other half to
 its end. Everything that was sent is done and answered."""
 
-OWN_METHODS: Final[dict[int, type[Method]]] = {one.index: one for one in (Call, CallOk, CallError, Arrived)}
+OWN_METHODS: Final[dict[int, type[Method]]] = {one.index: one for one in (Call, CallOk, CallError, Arrived, Credit)}
 """By class id and method id, 16 bits each."""

@@ -12,7 +12,7 @@ from typing import Final
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
-from warren.amqp.own_methods import Arrived, Call, CallError, CallOk
+from warren.amqp.own_methods import Arrived, Call, CallError, CallOk, Credit
 
 
 class Side(enum.Enum):
@@ -89,6 +89,7 @@ _CLIENT_ONLY: Final = frozenset(
         c.Tx.Commit,
         c.Tx.Rollback,
         Call,
+        Credit,
     }
 )
 _SERVER_ONLY: Final = frozenset(

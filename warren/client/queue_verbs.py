@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal, Unpack
 
 import attrs
@@ -21,10 +21,12 @@ from warren.actors.leading import Later
 from warren.actors.looking import BrowsedMessage
 from warren.actors.queue_entry import QueueEntry
 from warren.amqp.connection import Connection
+from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Credit
 from warren.amqp.received import Messages
 from warren.client.calls import call
 from warren.client.channels import DeliveryChannel, DeliverySlot
 from warren.client.errors import LinkLostError
+from warren.client.link import Link
 from warren.client.received import RemoteDelivered, delivered_of
 from warren.client.remote import Publishing, RemoteVhost
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, spread
@@ -38,6 +40,8 @@ from warren.storage.errors import WarrenError
 
 GETS_AT_ONCE: Final = 64
 MAX_PREFETCH: Final = 65_535
+CREDIT_BYTES: Final = 1 << 20
+"""About so much lies here for a consumer that does not take it."""
 _numbers = itertools.count(1)
 
 
@@ -248,6 +252,8 @@ class Subscription(DeliverySlot):
         self.declaration = verbs.declaration
         self.prefetch = min(verbs.declaration.prefetch, MAX_PREFETCH)
         self.is_begun = False
+        self.taken_bytes = 0
+        """What was taken, and the host has not been told of."""
         self.deliveries = weakref.ref(verbs.deliveries)
 
     def qos(self) -> c.Basic.Qos:
@@ -255,7 +261,9 @@ class Subscription(DeliverySlot):
 
     def consume(self) -> c.Basic.Consume:
         one = self.declaration
-        arguments: Any = {"x-priority": one.priority} if one.priority else {}
+        arguments: dict[str, Any] = {CREDIT: CREDIT_BYTES}
+        if one.priority:
+            arguments["x-priority"] = one.priority
         return c.Basic.Consume(0, self.queue, one.tag, False, False, one.exclusive, False, arguments)
 
     def receive(self, event: Any, later: Later) -> None:
@@ -294,6 +302,7 @@ class Subscription(DeliverySlot):
         if verbs is None:
             return
         verbs.channel = DeliveryChannel(self, verbs.channel.name)  # type: ignore[assignment]
+        self.taken_bytes = 0
         begun = Future()
         begun.on_done(self._begun_again)
         self.asked += (Future(), begun)
@@ -307,16 +316,41 @@ class Subscription(DeliverySlot):
             deliveries.end(QueueGoneError(str(error)) if isinstance(error, NotFoundError) else error)
 
 
+class CreditedDeliveries(Deliveries):
+    """Batches of which somebody wants to know when they are taken."""
+
+    def __init__(self, channel: str, link: Link, taken: Callable[[RemoteDelivered], None]) -> None:
+        super().__init__(channel, link)
+        self._taken = weakref.WeakMethod(taken)
+
+    def take_now(self) -> Delivered | None:
+        batch = super().take_now()
+        if isinstance(batch, RemoteDelivered) and (taken := self._taken()) is not None:
+            taken(batch)
+        return batch
+
+
 class RemoteConsumerVerbs(ConsumerVerbs):
     """The verbs of one consumer."""
 
     def __init__(self, queue: RemoteQueueVerbs, declaration: ConsumerDeclaration, timeout: float | None) -> None:
         self.vhost = queue.remote
-        deliveries = Deliveries(declaration.channel, self.vhost.link)
+        deliveries = CreditedDeliveries(declaration.channel, self.vhost.link, self._taken)
         super().__init__(None, declaration, deliveries, timeout)  # type: ignore[arg-type]
         self.slot = Subscription(self, queue.name)
         self.channel = DeliveryChannel(self.slot, declaration.channel)  # type: ignore[assignment]
         self._queue = queue
+
+    def _taken(self, delivered: RemoteDelivered) -> None:
+        """A batch was taken: the host may send more when half of the credit is used."""
+        with self.vhost.link.locked():
+            slot = self.slot
+            if delivered.through is not self.channel or slot.error is not None or not self.vhost.link.is_up:
+                return
+            slot.taken_bytes += delivered.size + MESSAGE_BYTES * delivered.count
+            if slot.taken_bytes >= CREDIT_BYTES // 2:
+                self.vhost.link.send(slot.number, Credit(self.declaration.tag, slot.taken_bytes))
+                slot.taken_bytes = 0
 
     def begin(self) -> Steps[None]:
         while not self.slot.is_begun and not self.closed:

@@ -24,6 +24,8 @@ class RemoteDelivered(Delivered):
     """Messages with the channel that settles them: a consumer has another one after its socket was lost."""
 
     through: Any = None
+    size: int = 0
+    """Bytes of the bodies."""
 
 
 def fetched_of(vhost: str, event: Messages) -> Fetched:
@@ -44,7 +46,8 @@ def delivered_of(through: Any, vhost: str, event: Messages) -> Iterator[RemoteDe
     consumer = getattr(event.method, "consumer_tag", None)
     for offset, count in _stretches(event.tags):
         part = fetched if count == fetched.count else fetched.part(offset, count)
-        yield RemoteDelivered(consumer, through.name, event.tags[offset], part, through)
+        size = sum(map(len, event.bodies[offset : offset + count]))
+        yield RemoteDelivered(consumer, through.name, event.tags[offset], part, through, size)
 
 
 def _stretches(tags: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -18,7 +18,7 @@ from warren.actors.node_actor import NodeActor
 from warren.aio import bridge
 from warren.amqp.errors import COMMAND_INVALID, ProtocolError
 from warren.amqp.framing import ACK, NACK, MethodRun
-from warren.amqp.own_methods import Call
+from warren.amqp.own_methods import Call, Credit
 from warren.amqp.received import Messages, MethodReceived
 from warren.running_node import RunningNode
 from warren.server import own_calls, topology
@@ -382,5 +382,6 @@ METHODS: Final[dict[type[Method], Callable[[ServerChannel, Any], Work]]] = {
     c.Basic.Get: lambda channel, method: channel.consumers.get(method),
     c.Basic.Recover: lambda channel, method: channel.consumers.recover(method, answer=True),
     Call: own_calls.call_verb,
+    Credit: lambda channel, method: channel.consumers.add_credit(method),
     c.Basic.RecoverAsync: lambda channel, method: channel.consumers.recover(method, answer=False),
 }

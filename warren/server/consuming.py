@@ -30,6 +30,7 @@ from warren.actors.shared_prefetch import SharedPrefetch
 from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of
+from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Credit
 from warren.channel import Channel
 from warren.queue_index.acking import tag_ranges
 from warren.queue_index.amqp_tables import LongInteger, type_name
@@ -91,6 +92,10 @@ class ServerConsumer:
     unsent: range = range(0)
     """The queue's tags of that."""
     redelivered: bool = False
+    credit: int | None = None
+    """How many bytes the client takes; ``None``: any number."""
+    held: bool = False
+    """Whether it waits for more of that."""
     gone: bool = False
 
     def info(self) -> dict[str, Any]:
@@ -185,6 +190,7 @@ class ChannelConsumers:
         entry = find_queue(channel, name)
         actor = entry.actor
         through = self._through_for(actor)
+        credit: Any = arguments.pop(CREDIT, None) if channel.connection.is_owner else None
         known_as = f"{channel.connection.name}.{channel.number}.{tag}"
         declaration = Consumer(
             channel=through.name,
@@ -210,6 +216,7 @@ class ChannelConsumers:
             through=through,
             name=known_as,
             deliveries=deliveries,
+            credit=credit,
         )
         self.by_tag[tag] = consumer
         if not method.nowait:
@@ -248,6 +255,9 @@ class ChannelConsumers:
             if not connection.writable:
                 connection.when_writable(functools.partial(self._pump, consumer))
                 return
+            if consumer.credit is not None and consumer.credit <= 0:
+                consumer.held = True
+                return
             piece = next(consumer.sending, _SENT)
             if not isinstance(piece, _Sent):
                 self._deliver(consumer, piece)
@@ -273,6 +283,15 @@ class ChannelConsumers:
         consumer.arrival = arrival
         arrival.on_done(functools.partial(self._arrived, consumer))
 
+    def add_credit(self, method: Credit) -> None:
+        """A consumer may be sent more."""
+        consumer = self.by_tag.get(method.consumer_tag)
+        if isinstance(consumer, ServerConsumer) and consumer.credit is not None:
+            consumer.credit += method.size
+            if consumer.held:
+                consumer.held = False
+                self._pump(consumer)
+
     def _arrived(self, consumer: ServerConsumer, _: Future) -> None:
         """In any thread."""
         self._channel.connection.server.post(functools.partial(self._pump, consumer))
@@ -290,6 +309,8 @@ class ChannelConsumers:
             return
         if channel.traffic is not None:
             channel.traffic.deliver(count, no_ack=consumer.no_ack, redelivered=consumer.redelivered)
+        if consumer.credit is not None:
+            consumer.credit -= sum(map(len, piece.bodies)) + MESSAGE_BYTES * count
         method = method_of(
             c.Basic.Deliver,
             consumer_tag=consumer.tag,
