@@ -39,7 +39,16 @@ REPORTS = {
     ),
     "junit": '<testsuites><testsuite name="s"><testcase name="passed"/><testcase name="failed"><failure/></testcase>'
     '</testsuite><testcase name="skipped"><skipped/></testcase></testsuites>',
-    "tap": "1..3\nok - passed\nnot ok - failed\nok - skipped # SKIP why\nnoise: ok - not",
+    "rspec": json.dumps(
+        {
+            "examples": [
+                {"id": "a[1]", "full_description": "passes", "status": "passed"},
+                {"id": "a[2]", "full_description": "fails", "status": "failed"},
+                {"id": "a[3]", "full_description": "waits", "status": "pending"},
+            ]
+        }
+    ),
+    "tap": "1..3\nok - passed\nnot ok - failed\nok - skipped # SKIP why\nnot ok 4 - failed\nnoise: ok - not",
 }
 FOUND = {
     "pytest": {
@@ -52,7 +61,8 @@ FOUND = {
     },
     "go": {"passed": PASSED, "failed": FAILED, "skipped": SKIPPED},
     "junit": {"s > passed": PASSED, "s > failed": FAILED, "skipped": SKIPPED},
-    "tap": {"passed": PASSED, "failed": FAILED, "skipped": SKIPPED},
+    "tap": {"passed": PASSED, "failed": FAILED, "skipped": SKIPPED, "4 - failed": FAILED},
+    "rspec": {"a[1] passes": PASSED, "a[2] fails": FAILED, "a[3] waits": SKIPPED},
 }
 
 
@@ -80,12 +90,14 @@ def test_two_sides_outcomes_are_sorted_by_what_they_come_to() -> None:
 
 def test_a_run_replaces_the_rows_of_its_suites_and_leaves_the_others() -> None:
     page = PAGE.read_text()
-    first = with_results(page, {"one": Result("one", "One 1.0", Comparison(both=("a", "b"))), "two": result("two")})
-    again = with_results(first, {"one": Result("one", "One 1.1", Comparison(real_only=("a",)))})
+    first = with_results(
+        page, {"one": Result("one", "One 1.0", Comparison(both=("a", "b")), 61.4), "two": result("two")}
+    )
+    again = with_results(first, {"one": Result("one", "One 1.1", Comparison(real_only=("a",)), 59.6)})
     rows = [line for line in again.splitlines() if line.startswith(("| one", "| two"))]
-    assert rows == ["| one | One 1.1 | 0 | 1 | 0 | 0 | 0 | 0 |", "| two | two | 0 | 0 | 0 | 0 | 0 | 0 |"]
+    assert rows == ["| one | One 1.1 | 0 | 1 | 0 | 0 | 0 | 0 | 60 |", "| two | two | 0 | 0 | 0 | 0 | 0 | 0 | 0 |"]
     assert with_results(page, {}) == page
 
 
 def result(name: str) -> Result:
-    return Result(name, name, Comparison())
+    return Result(name, name, Comparison(), 0.0)

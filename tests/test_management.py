@@ -406,12 +406,19 @@ def test_it_speaks_https_where_it_has_a_certificate(tmp_path: Path) -> None:
             assert "; Secure" in answer.headers["set-cookie"]
 
 
-def test_warren_serve_has_an_option_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "plain beside TLS"])
+def test_warren_serve_has_options_for_it(tls: bool, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "warren", "serve", str(tmp_path / "node"), "--port", "0", "--management-port", "0"]
+    if tls:
+        server_pem = str(tmp_path / "server.pem")
+        trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(server_pem)
+        command += ["--tls-port", "0", "--certfile", server_pem, "--keyfile", server_pem, "--no-management-tls"]
     with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            with Api(json.loads(process.stdout.readline())["management"]) as api:
+            found = json.loads(process.stdout.readline())
+            assert len(found["addresses"]) == 1 + tls
+            with Api(found["management"]) as api:
                 assert api.get("/whoami")["name"] == "guest"
                 assert api.get("/health/checks/protocol-listener/amqp091")["status"] == "ok"
         finally:

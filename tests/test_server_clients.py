@@ -45,6 +45,14 @@ def test_who_deletes_a_queue_that_it_consumes_is_answered_before_its_consumer_is
         assert said == ["deleted", "cancelled"]
 
 
+def test_the_server_names_the_platform_of_the_broker_whose_behaviour_it_has(here: Served) -> None:
+    """kiwipy's tests ask for it."""
+    with here.connection() as connection:
+        properties = connection._impl.server_properties
+    assert (properties["product"], properties["version"]) == ("RabbitMQ", "3.10.8")
+    assert properties["platform"].startswith("Erlang/OTP ")
+
+
 class Raw:
     """A client that is let in, and then says what it likes."""
 

@@ -11,7 +11,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.clients import certificates, outcomes
@@ -47,12 +49,14 @@ def main() -> int:
         for name in options.suites or SUITES:
             suite = SUITES[name]
             try:
-                prepared(suite.directory, suite.source, suite.requirements)
+                prepared(suite.directory, suite.source, suite.needs)
             except AbsentError as error:
                 print(f"{name}: left out: {error}", flush=True)
                 continue
+            began = time.monotonic()
             comparison = _compared(suite, options.subject, work, options.only)
-            results[name] = Result(name, f"{suite.source.what}: {suite.note}", comparison)
+            took_s = time.monotonic() - began
+            results[name] = Result(name, f"{suite.source.what}: {suite.note}", comparison, took_s)
             _say(results[name])
             if not options.no_page and not options.only and options.subject == "warren":
                 PAGE.write_text(with_results(PAGE.read_text(), results))
@@ -63,28 +67,47 @@ def main() -> int:
 def _compared(suite: Suite, subject: str, work: Path, only: str | None) -> Comparison:
     """Run the suite on both sides; what only the real server passed again, until it is sure."""
     selection = ["-k", only] if only else []
-    real = _side(suite, "rabbitmq", work / f"{suite.name}-rabbitmq", selection)
-    warren = _side(suite, subject, work / f"{suite.name}-{subject}-subject", selection)
+    real, warren = _sides(suite, subject, work, "", selection)
     flaky: set[str] = set()
     for again in range(1, RUNS_AGAIN + 1):
         doubtful = [test for test in outcomes.suspects(real, warren) if test not in flaky and test != SERVER_TEST]
         if not doubtful:
             break
-        real_again = _side(suite, "rabbitmq", work / f"{suite.name}-rabbitmq-{again}", doubtful)
-        warren_again = _side(suite, subject, work / f"{suite.name}-{subject}-subject-{again}", doubtful)
-        sure = outcomes.suspects(real_again, warren_again)
+        sure = outcomes.suspects(*_sides(suite, subject, work, f"-{again}", doubtful))
         flaky.update(test for test in doubtful if test not in sure)
     return outcomes.compare(real, warren, flaky)
 
 
-def _side(suite: Suite, server: str, out: Path, selection: Sequence[str]) -> dict[str, Outcome]:
-    """Run the suite against one server, in a network of its own; ``selection``: of these tests only."""
-    print(f"{suite.name}: {server} …", flush=True)
+def _sides(suite: Suite, subject: str, work: Path, suffix: str, selection: Sequence[str]) -> list[dict[str, Outcome]]:
+    """Run the suite against the real server and the other one at the same time; ``selection``: of these tests only."""
+    print(f"{suite.name}: {len(selection) or 'all'} tests …", flush=True)
+    outs = {
+        work / f"{suite.name}-rabbitmq{suffix}": "rabbitmq",
+        work / f"{suite.name}-{subject}-subject{suffix}": subject,
+    }
+    with ExitStack() as stack:
+        processes = [stack.enter_context(_side(suite, server, out, selection)) for out, server in outs.items()]
+        statuses = [process.wait() for process in processes]
+    if any(statuses):
+        raise RuntimeError(f"{suite.name}: a side ended with status {max(statuses)}")
+    return [_outcomes(suite, server, out) for out, server in outs.items()]
+
+
+@contextmanager
+def _side(suite: Suite, server: str, out: Path, selection: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """The suite against one server, in a network of its own; it ends with the block."""
     out.mkdir(parents=True)
     alone = ("unshare", "--net") if os.geteuid() == 0 else ("unshare", "--net", "--map-root-user")
     where = (suite.name, server, str(out))
-    command = (*alone, "--", sys.executable, "-m", "tests.clients.side", *where, *selection)
-    subprocess.run(command, check=True)
+    with subprocess.Popen((*alone, "--", sys.executable, "-m", "tests.clients.side", *where, *selection)) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def _outcomes(suite: Suite, server: str, out: Path) -> dict[str, Outcome]:
+    """What the side that reported into ``out`` came to."""
     found = outcomes.read(suite.report, out / "report")
     failed = out / "failed"
     if failed.exists():

@@ -80,10 +80,19 @@ def _read_junit(text: str) -> dict[str, Outcome]:
     return outcomes
 
 
+def _read_rspec(text: str) -> dict[str, Outcome]:
+    """RSpec's JSON, which is written at the end; tests of one name are told apart by where they stand."""
+    kinds = {"passed": Outcome.PASSED, "failed": Outcome.FAILED, "pending": Outcome.SKIPPED}
+    return {
+        f"{test['id']} {test['full_description']}": kinds[test["status"]]
+        for test in json.loads(text or "{}").get("examples", ())
+    }
+
+
 def _read_tap(text: str) -> dict[str, Outcome]:
-    """The lines ``ok - name``, ``not ok - name`` and ``ok - name # SKIP why`` that our own programs print."""
+    """The lines ``ok - name``, ``not ok 5 - name`` and ``ok - name # SKIP why``; a number is part of the name."""
     outcomes: dict[str, Outcome] = {}
-    for bad, name, skipped in re.findall(r"^(not )?ok - (.*?)( # SKIP.*)?$", text, re.MULTILINE):
+    for bad, name, skipped in re.findall(r"^(not )?ok (?:- )?(.*?)( # (?i:skip).*)?$", text, re.MULTILINE):
         outcomes[name] = Outcome.FAILED if bad else Outcome.SKIPPED if skipped else Outcome.PASSED
     return outcomes
 
@@ -93,6 +102,7 @@ READERS: Final[Mapping[str, Callable[[str], dict[str, Outcome]]]] = {
     "go": _read_go,
     "junit": _read_junit,
     "tap": _read_tap,
+    "rspec": _read_rspec,
 }
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
 import sys
+import urllib.request
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -16,6 +19,7 @@ from tests.support.waiting import wait_until
 
 PORT: Final = 5672
 TLS_PORT: Final = 5671
+MANAGEMENT_PORT: Final = 15672
 STOP_DEADLINE_S: Final = 30.0
 PROGRAMS: Final = Path(__file__).parent / "programs"
 
@@ -35,8 +39,9 @@ def rabbitmq(directory: Path, certificates: Path) -> Iterator[None]:
         "ssl_options.keyfile": str(certificates / "server_key.pem"),
         "ssl_options.verify": "verify_peer",
         "ssl_options.fail_if_no_peer_cert": "false",
+        "management.tcp.port": str(MANAGEMENT_PORT),
     }
-    with Broker(directory, conf=conf) as broker:
+    with Broker(directory, conf=conf, management=True) as broker:
         broker.start()
         yield
         if broker.pid is None:
@@ -50,12 +55,14 @@ def warren(directory: Path, certificates: Path) -> Iterator[None]:
     command = [sys.executable, "-m", "warren", "serve", str(directory / "data"), "--port", str(PORT)]
     command += ["--tls-port", str(TLS_PORT), "--cacertfile", str(certificates / "ca_certificate.pem")]
     command += ["--certfile", str(certificates / "server_certificate.pem")]
-    command += ["--keyfile", str(certificates / "server_key.pem")]
+    command += ["--keyfile", str(certificates / "server_key.pem"), "--management-port", str(MANAGEMENT_PORT)]
+    command += ["--no-management-tls"]
     log = directory / "server.log"
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
-        wait_until(lambda: _listens(PORT), f"warren serve listens; see {log}", process=process)
+        listens = f"warren serve listens; see {log}"
+        wait_until(lambda: _listens(PORT) and _listens(MANAGEMENT_PORT), listens, process=process)
         yield
         if process.poll() is not None:
             raise ServerFailedError(f"warren serve ended by itself with status {process.returncode}{_end_of(log)}")
@@ -69,6 +76,17 @@ def warren(directory: Path, certificates: Path) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
+
+
+def import_definitions(definitions: Mapping[str, object]) -> None:
+    """Give the server vhosts, users and permissions, as RabbitMQ exports them, by its management API."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{MANAGEMENT_PORT}/api/definitions",
+        data=json.dumps(definitions).encode(),
+        headers={"Content-Type": "application/json", "Authorization": f"Basic {b64encode(b'guest:guest').decode()}"},
+    )
+    with urllib.request.urlopen(request):
+        pass
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from tests.clients.servers import PROGRAMS, SERVERS, SERVICES, ServerFailedError
+from tests.clients.servers import PROGRAMS, SERVERS, SERVICES, ServerFailedError, import_definitions
 from tests.clients.sources import cache_directory
 from tests.clients.suites import SUITES, Suite
 
@@ -39,6 +39,8 @@ def main() -> None:
                 (out_directory / service).mkdir()
                 stack.enter_context(SERVICES[service](out_directory / service))
             stack.enter_context(SERVERS[server](out_directory / "server", certificates))
+            if suite.definitions:
+                import_definitions(suite.definitions)
             _run(suite, out_directory, certificates, only)
     except ServerFailedError as error:
         (out_directory / "failed").write_text(str(error))

@@ -111,12 +111,27 @@ class Installed:
             shutil.copytree(self.copied, directory)
 
 
-def prepared(name: str, source: Source, requirements: Sequence[str] | None) -> Path:
-    """The directory of suite ``name``: ``source/`` and, where there are ``requirements``, an environment ``venv/``.
+@attrs.frozen(kw_only=True)
+class Needs:
+    """What a suite needs to run, beside its own files."""
+
+    python: tuple[str, ...] | None = None
+    """What pip installs into an environment of its own; ``{source}``: the suite's directory."""
+    node: tuple[str, ...] = ()
+    """What npm installs beside the suite's directory."""
+    programs: tuple[str, ...] = ()
+    """What has to be installed on this machine."""
+
+
+def prepared(name: str, source: Source, needs: Needs) -> Path:
+    """The directory of suite ``name``: ``source/``, and what it needs: ``venv/``, ``node_modules/``.
 
     Made when it is not there, or was made from something else. Raises :class:`AbsentError`.
     """
-    recipe = hashlib.sha256(repr((source, requirements, sys.version_info[:2])).encode()).hexdigest()
+    if missing := [program for program in needs.programs if shutil.which(program) is None]:
+        raise AbsentError(f"no {', '.join(missing)} here")
+    made_from = (source, needs.python, sys.version_info[:2], *([needs.node] if needs.node else []))
+    recipe = hashlib.sha256(repr(made_from).encode()).hexdigest()
     directory = cache_directory() / name
     stamp = directory / "recipe"
     if stamp.exists() and stamp.read_text() == recipe:
@@ -124,8 +139,11 @@ def prepared(name: str, source: Source, requirements: Sequence[str] | None) -> P
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     source.fetch(directory / "source")
-    if requirements is not None:
-        _make_environment(directory / "venv", directory / "source", requirements)
+    if needs.python is not None:
+        _make_environment(directory / "venv", directory / "source", needs.python)
+    if needs.node:
+        (directory / "package.json").write_text("{}")
+        run(("npm", "install", "--prefix", str(directory), "--ignore-scripts", "--no-audit", "--silent", *needs.node))
     stamp.write_text(recipe)
     return directory
 

@@ -7,9 +7,9 @@ from typing import Final, Literal
 
 import attrs
 
-from tests.clients.sources import GitTag, Installed, Sdist, Source
+from tests.clients.sources import GitTag, Installed, Needs, Sdist, Source
 
-Report = Literal["pytest", "junit", "tap", "go"]
+Report = Literal["pytest", "junit", "tap", "go", "rspec"]
 """In which form a suite says what passed."""
 
 PYTEST: Final = ("pytest-reportlog", "pytest-timeout")
@@ -27,11 +27,12 @@ class Suite:
     command: tuple[str, ...]
     """``{report}``: the file to report to; ``{venv}``, ``{source}``, ``{programs}``: directories. It runs in
     ``{source}``."""
-    requirements: tuple[str, ...] | None = None
-    """What pip installs into an environment of its own; ``{source}``: the suite's directory."""
+    needs: Needs = attrs.field(factory=Needs)
     environment: Mapping[str, str] = attrs.field(factory=dict)
     certificates: Mapping[str, str] = attrs.field(factory=dict)
     """Where in its directory the suite looks for which of our files (names of :mod:`tests.clients.certificates`)."""
+    definitions: Mapping[str, object] = attrs.field(factory=dict)
+    """What both servers are given first, by the management API, in the form in which RabbitMQ exports it."""
     services: tuple[str, ...] = ()
     """What it needs beside the server (of :data:`tests.clients.servers.SERVICES`)."""
     deadline_s: float = 900.0
@@ -56,16 +57,18 @@ def pytest_suite(
     *paths: str,
     requirements: tuple[str, ...] = (),
     arguments: tuple[str, ...] = (),
+    pytest: tuple[str, ...] = ("{venv}/bin/python", "-m", "pytest"),
     **options: object,
 ) -> Suite:
-    """A suite that pytest runs; ``paths``: which of its files, ``arguments``: further ones of pytest's."""
-    command = ("{venv}/bin/python", "-m", "pytest", *paths, "--report-log={report}", f"--timeout={HANGS_S}", "-q")
+    """A suite that pytest runs; ``paths``: which of its files, ``arguments``: further ones of pytest's; ``pytest``: how
+    it is started."""
+    command = (*pytest, *paths, "--report-log={report}", f"--timeout={HANGS_S}", "-q")
     return Suite(
         name=name,
         source=source,
         report="pytest",
         command=(*command, "--continue-on-collection-errors", "-p", "no:cacheprovider", *arguments),
-        requirements=("{source}", *PYTEST, *requirements),
+        needs=Needs(python=("{source}", *PYTEST, *requirements)),
         paths=paths,
         **options,  # type: ignore[arg-type]
     )
@@ -147,7 +150,90 @@ AIO_PIKA = pytest_suite(
     requirements=("pytest>=8", "aiomisc>=18", "aiomisc-pytest", "shortuuid", "timeout-decorator"),
     environment={"DOCKER_HOST": "tcp://localhost:2375"},
     services=("docker",),
+    deadline_s=3600.0,
     note="`tests`, plain and TLS, plain connections and robust ones",
+)
+
+AMQPSTORM = pytest_suite(
+    "amqpstorm",
+    Sdist("amqpstorm", "3.1.4"),
+    "amqpstorm/tests/functional",
+    requirements=("pytest>=8", "requests"),
+    environment={
+        "AMQP_HOST": "localhost",
+        "AMQP_USERNAME": "guest",
+        "AMQP_PASSWORD": "guest",
+        "AMQP_URI": "amqp://guest:guest@localhost:5672/%2F",
+        "AMQP_HTTP_URL": "http://localhost:15672",
+        "AMQP_SSL_URI": "amqps://guest:guest@localhost:5671/%2F",
+        "AMQP_SSL_HOST": "localhost",
+    },
+    certificates={
+        "amqpstorm/tests/resources/ssl/ca_certificate.pem": "ca_certificate.pem",
+        "amqpstorm/tests/resources/ssl/client/client_certificate.pem": "client_certificate.pem",
+        "amqpstorm/tests/resources/ssl/client/private_key.pem": "client_key.pem",
+    },
+    note="its functional tests, plain and TLS, and of the management API",
+)
+
+AIOAMQP = pytest_suite(
+    "aioamqp",
+    GitTag("https://github.com/Polyconseil/aioamqp", "aioamqp-0.15.0"),
+    "aioamqp/tests",
+    requirements=("pytest>=8", "asynctest", "pyrabbit2"),
+    note="its whole suite, with pyrabbit2 for the management API",
+)
+
+RABBITPY = pytest_suite(
+    "rabbitpy",
+    GitTag("https://github.com/gmr/rabbitpy", "3.0.2"),
+    *("tests/test_integration.py", "tests/integration"),
+    requirements=("pytest>=8", "python-dotenv"),
+    environment={"RABBITMQ_URL": "amqp://guest:guest@localhost:5672/%2F"},
+    note="its integration tests",
+)
+
+KIWIPY = pytest_suite(
+    "kiwipy",
+    GitTag("https://github.com/aiidateam/kiwipy", "v0.9.0"),
+    "test/rmq",
+    requirements=("{source}[rmq]", "pytest~=7.0", "pytest-asyncio~=0.12,<0.17", "msgpack", "pika"),
+    arguments=("--ignore=test/rmq/bench",),
+    note="`test/rmq` without its benchmarks",
+)
+
+DRAMATIQ = pytest_suite(
+    "dramatiq",
+    GitTag("https://github.com/Bogdanp/dramatiq", "v2.2.0"),
+    *("tests/test_rabbitmq.py", "tests/test_actors.py", "tests/test_worker.py", "tests/test_composition.py"),
+    requirements=("{source}[rabbitmq,redis,memcached]", "pytest>=8", "pytest-benchmark"),
+    arguments=("-o", "addopts="),
+    note="`test_rabbitmq.py` and the files beside it that use the broker",
+)
+
+NAMEKO = pytest_suite(
+    "nameko",
+    GitTag("https://github.com/nameko/nameko", "v3.0.0-rc11"),
+    "test",
+    requirements=("pytest~=7.4", "requests", "websocket-client", "mock", "setuptools<70", "werkzeug<3"),
+    pytest=("{venv}/bin/nameko", "test"),
+    note="its whole suite, with a virtual host for each test, made by the management API",
+)
+
+FASTSTREAM = pytest_suite(
+    "faststream",
+    GitTag("https://github.com/ag2ai/faststream", "0.7.4"),
+    "tests/brokers/rabbit",
+    requirements=(
+        "{source}[rabbit,nats,otel,cli,prometheus]",
+        "pytest>=8",
+        "pytest-asyncio",
+        "dirty-equals",
+        "freezegun",
+        "fastapi",
+        "httpx",
+    ),
+    note="`tests/brokers/rabbit`",
 )
 
 AMQPLIB = Suite(
@@ -176,6 +262,92 @@ AMQP091_GO = Suite(
     },
     reports_on_output=True,
     note="its whole suite, with the tag `integration`",
+)
+
+
+AMQP_CONNECTION_MANAGER = Suite(
+    name="amqp-connection-manager",
+    source=GitTag("https://github.com/jwalton/node-amqp-connection-manager", "v5.0.0"),
+    report="junit",
+    command=(
+        "../node_modules/.bin/jest",
+        "--reporters=jest-junit",
+        "--runInBand",
+        "--testPathIgnorePatterns=node_modules",
+    ),
+    environment={"JEST_JUNIT_OUTPUT_FILE": "{report}"},
+    needs=Needs(
+        programs=("node", "npm"),
+        node=(
+            *("amqplib@0.10", "promise-breaker@6", "promise-tools@2", "chai@4", "chai-as-promised@7", "chai-jest@1"),
+            *("chai-string@1", "jest@29", "jest-junit", "jest-ts-webcompat-resolver", "ts-jest@29", "typescript@5"),
+            *("@types/amqplib@0.10", "@types/chai@4", "@types/chai-as-promised@7", "@types/chai-string@1"),
+            *("@types/jest@29", "@types/node@22", "@types/whatwg-url@11"),
+        ),
+    ),
+    note="its whole suite, Node.js",
+)
+
+RASCAL = Suite(
+    name="rascal",
+    source=GitTag("https://github.com/onebeyond/rascal", "v21.0.1"),
+    report="tap",
+    command=("node", "{programs}/zunit_tap.js"),
+    environment={"CI": "true"},
+    needs=Needs(
+        programs=("node", "npm"),
+        node=(
+            *("amqplib@0.10", "async@3", "debug@4", "forward-emitter@0.1", "generic-pool@3", "lodash@4", "lru-cache@7"),
+            *("safe-json-parse@4", "stashback@2", "uuid@8", "xregexp@5", "chance@1", "zunit@4"),
+        ),
+    ),
+    reports_on_output=True,
+    note="its whole suite, Node.js, with virtual hosts made by the management API",
+)
+
+BUNNY_SPECS = Suite(
+    name="bunny-specs",
+    source=GitTag("https://github.com/ruby-amqp/bunny", "2.19.0"),
+    report="rspec",
+    command=(
+        *("ruby", "-r", "{programs}/bunny_specs.rb", "-S", "rspec", "--format", "json", "--out", "{report}"),
+        *("--format", "documentation", "spec/higher_level_api", "spec/lower_level_api", "spec/issues"),
+    ),
+    certificates={
+        "spec/tls/ca_certificate.pem": "ca_certificate.pem",
+        "spec/tls/client_key.pem": "client_key.pem",
+        "spec/tls/client_certificate.pem": "client_certificate.pem",
+    },
+    definitions={
+        "vhosts": [{"name": "bunny_testbed"}],
+        "users": [
+            {"name": "bunny_gem", "password": "bunny_password", "tags": ""},
+            {"name": "bunny_reader", "password": "reader_password", "tags": ""},
+        ],
+        "permissions": [
+            {"user": user, "vhost": "bunny_testbed", "configure": own, "write": own, "read": ".*"}
+            for user, own in (("guest", ".*"), ("bunny_gem", ".*"), ("bunny_reader", "^---$"))
+        ],
+    },
+    needs=Needs(programs=("ruby", "rspec")),
+    note="its specs without the unit and stress ones, with Debian's Bunny of the same version",
+)
+
+PHP_AMQPLIB_TESTS = Suite(
+    name="php-amqplib-tests",
+    source=GitTag("https://github.com/php-amqplib/php-amqplib", "v3.5.3"),
+    report="junit",
+    command=(
+        *("phpunit", "--no-configuration", "--bootstrap", "{programs}/php_bootstrap.php"),
+        *("--log-junit", "{report}", "tests/Functional"),
+    ),
+    certificates={
+        "tests/certs/ca_certificate.pem": "ca_certificate.pem",
+        "tests/certs/client_key.pem": "client_key.pem",
+        "tests/certs/client_certificate.pem": "client_certificate.pem",
+    },
+    needs=Needs(programs=("php", "phpunit")),
+    note="its functional tests, with Debian's php-amqplib of the same version",
 )
 
 
@@ -210,6 +382,8 @@ SUITES: Final[Mapping[str, Suite]] = {
     suite.name: suite
     for suite in (
         *(PIKA, PIKA_TLS, AMQP, KOMBU, CELERY, CELERY_RPC),
+        *(AMQPSTORM, AIOAMQP, RABBITPY, KIWIPY, DRAMATIQ, NAMEKO, FASTSTREAM),
+        *(BUNNY_SPECS, PHP_AMQPLIB_TESTS, AMQP_CONNECTION_MANAGER, RASCAL),
         *(AIO_PIKA, AMQPLIB, AMQP091_GO, RABBITMQ_C, BUNNY, PHP_AMQPLIB, JAVA),
     )
 }

@@ -367,11 +367,12 @@ class Broker:
             cookie.chmod(0o400)  # Erlang refuses one that others can read
         # A nearly full disk must not block the publishers of a test.
         lines = f"listeners.tcp.1 = 127.0.0.1:{self.amqp_port}\ndisk_free_limit.absolute = 1MB\n"
-        lines += "".join(f"raft.{name} = {value}\n" for name, value in self.raft.items())
-        lines += "".join(f"{name} = {value}\n" for name, value in self.conf.items())
+        conf: dict[str, object] = {f"raft.{name}": value for name, value in self.raft.items()}
         if self.management:
             for number, listener in enumerate(("management", "prometheus")):
-                lines += f"{listener}.tcp.port = {self.management_port + number}\n{listener}.tcp.ip = 127.0.0.1\n"
+                conf[f"{listener}.tcp.port"] = self.management_port + number
+                conf[f"{listener}.tcp.ip"] = "127.0.0.1"
+        lines += "".join(f"{name} = {value}\n" for name, value in {**conf, **self.conf}.items())
         (base / "rabbitmq.conf").write_text(lines)
         terms = ", ".join(f"{{{key}, {_erlang(value)}}}" for key, value in self.settings.items())
         (base / "advanced.config").write_text(f"[{{rabbit, [{terms}]}}].\n")

@@ -33,6 +33,9 @@ def serve(
     management_port: Annotated[
         int | None, typer.Option(help="Serve the management API and its page, too (15672 is the usual port; 0: free).")
     ] = None,
+    management_tls: Annotated[
+        bool, typer.Option(help="The management API is HTTPS where there is a certificate; without, it stays HTTP.")
+    ] = True,
     quorum_as_classic: Annotated[
         bool, typer.Option("--quorum-as-classic", help="A quorum queue that is declared is a durable classic one.")
     ] = False,
@@ -53,7 +56,7 @@ def serve(
         tls_port=None if tls is None else tls_port,
         tls=tls,
         default_queue_type_for_quorum="classic" if quorum_as_classic else None,
-        management=None if management_port is None else _management(host, management_port, tls),
+        management=_management(host, management_port, tls if management_tls else None),
     )
     check_directory(path, adopt=adopt, make=True)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s [%(levelname)s] %(message)s")
@@ -74,7 +77,9 @@ def serve(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _management(host: str, port: int, tls: TlsSettings | None) -> ManagementSettings:
+def _management(host: str, port: int | None, tls: TlsSettings | None) -> ManagementSettings | None:
+    if port is None:
+        return None
     return ManagementSettings(
         management_tcp_ip=host,
         management_tcp_port=port,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 from typing import Any, Final
 
 PRODUCT: Final = "RabbitMQ"
 VERSION: Final = "3.10.8"
-"""The broker whose behaviour this is: clients ask for it by name and version."""
+PLATFORM: Final = "Erlang/OTP 25.2.3"
+"""The broker whose behaviour this is, and what it runs on: clients ask for it by name, version and platform."""
 
 CAPABILITIES: Final = {
     "publisher_confirms": True,
@@ -28,7 +28,7 @@ def server_properties(cluster_name: str) -> dict[str, Any]:
         "cluster_name": cluster_name,
         "copyright": "the developers of warren",
         "information": "warren: RabbitMQ's classic queues, embedded",
-        "platform": f"Python {platform.python_version()}",
+        "platform": PLATFORM,
         "product": PRODUCT,
         "version": VERSION,
     }
