@@ -25,6 +25,7 @@ from pika.exceptions import (
 import warren
 import warren.aio
 from tests.support.server_tools import Served, served
+from tests.support.waiting import wait_until
 from warren.actors.engines.users import Users
 from warren.server import ServerSettings
 from warren.server.confirms import Confirms, Settled
@@ -357,8 +358,34 @@ def test_a_port_that_is_taken_is_an_error_of_ours(here: Served, tmp_path: Path) 
         node.serve(port=here.port)
 
 
+def test_several_places_to_listen_at_and_options_of_sockets(tmp_path: Path) -> None:
+    settings = ServerSettings(
+        listeners_tcp=("127.0.0.1:0", "127.0.0.2:0", "0"), tcp_listen_options_backlog=7,
+        tcp_listen_options_nodelay=False, tcp_listen_options_sndbuf=20_000, tcp_listen_options_recbuf=30_000,
+    )  # fmt: skip
+    with warren.open(tmp_path / "data") as node:
+        server = node.serve(settings)
+        assert [host for host, _ in server.addresses] == ["127.0.0.1", "127.0.0.2", "127.0.0.1"]
+        for host, port in server.addresses:
+            with pika.BlockingConnection(pika.ConnectionParameters(host, port)) as connection:
+                connection.channel().queue_declare("q")
+                [known] = server.connections.values()
+                with socket.socket(fileno=os.dup(known.fileno())) as theirs:
+                    assert theirs.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
+                    sizes = [theirs.getsockopt(socket.SOL_SOCKET, one) for one in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+                    assert sizes == [40_000, 60_000]  # Linux doubles them
+            wait_until(lambda: not server.connections, "the connection is over")
+        taken = server.addresses[0][1]
+        with pytest.raises(ListenError, match=str(taken)):
+            node.serve(ServerSettings(listeners_tcp=("127.0.0.1:0", f"127.0.0.1:{taken}")))
+        server.stop()
+
+
 def test_settings_that_cannot_work() -> None:
-    for wrong in ({"frame_max": 100}, {"tls_port": 5671}, {"port": 70000}, {"heartbeat": -1}):
+    for wrong in (
+        {"frame_max": 100}, {"tls_port": 5671}, {"port": 70000}, {"heartbeat": -1}, {"listeners_tcp": ("here",)},
+        {"listeners_tcp": ("127.0.0.1:70000",)}, {"listeners_ssl": ("127.0.0.1:1",)}, {"tcp_listen_options_sndbuf": 0},
+    ):  # fmt: skip
         with pytest.raises(SettingsError):
             ServerSettings(**wrong)  # type: ignore[arg-type]
 

@@ -25,6 +25,9 @@ def serve(
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: a free one.")] = DEFAULT_PORT,
+    listener: Annotated[
+        list[str] | None, typer.Option(metavar="HOST:PORT", help="In place of --host and --port; again for more.")
+    ] = None,
     tls_port: Annotated[int, typer.Option(help="For connections by TLS; with --certfile.")] = DEFAULT_TLS_PORT,
     certfile: Annotated[str | None, typer.Option(help="The server's certificate, PEM.")] = None,
     keyfile: Annotated[str | None, typer.Option(help="Its key, PEM.")] = None,
@@ -53,6 +56,7 @@ def serve(
     settings = ServerSettings(
         host=host,
         port=port,
+        listeners_tcp=tuple(listener or ()),
         tls_port=None if tls is None else tls_port,
         tls=tls,
         default_queue_type_for_quorum="classic" if quorum_as_classic else None,

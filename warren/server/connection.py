@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import socket
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -34,6 +35,7 @@ from warren.server.limits import channel_refused, connection_refused
 from warren.server.replies import ACCESS_REFUSED, CONNECTION_FORCED, NOT_ALLOWED, closes_channel, reply_of
 from warren.server.sasl import Credentials, SaslError, credentials, mechanisms
 from warren.server.server_properties import server_properties
+from warren.server.socket_options import set_option
 
 if TYPE_CHECKING:
     from warren.server.peer import Peer
@@ -112,6 +114,8 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._peer = self._describe(self._transport)
+        if not self._settings.tcp_listen_options_nodelay and not self._peer.is_owner:
+            set_option(self.fileno(), socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
         self.is_owner = self.engine.has_own_methods = self._peer.is_owner
         self.name = self._peer.name
         loop = self.server.loop

@@ -22,6 +22,7 @@ from warren.server.direct_reply import ReplyAddresses
 from warren.server.directory_socket import DirectorySocket
 from warren.server.peer import Peer
 from warren.server.settings import ServerSettings, TlsSettings
+from warren.server.socket_options import set_option
 from warren.server.traffic import Traffic
 from warren.storage.errors import StorageError, WarrenError
 
@@ -96,6 +97,7 @@ class Server:
         try:
             self.thread.run(self._listen())
         except BaseException:
+            self.thread.run(self._stop(""))
             self.thread.stop()
             self.thread = None
             raise
@@ -132,10 +134,10 @@ class Server:
         settings = self.settings
         self._idle = asyncio.Event()
         self._idle.set()
-        if settings.port is not None:
-            await self._listen_on(settings.port, None)
-        if settings.tls_port is not None and settings.tls is not None:
-            await self._listen_on(settings.tls_port, settings.tls)
+        for host, port in settings.plain_addresses:
+            await self._listen_on(host, port, None)
+        for host, port in settings.tls_addresses:
+            await self._listen_on(host, port, settings.tls)
         if settings.directory is not None:
             self._socket = DirectorySocket(self, settings.directory)
             self._listening.append(await self._socket.listen())
@@ -152,16 +154,27 @@ class Server:
         wait_s = min(CHANNEL_TICK_INTERVAL_S, timeout_ms / 1000)
         self.loop.call_later(wait_s, self._look_for_timeouts, timeout_ms)
 
-    async def _listen_on(self, port: int, tls: TlsSettings | None) -> None:
+    async def _listen_on(self, host: str, port: int, tls: TlsSettings | None) -> None:
+        settings = self.settings
         login_from = "distinguished_name" if tls is None else tls.login_from
         make = functools.partial(ClientConnection, self, functools.partial(Peer.of, login_from=login_from))
         try:
+            context = None if tls is None else _context(tls)
+            backlog = settings.tcp_listen_options_backlog
             listening = await self.loop.create_server(
-                make, self.settings.host, port, ssl=None if tls is None else _context(tls), backlog=1024
+                make, host, port, ssl=context, backlog=backlog, start_serving=False
             )
+            self._listening.append(listening)
+            for one in listening.sockets:
+                for option, size in (
+                    (socket.SO_SNDBUF, settings.tcp_listen_options_sndbuf),
+                    (socket.SO_RCVBUF, settings.tcp_listen_options_recbuf),
+                ):
+                    if size is not None:
+                        set_option(one.fileno(), socket.SOL_SOCKET, option, size)
+            await listening.start_serving()
         except (OSError, ssl.SSLError) as error:
-            raise ListenError(f"{self.settings.host}:{port}: {error.strerror or error}") from error
-        self._listening.append(listening)
+            raise ListenError(f"{host}:{port}: {error.strerror or error}") from error
         self.addresses += [one.getsockname()[:2] for one in listening.sockets]
 
     def stop(self, reason: str = "broker forced connection closure with reason 'shutdown'") -> None:

@@ -13,6 +13,7 @@ from warren.storage.errors import SettingsError
 
 DEFAULT_PORT: Final = 5672
 DEFAULT_TLS_PORT: Final = 5671
+MAX_PORT: Final = 65_535
 DEFAULT_MAX_MESSAGE_SIZE: Final = 134_217_728
 """128 MiB, RabbitMQ 3.10's."""
 
@@ -56,6 +57,19 @@ class ServerSettings:
     tls_port: int | None = None
     """As ``port``, for connections by TLS."""
     tls: TlsSettings | None = None
+    listeners_tcp: tuple[str, ...] = ()
+    """``"host:port"`` of each place to listen at for plain connections, in place of ``host`` and ``port``; a port alone
+    is one of ``host``."""
+    listeners_ssl: tuple[str, ...] = ()
+    """The same for connections by TLS, in place of ``tls_port``."""
+    tcp_listen_options_backlog: int = 1024
+    """Connections that wait to be accepted."""
+    tcp_listen_options_nodelay: bool = True
+    """Whether small packets go out at once (``TCP_NODELAY``)."""
+    tcp_listen_options_sndbuf: int | None = None
+    """Bytes of a socket's send buffer; ``None``: as the system has it."""
+    tcp_listen_options_recbuf: int | None = None
+    """Bytes of its receive buffer."""
     channel_max: int = CHANNEL_MAX
     """Channels a connection; 0: no limit."""
     frame_max: int = FRAME_MAX
@@ -85,13 +99,40 @@ class ServerSettings:
     def __attrs_post_init__(self) -> None:
         if self.frame_max and self.frame_max < FRAME_MIN_SIZE:
             raise SettingsError(f"frame_max is at least {FRAME_MIN_SIZE} bytes, or 0 for no limit")
-        if self.tls_port is not None and self.tls is None:
-            raise SettingsError("tls_port needs tls: a certificate and its key")
+        if (self.tls_port is not None or self.listeners_ssl) and self.tls is None:
+            raise SettingsError("tls_port and listeners_ssl need tls: a certificate and its key")
+        for name in ("backlog", "sndbuf", "recbuf"):
+            number = getattr(self, f"tcp_listen_options_{name}")
+            if number is not None and number < 1:
+                raise SettingsError(f"tcp_listen_options_{name} is at least 1, not {number}")
         for name in ("port", "tls_port"):
             port = getattr(self, name)
-            if port is not None and not 0 <= port <= 65535:
-                raise SettingsError(f"{name} is 0 … 65535, not {port}")
+            if port is not None and not 0 <= port <= MAX_PORT:
+                raise SettingsError(f"{name} is 0 … {MAX_PORT}, not {port}")
         if self.channel_max < 0 or self.heartbeat < 0 or self.max_message_size < 1:
             raise SettingsError("channel_max, heartbeat and max_message_size are not negative")
         if self.consumer_timeout is not None and self.consumer_timeout < 1:
             raise SettingsError("consumer_timeout is at least 1 ms, or None for no limit")
+        self.plain_addresses, self.tls_addresses  # noqa: B018 - raise what is wrong with them
+
+    @property
+    def plain_addresses(self) -> list[tuple[str, int]]:
+        """Where to listen for plain connections."""
+        return self._addresses("listeners_tcp", self.port)
+
+    @property
+    def tls_addresses(self) -> list[tuple[str, int]]:
+        """Where to listen for connections by TLS."""
+        return self._addresses("listeners_ssl", self.tls_port)
+
+    def _addresses(self, name: str, port: int | None) -> list[tuple[str, int]]:
+        listeners: tuple[str, ...] = getattr(self, name)
+        if not listeners:
+            return [] if port is None else [(self.host, port)]
+        found = []
+        for listener in listeners:
+            host, _, number = str(listener).rpartition(":")
+            if not number.isascii() or not number.isdigit() or int(number) > MAX_PORT:
+                raise SettingsError(f"{name} are of the form host:port, not {listener!r}")
+            found.append((host.removeprefix("[").removesuffix("]") or self.host, int(number)))
+        return found
