@@ -178,7 +178,7 @@ PERMISSIONS = {"user": "kept", "vhost": "/", "configure": "", "write": "", "read
         ({"permissions": [{"user": "kept", "vhost": "/", "configure": ""}]}, "permissions of 'kept' without 'write'"),
         ({"permissions": [PERMISSIONS | {"configure": "("}]}, r"no regular expression: '\('"),
         ({"permissions": [PERMISSIONS | {"read": None}]}, "a pattern is a text"),
-        ({"permissions": [PERMISSIONS | {"read": "^[[:alpha:]]+$"}]}, r"names of classes as \[:alpha:\] are not known"),
+        ({"permissions": [PERMISSIONS | {"read": "^[[:letter:]]+$"}]}, r"unknown class name \[:letter:\]"),
         ({"topic_permissions": [PERMISSIONS | {"exchange": "x", "write": "x" * 1001}]}, "a pattern is a text"),
     ],
 )

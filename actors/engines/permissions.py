@@ -1,8 +1,4 @@
-"""Permissions: regular expressions that say what a user may do in a vhost. The rules and the JSON are RabbitMQ's.
-
-As there, expressions and names are bytes, those of UTF-8: a dot is one byte, ``\\w`` is an ASCII letter, digit or
-underscore.
-"""
+"""Permissions: regular expressions that say what a user may do in a vhost. The rules and the JSON are RabbitMQ's."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.name_patterns import NamePattern
 
 Right = Literal["configure", "write", "read"]
 Kind = Literal["queue", "exchange"]
@@ -36,7 +33,7 @@ class Patterns:
     def match(self, which: int, name: str) -> bool:
         answer = self._answers.get((which, name))
         if answer is None:
-            answer = self._compiled[which].search(name.encode("utf-8", "surrogateescape")) is not None
+            answer = self._compiled[which].matches(name)
             if len(self._answers) >= _MAX_ANSWERS:
                 self._answers = {}
             self._answers[which, name] = answer
@@ -108,12 +105,10 @@ def _filled_in(pattern: str, user: str, vhost: str) -> str:
     return pattern
 
 
-def _compiled(pattern: object) -> re.Pattern[bytes]:
+def _compiled(pattern: object) -> NamePattern:
     if not isinstance(pattern, str) or len(pattern) > _MAX_PATTERN:
         raise ArgumentsError(f"a pattern is a text of at most {_MAX_PATTERN} characters")
-    if "[[:" in pattern or "[^[:" in pattern:  # Python would take them for other sets
-        raise ArgumentsError(f"no regular expression: {pattern!r}: names of classes as [:alpha:] are not known")
     try:
-        return re.compile((pattern or "^$").encode("utf-8", "surrogateescape"))
-    except (re.error, UnicodeEncodeError, RecursionError, OverflowError) as error:
+        return NamePattern(pattern or "^$")
+    except re.error as error:
         raise ArgumentsError(f"no regular expression: {pattern!r}: {error}") from None

@@ -25,6 +25,7 @@ import attrs
 
 from warren.actors.engines.erlang_text import erlang_pairs, erlang_text
 from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.name_patterns import NamePattern
 from warren.actors.engines.texts import check_short_string, check_texts
 
 PolicyKind = Literal["policy", "operator_policy"]
@@ -142,7 +143,7 @@ class Policy:
     definition: Mapping[str, Any] = attrs.field(converter=_frozen, hash=False)
     priority: int = 0
     apply_to: ApplyTo = "all"
-    _regex: re.Pattern[str] = attrs.field(init=False, eq=False, repr=False)
+    _regex: NamePattern = attrs.field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         check_short_string("a policy's name", self.name)
@@ -153,8 +154,8 @@ class Policy:
             raise ArgumentsError(f"pattern should be a binary but was {erlang_text(self.pattern)}")
         check_texts("a pattern", self.pattern)
         try:
-            regex = re.compile(self.pattern)
-        except (re.error, RecursionError, OverflowError) as error:
+            regex = NamePattern(self.pattern)
+        except re.error as error:
             raise ArgumentsError(
                 f"pattern should be regular expression but is invalid: {_regex_error(error)}"
             ) from error
@@ -170,7 +171,7 @@ class Policy:
 
     def matches(self, target: PolicyTarget, name: str) -> bool:
         """Whether it could be the one for a queue or an exchange of that name."""
-        return target in _APPLY_TO[self.apply_to] and self._regex.search(name) is not None
+        return target in _APPLY_TO[self.apply_to] and self._regex.matches(name)
 
     def to_json(self) -> dict[str, Any]:
         """As in RabbitMQ's lists and files of policies."""
@@ -217,9 +218,8 @@ class Policy:
         return cls.from_json(cast(PolicyKind, definition["component"]), {**value, **ours})
 
 
-def _regex_error(error: Exception) -> str:
-    text = error.msg if isinstance(error, re.error) else str(error)
-    return f'{{"{text}",{(error.pos or 0) if isinstance(error, re.error) else 0}}}'
+def _regex_error(error: re.error) -> str:
+    return f'{{"{error.msg}",{error.pos or 0}}}'
 
 
 # ── which one a queue or an exchange has ──────────────────────────────────────────────────────────────────────────────
