@@ -62,6 +62,7 @@ class QueueActor(QueueOutput):
         "_open_process",
         "_recovered",
         "_recovering_armed",
+        "_to_be_counted",
         "policies",
     )
 
@@ -83,6 +84,8 @@ class QueueActor(QueueOutput):
         """Whether something was published to it since it was started."""
         self._recovering_armed = False
         self._recovered: Callable[[], None] | None = None
+        self._to_be_counted: list[Future] = []
+        """Answered with :meth:`length` once all messages are found that a crash has left."""
 
     @property
     def turns(self) -> int:
@@ -116,6 +119,9 @@ class QueueActor(QueueOutput):
         if not self.process.backing.recovering:
             self._recovered()
             self._recovered = None
+            for future in self._to_be_counted:
+                future.offer(self.length())
+            self._to_be_counted.clear()
         elif not self._recovering_armed:
             self._recovering_armed = True
             self.call_soon(self._recover_step)
@@ -177,6 +183,9 @@ class QueueActor(QueueOutput):
             for confirm in self._queue_turn.waiting:
                 confirm.fail(error if error is not None else self.stopped_error())
             self._queue_turn.waiting.clear()
+        for future in self._to_be_counted:
+            future.fail(error if error is not None else self.stopped_error())
+        self._to_be_counted.clear()
         for store in self._stores:
             store.give_up()
         self._context.allocated.account(self.actor_urn, 0)
@@ -316,11 +325,11 @@ class QueueActor(QueueOutput):
         self.queue_turn.worked = True
         self.process.touch()
 
-    def lengths(self) -> tuple[int, int]:
-        """Messages that are ready, and consumers. To ask is to use it."""
+    def lengths(self) -> tuple[int | Future, int]:
+        """:meth:`length`, and consumers. To ask is to use it."""
         self.touch()
         self.queue_turn.hand_out()
-        return len(self.process), self.process.consumer_count
+        return self.length(), self.process.consumer_count
 
     def set_policies(self, policies: AppliedPolicies) -> None:
         """Other policies hold from now on."""
@@ -334,6 +343,13 @@ class QueueActor(QueueOutput):
         """Count what happens from now on."""
         if self.process.counts is None:
             self.process.counts = Counts()
+
+    def length(self) -> int | Future:
+        """How many messages are ready; later, where a crash has left some that are still being counted."""
+        if not self.process.backing.recovering:
+            return len(self.process)
+        self._to_be_counted.append(future := Future())
+        return future
 
     def stats(self) -> dict[str, Any]:
         stats = self.process.stats()

@@ -39,6 +39,7 @@ from warren.msg_store.rdq_format import (
     scan,
 )
 from warren.msg_store.recovery import report_unreadable
+from warren.storage.columns import distinct
 from warren.storage.errors import DataError, StorageError, UnknownMessageError, WarrenError
 from warren.storage.filesystem import File, FileSystem
 
@@ -186,7 +187,7 @@ class StoreReader:
         if (sizes != size).any():
             return None
         records = np.empty((len(rows), size), np.uint8)
-        for number in np.unique(files).tolist():
+        for number in distinct(files).tolist():
             here = files == number
             low, high = int(offsets[here].min()), int(offsets[here].max()) + size
             if high - low > AHEAD_BYTES:
@@ -266,7 +267,7 @@ class StoreReader:
         if self._needed is not None:
             needed, self._needed = self._needed, _nothing
             msg_ids = needed()
-        wanted = np.unique(np.asarray(msg_ids, _ID))
+        wanted = distinct(np.asarray(msg_ids, _ID))
         wanted = wanted[~_among(wanted, self._searched) & ~self._scanned(wanted)]
         if not len(wanted):
             return False

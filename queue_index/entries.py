@@ -19,6 +19,7 @@ import attrs
 import numpy as np
 
 from warren.queue_index.record_format import Bools, Columns, Ints, Octets
+from warren.storage.columns import distinct, is_rising
 
 NOTHING: Final = 0
 PUBLISHED: Final = 1
@@ -137,7 +138,7 @@ def segment_entries(columns: Columns, segment_entry_count: int) -> tuple[Segment
         findings.append(
             Finding("position out of range", int(at) - 2, f"publish of rel_seq {number} of {segment_entry_count}")
         )
-    _, firsts = np.unique(numbers, return_index=True)
+    firsts = _first_of_each(numbers)
     if len(firsts) != len(numbers):
         for index in np.setdiff1d(np.arange(len(numbers)), firsts):
             findings.append(Finding("double publish", int(columns.body_at[index]) - 2, f"rel_seq {numbers[index]}"))
@@ -170,6 +171,16 @@ def segment_entries(columns: Columns, segment_entry_count: int) -> tuple[Segment
 _REASONS: Final = {"torn": "not a whole record", "zeros": "all zeros", "not a record": "not a record"}
 
 
+def _first_of_each(numbers: Ints) -> Ints:
+    """Where each number stands first, in the order of the numbers."""
+    if is_rising(numbers):
+        return np.arange(len(numbers))
+    if is_rising(numbers[::-1]):  # as a flush writes many
+        return np.arange(len(numbers) - 1, -1, -1)
+    firsts: Ints = np.unique(numbers, return_index=True)[1]
+    return firsts
+
+
 def journal_entries(columns: Columns, segment_entry_count: int) -> tuple[dict[int, SegmentEntries], list[Finding]]:
     """A journal file's records by segment; what was published, delivered and acked within it is gone."""
     segments: dict[int, SegmentEntries] = {}
@@ -178,7 +189,7 @@ def journal_entries(columns: Columns, segment_entry_count: int) -> tuple[dict[in
     def places(seq_ids: Ints) -> list[tuple[SegmentEntries, Ints, Ints]]:
         numbers = seq_ids // segment_entry_count
         result = []
-        for number in np.unique(numbers):
+        for number in distinct(numbers):
             if int(number) not in segments:
                 segments[int(number)] = no_entries(segment_entry_count)
             chosen = np.flatnonzero(numbers == number)
@@ -186,7 +197,7 @@ def journal_entries(columns: Columns, segment_entry_count: int) -> tuple[dict[in
         return result
 
     for entries, chosen, rel_seqs in places(columns.publish_numbers):
-        _, firsts = np.unique(rel_seqs, return_index=True)
+        firsts = _first_of_each(rel_seqs)
         if len(firsts) != len(rel_seqs):
             for index in np.setdiff1d(np.arange(len(rel_seqs)), firsts):
                 at = int(columns.body_at[chosen[index]]) - 8

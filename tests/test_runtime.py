@@ -10,8 +10,11 @@ from tests.support.runtime_tools import HandNode, hand_node
 from warren import Queue
 from warren.actors.future import Confirm
 from warren.errors import PreconditionFailedError, PublishRefusedError
+from warren.steps import call
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
+
+SMALL_SEGMENTS = {"segment_entry_count": 16, "queue_index_max_journal_entries": 64}
 
 
 def bodies(queue: Queue) -> list[bytes]:
@@ -53,6 +56,38 @@ def test_a_queue_turns_lazy_though_more_must_go_to_the_store_than_its_credit_all
     hand.run()
     assert bodies(queue) == sent
     assert queue.stats()["backing_queue_status"]["mode"] == "lazy"
+
+
+def counting_queue() -> tuple[HandNode, Queue]:
+    """A queue of 5000 messages, of which one was taken, whose segments are still being counted after a kill."""
+    hand = hand_node(**SMALL_SEGMENTS)
+    queue = hand.node.queue("q")
+    queue.publish_many([b"%d" % number for number in range(5000)]).wait()
+    hand.run()
+    hand = hand_node(hand.kill(), seed=1, **SMALL_SEGMENTS)
+    queue = hand.node.queue("q")
+    assert queue.get(auto_ack=True).body == b"0"
+    assert queue.stats()["recovering"]
+    assert queue.stats()["messages_ready"] < 4999
+    return hand, queue
+
+
+def test_len_after_a_kill_is_of_all_messages_though_some_are_still_to_be_counted() -> None:
+    _, queue = counting_queue()
+    assert len(queue) == 4999
+    assert not queue.stats()["recovering"]
+    assert queue.stats()["messages_ready"] == 4999
+
+
+@pytest.mark.parametrize("end", ["delete", "close"])
+def test_who_waits_for_a_length_has_an_answer_though_the_queue_ends(end: str) -> None:
+    hand, queue = counting_queue()
+    actor = hand.node._running.vhost("/").queues["q"].actor
+    length = call(actor, actor.length)
+    if end == "delete":
+        assert queue.delete() == 4999
+    hand.node.close()
+    assert length.get() == (0 if end == "delete" else 4999)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -157,7 +157,10 @@ class DurableQueue:
     @property
     def unfinished_tasks(self) -> int:
         """How many items are on disk: not got, or got and not done."""
-        return int(self._queue.stats()["messages"])
+        if (stats := self._queue.stats())["recovering"]:
+            len(self._queue)  # waits until all have been counted
+            stats = self._queue.stats()
+        return int(stats["messages"])
 
     # ── putting ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -117,7 +117,7 @@ class Queue(QueueHandle):
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
     def __len__(self) -> int:
-        """Ready messages, without those that consumers have."""
+        """Ready messages, without those that consumers have. After a crash it waits until all have been counted."""
         return run(self._verbs.length())
 
     def __bool__(self) -> bool:

@@ -199,11 +199,16 @@ class QueueVerbs:
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
     def length(self) -> Steps[int]:
-        """Ready messages, without those that consumers have."""
-        return int((yield from self.stats())["messages_ready"])
+        """Ready messages, without those that consumers have. After a crash, once all have been counted."""
+        actor = self.actor
+        ready: int = yield call(actor, actor.length)
+        return ready
 
     def stats(self) -> Steps[dict[str, Any]]:
-        """All of RabbitMQ's counts and its backing_queue_status, under RabbitMQ's names."""
+        """All of RabbitMQ's counts and its backing_queue_status, under RabbitMQ's names.
+
+        ``recovering``: what a crash has left is still being counted, and the counts are of what was found so far.
+        """
         actor = self.actor
         found: dict[str, Any] = yield call(actor, actor.stats)
         return found

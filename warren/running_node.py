@@ -39,6 +39,7 @@ from warren.actors.pool import Pool, WrongProcessError
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
 from warren.actors.running_vhost import RunningVhost
+from warren.actors.status_server import Session, StatusServer
 from warren.config import Config
 from warren.steps import Reading, Steps, call
 from warren.storage.errors import WarrenError
@@ -48,7 +49,6 @@ from warren.storage.lock_file import SHARED
 if TYPE_CHECKING:
     from warren.actors.recorder_actor import Record
     from warren.actors.running_topics import RunningTopics
-    from warren.actors.status_server import StatusServer
     from warren.actors.streams import Stream
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ class RunningNode:
             raise
         self.opened_s = time.monotonic()
         """When it was opened, in seconds of the monotonic clock."""
-        self._status = _start_status_server(self) if attach else None
+        self._status = StatusServer.start(path, lambda: _session(self)) if attach else None
         open_nodes.opened(self)
 
     def _tell_deleted(self, kind: Literal["vhost", "user"], name: str) -> None:
@@ -358,11 +358,11 @@ def _record_file(config: Config, files: FileSystem, clock: Clock) -> Record | No
     return RecordFile(files, os.path.abspath(config.record), clock.wall_us)
 
 
-def _start_status_server(node: RunningNode) -> StatusServer | None:
-    from warren.actors.status_server import StatusServer  # noqa: PLC0415
-    from warren.top.snapshots import Snapshots  # noqa: PLC0415
+def _session(node: RunningNode) -> Session:
+    """What answers one client of the status socket."""
+    from warren.top.snapshots import Snapshots  # noqa: PLC0415 - nobody may ask
 
-    return StatusServer.start(node.path, lambda: Snapshots(node).answer)
+    return Snapshots(node).answer
 
 
 def _machine_probes(config: Config, path: str) -> Probes:

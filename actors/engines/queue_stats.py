@@ -15,7 +15,8 @@ def queue_stats(
 ) -> dict[str, Any]:
     """All there is to say. Wakes nothing.
 
-    ``messages_dead_lettering`` is warren's own: dead letters that are not safe yet where they went.
+    Warren's own are ``messages_dead_lettering``, dead letters that are not safe yet where they went, and
+    ``recovering``: what a crash has left is still being counted, and the counts are of what was found so far.
     """
     status = backing.status()
     counts = {key: status.pop(key) for key in list(status) if key.startswith(("message", "disk_"))}
@@ -35,6 +36,7 @@ def queue_stats(
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
         "messages_dead_lettering": backing.depth - ready - unacked,
+        "recovering": backing.recovering,
         "unacknowledged_by_channel": consumers.unacked_by_channel(),
         "consumers": len(consumers),
         "exclusive_consumer_tag": None if single else active,

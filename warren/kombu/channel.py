@@ -159,8 +159,7 @@ class Channel(base.StdChannel):
                 auto_delete=auto_delete,
                 arguments=arguments,
             )
-        stats = handle.stats()
-        return queue_declare_ok_t(handle.name, stats["messages_ready"], stats["consumers"])
+        return queue_declare_ok_t(handle.name, len(handle), handle.stats()["consumers"])
 
     def _queue_binding(  # noqa: PLR0917 - AMQP's
         self,

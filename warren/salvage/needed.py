@@ -13,6 +13,7 @@ from warren.msg_store.store_reader import StoreReader
 from warren.queue_index.record_format import Bools, Ints
 from warren.salvage.queue_directory import MSG_IDS, MsgIds
 from warren.salvage.vhost import Vhost
+from warren.storage.columns import distinct
 
 _BATCH = 8192
 
@@ -36,7 +37,7 @@ class NeededBodies:
     @classmethod
     def of(cls, vhost: Vhost, store: str) -> NeededBodies:
         """The bodies in that store of the vhost that unacked messages of its queues refer to."""
-        return cls(np.unique(vhost.needed(store, all_or_none=True)))
+        return cls(distinct(vhost.needed(store, all_or_none=True)))
 
     def are_all_in(self, store: StoreReader) -> bool:
         """Whether the store has every one of them. Brings it to look for those that no scan reached."""

@@ -10,6 +10,7 @@ from pamqp import commands as c
 from warren.actors.engines.arguments import QueueDeclaration, locked
 from warren.actors.engines.exchanges import ALTERNATE_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration
 from warren.actors.engines.stream_arguments import STREAM
+from warren.actors.future import Future
 from warren.actors.node_actor import NodeActor
 from warren.actors.queue_entry import QueueEntry
 from warren.aio import bridge
@@ -165,8 +166,10 @@ async def _counts(channel: ServerChannel, found: QueueEntry | Stream) -> tuple[i
         return await streams.count(channel, found), 0  # RabbitMQ says none of a stream, whoever consumes
     actor = found.actor
 
-    counted: tuple[int, int] = await bridge.answer(call(actor, actor.lengths))
-    return counted
+    ready, consumers = await bridge.answer(call(actor, actor.lengths))
+    if isinstance(ready, Future):  # a crash has left many: RabbitMQ counts them before it lets anybody in
+        ready = await bridge.answer(ready)
+    return ready, consumers
 
 
 async def _declare_queue(channel: ServerChannel, name: str, method: c.Queue.Declare) -> QueueEntry:

@@ -1,0 +1,21 @@
+"""Columns: what numpy's own functions for arrays take longer for than need be."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+S = TypeVar("S", bound=np.generic)
+
+
+def distinct(values: npt.NDArray[S]) -> npt.NDArray[S]:
+    """Each value once, in order."""
+    found: npt.NDArray[S] = np.unique(values, return_counts=True)[0]  # without counts numpy imports its masked arrays
+    return found
+
+
+def is_rising(values: npt.NDArray[Any]) -> bool:
+    """Whether each value is greater than the one before it, so that none is there twice."""
+    return bool((values[1:] > values[:-1]).all())
