@@ -20,6 +20,7 @@ last one counts.
 from __future__ import annotations
 
 import base64
+import functools
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +54,9 @@ class LongString(bytes):
     """A header's string that is not UTF-8 (``bytes`` alone are AMQP's binary)."""
 
 
-_U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
+_U32, _U64, _I32 = struct.Struct(">I"), struct.Struct(">Q"), struct.Struct(">i")
+_STRING, _SIGNED = struct.Struct(">cI"), struct.Struct(">ci")
+"""What a value is, and its length, or it."""
 
 # ── bytes → table ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -63,12 +66,31 @@ def read_table(data: bytes, position: int, limit: int, depth_left: int = MAX_DEP
     start, end = _read_length(data, position, limit)
     table: dict[str, Value] = {}
     position = start
+    if position < end:
+        _check_depth(depth_left)
     while position < end:
         name_start = position + 1
-        name_end = within(name_start + data[position], end)
-        name = data[name_start:name_end].decode("utf-8", "surrogateescape")
-        table[name], position = _read_value(data, name_end, end, depth_left)
+        tag_at = within(name_start + data[position], end)
+        name, start, tag = _read_name(data[name_start:tag_at]), tag_at + 5, data[tag_at : tag_at + 1]
+        if tag == b"S" and start <= end:  # most are strings,
+            position = within(start + _U32.unpack_from(data, tag_at + 1)[0], end)
+            table[name] = long_string(data[start:position])
+        elif tag == b"I" and start <= end:  # or small numbers
+            table[name], position = _I32.unpack_from(data, tag_at + 1)[0], start
+        else:
+            table[name], position = _read_value(data, tag_at, end, depth_left)
     return table, end
+
+
+@functools.lru_cache(maxsize=1024)
+def _read_name(data: bytes) -> str:
+    """A header's name: they are few, and come again and again."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _check_depth(depth_left: int) -> None:
+    if not depth_left:
+        raise MessageError(f"headers nested deeper than {MAX_DEPTH} levels")
 
 
 def _read_array(data: bytes, position: int, limit: int, depth_left: int) -> tuple[list[Value], int]:
@@ -101,8 +123,7 @@ _LONG: Final = frozenset(b"lL")
 
 
 def _read_value(data: bytes, position: int, limit: int, depth_left: int) -> tuple[Value, int]:
-    if not depth_left:
-        raise MessageError(f"headers nested deeper than {MAX_DEPTH} levels")
+    _check_depth(depth_left)
     start = within(position + 1, limit)
     tag = data[position]
     if tag in _LEAVES:
@@ -187,22 +208,40 @@ def write_table(table: Table, depth_left: int = MAX_DEPTH) -> bytes:
     """The table as bytes; raises :class:`MessageError`, ``ValueError`` or ``TypeError`` for what none can hold."""
     if not isinstance(table, Mapping):
         raise TypeError("not a table")
-    return _counted(
-        b"".join([write_short_string(name) + _write_value(value, depth_left) for name, value in table.items()])
-    )
+    if table:
+        _check_depth(depth_left)
+    parts: list[bytes] = []
+    add = parts.append
+    for name, value in table.items():
+        add(_written_name(name))
+        if type(value) is str:  # most are
+            data = value.encode()
+            add(_STRING.pack(b"S", len(data)))
+            add(data)
+        else:
+            add(_write_value(value, depth_left))
+    return _counted(b"".join(parts))
 
 
 def write_short_string(value: str | bytes) -> bytes:
     """At most 255 bytes behind their number; raises as :func:`write_table` does."""
-    if not isinstance(value, str | bytes):
+    if type(value) is str:
+        encoded = value.encode("utf-8", "surrogateescape")
+    elif isinstance(value, str | bytes):
+        encoded = value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
+    else:
         raise TypeError("not a string")
-    encoded = value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
-    return bytes([len(encoded)]) + encoded
+    return bytes((len(encoded),)) + encoded
+
+
+_written_name = functools.lru_cache(maxsize=1024)(write_short_string)
+"""Names are few, and come again and again."""
 
 
 def _write_value(value: Value, depth_left: int) -> bytes:
-    if not depth_left:
-        raise MessageError(f"headers nested deeper than {MAX_DEPTH} levels")
+    _check_depth(depth_left)
+    if type(value) is int and -(1 << 31) <= value < 1 << 31:
+        return _SIGNED.pack(b"I", value)
     match value:
         case None:
             return b"V"
@@ -282,8 +321,7 @@ _INTEGERS = frozenset({"signedint", "unsignedint", "short", "unsignedshort", "by
 
 
 def _value_from_term(kind: str, value: Term, depth_left: int) -> Value:
-    if not depth_left:
-        raise MessageError(f"headers nested deeper than {MAX_DEPTH} levels")
+    _check_depth(depth_left)
     match kind, value:
         case "longstr", bytes():
             return long_string(value)

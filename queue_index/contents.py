@@ -34,7 +34,13 @@ def contents_of(fetched: Fetched) -> Iterator[Content | None]:
     """The messages in their order; ``None`` for one whose bytes on disk are no message."""
     if (unencoded := fetched.unencoded) is not None:
         envelope = unencoded.envelope
-        yield Content(envelope.exchange, envelope.routing_keys[0], envelope.properties, unencoded.bodies)
+        exchange, routing_key = envelope.exchange, envelope.routing_keys[0]
+        handed = unencoded.bodies(0, len(unencoded))
+        if not envelope.of_contents:
+            yield Content(exchange, routing_key, envelope.properties, handed)
+            return
+        for index, body in enumerate(handed):
+            yield Content(exchange, routing_key, unencoded.properties(index), (body,))
         return
     content: Content | None = None
     bodies: list[bytes] = []

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from warren.queue_index.message_format import Message, decode_message
+from warren.queue_index.message_format import Message, decode_message, locate_addresses
 from warren.queue_index.paging import load_from_delta, room_for_load
 from warren.queue_index.recovering import recover_all
 from warren.queue_index.run import DELIVERED, Run, UnencodedTerms
@@ -68,6 +68,15 @@ class Fetched:
     def term(self, index: int) -> bytes:
         """The ``index``-th encoded message."""
         return self._run.batch.term(self._run.low + index) if self._terms is None else self._terms[index]
+
+    def properties(self, index: int) -> bytes | None:
+        """The encoded properties of the ``index``-th message; ``None`` where they do not stand in it as bytes."""
+        run = self._run
+        terms = run.batch.terms
+        if self._terms is None and isinstance(terms, UnencodedTerms):
+            return terms.properties(run.low + index)
+        found = locate_addresses(self.term(index))
+        return None if found is None else found.properties
 
     def part(self, offset: int, count: int) -> Fetched:
         """``count`` of the messages, from the ``offset``-th on, by themselves."""

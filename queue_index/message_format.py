@@ -17,6 +17,9 @@ the body and its id is the same for all messages of one publisher, so it is cut 
 
 In a quorum queue a message has no id: msg_id is there an empty binary.
 
+Messages that have their own properties each are handed over as *contents*: the properties and the body, as they stand
+in the message, in one piece (:func:`content_of`).
+
 Writing fills a template in; reading walks a plain one by its lengths, and leaves every other shape to the general
 decoder. A body longer than a frame carries comes in *fragments*, the last one first.
 """
@@ -60,6 +63,8 @@ _TO_EXCHANGE = _atom("exchange") + _BINARY
 _ONE_ELEMENT = _LIST + _U32.pack(1) + _BINARY
 _TO_PROPERTIES = _NIL + b"h\x06" + _atom("content") + b"a\x3c" + _atom("none") + _BINARY
 _TO_FRAGMENTS = _atom("rabbit_framing_amqp_0_9_1")
+TO_BODY: Final = _TO_FRAGMENTS + _ONE_ELEMENT
+"""What stands between the properties and the length of a body that is one fragment."""
 _TAIL = _NIL + _BINARY + _U32.pack(MSG_ID_BYTES)
 _TAIL_WITHOUT_ID = _NIL + _BINARY + _U32.pack(0)
 _PERSISTENT, _TRANSIENT = _atom("true"), _atom("false")
@@ -127,7 +132,7 @@ class Template:
     """An encoded message but for its body and its id.
 
     With a body of one fragment it is ``head + u32 size + body + tail + msg_id + end``, without one
-    ``empty_head + tail + msg_id + end``.
+    ``empty_head + tail + msg_id + end``; of an envelope of contents ``head + content + tail + msg_id + end``.
     """
 
     empty_head: bytes
@@ -147,6 +152,8 @@ class Envelope:
     properties: bytes
     """AMQP's basic properties, encoded (:func:`warren.queue_index.properties.encode_properties`)."""
     persistent: bool
+    of_contents: bool = False
+    """Whether each message has its own properties: what is handed over as bodies are contents then."""
 
     @functools.cached_property
     def template(self) -> Template:
@@ -154,10 +161,24 @@ class Envelope:
         if not self.routing_keys:
             raise MessageError("a message without a routing key")
         parts = [_TO_VHOST, _counted(self.vhost), _TO_EXCHANGE, _counted(self.exchange)]
-        parts += [_list_of(self.routing_keys), _TO_PROPERTIES, _counted(self.properties), _TO_FRAGMENTS]
-        empty_head = b"".join(parts)
+        parts += [_list_of(self.routing_keys), _TO_PROPERTIES]
         end = _PERSISTENT if self.persistent else _TRANSIENT
+        if self.of_contents:
+            head = b"".join(parts)
+            return Template(empty_head=head, head=head, tail=_TAIL, end=end)
+        empty_head = b"".join([*parts, _counted(self.properties), _TO_FRAGMENTS])
         return Template(empty_head=empty_head, head=empty_head + _ONE_ELEMENT, tail=_TAIL, end=end)
+
+    def with_content(self, content: bytes) -> tuple[Envelope, bytes]:
+        """The envelope and the body of a message by itself, of an envelope of contents."""
+        envelope = Envelope(self.vhost, self.exchange, self.routing_keys, properties_in(content), self.persistent)
+        return envelope, content[body_at_in(content) :]
+
+    def bodies_bytes(self, given: Sequence[bytes]) -> int:
+        """The bytes of bodies that were handed over with it, or of those in contents."""
+        if self.of_contents:
+            return sum(max(len(content) - body_at_in(content), 0) for content in given)
+        return sum(map(len, given))
 
 
 @attrs.frozen
@@ -199,6 +220,11 @@ def encode_many(envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> 
     pack = _U32.pack
     terms = []
     position = 0
+    if envelope.of_contents:
+        for content in bodies:
+            terms.append(b"".join((head, content, tail, msg_ids[position : position + MSG_ID_BYTES], end)))
+            position += MSG_ID_BYTES
+        return terms
     for body in bodies:
         next_position = position + MSG_ID_BYTES
         msg_id = msg_ids[position:next_position]
@@ -208,6 +234,27 @@ def encode_many(envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> 
         else:
             terms.append(b"".join((template.empty_head, _fragments(body), tail, msg_id, end)))
     return terms
+
+
+CONTENT_OVERHEAD_BYTES: Final = 4 + len(TO_BODY) + 4
+"""What a content takes beside its properties and its body."""
+
+
+def content_of(properties: bytes, body: bytes) -> bytes:
+    """A message's encoded properties and its body as one piece; the body is at most ``MAX_FRAGMENT_BYTES`` long."""
+    if not body:
+        return b"".join((_U32.pack(len(properties)), properties, _TO_FRAGMENTS))
+    return b"".join((_U32.pack(len(properties)), properties, TO_BODY, _U32.pack(len(body)), body))
+
+
+def properties_in(content: bytes) -> bytes:
+    """The properties of a content."""
+    return content[4 : 4 + _U32.unpack_from(content)[0]]
+
+
+def body_at_in(content: bytes) -> int:
+    """Where in a content the body begins, which goes to the end; behind the end of one whose body is empty."""
+    return CONTENT_OVERHEAD_BYTES + int(_U32.unpack_from(content)[0])
 
 
 def _fragments(body: bytes) -> bytes:

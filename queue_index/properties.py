@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -65,9 +65,11 @@ class Properties:
 NAMES: Final = tuple(field.name for field in attrs.fields(Properties))
 """In AMQP's order, which is that of the flags, of the bytes and of ``'P_basic'``."""
 
+HEADERS: Final = "headers"
 _U16, _U64 = struct.Struct(">H"), struct.Struct(">Q")
 _HEADERS_BIT = 0x20  # of the first byte
 _OCTETS = frozenset({"delivery_mode", "priority"})
+SHORT_STRINGS: Final = frozenset(NAMES) - _OCTETS - {HEADERS, "timestamp"}
 _CACHED_BYTES = 32
 """So short, and without headers: decoded once, for most messages of a queue have the same few."""
 
@@ -82,10 +84,15 @@ def decode_properties(data: bytes) -> Properties:
 
 
 def _decode(data: bytes) -> Properties:
-    position = 2
+    position, size = 2, len(data)
     values: dict[str, Any] = {}
-    for name, read in _readers(_U16.unpack_from(data)[0]):
-        values[name], position = read(data, position)
+    for name, read in _readers(data[:2]):
+        if read is not None:
+            values[name], position = read(data, position)
+            continue
+        start = position + 1  # a short string, as most are
+        position = within(start + data[position] if start <= size else start, size)
+        values[name] = text(data[start:position])
     if position != len(data):
         raise MessageError(f"{len(data) - position} bytes behind the properties")
     return Properties(**values)
@@ -95,16 +102,11 @@ _decode_cached = functools.lru_cache(maxsize=1024)(_decode)
 
 
 @functools.lru_cache(maxsize=256)
-def _readers(flags: int) -> list[tuple[str, Callable[[bytes, int], tuple[Any, int]]]]:
-    """The properties that are set, each with what reads it."""
-    special = {"headers": _read_headers, "timestamp": _read_timestamp} | dict.fromkeys(_OCTETS, _read_octet)
-    return [(name, special.get(name, _read_short_string)) for bit, name in enumerate(NAMES) if flags & 0x8000 >> bit]
-
-
-def _read_short_string(data: bytes, position: int) -> tuple[str | bytes, int]:
-    start = within(position + 1, len(data))
-    end = within(start + data[position], len(data))
-    return text(data[start:end]), end
+def _readers(flags: bytes) -> list[tuple[str, Callable[[bytes, int], tuple[Any, int]] | None]]:
+    """The properties that are set, each with what reads it; ``None``: it is a short string."""
+    special = {HEADERS: _read_headers, "timestamp": _read_timestamp} | dict.fromkeys(_OCTETS, _read_octet)
+    bits = int.from_bytes(flags)
+    return [(name, special.get(name)) for bit, name in enumerate(NAMES) if bits & 0x8000 >> bit]
 
 
 def _read_octet(data: bytes, position: int) -> tuple[int, int]:
@@ -123,29 +125,49 @@ def _read_headers(data: bytes, position: int) -> tuple[Table, int]:
 
 def encode_properties(properties: Properties) -> bytes:
     """The properties as bytes; raises :class:`MessageError` for a value that has no place in them."""
-    flags = 0
-    parts = [b""]
-    for bit, name in enumerate(NAMES):
-        value = getattr(properties, name)
-        if value is None:
-            continue
-        flags |= 0x8000 >> bit
-        try:
-            parts.append(_write_property(name, value))
-        except (TypeError, ValueError, struct.error) as error:
-            raise MessageError(f"{name} cannot be {value!r:.100}: {error}") from error
-    parts[0] = _U16.pack(flags)
+    return encode_values({name: getattr(properties, name) for name in NAMES})
+
+
+def encode_values(values: Mapping[str, Any]) -> bytes:
+    """:func:`encode_properties` of properties by their names, in any order; ``None``: not set."""
+    if None in values.values():
+        values = {name: value for name, value in values.items() if value is not None}
+    flags, writers = writers_of(tuple(values))
+    parts, name = [flags], ""
+    try:
+        for name, write in writers:
+            parts.append(write(values[name]))
+    except (TypeError, ValueError, struct.error) as error:
+        raise MessageError(f"{name} cannot be {values[name]!r:.100}: {error}") from error
     return b"".join(parts)
 
 
-def _write_property(name: str, value: Any) -> bytes:
-    if name == "headers":
-        return write_table(value)
-    if name == "timestamp":
-        return _U64.pack(value)
-    if name in _OCTETS:
-        return bytes(encode.octet(value))
-    return write_short_string(value)
+def _write_timestamp(value: Any) -> bytes:
+    return _U64.pack(value)
+
+
+def _write_octet(value: Any) -> bytes:
+    if type(value) is int and 0 <= value < 256:
+        return _ONE_BYTE[value]
+    return bytes(encode.octet(value))
+
+
+_ONE_BYTE: Final = [bytes((value,)) for value in range(256)]
+
+
+@functools.lru_cache(maxsize=256)
+def writers_of(names: tuple[str, ...]) -> tuple[bytes, list[tuple[str, Callable[[Any], bytes]]]]:
+    """What stands before properties that are set, and in their order what writes each.
+
+    Raises :class:`MessageError` where one has no such name.
+    """
+    if unknown := set(names) - set(NAMES):
+        raise MessageError(f"a publish knows no {', '.join(sorted(unknown))}")
+    special: dict[str, Callable[[Any], bytes]] = {"headers": write_table, "timestamp": _write_timestamp}
+    special |= dict.fromkeys(_OCTETS, _write_octet)
+    ordered = [name for name in NAMES if name in names]
+    flags = sum(0x8000 >> NAMES.index(name) for name in ordered)
+    return _U16.pack(flags), [(name, special.get(name, write_short_string)) for name in ordered]
 
 
 def properties_from_term(term: Term) -> Properties:

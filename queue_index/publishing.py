@@ -12,30 +12,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warren.queue_index.message_format import MSG_ID_BYTES, Envelope, encode_message
+import numpy as np
+import numpy.typing as npt
+
+from warren.queue_index.message_format import (
+    CONTENT_OVERHEAD_BYTES,
+    MSG_ID_BYTES,
+    Envelope,
+    body_at_in,
+    encode_message,
+)
 from warren.queue_index.run import DELIVERED, EMBEDDED, IN_RAM, PERSISTENT, Batch, Run, UnencodedTerms, open_batch
 from warren.queue_index.state import QueueState
 from warren.storage.errors import MessageError
 
-_SMALL_STRETCH = 8  # fewer messages than this are not worth a matrix
 
-
-def flags_of(s: QueueState, envelope: Envelope, size: int) -> int:
-    """The kind of a message of that size as it comes from its publisher."""
-    limit = s.settings.queue_index_embed_msgs_below
+def _single(s: QueueState, envelope: Envelope, msg_id: bytes, body: bytes, expiry_us: int) -> Run:
+    """One message as a run of its kind."""
+    limit, size, properties_size = s.settings.queue_index_embed_msgs_below, len(body), len(envelope.properties)
+    if envelope.of_contents:
+        at = body_at_in(body)
+        size, properties_size = max(size - at, 0), at - CONTENT_OVERHEAD_BYTES
     flags = IN_RAM
     if s.durable and envelope.persistent:
         flags |= PERSISTENT
-    if size < limit and size + len(envelope.properties) < limit:
+    if size < limit and size + properties_size < limit:
         flags |= EMBEDDED
-    return flags
+    term = encode_message(envelope, msg_id, body)
+    return Run(s.next_seq_id, open_batch(msg_id, size, expiry_us, term), 0, 1, flags)
 
 
 def publish(s: QueueState, envelope: Envelope, msg_id: bytes, body: bytes, expiry_us: int, *, delivered: bool) -> int:
     """One message; returns its seq_id."""
-    seq_id, flags = s.next_seq_id, flags_of(s, envelope, len(body))
-    term = encode_message(envelope, msg_id, body)
-    run = Run(seq_id, open_batch(msg_id, len(body), expiry_us, term), 0, 1, flags)
+    run, seq_id = _single(s, envelope, msg_id, body, expiry_us), s.next_seq_id
     if delivered:
         s.note_delivered(seq_id, 1)
         run.flags |= DELIVERED
@@ -46,9 +55,8 @@ def publish(s: QueueState, envelope: Envelope, msg_id: bytes, body: bytes, expir
 
 def publish_delivered(s: QueueState, envelope: Envelope, msg_id: bytes, body: bytes, expiry_us: int) -> int:
     """One message that a consumer gets at once; the queue is empty. Returns its seq_id."""
-    seq_id, flags = s.next_seq_id, flags_of(s, envelope, len(body)) | DELIVERED
-    term = encode_message(envelope, msg_id, body)
-    run = Run(seq_id, open_batch(msg_id, len(body), expiry_us, term), 0, 1, flags)
+    run, seq_id = _single(s, envelope, msg_id, body, expiry_us), s.next_seq_id
+    run.flags |= DELIVERED
     s.next_seq_id += 1
     if run.persistent or s.mode == "lazy":
         s.write_payloads(run)
@@ -75,35 +83,43 @@ def publish_many(
     if not envelope.routing_keys:
         raise MessageError("a message without a routing key")
     first = s.next_seq_id
-    sizes = list(map(len, bodies)) if len(set(map(len, bodies))) > 1 else None
+    sizes, embedded = _measure(s, envelope, bodies)
+    flags = IN_RAM | (PERSISTENT if s.durable and envelope.persistent else 0)
     low = 0
     while low < len(bodies):
         high = min(len(bodies), low + s.index.next_segment_boundary(s.next_seq_id) - s.next_seq_id)
-        size, same_size = len(bodies[low]), True
-        if sizes is not None:
-            high, same_size = _end_of_kind(s, envelope, sizes, low, high)
-        flags = flags_of(s, envelope, size)
+        if isinstance(embedded, bool):
+            embeds = embedded
+        else:  # a run is of one kind
+            embeds, others = bool(embedded[low]), np.flatnonzero(embedded[low:high] != embedded[low])
+            high = low + int(others[0]) if len(others) else high
         ids = msg_ids[low * MSG_ID_BYTES : high * MSG_ID_BYTES]
         times = expiries if isinstance(expiries, int) else expiries[low:high]
         terms = UnencodedTerms(envelope, ids, bodies[low:high])
-        batch = Batch(high - low, ids, size if same_size or sizes is None else sizes[low:high], times, terms)
-        _enter(s, Run(s.next_seq_id, batch, 0, high - low, flags), envelope, batch=True)
+        batch = Batch(high - low, ids, sizes if isinstance(sizes, int) else sizes[low:high], times, terms)
+        run = Run(s.next_seq_id, batch, 0, high - low, flags | EMBEDDED if embeds else flags)
+        _enter(s, run, envelope, batch=True)
         low = high
     s.end_batch()
     s.rates.in_count += len(bodies)
     return range(first, s.next_seq_id)
 
 
-def _end_of_kind(s: QueueState, envelope: Envelope, sizes: list[int], low: int, high: int) -> tuple[int, bool]:
-    """Where the run of one kind that begins at ``low`` ends, and whether all of it has one size."""
-    size, flags, end = sizes[low], flags_of(s, envelope, sizes[low]), low + 1
-    while end < high and sizes[end] == size:
-        end += 1
-    if end == high or end - low >= _SMALL_STRETCH:
-        return end, True
-    while end < high and flags_of(s, envelope, sizes[end]) == flags:
-        end += 1
-    return end, False
+def _measure(
+    s: QueueState, envelope: Envelope, bodies: Sequence[bytes]
+) -> tuple[int | list[int], bool | npt.NDArray[np.bool_]]:
+    """The bodies' sizes, and which of the messages go into the index; one for all, or one each."""
+    limit, lengths = s.settings.queue_index_embed_msgs_below, list(map(len, bodies))
+    alike = not lengths or lengths.count(lengths[0]) == len(lengths)
+    if not envelope.of_contents:
+        if alike:
+            size = lengths[0] if lengths else 0
+            return size, size < limit and size + len(envelope.properties) < limit
+        return lengths, np.array(lengths) < min(limit, limit - len(envelope.properties))
+    heads = np.frombuffer(b"".join([content[:4] for content in bodies]), ">u4")
+    sizes = np.maximum(np.array(lengths) - CONTENT_OVERHEAD_BYTES - heads, 0)
+    embedded = (sizes < limit) & (sizes + heads < limit)
+    return sizes.tolist(), bool(embedded[0]) if embedded.all() or not embedded.any() else embedded
 
 
 def _enter(s: QueueState, run: Run, envelope: Envelope, *, batch: bool) -> None:

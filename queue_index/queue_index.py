@@ -33,7 +33,7 @@ import numpy as np
 from warren.queue_index import directory as names
 from warren.queue_index.entries import ACKED, DELIVERED, PLUS, PUBLISHED
 from warren.queue_index.record_format import ACK, BODY, DELIVER, Octets, journal_publish_head, journal_shorts
-from warren.queue_index.record_matrix import RecordMatrix, UniformRecords
+from warren.queue_index.record_matrix import ColumnRecords, RecordMatrix
 from warren.queue_index.run import DELIVERED as RUN_DELIVERED
 from warren.queue_index.run import Run
 from warren.queue_index.segment_file import SegmentFile, published, read_segment, scan_segment
@@ -533,9 +533,9 @@ class QueueIndex:
 
 def journal_records(run: Run) -> Records:
     """The journal records of a run's publishes."""
-    uniform = UniformRecords.of(run)
-    if uniform is not None:
-        return uniform
+    columns = ColumnRecords.of(run)
+    if columns is not None:
+        return columns
     batch = run.batch
     persistent, ids, low = run.persistent, batch.ids, run.low
     terms = run.terms() if run.embedded else [b""] * run.count

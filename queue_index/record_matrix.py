@@ -1,9 +1,12 @@
-"""Records of many messages of one length, made as one matrix.
+"""Records of many messages, made as columns.
 
-Messages of one publisher and one length differ in their seq_ids, ids, expiries and bodies. :class:`UniformRecords`
-keeps these columns, which cost next to nothing while the messages are in RAM anyway, until the records are wanted: at
-once for the journal, and later for the segment. A :class:`RecordMatrix` makes them: its constant columns stay, warm in
-the cache, from batch to batch, and the others are filled in.
+The messages of one publisher differ in their seq_ids, ids, expiries and bodies, and perhaps in their sizes and
+properties. :class:`ColumnRecords` keeps these columns, which cost next to nothing while the messages are in RAM anyway,
+until the records are wanted: at once for the journal, and later for the segment. A :class:`RecordMatrix` makes them.
+
+Where all records have one length they are the rows of one matrix (:class:`_PublishMatrix`), where not they are joined
+of rows and bodies by turns (:class:`_FrameMatrix`). The constant columns of a matrix stay, warm in the cache, from
+batch to batch, and the others are filled in.
 """
 
 from __future__ import annotations
@@ -26,55 +29,87 @@ from warren.queue_index.record_format import (
     journal_publish_head,
     segment_publish_head,
 )
-from warren.queue_index.run import Batch, Run, UnencodedTerms
+from warren.queue_index.run import EMBEDDED, IN_RAM, IN_STORE, Batch, Run, UnencodedTerms
 
 _SMALL_STRETCH: Final = 8
 """Fewer messages than this are not worth a matrix."""
 _KEPT_BYTES: Final = 512 << 10
 """A matrix above this is not kept: it would not stay in the cache, and cost memory."""
+_SIZE_AT: Final = BODY_SIZE - 8
+"""Of a publish's body: the message's size, and then that of what is embedded."""
 Column = npt.NDArray[Any]
 
 
 @attrs.frozen(eq=False)
-class UniformRecords:
-    """Journal records of consecutive seq_ids, as what they are made of; their messages are embedded."""
+class ColumnRecords:
+    """Publish records of consecutive seq_ids, as what they are made of."""
 
     start: int
     count: int
     persistent: bool
-    size: int
-    """Bytes of each body."""
+    ids: bytes
+    """16 bytes each."""
+    sizes: int | Sequence[int]
+    """Bytes of the bodies: one for all, or one each."""
     expiries: int | Sequence[int]
-    terms: UnencodedTerms
+    terms: UnencodedTerms | None
+    """The messages where they are embedded; ``None``: they are in a store."""
 
     @classmethod
-    def of(cls, run: Run) -> UniformRecords | None:
-        """The records of a run; ``None`` where its messages are not alike, or few."""
-        batch = run.batch
-        terms, size = batch.terms, batch.sizes
-        if not isinstance(terms, UnencodedTerms) or not isinstance(size, int) or not run.embedded:
+    def of(cls, run: Run) -> ColumnRecords | None:
+        """The records of a run; ``None`` where they cannot be made as columns, or are few."""
+        if run.count < _SMALL_STRETCH:
             return None
-        if run.count < _SMALL_STRETCH or not 0 < size <= MAX_FRAGMENT_BYTES:
-            return None
-        expiries = batch.expiries
+        batch, low, high = run.batch, run.low, run.high
+        terms, sizes, part = batch.terms, batch.sizes, None
+        if run.embedded:
+            if not isinstance(terms, UnencodedTerms):
+                return None
+            smallest, largest = (sizes, sizes) if isinstance(sizes, int) else (min(sizes), max(sizes))
+            if not 0 < smallest <= largest <= MAX_FRAGMENT_BYTES:
+                return None
+            part = terms.part(low, high)
         return cls(
             start=run.start,
             count=run.count,
             persistent=run.persistent,
-            size=size,
-            expiries=expiries if isinstance(expiries, int) else expiries[run.low : run.high],
-            terms=terms.part(run.low, run.high),
+            ids=bytes(batch.ids[low * MSG_ID_BYTES : high * MSG_ID_BYTES]) if part is None else part.ids,
+            sizes=sizes if isinstance(sizes, int) else sizes[low:high],
+            expiries=batch.expiries if isinstance(batch.expiries, int) else batch.expiries[low:high],
+            terms=part,
         )
 
     def __len__(self) -> int:
         return self.count
 
+    def part(self, offset: int, count: int) -> ColumnRecords:
+        """``count`` of them, from the ``offset``-th on."""
+        if count == self.count:
+            return self
+        end, sizes, expiries = offset + count, self.sizes, self.expiries
+        terms = None if self.terms is None else self.terms.part(offset, end)
+        return ColumnRecords(
+            start=self.start + offset,
+            count=count,
+            persistent=self.persistent,
+            ids=self.ids[offset * MSG_ID_BYTES : end * MSG_ID_BYTES],
+            sizes=sizes if isinstance(sizes, int) else sizes[offset:end],
+            expiries=expiries if isinstance(expiries, int) else expiries[offset:end],
+            terms=terms,
+        )
+
     def run(self, offset: int, count: int, flags: int) -> Run:
-        """Messages from the ``offset``-th on, as a run."""
-        end, expiries = offset + count, self.expiries
-        part = self.terms.part(offset, end)
-        times = expiries if isinstance(expiries, int) else list(expiries[offset:end])
-        return Run(self.start + offset, Batch(count, part.ids, self.size, times, part), 0, count, flags)
+        """Messages from the ``offset``-th on, as a run; ``flags``: but for where their payload is."""
+        part = self.part(offset, count)
+        sizes, expiries = part.sizes, part.expiries
+        batch = Batch(
+            count,
+            part.ids,
+            sizes if isinstance(sizes, int) else list(sizes),
+            expiries if isinstance(expiries, int) else list(expiries),
+            part.terms,
+        )
+        return Run(part.start, batch, 0, count, flags | (IN_STORE if self.terms is None else EMBEDDED | IN_RAM))
 
 
 class RecordMatrix:
@@ -83,104 +118,189 @@ class RecordMatrix:
     Keeps its rows where the same shape comes again and again: for one batch each of ten thousand queues it does not.
     """
 
-    __slots__ = ("_journal", "_journal_shape", "_segment", "_segment_shape")
+    __slots__ = ("_kept", "_shapes")
 
     def __init__(self) -> None:
-        self._journal: _PublishMatrix | None = None
-        self._segment: _PublishMatrix | None = None
-        self._journal_shape: MatrixKind | None = None
-        self._segment_shape: MatrixKind | None = None
+        self._kept: dict[str, _PublishMatrix | _FrameMatrix] = {}
+        """By layout."""
+        self._shapes: dict[str, MatrixShape] = {}
+        """Those of the last call, by layout."""
 
-    def journal_bytes(self, records: UniformRecords) -> bytes:
+    def journal_bytes(self, records: ColumnRecords) -> bytes:
         """The records as the journal has them."""
-        rows = _PublishMatrix.to_hold(self._journal, records, JOURNAL, 0, records.count)
         head = int.from_bytes(journal_publish_head(records.start, persistent=records.persistent), "big")
-        rows.heads[: records.count] = np.arange(head, head + records.count, dtype=np.uint64)
-        rows.fill(records.terms.ids, records.terms.bodies, records.expiries)
-        self._journal = rows if rows.worth_keeping and rows.shape == self._journal_shape else None
-        self._journal_shape = rows.shape
-        return bytes(rows.data(records.count))
+        heads = np.arange(head, head + records.count, dtype=np.uint64)
+        return bytes(self._records(records, JOURNAL, heads, 0))
 
-    def segment_bytes(self, records: UniformRecords, offset: int, count: int, rel_seq: int, shorts: int) -> memoryview:
+    def segment_bytes(
+        self, records: ColumnRecords, offset: int, count: int, rel_seq: int, shorts: int
+    ) -> bytes | memoryview:
         """``count`` records from the ``offset``-th on, which is at ``rel_seq``, as a segment has them.
 
         Highest first, each with ``shorts`` short records behind it. To be used before the next call.
         """
-        rows = _PublishMatrix.to_hold(self._segment, records, SEGMENT, shorts, count)
         rel_seqs = np.arange(rel_seq + count - 1, rel_seq - 1, -1, dtype=np.uint16)
         head = int.from_bytes(segment_publish_head(0, persistent=records.persistent), "big")
-        rows.heads[:count] = rel_seqs | np.uint16(head)
-        for column in rows.shorts:
-            column[:count] = rel_seqs | np.uint16(SEGMENT_SHORT << SEGMENT.number_bits)
-        part, expiries = records.terms.part(offset, offset + count), records.expiries
-        times = expiries if isinstance(expiries, int) else expiries[offset : offset + count]
-        rows.fill(part.ids, part.bodies, times, descending=True)
-        self._segment = rows if rows.worth_keeping and rows.shape == self._segment_shape else None
-        self._segment_shape = rows.shape
-        return rows.data(count)
+        return self._records(records.part(offset, count), SEGMENT, rel_seqs | np.uint16(head), shorts, rel_seqs)
+
+    def _records(
+        self, records: ColumnRecords, layout: Layout, heads: Column, shorts: int, rel_seqs: Column | None = None
+    ) -> bytes | memoryview:
+        """``rel_seqs``: in a segment, where the records stand highest first."""
+        terms, name = records.terms, layout.name
+        size = records.sizes if isinstance(records.sizes, int) else None
+        if terms is None:
+            shape: MatrixShape = (None, None, name, shorts)
+        else:
+            shape = (terms.envelope, None if terms.envelope.of_contents else size, name, shorts)
+        rows = self._kept.get(name)
+        if rows is None or rows.shape != shape or not rows.has_room(records.count):
+            joined = terms is not None and shape[1] is None
+            rows = (_FrameMatrix if joined else _PublishMatrix)(shape, layout, records.count)
+        if rows.worth_keeping and self._shapes.get(name) == shape:
+            self._kept[name] = rows
+        else:
+            self._kept.pop(name, None)
+        self._shapes[name] = shape
+        short_heads = None if rel_seqs is None else rel_seqs | np.uint16(SEGMENT_SHORT << SEGMENT.number_bits)
+        return rows.records(records, heads, short_heads)
 
     def release(self) -> None:
         """Give up the memory; it comes back when needed."""
-        self._journal = self._segment = self._journal_shape = self._segment_shape = None
+        self._kept.clear()
+        self._shapes.clear()
 
 
-MatrixKind = tuple[Envelope, int, str, int]
-"""Envelope, body size, layout, short records behind each: what the records of a matrix have in common."""
+MatrixShape = tuple[Envelope | None, int | None, str, int]
+"""Envelope (``None``: nothing is embedded), body size (``None``: not of one size), layout, shorts behind each."""
 
 
-class _PublishMatrix:
-    """A matrix of records of one kind, and views on the columns in which they differ."""
+class _Matrix:
+    """Rows of bytes, and columns of them by where they stand and what they are."""
 
-    __slots__ = ("_bodies", "_expiries", "_ids", "_matrix", "heads", "shape", "shorts")
+    __slots__ = ("_rows", "shape")
 
-    def __init__(self, shape: MatrixKind, layout: Layout, room: int) -> None:
+    def __init__(self, shape: MatrixShape, row: bytes, room: int) -> None:
         self.shape = shape
-        envelope, size, _, shorts = shape
-        sample = encode_message(envelope, bytes(MSG_ID_BYTES), bytes(size))
-        body = BODY.pack(b"", 0, size, len(sample)) + sample
-        record = bytes(layout.head_size) + body + bytes(layout.head_size * shorts)
-        self._matrix = np.empty((room, len(record)), np.uint8)
-        self._matrix[:] = np.frombuffer(record, np.uint8)
-        id_at = layout.head_size + BODY_SIZE + len(sample) - len(envelope.template.end) - MSG_ID_BYTES
-        body_at = id_at - len(envelope.template.tail) - size
-        self.heads = self._column(0, layout.head)
-        self.shorts = [
-            self._column(layout.head_size + len(body) + layout.head_size * index, layout.head)
-            for index in range(shorts)
-        ]
-        self._ids = [self._column(at, f"V{MSG_ID_BYTES}") for at in (layout.head_size, id_at)]
-        self._expiries = self._column(layout.head_size + MSG_ID_BYTES, ">u8")
-        self._bodies = self._column(body_at, f"V{size}")
-
-    @classmethod
-    def to_hold(
-        cls, kept: _PublishMatrix | None, records: UniformRecords, layout: Layout, shorts: int, count: int
-    ) -> _PublishMatrix:
-        """Those that were kept, if they are of the right shape and have room; else new ones."""
-        shape = (records.terms.envelope, records.size, layout.name, shorts)
-        if kept is not None and kept.shape == shape and count <= len(kept.heads):
-            return kept
-        return cls(shape, layout, count)
+        self._rows = np.empty((room, len(row)), np.uint8)
+        self._rows[:] = np.frombuffer(row, np.uint8)
 
     @property
     def worth_keeping(self) -> bool:
-        return self._matrix.nbytes <= _KEPT_BYTES
+        return self._rows.nbytes <= _KEPT_BYTES
 
-    def _column(self, at: int, dtype: str) -> Column:
+    def column(self, at: int, dtype: str) -> Column:
         width = np.dtype(dtype).itemsize
-        return self._matrix[:, at : at + width].view(dtype)[:, 0]
+        return self._rows[:, at : at + width].view(dtype)[:, 0]
 
-    def fill(
-        self, ids: bytes, bodies: Sequence[bytes], expiries: int | Sequence[int], *, descending: bool = False
-    ) -> None:
-        """Fill in all columns but heads and shorts, in the first rows."""
-        count, step = len(bodies), -1 if descending else 1
-        id_column = np.frombuffer(ids, f"V{MSG_ID_BYTES}")[::step]
+
+class _PublishMatrix(_Matrix):
+    """Records of one length: each is a row."""
+
+    __slots__ = ("_bodies", "_expiries", "_heads", "_ids", "_shorts", "_sizes")
+
+    def __init__(self, shape: MatrixShape, layout: Layout, room: int) -> None:
+        envelope, size, _, shorts = shape
+        sample = b"" if envelope is None else encode_message(envelope, bytes(MSG_ID_BYTES), bytes(size or 0))
+        body = BODY.pack(b"", 0, size or 0, len(sample)) + sample
+        super().__init__(shape, bytes(layout.head_size) + body + bytes(layout.head_size * shorts), room)
+        head_size = layout.head_size
+        self._heads = self.column(0, layout.head)
+        self._shorts = [self.column(head_size + len(body) + head_size * each, layout.head) for each in range(shorts)]
+        self._ids = [self.column(head_size, f"V{MSG_ID_BYTES}")]
+        self._expiries = self.column(head_size + MSG_ID_BYTES, ">u8")
+        self._sizes = self.column(head_size + _SIZE_AT, ">u4") if size is None else None
+        self._bodies: Column | None = None
+        if envelope is not None:
+            id_at = head_size + BODY_SIZE + len(sample) - len(envelope.template.end) - MSG_ID_BYTES
+            self._ids.append(self.column(id_at, f"V{MSG_ID_BYTES}"))
+            self._bodies = self.column(id_at - len(envelope.template.tail) - (size or 0), f"V{size}")
+
+    def has_room(self, count: int) -> bool:
+        return count <= len(self._rows)
+
+    def records(self, records: ColumnRecords, heads: Column, short_heads: Column | None) -> memoryview:
+        """Fill in all columns, in the first rows; ``short_heads``: of records that stand in descending order."""
+        count, step = records.count, 1 if short_heads is None else -1
+        self._heads[:count] = heads
+        for column in self._shorts:
+            column[:count] = short_heads
+        ids = np.frombuffer(records.ids, f"V{MSG_ID_BYTES}")[::step]
         for column in self._ids:
-            column[:count] = id_column
+            column[:count] = ids
+        expiries, sizes = records.expiries, records.sizes
         self._expiries[:count] = expiries if isinstance(expiries, int) else expiries[::step]
-        self._bodies[:count] = np.frombuffer(b"".join(bodies), self._bodies.dtype)[::step]
+        if self._sizes is not None:
+            self._sizes[:count] = sizes if isinstance(sizes, int) else sizes[::step]
+        if self._bodies is not None and records.terms is not None:
+            self._bodies[:count] = np.frombuffer(b"".join(records.terms.given), self._bodies.dtype)[::step]
+        return self._rows[:count].reshape(-1).data
 
-    def data(self, count: int) -> memoryview:
-        """The first rows' bytes."""
-        return self._matrix[:count].reshape(-1).data
+
+class _FrameMatrix(_Matrix):
+    """What stands around bodies (or contents) of different lengths.
+
+    A row is what stands between two of them: the end of the record before, and the beginning of the next one.
+    """
+
+    __slots__ = (
+        "_begin_at",
+        "_body_sizes",
+        "_embedded",
+        "_embedded_around",
+        "_expiries",
+        "_heads",
+        "_ids_before",
+        "_ids_behind",
+        "_shorts",
+        "_sizes",
+    )
+
+    def __init__(self, shape: MatrixShape, layout: Layout, room: int) -> None:
+        envelope, _, _, shorts = shape
+        if envelope is None:
+            raise RuntimeError("records without messages have one length")
+        template, head_size = envelope.template, layout.head_size
+        end = template.tail + bytes(MSG_ID_BYTES) + template.end
+        begin = template.head + (b"" if envelope.of_contents else bytes(4))
+        at = self._begin_at = len(end) + head_size * shorts
+        row = end + bytes(head_size * shorts) + bytes(head_size) + bytes(BODY_SIZE) + begin
+        super().__init__(shape, row, room + 1)
+        self._embedded_around = len(begin) + len(end)
+        self._ids_behind = self.column(len(template.tail), f"V{MSG_ID_BYTES}")[1:]
+        self._shorts = [self.column(len(end) + head_size * each, layout.head)[1:] for each in range(shorts)]
+        self._heads = self.column(at, layout.head)
+        self._ids_before = self.column(at + head_size, f"V{MSG_ID_BYTES}")
+        self._expiries = self.column(at + head_size + MSG_ID_BYTES, ">u8")
+        self._sizes = self.column(at + head_size + _SIZE_AT, ">u4")
+        self._embedded = self.column(at + head_size + _SIZE_AT + 4, ">u4")
+        self._body_sizes = None if envelope.of_contents else self.column(len(row) - 4, ">u4")
+
+    def has_room(self, count: int) -> bool:
+        return count < len(self._rows)
+
+    def records(self, records: ColumnRecords, heads: Column, short_heads: Column | None) -> bytes:
+        """Fill in all columns and join; ``short_heads``: of records that stand in descending order."""
+        if records.terms is None:
+            raise RuntimeError("records without messages have one length")
+        count, step = records.count, 1 if short_heads is None else -1
+        given = records.terms.given[::step]
+        self._heads[:count] = heads
+        for column in self._shorts:
+            column[:count] = short_heads
+        self._ids_before[:count] = self._ids_behind[:count] = np.frombuffer(records.ids, f"V{MSG_ID_BYTES}")[::step]
+        expiries, sizes = records.expiries, records.sizes
+        self._expiries[:count] = expiries if isinstance(expiries, int) else expiries[::step]
+        self._sizes[:count] = sizes if isinstance(sizes, int) else sizes[::step]
+        if self._body_sizes is None:
+            self._embedded[:count] = np.fromiter(map(len, given), np.int64, count) + self._embedded_around
+        else:
+            self._body_sizes[:count] = self._sizes[:count]
+            self._embedded[:count] = self._sizes[:count] + np.uint32(self._embedded_around)
+        frames = self._rows[: count + 1].view(f"V{self._rows.shape[1]}")[:, 0].tolist()
+        frames[0] = frames[0][self._begin_at :]
+        frames[-1] = frames[-1][: self._begin_at]
+        pieces: list[bytes] = [b""] * (2 * count + 1)
+        pieces[::2] = frames
+        pieces[1::2] = given
+        return b"".join(pieces)

@@ -30,7 +30,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.queue_index.message_format import Envelope, encode_many, encode_message
+from warren.queue_index.message_format import Envelope, body_at_in, encode_many, encode_message, properties_in
 
 PERSISTENT: Final = 1
 EMBEDDED: Final = 2
@@ -86,20 +86,32 @@ class UnencodedTerms:
 
     envelope: Envelope
     ids: bytes
-    bodies: Sequence[bytes]
+    given: Sequence[bytes]
+    """Bodies, or contents of them that have their own properties."""
 
     def __len__(self) -> int:
-        return len(self.bodies)
+        return len(self.given)
 
     def one(self, index: int) -> bytes:
-        return encode_message(self.envelope, self.ids[index * 16 : index * 16 + 16], self.bodies[index])
+        return encode_message(self.envelope, self.ids[index * 16 : index * 16 + 16], self.given[index])
 
     def many(self, low: int, high: int) -> list[bytes]:
-        return encode_many(self.envelope, self.ids[low * 16 : high * 16], self.bodies[low:high])
+        return encode_many(self.envelope, self.ids[low * 16 : high * 16], self.given[low:high])
 
     def part(self, low: int, high: int) -> UnencodedTerms:
         """Messages ``low … high-1`` by themselves."""
-        return UnencodedTerms(self.envelope, self.ids[low * 16 : high * 16], self.bodies[low:high])
+        if high - low == len(self.given):
+            return self
+        return UnencodedTerms(self.envelope, self.ids[low * 16 : high * 16], self.given[low:high])
+
+    def bodies(self, low: int, high: int) -> Sequence[bytes]:
+        """The payloads of the messages ``low … high-1``."""
+        given = self.given if high - low == len(self.given) else self.given[low:high]
+        return [content[body_at_in(content) :] for content in given] if self.envelope.of_contents else given
+
+    def properties(self, index: int) -> bytes:
+        """One message's encoded properties."""
+        return properties_in(self.given[index]) if self.envelope.of_contents else self.envelope.properties
 
 
 BatchTerms = list[bytes] | PackedTerms | UnencodedTerms

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from warren.queue_index.entries import ACKED, ADD, DELIVERED, IMPOSSIBLE, NOTHING, PUBLISHED
 from warren.queue_index.record_format import BODY, SEGMENT, SEGMENT_SHORT, TRANSIENT_PUBLISH, Bools, Octets
-from warren.queue_index.record_matrix import RecordMatrix, UniformRecords
+from warren.queue_index.record_matrix import ColumnRecords, RecordMatrix
 from warren.queue_index.run import DELIVERED as RUN_DELIVERED
 from warren.queue_index.run import EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, Run
 
@@ -32,7 +32,7 @@ _ADDING: Final = {
 """For each action, what it makes of what is known: by a table of bytes a thousand messages are one step."""
 
 
-Records = UniformRecords | list[bytes]
+Records = ColumnRecords | list[bytes]
 """Publish records: finished, or what they are made of."""
 
 
@@ -73,7 +73,7 @@ class Written:
         """Positions ``low … high-1`` of this write, cut where records stop being embedded or start to be."""
         records = self.records
         if not isinstance(records, list):
-            flags = INDEXED | delivered | EMBEDDED | IN_RAM | (PERSISTENT if records.persistent else 0)
+            flags = INDEXED | delivered | (PERSISTENT if records.persistent else 0)
             return [records.run(low, high - low, flags)]
         runs: list[Run] = []
         start = low

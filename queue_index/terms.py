@@ -28,7 +28,7 @@ def bodies_of(run: Run, terms: Sequence[bytes] | None) -> Sequence[bytes | None]
     batch = run.batch
     packed = batch.terms
     if terms is None and isinstance(packed, UnencodedTerms):
-        return list(packed.bodies[run.low : run.high])
+        return packed.bodies(run.low, run.high)
     if terms is None and isinstance(packed, PackedTerms) and isinstance(packed.lengths, int):
         if batch.body_place is None:
             batch.body_place = _common_place(packed) or _NOWHERE

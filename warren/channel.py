@@ -105,7 +105,7 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
         self._fetched = delivered.fetched
         self._index = index
         self._body = body
-        self._message = None
+        self._decoded = None
         self._channel = channel
         self._settled = not delivered.first_tag
         self.delivery_tag = delivered.first_tag + index if delivered.first_tag else 0
@@ -139,8 +139,13 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
 def settle(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
     """Settle many deliveries, a message a channel."""
     tags: dict[Channel, list[int]] = {}
+    channel, found = None, []
     for delivery in deliveries:
-        if delivery.mark_settled():
-            tags.setdefault(delivery.channel, []).append(delivery.delivery_tag)
+        if not delivery._settled:
+            delivery._settled = True
+            if delivery._channel is not channel:  # most come from one
+                channel = delivery._channel
+                found = tags.setdefault(channel, [])
+            found.append(delivery.delivery_tag)
     for channel, found in tags.items():
         channel.settle_many(outcome, found)

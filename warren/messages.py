@@ -6,18 +6,19 @@ Properties are AMQP's, under their names. Times are seconds here and whole milli
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypedDict
-
-import attrs
+from typing import Any, Final, NamedTuple, TypedDict
 
 from warren.actors.handing_over import PublishKey
 from warren.queue_index.fetching import Fetched
 from warren.queue_index.message_format import Envelope, Message, decode_message
-from warren.queue_index.properties import Properties, encode_properties
+from warren.queue_index.properties import Properties, decode_properties, encode_values
 from warren.storage.errors import MessageError
 
 MAX_EXPIRATION_S = 315_360_000.0
 """Ten years: the longest time to live."""
+
+SHARED: Final = frozenset({"persistent", "delivery_mode", "expiration", "priority"})
+"""What messages that are handed over together have in common."""
 
 
 class PublishArguments(TypedDict, total=False):
@@ -41,28 +42,80 @@ class PublishArguments(TypedDict, total=False):
     app_id: str | None
 
 
-def publish_key(vhost: str, exchange: str, routing_keys: Iterable[str], arguments: PublishArguments) -> PublishKey:
-    """What messages have around their bodies. Raises :class:`MessageError` for what cannot be."""
-    given: dict[str, Any] = dict(arguments)
-    persistent = bool(given.pop("persistent", True))
-    expiration = given.pop("expiration", None)
-    headers = given.pop("headers", None)
-    unknown = given.keys() - {field.name for field in attrs.fields(Properties)}
-    if unknown:
-        raise MessageError(f"a publish knows no {', '.join(sorted(unknown))}")
-    expiration_ms = None if expiration is None else _milliseconds(expiration)
-    priority = given.get("priority")
+class PublishManyArguments(TypedDict, total=False):
+    """What a publish of many can be told beside their bodies: for all, or (marked so) a list with one for each."""
+
+    headers: Mapping[str, Any] | list[Mapping[str, Any] | None] | None
+    """For all, or each."""
+    persistent: bool
+    expiration: float | None
+    priority: int | None
+    content_type: str | list[str | None] | None
+    """For all, or each; and so all below."""
+    content_encoding: str | list[str | None] | None
+    correlation_id: str | list[str | None] | None
+    reply_to: str | list[str | None] | None
+    message_id: str | list[str | None] | None
+    timestamp: int | list[int | None] | None
+    type: str | list[str | None] | None
+    user_id: str | list[str | None] | None
+    app_id: str | list[str | None] | None
+
+
+class Shared(NamedTuple):
+    """What messages must have in common to be handed over together, beside where they go."""
+
+    persistent: bool
+    expiration_ms: int | None
+    priority: int
+
+
+NOTHING_SHARED: Final = Shared(True, None, 0)
+"""Of messages that say nothing of it."""
+
+
+def publish_values(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Shared]:
+    """The properties of messages by AMQP's names, and what they share. Raises :class:`MessageError`."""
+    values = dict(arguments)
+    persistent = bool(values.pop("persistent", True))
+    expiration = values.pop("expiration", None)
+    if "delivery_mode" in values:
+        raise MessageError("a publish knows no delivery_mode")
+    values["delivery_mode"] = 2 if persistent else 1
+    expiration_ms = None
+    if expiration is not None:
+        expiration_ms = _milliseconds(expiration)
+        values["expiration"] = str(expiration_ms)
+    priority = values.get("priority")
     if priority is not None and (not isinstance(priority, int) or not 0 <= priority <= 255):
         raise MessageError(f"a priority is 0 … 255, not {priority!r}")
-    properties = Properties(
-        delivery_mode=2 if persistent else 1,
-        headers=None if headers is None else dict(headers),
-        expiration=None if expiration_ms is None else str(expiration_ms),
-        **given,
-    )
+    return values, Shared(persistent, expiration_ms, priority or 0)
+
+
+def publish_key(vhost: str, exchange: str, routing_keys: Iterable[str], arguments: Mapping[str, Any]) -> PublishKey:
+    """What messages have around their bodies. Raises :class:`MessageError` for what cannot be."""
+    values, shared = publish_values(arguments)
     keys = tuple(map(_bytes, routing_keys))
-    envelope = Envelope(_bytes(vhost), _bytes(exchange), keys, encode_properties(properties), persistent)
-    return PublishKey(envelope, expiration_ms, priority or 0)
+    envelope = Envelope(_bytes(vhost), _bytes(exchange), keys, encode_values(values), shared.persistent)
+    return PublishKey(envelope, shared.expiration_ms, shared.priority)
+
+
+def content_key(vhost: str, exchange: str, routing_key: str, shared: Shared) -> PublishKey:
+    """What messages with properties of their own have around their contents."""
+    keys = (_bytes(routing_key),)
+    envelope = Envelope(_bytes(vhost), _bytes(exchange), keys, b"", shared.persistent, of_contents=True)
+    return PublishKey(envelope, shared.expiration_ms, shared.priority)
+
+
+def columns_of(arguments: Mapping[str, Any], count: int) -> dict[str, list[Any]]:
+    """Those of the arguments of a publish of ``count`` messages that are a list. Raises :class:`MessageError`."""
+    columns = {name: one for name, one in arguments.items() if isinstance(one, list)}
+    for name, column in columns.items():
+        if name in SHARED:
+            raise MessageError(f"{name} is one for all messages of a publish")
+        if len(column) != count:
+            raise MessageError(f"{name} of {len(column)} messages, and {count} bodies")
+    return columns
 
 
 def _bytes(text: str) -> bytes:
@@ -99,24 +152,25 @@ def as_bodies(bodies: Iterable[object]) -> list[bytes]:
 class ReceivedMessage:
     """A message as a queue has it. Decoded when somebody asks for more than its body."""
 
-    __slots__ = ("_body", "_fetched", "_index", "_message")
+    __slots__ = ("_body", "_decoded", "_fetched", "_index")
 
     def __init__(self, fetched: Fetched | tuple[bytes], index: int = 0, body: bytes | None = None) -> None:
         self._fetched = fetched
         """The encoded message is the ``index``-th of these."""
         self._index = index
         self._body = body
-        self._message: Message | None = None
+        self._decoded: Message | Properties | None = None
+        """All of it, or what was asked for."""
 
     @property
     def message(self) -> Message:
         """All of it. Raises :class:`MessageError` where the bytes on disk are no message."""
-        if self._message is None:
+        message = self._decoded
+        if not isinstance(message, Message):
             fetched = self._fetched
-            self._message = decode_message(
-                fetched[self._index] if isinstance(fetched, tuple) else fetched.term(self._index)
-            )
-        return self._message
+            term = fetched[self._index] if isinstance(fetched, tuple) else fetched.term(self._index)
+            message = self._decoded = decode_message(term)
+        return message
 
     @property
     def body(self) -> bytes:
@@ -128,7 +182,11 @@ class ReceivedMessage:
     @property
     def properties(self) -> Properties:
         """AMQP's basic properties."""
-        return self.message.properties
+        decoded, fetched = self._decoded, self._fetched
+        if decoded is None:
+            encoded = None if isinstance(fetched, tuple) else fetched.properties(self._index)
+            decoded = self._decoded = self.message if encoded is None else decode_properties(encoded)
+        return decoded.properties if isinstance(decoded, Message) else decoded
 
     @property
     def headers(self) -> Mapping[str, Any]:

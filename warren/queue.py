@@ -65,15 +65,16 @@ class Queue(QueueHandle):
         Blocks while the queue or the disk is behind, or an alarm is set; with ``block=False``, or after ``timeout``
         seconds, raises :class:`BlockedError`, and the message was not taken.
         """
-        verbs, actor = self._verbs, self._last
+        verbs, actor, key = self._verbs, self._last, self._verbs.plain
+        if type(body) is not bytes:
+            body = as_body(body)
+        if properties:
+            key, body = verbs.keyed(body, properties)
         if actor is None or actor.actor_inbox.weight >= self._gate.limit:
             self._last = verbs.actor
-        else:
-            if type(body) is not bytes:
-                body = as_body(body)
-            if (confirm := actor.join(verbs.key(properties) if properties else verbs.plain, body)) is not None:
-                return confirm
-        sent: Confirm = verbs.publishing(body, block, timeout, properties).get()
+        elif (confirm := actor.join(key, body)) is not None:
+            return confirm
+        sent: Confirm = verbs.publishing(key, body, block, timeout).get()
         return sent
 
     publish_many = blocking(QueueVerbs.publish_many)

@@ -4,7 +4,7 @@ the node starts a new one from the queue's files, and the handle finds it."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, Unpack
 
 import attrs
@@ -14,20 +14,36 @@ from warren.actors.deliveries import Deliveries
 from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import ArgumentsError
-from warren.actors.future import Confirm
+from warren.actors.future import Confirm, CountDown
 from warren.actors.handing_over import PublishKey
 from warren.actors.looking import BrowsedMessage
 from warren.actors.queue_actor import QueueActor
 from warren.actors.queue_entry import QueueEntry
 from warren.channel import Channel
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs
-from warren.messages import PublishArguments, as_bodies, as_body, publish_key
+from warren.messages import (
+    NOTHING_SHARED,
+    SHARED,
+    PublishArguments,
+    PublishManyArguments,
+    Shared,
+    as_bodies,
+    as_body,
+    columns_of,
+    content_key,
+    publish_key,
+    publish_values,
+)
 from warren.publishing import publishing, room, settled_confirm
+from warren.queue_index.content_columns import contents_of_columns
+from warren.queue_index.message_format import MAX_FRAGMENT_BYTES, content_of
+from warren.queue_index.properties import encode_values
 from warren.running_node import RunningNode
 from warren.steps import Handle, Steps, call
 
 BROWSE_PAGE: Final = 256
 _CACHED_KEYS: Final = 16
+_OWN: Final = frozenset({"headers", "message_id", "correlation_id", "timestamp"})
 _numbers = itertools.count(1)
 
 Got = tuple[Channel, list[Delivered]]
@@ -43,6 +59,7 @@ class QueueVerbs:
         self.plain = self._new_key({})
         """What goes around a body that has no properties."""
         self._keys: dict[tuple[tuple[str, object], ...], PublishKey] = {}
+        self._content_keys: dict[Shared, PublishKey] = {}
         self._channel: Channel | None = None
 
     def __str__(self) -> str:
@@ -65,16 +82,14 @@ class QueueVerbs:
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
         """Hand over a message; the confirm says when it is safe."""
-        confirm: Confirm = yield self.publishing(body, block, timeout, properties)
+        key, given = self.keyed(as_body(body), properties)
+        confirm: Confirm = yield self.publishing(key, given, block, timeout)
         return confirm
 
-    def publishing(self, body: bytes, block: bool, timeout: float | None, properties: PublishArguments) -> Admission:
-        """What :meth:`publish` waits for; the answer is the confirm."""
-        key = self.key(properties) if properties else self.plain
-        ahead = "headers" not in properties and self.actor.coalesces  # others will have the same key
-        return publishing(
-            self.node, lambda: (self.actor,), key, [as_body(body)], block=block, timeout=timeout, ahead=ahead
-        )
+    def publishing(self, key: PublishKey, given: bytes, block: bool, timeout: float | None) -> Admission:
+        """What :meth:`publish` waits for, with what :meth:`keyed` says; the answer is the confirm."""
+        ahead = self.actor.coalesces  # others will have the same key
+        return publishing(self.node, lambda: (self.actor,), key, [given], block=block, timeout=timeout, ahead=ahead)
 
     def publish_many(
         self,
@@ -82,20 +97,64 @@ class QueueVerbs:
         *,
         block: bool = True,
         timeout: float | None = None,
-        **properties: Unpack[PublishArguments],
+        **properties: Unpack[PublishManyArguments],
     ) -> Steps[Confirm]:
-        """Hand over messages in one go, with one confirm for all."""
-        found, key = as_bodies(bodies), self.key(properties)
-        if not found:
-            return settled_confirm()
-        confirm: Confirm = yield publishing(self.node, lambda: (self.actor,), key, found, block=block, timeout=timeout)
-        return confirm
+        """Hand over messages in one go, with one confirm for all. A property that is a list has one for each."""
+        found = as_bodies(bodies)
+        parts = list(self._parts(found, properties))
+        confirms: list[Confirm] = []
+        for key, given in parts:
+            confirm: Confirm = yield publishing(
+                self.node, lambda: (self.actor,), key, given, block=block, timeout=timeout
+            )
+            confirms.append(confirm)
+        return confirms[0] if len(confirms) == 1 else CountDown([*confirms]) if confirms else settled_confirm()
+
+    def _parts(self, bodies: list[bytes], properties: Mapping[str, Any]) -> Iterator[tuple[PublishKey, list[bytes]]]:
+        """Messages as they can be handed over together: their key, and their bodies or contents."""
+        columns = columns_of(properties, len(bodies))
+        if not columns:
+            key = self.key(properties)
+            if bodies:
+                yield key, bodies
+            return
+        values, shared = publish_values({name: one for name, one in properties.items() if name not in columns})
+        low = 0
+        for high, body in enumerate([*bodies, b""]):
+            if (at_end := high == len(bodies)) or len(body) > MAX_FRAGMENT_BYTES:
+                if low < high:
+                    part = {name: column[low:high] for name, column in columns.items()}
+                    yield self._content_key(shared), contents_of_columns(values, part, bodies[low:high])
+                if not at_end:  # by itself
+                    yield self.key({**properties, **{name: column[high] for name, column in columns.items()}}), [body]
+                low = high + 1
 
     def room(self, timeout: float | None = None) -> Steps[None]:
         """Wait until a publish that does not wait may go on. Raises :class:`BlockedError` after ``timeout`` seconds."""
         yield room(lambda: [self.actor], timeout)
 
-    def key(self, properties: PublishArguments) -> PublishKey:
+    def keyed(self, body: bytes, properties: Mapping[str, Any]) -> tuple[PublishKey, bytes]:
+        """What goes around a message, and what is handed over: its body, or its content where it has properties that
+        are mostly a message's own."""
+        if _OWN.isdisjoint(properties) or len(body) > MAX_FRAGMENT_BYTES:
+            return self.key(properties), body
+        if SHARED.isdisjoint(properties):
+            return self._content_key(NOTHING_SHARED), content_of(
+                encode_values({**properties, "delivery_mode": 2}), body
+            )
+        values, shared = publish_values(properties)
+        return self._content_key(shared), content_of(encode_values(values), body)
+
+    def _content_key(self, shared: Shared) -> PublishKey:
+        key = self._content_keys.get(shared)
+        if key is None:
+            declaration = self.entry.declaration
+            if len(self._content_keys) >= _CACHED_KEYS:
+                self._content_keys = {}
+            key = self._content_keys[shared] = content_key(declaration.vhost, "", declaration.name, shared)
+        return key
+
+    def key(self, properties: Mapping[str, Any]) -> PublishKey:
         """What goes around the bodies; the last few are kept, as most publishers use one over and over."""
         if not properties:
             return self.plain
@@ -111,7 +170,7 @@ class QueueVerbs:
             self._keys[given] = key
         return key
 
-    def _new_key(self, properties: PublishArguments) -> PublishKey:
+    def _new_key(self, properties: Mapping[str, Any]) -> PublishKey:
         declaration = self.entry.declaration
         return publish_key(declaration.vhost, "", (declaration.name,), properties)
 

@@ -97,6 +97,8 @@ class QueueDeliveries:
         chosen = self._consumers.next() if not len(self.backing) else None
         if chosen is None or not chosen[0].consumer.acks_unseen or self.backing.recovering:
             return None
+        if envelope.of_contents:
+            envelope, body = envelope.with_content(body)
         limits = self._expiry.limits
         if limits is not None and limits.refuses and limits.refused(self.backing, (body,), 1):
             return None

@@ -89,6 +89,8 @@ class QueueProcess(QueueDeliveries):
     ) -> None:
         """Take messages that share an envelope. ``msg_ids``: 16 bytes each; ``token``: comes back once (see above).
 
+        ``bodies``: contents, where the envelope says so.
+
         Consumers get them from :meth:`deliver`; but where the queue has limits, or messages expire at once, those that
         consumers have room for go out here.
         """
@@ -134,18 +136,23 @@ class QueueProcess(QueueDeliveries):
     ) -> None:
         self.tick()
         if self.counts is not None:
-            self.counts.note_published(len(bodies), sum(map(len, bodies)), envelope.persistent)
+            self.counts.note_published(len(bodies), envelope.bodies_bytes(bodies), envelope.persistent)
         level = self.backing.level_of(priority)
         expiry_us = self._expiry.expiry_us(expiration_ms)
         confirm = token is not None and envelope.persistent and self.backing.durable and not self._expiry.discards
         # What expires at once makes room for the next: the limits see such messages one by one.
-        singly = self._expiry.limits is not None and 0 < expiry_us <= self._wall_clock()
+        limits = self._expiry.limits
+        singly = limits is not None and (0 < expiry_us <= self._wall_clock() or envelope.of_contents)
         step, all_taken = 1 if singly else max(len(bodies), 1), True
         for low in range(0, len(bodies), step):
             high = min(low + step, len(bodies))
             ids, part = (msg_ids[16 * low : 16 * high], bodies[low:high]) if singly else (msg_ids, bodies)
             safe = confirm and all_taken and high == len(bodies)
-            all_taken &= self._take_in(level, envelope, ids, part, expiry_us=expiry_us, confirm=safe)
+            own = envelope
+            if singly and envelope.of_contents:
+                own, body = envelope.with_content(part[0])
+                part = (body,)
+            all_taken &= self._take_in(level, own, ids, part, expiry_us=expiry_us, confirm=safe)
         if token is not None and not all_taken:
             self.effects.refused.append(token)
         elif token is not None:

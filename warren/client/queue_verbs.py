@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, Unpack
 
 import attrs
@@ -15,7 +15,7 @@ from warren.actors.engines.arguments import QueueDeclaration
 from warren.actors.engines.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.effects import Delivered
 from warren.actors.engines.errors import ArgumentsError, NotFoundError
-from warren.actors.future import Confirm, Future
+from warren.actors.future import Confirm, CountDown, Future
 from warren.actors.handing_over import PublishKey, QueueGoneError
 from warren.actors.leading import Later
 from warren.actors.looking import BrowsedMessage
@@ -30,7 +30,7 @@ from warren.client.link import Link
 from warren.client.received import RemoteDelivered, delivered_of
 from warren.client.remote import Publishing, RemoteVhost
 from warren.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, spread
-from warren.messages import PublishArguments, as_bodies, as_body
+from warren.messages import PublishArguments, PublishManyArguments, as_bodies, as_body, columns_of
 from warren.publishing import settled_confirm
 from warren.queue_index.browsing import Browsed
 from warren.queue_index.fetching import MessageProperties
@@ -89,8 +89,11 @@ class RemoteQueueVerbs(QueueVerbs):
     ) -> Steps[Confirm]:
         return self._publish(self.key(properties), [as_body(body)], block, timeout)
 
-    def publishing(self, body: bytes, block: bool, timeout: float | None, properties: PublishArguments) -> Any:
-        return Publishing(self._publish(self.key(properties), [as_body(body)], block, timeout))
+    def publishing(self, key: PublishKey, given: bytes, block: bool, timeout: float | None) -> Any:
+        return Publishing(self._publish(key, [given], block, timeout))
+
+    def keyed(self, body: bytes, properties: Mapping[str, Any]) -> tuple[PublishKey, bytes]:
+        return self.key(properties), body
 
     def publish_many(
         self,
@@ -98,12 +101,18 @@ class RemoteQueueVerbs(QueueVerbs):
         *,
         block: bool = True,
         timeout: float | None = None,
-        **properties: Unpack[PublishArguments],
+        **properties: Unpack[PublishManyArguments],
     ) -> Steps[Confirm]:
-        found, key = as_bodies(bodies), self.key(properties)
-        if not found:
-            return settled_confirm()
-        return (yield from self._publish(key, found, block, timeout))
+        found = as_bodies(bodies)
+        columns = columns_of(properties, len(found))
+        if not columns:
+            key = self.key(properties)
+            return (yield from self._publish(key, found, block, timeout)) if found else settled_confirm()
+        confirms: list[Confirm] = []
+        for body, *own in zip(found, *columns.values(), strict=True):
+            key = self.key({**properties, **dict(zip(columns, own, strict=True))})
+            confirms.append((yield from self._publish(key, [body], block, timeout)))
+        return CountDown([*confirms]) if confirms else settled_confirm()
 
     def _publish(self, key: PublishKey, bodies: list[bytes], block: bool, timeout: float | None) -> Steps[Confirm]:
         return self.remote.publish(key, self._method, bodies, self._gone, block=block, timeout=timeout)
