@@ -295,6 +295,43 @@ def test_streams_are_queues_too(served: tuple[Path, Server]) -> None:
     assert said(data, "list_queues", "name") == ""
 
 
+def test_health_checks_and_what_the_node_is_called(served: tuple[Path, Server]) -> None:
+    data, server = served
+    host, port = server.addresses[0]
+    name = server.node.name
+    for verb, sentence in (
+        ("check_running", f"RabbitMQ on node {name} is fully booted and running"),
+        ("check_alarms", f"Node {name} reported no alarms, local or clusterwide"),
+        ("check_local_alarms", f"Node {name} reported no local alarms"),
+        ("alarms", f"Node {name} reported no alarms, local or clusterwide"),
+        ("check_virtual_hosts", f"Node {name} reported all vhosts as running"),
+        ("check_port_connectivity", f"Successfully connected to ports {port} on node {name}."),
+        ("node_health_check", "Health check passed"),
+        ("restart_vhost", f"Vhost '/' is already running on node '{name}'"),
+        ("server_version", "3.10.8"),
+        ("listeners", f"Interface: {host}, port: {port}, protocol: amqp, purpose: AMQP 0-9-1"),
+    ):
+        assert said(data, verb) == sentence + "\n"
+    assert said(data, "check_port_listener", str(port)).endswith("is running on node " + name + ".\n")
+    assert said(data, "check_protocol_listener", "amqp091").startswith("A listener for protocol amqp091")
+    assert f"ports: {port}" in refused(data, "check_port_listener", "5")
+    assert "No listener for protocol mqtt" in refused(data, "check_protocol_listener", "mqtt")
+    assert as_json(data, "list_unresponsive_queues") == []
+    assert as_json(data, "memory_breakdown").keys() == {"queue_procs", "other_proc"}
+    assert as_json(data, "cluster_status")["cluster_name"] == name
+    said(data, "set_cluster_name", "shop")
+    assert as_json(data, "cluster_status")["cluster_name"] == "shop"
+    with pika.BlockingConnection(pika.ConnectionParameters(host, port)) as connection:
+        assert connection._impl.server_properties["cluster_name"] == "shop"
+        connection.channel().queue_declare("q")
+        report = as_json(data, "report")
+        assert report["list_connections"][0]["user"] == "guest"
+        assert report["vhosts"]["/"]["list_queues"] == [{"name": "q", "messages": 0}]
+        said(data, "close_all_user_connections", "guest", "bye")
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="bye"):
+            connection.process_data_events(5)
+
+
 def test_all_connections_are_closed(served: tuple[Path, Server]) -> None:
     data, server = served
     clients = [connected(server) for _ in range(3)]

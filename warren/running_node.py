@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
@@ -225,6 +226,17 @@ class RunningNode:
         if store.dispatched < end or (with_index and store.indexed < end):
             yield call(running.dispatcher, lambda: running.dispatcher.catch_up(end, with_index=with_index))
         return running
+
+    @property
+    def name(self) -> str:
+        """What it is called: ``warren@host``."""
+        return f"warren@{socket.gethostname()}"
+
+    @property
+    def cluster_name(self) -> str:
+        """As operators have named it, by the global parameter ``cluster_name``; else its name."""
+        found = self.actor.parameters.global_value("cluster_name")
+        return found if isinstance(found, str) else self.name
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 

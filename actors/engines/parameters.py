@@ -96,6 +96,10 @@ class Parameters:
         if not self._global.drop(name):
             raise NotFoundError(f"no global parameter '{name}'")
 
+    def global_value(self, name: str) -> Any:
+        """A global one's; ``None`` where there is none."""
+        return self._global.get(name)
+
     def of_node(self) -> list[dict[str, Any]]:
         """The global ones, as in RabbitMQ's definitions."""
         return self._global.to_json()

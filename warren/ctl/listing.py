@@ -214,6 +214,12 @@ def close_connection(node: RunningNode, said: Arguments) -> None:
     raise NotFoundError(f"no connection '{said['connection']}'")
 
 
+def close_all_user_connections(node: RunningNode, said: Arguments) -> None:
+    for server, connection in list(_connections(node)):
+        if connection.info()["user"] == said["user"]:
+            _close(server, connection, said["reason"])
+
+
 def close_all_connections(node: RunningNode, said: Arguments) -> dict[str, int]:
     wanted = said["vhost"]
     if wanted is not None:

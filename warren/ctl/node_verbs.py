@@ -14,6 +14,7 @@ import attrs
 
 from warren.actors.engines.definitions_json import BROKER_VERSION
 from warren.actors.engines.errors import ArgumentsError
+from warren.ctl import checks
 from warren.ctl.verb import Arguments
 from warren.running_node import RunningNode
 from warren.steps import run
@@ -50,16 +51,25 @@ def status(node: RunningNode, _: Arguments) -> dict[str, Any]:
             "queue_count": sum(len(vhost.queues) for vhost in vhosts) + len(list(node.actor.streams)),
             "virtual_host_count": len(vhosts) + len(node.actor.down),
         },
-        "listeners": [
-            {"interface": str(address[0]), "port": address[1], "protocol": _protocol(server)}
-            for server in servers
-            for address in list(server.addresses)
-        ],
+        "listeners": checks.listeners(node),
     }
 
 
-def _protocol(server: Any) -> str:
-    return "amqp" if hasattr(server, "connections") else "http"
+def cluster_status(node: RunningNode, _: Arguments) -> dict[str, Any]:
+    return {
+        "cluster_name": node.cluster_name,
+        "disk_nodes": [node.name],
+        "ram_nodes": [],
+        "running_nodes": [node.name],
+        "versions": {node.name: {"rabbitmq_name": "RabbitMQ", "rabbitmq_version": BROKER_VERSION}},
+        "alarms": checks.alarms(node),
+        "partitions": {},
+        "listeners": {node.name: checks.listeners(node)},
+    }
+
+
+def set_cluster_name(node: RunningNode, said: Arguments) -> None:
+    run(NodeVerbs(node).set_global_parameter("cluster_name", said["name"]))
 
 
 def _version() -> str:

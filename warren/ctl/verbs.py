@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from warren.actors.engines.definitions_json import BROKER_VERSION
 from warren.actors.engines.errors import ArgumentsError
-from warren.ctl import access, listing, node_verbs
-from warren.ctl.verb import Verb
+from warren.ctl import access, checks, listing, node_verbs
+from warren.ctl.verb import Verb, Work
 from warren.running_node import RunningNode
 
 VHOST: Final = frozenset({"vhost"})
@@ -292,6 +293,11 @@ LISTS: Final[dict[str, Verb]] = {
         says="Closing connection {connection}, reason: {reason}...",
         work=listing.close_connection,
     ),
+    "close_all_user_connections": Verb(
+        takes=("user", "reason"),
+        says="Closing connections of user {user}, reason: {reason}...",
+        work=listing.close_all_user_connections,
+    ),
     "close_all_connections": Verb(
         takes=("reason",),
         says="Closing connections, reason: {reason}...",
@@ -304,10 +310,28 @@ LISTS: Final[dict[str, Verb]] = {
 }
 """Queues, exchanges, bindings, clients."""
 
+
+def _check(work: Work, says: str, takes: tuple[str, ...] = (), options: frozenset[str] = frozenset()) -> Verb:
+    return Verb(takes=takes, says=says, work=work, options=options, shown="text", text=str)
+
+
 NODE: Final[dict[str, Verb]] = {
     "status": Verb(says="Status of the node ...", work=node_verbs.status, shown="json"),
     "environment": Verb(says="Settings of the node ...", work=node_verbs.environment, shown="json"),
     "ping": Verb(says="Asking the node ...", work=node_verbs.ping, shown="text", text=lambda _: "Ping succeeded"),
+    "cluster_status": Verb(says="Cluster status of the node ...", work=node_verbs.cluster_status, shown="json"),
+    "set_cluster_name": Verb(
+        takes=("name",), says="Setting cluster name to {name} ...", work=node_verbs.set_cluster_name
+    ),
+    "report": Verb(says="Reporting server status of the node ...", work=lambda node, _: _report(node), shown="json"),
+    "list_unresponsive_queues": Verb(
+        says="Listing unresponsive queues for vhost {vhost} ...",
+        work=checks.list_unresponsive_queues,
+        options=VHOST,
+        shown="rows",
+        columns=("name",),
+    ),
+    "restart_vhost": _check(checks.restart_vhost, "Trying to restart vhost '{vhost}' ...", options=VHOST),
     "export_definitions": Verb(
         takes=("file",),
         says="Exporting definitions to {file} ...",
@@ -326,7 +350,61 @@ NODE: Final[dict[str, Verb]] = {
 }
 """The node, and its definitions."""
 
-VERBS: Final[Mapping[str, Verb]] = ACCESS | POLICIES | LISTS | NODE
+_ALARMS: Final = "Asking the node to report any resource alarms ..."
+CHECKS: Final[dict[str, Verb]] = {
+    "node_health_check": _check(checks.node_health_check, "Checking health of the node ..."),
+    "is_running": _check(checks.check_running, "Asking the node for its status ..."),
+    "check_running": _check(checks.check_running, "Checking if the node is running ..."),
+    "alarms": _check(checks.show_alarms, _ALARMS),
+    "check_alarms": _check(checks.check_alarms, _ALARMS),
+    "check_local_alarms": _check(checks.check_local_alarms, _ALARMS),
+    "check_port_connectivity": _check(
+        checks.check_port_connectivity, "Testing TCP connections to all active listeners ..."
+    ),
+    "check_port_listener": _check(
+        checks.check_port_listener, "Asking the node if there's an active listener on port {port} ...", takes=("port",)
+    ),
+    "check_protocol_listener": _check(
+        checks.check_protocol_listener,
+        "Asking the node if there's an active listener for protocol {protocol} ...",
+        takes=("protocol",),
+    ),
+    "check_virtual_hosts": _check(checks.check_virtual_hosts, "Checking if all vhosts are running ..."),
+    "server_version": _check(lambda *_: BROKER_VERSION, "Asking the node for its RabbitMQ version..."),
+    "listeners": Verb(
+        says="Asking the node to report its protocol listeners ...",
+        work=lambda node, _: checks.listeners(node),
+        shown="text",
+        text=checks.listener_lines,
+    ),
+    "memory_breakdown": Verb(
+        says="Reporting memory breakdown on the node...",
+        work=checks.memory_breakdown,
+        shown="text",
+        text=checks.memory_lines,
+    ),
+}
+"""Those of rabbitmq-diagnostics."""
+
+VERBS: Final[Mapping[str, Verb]] = ACCESS | POLICIES | LISTS | NODE | CHECKS
+
+
+def _report(node: RunningNode) -> dict[str, Any]:
+    """What verbs say that only ask: of the node, and of each vhost."""
+    of_node = ("status", "cluster_status", "environment", "list_connections", "list_channels", "list_users")
+    of_vhosts = (
+        "list_queues", "list_exchanges", "list_bindings", "list_consumers", "list_permissions", "list_policies",
+        "list_operator_policies", "list_parameters",
+    )  # fmt: skip
+
+    def told(name: str, **said: Any) -> Any:
+        verb = VERBS[name]
+        answer = verb.work(node, {"columns": list(verb.columns), **said})
+        return [{one: row.get(one) for one in verb.columns} for row in answer] if verb.shown == "rows" else answer
+
+    vhosts = list(node.actor.vhosts)
+    found = {name: told(name) for name in of_node}
+    return found | {"vhosts": {vhost: {name: told(name, vhost=vhost) for name in of_vhosts} for vhost in vhosts}}
 
 
 def work(node: RunningNode, request: Mapping[str, Any]) -> Any:

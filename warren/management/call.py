@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -29,11 +28,6 @@ POLICYMAKER_TAGS = frozenset({"administrator", "policymaker"})
 MANAGEMENT_TAGS = MONITOR_TAGS | POLICYMAKER_TAGS | {"management"}
 
 
-def node_name_here() -> str:
-    """What a node of this machine is called."""
-    return f"warren@{socket.gethostname()}"
-
-
 @attrs.define(eq=False, kw_only=True)
 class Managed:
     """The node that an API is about, and what serves it."""
@@ -41,14 +35,11 @@ class Managed:
     node: RunningNode
     settings: ManagementSettings = attrs.Factory(ManagementSettings)
     clients: Clients = attrs.Factory(NoClients)
-    node_name: str = attrs.Factory(node_name_here)
     samples: Samples = attrs.field(init=False)
     live: Live = attrs.field(init=False)
     addresses: list[tuple[str, int]] = attrs.Factory(list)
     """Where the API itself listens."""
     _sampling: asyncio.Lock = attrs.Factory(asyncio.Lock)
-    renamed: str | None = None
-    """What the node was named by a request."""
 
     def __attrs_post_init__(self) -> None:
         self.samples = Samples(self.node, self.node_name)
@@ -60,8 +51,13 @@ class Managed:
         return self.node.actor.users
 
     @property
+    def node_name(self) -> str:
+        return self.node.name
+
+    @property
     def cluster_name(self) -> str:
-        return self.renamed or self.settings.cluster_name or self.node_name
+        found = self.node.cluster_name
+        return self.settings.cluster_name or found if found == self.node_name else found
 
     async def sample(self) -> NodeSample:
         """All numbers of the moment."""

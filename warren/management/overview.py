@@ -19,12 +19,14 @@ from warren.actors.engines.definitions_json import BROKER_VERSION
 from warren.actors.engines.exchanges import EXCHANGE_TYPES
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.vhost_metadata import VhostMetadata
+from warren.ctl import checks
 from warren.management.call import Call, Managed
 from warren.management.http import Done, bad_request, boolean, not_found, required
 from warren.management.lists import listed
 from warren.management.past import NOTHING, Past
 from warren.management.rates import KEPT_S
 from warren.management.samples import Document, NodeSample
+from warren.management.users import define
 
 _DESCRIPTIONS: Final = {name: f"AMQP {name} exchange, as per the AMQP specification" for name in EXCHANGE_TYPES}
 _RETENTION: Final = {kind: [KEPT_S] for kind in ("global", "basic", "detailed")}
@@ -161,17 +163,15 @@ async def _object_totals(call: Call) -> Document:
 def listeners(call: Call) -> list[Document]:
     """Where the node listens."""
     options = {"backlog": 128, "nodelay": True, "linger": [True, 0], "exit_on_close": False}
-    found = [("amqp", host, port) for host, port in call.managed.clients.addresses]
-    found += [("http", host, port) for host, port in call.managed.addresses]
     return [
         {
             "node": call.managed.node_name,
-            "protocol": protocol,
-            "ip_address": host,
-            "port": port,
+            "protocol": one["protocol"],
+            "ip_address": one["interface"],
+            "port": one["port"],
             "socket_opts": options,
         }
-        for protocol, host, port in found
+        for one in checks.listeners(call.node)
     ]
 
 
@@ -394,11 +394,11 @@ async def cluster_name(call: Call) -> Any:
 
 
 async def put_cluster_name(call: Call) -> Any:
-    """Until the node is closed. Raises :class:`HttpError` for all but administrators."""
+    """A global parameter. Raises :class:`HttpError` for all but administrators."""
     if not call.is_administrator:
         raise bad_request("Not administrator user")
     (name,) = required(await call.body(), "name")
-    call.managed.renamed = str(name)
+    await define(call, lambda known: known.parameters.set_global("cluster_name", name))
     return Done()
 
 

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from warren.actors.loop_thread import LoopThread
 from warren.management import overview
 from warren.management.app import Application
-from warren.management.call import Managed, node_name_here
+from warren.management.call import Managed
 from warren.management.clients import Clients, NoClients
 from warren.management.rates import APART_S
 from warren.management.settings import ManagementSettings
@@ -69,8 +69,7 @@ class ManagementServer:
         self.settings = ManagementSettings() if settings is None else settings
         self._server = server
         clients: Clients = NoClients() if server is None else server
-        name = node_name_here() if server is None else server.cluster_name
-        self._managed = Managed(node=node, settings=self.settings, clients=clients, node_name=name)
+        self._managed = Managed(node=node, settings=self.settings, clients=clients)
         self._thread: LoopThread | None = None
         self._uvicorn: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None

@@ -33,7 +33,7 @@ class ManagementSettings:
     loopback_users: tuple[str, ...] = ("guest",)
     """Who may log in from this machine only."""
     cluster_name: str | None = None
-    """What the node is called; ``None``: as :attr:`node_name`."""
+    """What the node is called where operators have not named it; ``None``: as its name."""
 
     def __attrs_post_init__(self) -> None:
         if not 0 <= self.management_tcp_port <= 65535:

@@ -272,7 +272,7 @@ class ServerChannel:
         return {
             "name": f"{connection.name} ({self.number})",
             "number": self.number,
-            "node": connection.server.cluster_name,
+            "node": self.node.name,
             "user": self.user,
             "vhost": self.vhost,
             "state": "running",

@@ -300,7 +300,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _start(self) -> None:
         offered = mechanisms(self._peer.certificate_name if self._peer else None)
-        properties = server_properties(self.server.cluster_name)
+        properties = server_properties(self.node.cluster_name)
         self.engine.send(
             0,
             method_of(
@@ -462,7 +462,7 @@ class ClientConnection(asyncio.Protocol):
         peer = self._peer
         return {
             "name": self.name,
-            "node": self.server.cluster_name,
+            "node": self.node.name,
             "user": self.user,
             "vhost": self.vhost,
             "state": "blocked" if self._blocked_told else self.engine.state.value,

@@ -55,7 +55,6 @@ class Server:
     def __init__(self, node: RunningNode, settings: ServerSettings | None = None) -> None:
         self.node = node
         self.settings = ServerSettings() if settings is None else settings
-        self.cluster_name = f"warren@{socket.gethostname()}"
         self.connections: dict[str, ClientConnection] = {}
         """By name; changed in the loop's thread alone."""
         self.traffic = Traffic()

@@ -1,0 +1,147 @@
+"""What verbs of rabbitmq-diagnostics find out: a sentence, or an error that says what is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import Any, Final
+
+from warren.actors.inbox import Call
+from warren.actors.looking import ask_politely
+from warren.ctl.verb import Arguments
+from warren.running_node import RunningNode
+from warren.steps import run
+from warren.storage.errors import WarrenError
+
+_PATIENCE_S: Final = 1.0
+_CONNECT_TIMEOUT_S: Final = 5.0
+
+
+class CheckFailedError(WarrenError):
+    """A health check has found something."""
+
+
+def listeners(node: RunningNode) -> list[dict[str, Any]]:
+    """Where the node listens: ``interface``, ``port``, ``protocol`` and ``purpose``."""
+    found = []
+    for server in list(node.hosted):
+        for interface, port in list(getattr(server, "addresses", ())):
+            protocol, purpose = ("amqp", "AMQP 0-9-1") if hasattr(server, "connections") else ("http", "HTTP API")
+            found.append({"interface": str(interface), "port": port, "protocol": protocol, "purpose": purpose})
+    return found
+
+
+def alarms(node: RunningNode) -> list[str]:
+    """Those that are set."""
+    found: list[str] = run(node.memory())["alarms"]
+    return found
+
+
+def check_running(node: RunningNode, _: Arguments) -> str:
+    run(node.change(lambda _: None))
+    return f"RabbitMQ on node {node.name} is fully booted and running"
+
+
+def check_alarms(node: RunningNode, _: Arguments) -> str:
+    if found := alarms(node):
+        raise CheckFailedError(f"Node {node.name} reported the following alarms: {', '.join(found)}")
+    return f"Node {node.name} reported no alarms, local or clusterwide"
+
+
+def check_local_alarms(node: RunningNode, said: Arguments) -> str:
+    check_alarms(node, said)
+    return f"Node {node.name} reported no local alarms"
+
+
+def show_alarms(node: RunningNode, said: Arguments) -> str:
+    with contextlib.suppress(CheckFailedError):
+        return check_alarms(node, said)
+    return "\n".join(f"{one.capitalize()} alarm on node {node.name}" for one in alarms(node))
+
+
+def check_port_connectivity(node: RunningNode, _: Arguments) -> str:
+    """Connects to each port, on the loopback address where the node listens on all."""
+    for one in listeners(node):
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(one["interface"], one["interface"])
+        try:
+            socket.create_connection((host, one["port"]), _CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            raise CheckFailedError(f"Connection to port {one['port']} on node {node.name} failed: {error}") from error
+    return f"Successfully connected to ports {_ports(node)} on node {node.name}."
+
+
+def check_port_listener(node: RunningNode, said: Arguments) -> str:
+    port = said["port"]
+    if port not in {str(one["port"]) for one in listeners(node)}:
+        raise CheckFailedError(
+            f"No listener for port {port} is active on node {node.name}. "
+            f"Found listeners that use the following ports: {_ports(node)}"
+        )
+    return f"A listener for port {port} is running on node {node.name}."
+
+
+def _ports(node: RunningNode) -> str:
+    return ", ".join(str(port) for port in sorted({one["port"] for one in listeners(node)}))
+
+
+def check_protocol_listener(node: RunningNode, said: Arguments) -> str:
+    protocol = said["protocol"]
+    known = sorted({one["protocol"] for one in listeners(node)})
+    if {"amqp091": "amqp", "amqp0-9-1": "amqp", "amqp0.9.1": "amqp"}.get(protocol, protocol) not in known:
+        raise CheckFailedError(
+            f"No listener for protocol {protocol} is active on node {node.name}. "
+            f"Found listeners for the following protocols: {', '.join(known)}"
+        )
+    return f"A listener for protocol {protocol} is running on node {node.name}."
+
+
+def check_virtual_hosts(node: RunningNode, _: Arguments) -> str:
+    if down := sorted(node.actor.down):
+        raise CheckFailedError(f"Some virtual hosts on node {node.name} are down: {', '.join(down)}")
+    return f"Node {node.name} reported all vhosts as running"
+
+
+def node_health_check(node: RunningNode, said: Arguments) -> str:
+    check_running(node, said)
+    check_alarms(node, said)
+    check_virtual_hosts(node, said)
+    return "Health check passed"
+
+
+def restart_vhost(node: RunningNode, said: Arguments) -> str:
+    """One that is down is tried again by itself, so there is nothing to be done here."""
+    node.vhost(said["vhost"])
+    return f"Vhost '{said['vhost']}' is already running on node '{node.name}'"
+
+
+def list_unresponsive_queues(node: RunningNode, said: Arguments) -> list[dict[str, Any]]:
+    found = []
+    for name, entry in list(node.vhost(said["vhost"]).queues.items()):
+        actor = entry.running
+        if actor is None or ask_politely(actor.actor_ref, Call(lambda: True), _PATIENCE_S) is None:
+            found.append({"name": name})
+    return found
+
+
+def memory_breakdown(node: RunningNode, _: Arguments) -> dict[str, int]:
+    """Bytes that queues account for, and the rest of the process."""
+    vhosts = list(node.actor.vhosts.values())
+    actors = [entry.running for vhost in vhosts for entry in list(vhost.queues.values())]
+    queues = sum(node.allocated_bytes(actor) for actor in actors if actor is not None)
+    used: int = run(node.memory())["used_bytes"]
+    return {"queue_procs": queues, "other_proc": max(0, used - queues)}
+
+
+def memory_lines(found: dict[str, int]) -> str:
+    """As ``queue_procs: 0.0014 gb (0.97%)``, the largest first."""
+    whole = sum(found.values()) or 1
+    parts = sorted(found.items(), key=lambda item: -item[1])
+    return "\n".join(f"{name}: {round(size / 10**9, 4)} gb ({round(100 * size / whole, 2)}%)" for name, size in parts)
+
+
+def listener_lines(found: list[dict[str, Any]]) -> str:
+    """As ``Interface: 127.0.0.1, port: 5672, protocol: amqp, purpose: AMQP 0-9-1``."""
+    return "\n".join(
+        f"Interface: {one['interface']}, port: {one['port']}, protocol: {one['protocol']}, purpose: {one['purpose']}"
+        for one in found
+    )
